@@ -36,7 +36,7 @@ class MoeAllToAll:
         world: SimulatedWorld,
         hidden_experts_topk_tokens: tuple[int, int, int, int],
         dtype: str,
-        layout_align: tuple[str, int],
+        standing: tuple[str, int, int],
         split: bool,
     ) -> MoeAllToAll: ...
     def row_sizes(self) -> tuple[int, int, bool]: ...
@@ -63,7 +63,7 @@ class DeviceMoe:
         world: GpuWorld,
         hidden_experts_topk: tuple[int, int, int],
         capacities: Sequence[int],
-        dtype_layout_align: tuple[str, str, int],
+        dtype_standing: tuple[str, tuple[str, int, int]],
         nobody_sms_split: tuple[int, int | None, bool],
         exchange: Exchange | None,
     ) -> DeviceMoe: ...

@@ -43,6 +43,8 @@ class Dispatched:
     experts are multiples of `expert_align`. Combine weights and sums.
     Expert-strided: `places` is the most experts of a rank times `R * T`, and the rows of the e-th own expert are those from
     `e * R * T` on. Combine weights and sums those that have a place.
+    With `max_rows`, expert-major `places` is at most that, and expert-strided it is `max_rows` for each expert, which are then
+    `max_rows` apart. Rows are placed in their order; what is left of them has no place, is not stored, and contributes nothing.
 
     A list that there is nothing of, for this layout or type, is empty.
 
@@ -56,8 +58,9 @@ class Dispatched:
         expert_start: uint32 `(experts of the rank + 1,)`: the rows of the e-th own expert are `expert_rows[e]` from here on, in
             `gather` if rank-major and in `rows` if not.
         expert_rows: uint32 `(experts of the rank,)`.
-        overflow: expert-strided only: uint32 `(1,)`, how many rows had no place, as tokens named an expert several times. They
-            contribute nothing.
+        overflow: with `max_rows` or expert-strided only: uint32 `(1,)`, how many rows had no place. Without `max_rows` there are some
+            only where tokens name an expert several times.
+        needed: with it: uint32 `(1,)`, the `max_rows` with which all would have had a place.
         first_expert: the id of the rank's first expert; its experts are contiguous.
         tokens_from: uint32 `(R,)`: how many tokens each source had.
         capacity: `T`.
@@ -71,6 +74,7 @@ class Dispatched:
     expert_start: list[np.ndarray]
     expert_rows: list[np.ndarray]
     overflow: list[np.ndarray]
+    needed: list[np.ndarray]
     first_expert: list[int]
     tokens_from: list[np.ndarray]
     layout: str
@@ -115,6 +119,9 @@ class MoeAllToAll:
         nobody: what stands in `ids` of entries that are not the rank's own: negative, or `experts` and more.
         sms: the most blocks of a launch, each of which takes an SM of a GPU; as many as are fastest if none.
         expert_align: expert-major only: 1, 8, 16 or 128, which the first row of each expert is a multiple of.
+        max_rows: expert-major only: rows of a rank that there are places for, a multiple of `expert_align`; expert-strided only: the
+            same for each expert. As many as there can be if none, in expert-major rows `R * T * K`: at 4096 tokens of eight ranks
+            that is gigabytes. Nobody waits longer, and nothing is written elsewhere, if more rows come: see `Dispatched.overflow`.
         split: whether sending and receiving are launches of their own, with work of other kinds in between: `dispatch_send`,
             `dispatch_receive`, `combine_send`, `combine_receive`. `dispatch` and `combine` do both then, one after the other.
     """
@@ -133,6 +140,7 @@ class MoeAllToAll:
         nobody: int = -1,
         sms: int | None = None,
         expert_align: int = 1,
+        max_rows: int | None = None,
         split: bool = False,
     ) -> None:
         on = runs_on(world)
@@ -148,15 +156,18 @@ class MoeAllToAll:
             raise InvalidArgument("nobody", nobody, f"negative, or {experts} or more: no expert")
         sms = None if sms is None else whole("sms", sms, 1, 2**31)
         align = whole("expert_align", expert_align, 1, 128)
+        room = 0 if max_rows is None else whole("max_rows", max_rows, 1, 2**31 - 1)
+        if room and layout == "rank_major":
+            raise InvalidArgument("max_rows", room, "none for rank_major: there is a place for each token")
         self._world, self._split = world, bool(split)
         #: The last dispatch of `torch.ops.peerwarp.moe_dispatch`.
         self._last: DispatchedTensors | None = None
         self._device: DeviceMoe | None = None
         if isinstance(on, Device):
             limits = nobody, sms, self._split
-            self._device = DeviceMoe(on, (hidden, experts, topk), ladder, (dtype, layout, align), limits)
+            self._device = DeviceMoe(on, (hidden, experts, topk), ladder, (dtype, (layout, align, room)), limits)
             return
-        made = (_core.MoeAllToAll(on, (hidden, experts, topk, one), dtype, (layout, align), self._split) for one in ladder)
+        made = (_core.MoeAllToAll(on, (hidden, experts, topk, one), dtype, (layout, align, room), self._split) for one in ladder)
         self._cores = dict(zip(ladder, made, strict=True))
         self._core = self._cores[tokens]
         row_bytes, scale_bytes, floats = self._core.row_sizes()
@@ -393,7 +404,8 @@ class MoeAllToAll:
             gather=gather,
             expert_start=[start[: n + 1] for start, n in zip(starts, own, strict=True)],
             expert_rows=[count[:n] for count, n in zip(counts, own, strict=True)],
-            overflow=each("overflow", np.uint32, (1,)) if self._layout == "expert_strided" else [],
+            overflow=each("overflow", np.uint32, (1,)) if "overflow" in found[0] else [],
+            needed=each("needed", np.uint32, (1,)) if "needed" in found[0] else [],
             first_expert=firsts[:-1],
             tokens_from=each("n_from", np.uint32, (-1,)),
             layout=self._layout,

@@ -286,6 +286,40 @@ def test_experts_at_a_fixed_stride_leave_out_what_has_no_place() -> None:
     assert [[float(v) for v in one[:, 0]] for one in out] == [[3.0, 3.0, 3.0, 1.0, 0.0], [0.0] * TOKENS]
 
 
+@pytest.mark.parametrize(("layout", "max_rows", "align"), [("expert_major", 7, 1), ("expert_major", 16, 8), ("expert_strided", 2, 1)])
+def test_rows_beyond_the_places_are_counted_and_contribute_nothing(layout: str, max_rows: int, align: int) -> None:
+    world = peerwarp.World.simulated(2)
+    few = operation(world, layout, expert_align=align, max_rows=max_rows, capacities=[1])
+    problem = Problem(2, "uint16")
+    all_, d = problem.dispatch(operation(world, "expert_major", expert_align=align)), problem.dispatch(few)
+    for rank in range(2):
+        n, wanted = all_.expert_rows[rank], d.expert_rows[rank]
+        if layout == "expert_strided":
+            starts, ends = max_rows * np.arange(len(n) + 1), max_rows * (1 + np.arange(len(n)))
+            assert int(d.needed[rank][0]) == n.max()
+        else:
+            starts, ends = np.minimum(all_.expert_start[rank], max_rows), np.full(len(n), max_rows)
+            assert int(d.needed[rank][0]) == all_.expert_start[rank][-1]
+        assert np.array_equal(d.expert_start[rank], starts)
+        assert np.array_equal(wanted, np.minimum(n, ends - starts[:-1]))
+        assert int(d.overflow[rank][0]) == n.sum() - wanted.sum()
+        for old, new, placed in zip(all_.expert_start[rank], starts, wanted, strict=False):
+            assert same_bits(d.rows[rank][new : new + placed], all_.rows[rank][old : old + placed])
+    assert sum(int(one[0]) for one in d.overflow) > 0
+    # Experts that do nothing: each entry that has a place adds its row, and no other.
+    ones = [np.ones((len(x), TOPK), np.float32) for x in problem.x]
+    counted = few.dispatch([np.full((len(x), HIDDEN), 0x3F80, np.uint16) for x in problem.x], problem.ids, ones)
+    out = few.combine(counted, counted.rows)
+    assert sum(float(wide(one)[:, 0].sum()) for one in out) == sum(int(n.sum()) for n in d.expert_rows)
+    # With few tokens there are fewer rows than places.
+    alone = [x[:1] for x in problem.x], [ids[:1] for ids in problem.ids], [one[:1] for one in problem.weights]
+    assert few.dispatch(*alone, max_tokens=1).capacity == 1
+    for arguments in ({"max_rows": 8}, {"max_rows": 0, "layout": layout}, {"max_rows": 12, "layout": "expert_major", "expert_align": 8}):
+        with pytest.raises(peerwarp.InvalidArgument) as error:
+            operation(world, **arguments)
+        assert error.value.field == "max_rows"
+
+
 def test_halves_of_an_operation_are_what_the_whole_is() -> None:
     world = peerwarp.World.simulated(2)
     whole, split = operation(world), operation(world, split=True)

@@ -37,6 +37,7 @@ impl ReluDispatch {
             dtype: RowDtype::Fp16,
             hook: Hook::Custom,
             layout: self.layout,
+            max_rows: 0,
             phase: Phase::Both,
             warps: 2,
             send_blocks: 1,

@@ -14,7 +14,7 @@ use pyo3::prelude::*;
 use super::exchange::{Element, Exchange, Seen};
 use super::{aligned, stream_of};
 use crate::error::{Failure, detached};
-use crate::moe::{layout_of, row_sizes};
+use crate::moe::{Standing, places_of, row_sizes};
 use crate::simulated::lock;
 use crate::world::{GpuWorld, seconds};
 
@@ -79,12 +79,13 @@ impl State {
 type Place = (String, u64, u64);
 
 /// What dispatch leaves in memory of the operation.
-const BUFFERS: [&str; 9] = [
+const BUFFERS: [&str; 10] = [
     "rows",
     "row_scale",
     "expert_start",
     "expert_rows",
     "overflow",
+    "needed",
     "n_from",
     "weight_from",
     "gather",
@@ -97,11 +98,14 @@ fn tuning(
     world: &World,
     registry: &MoeRegistry,
     shape: MoeShape,
-    layout: Layout,
+    standing: Standing<'_>,
     (sms, split): (Option<u32>, bool),
 ) -> Result<(MoeTuning, &'static str), Failure> {
-    let default = MoeTuning::defaults_with(&shape, Hook::None, layout)?;
-    let mut found = registry.tuning(&MoeKey { layout, ..MoeKey::new(shape) })?;
+    shape.check()?;
+    let (layout, max_rows) = places_of(standing, &shape)?;
+    let default = MoeTuning::defaults_with(&shape, Hook::None, layout)?.with_max_rows(max_rows);
+    let mut found = registry.tuning(&MoeKey { layout, max_rows, ..MoeKey::new(shape) })?;
+    found.check(&shape)?;
     let from = if found == default { "default" } else { "tuned" };
     found = found.with_split(split);
     for most in [sms, world.blocks_per_rank()].into_iter().flatten() {
@@ -120,13 +124,13 @@ impl DeviceMoe {
         world: &Bound<'_, GpuWorld>,
         hidden_experts_topk: (u32, u32, u32),
         capacities: Vec<u32>,
-        dtype_layout_align: (&str, &str, u32),
+        dtype_standing: (&str, Standing<'_>),
         nobody_sms_split: (i32, Option<u32>, bool),
         exchange: Option<Py<Exchange>>,
     ) -> Result<DeviceMoe, Failure> {
         let (hidden, experts, topk) = hidden_experts_topk;
-        let (dtype, layout, align) = dtype_layout_align;
-        let (dtype, layout) = (dtype.parse()?, layout_of((layout, align))?);
+        let (dtype, standing) = dtype_standing;
+        let dtype = dtype.parse()?;
         let (nobody, sms, split) = nobody_sms_split;
         let tokens =
             *capacities.last().ok_or_else(|| Failure::invalid("capacities", "none", "one or more"))?;
@@ -135,7 +139,7 @@ impl DeviceMoe {
             let registry = MoeRegistry::of_world(world);
             let limits = (sms, split);
             let each = |tokens: &u32| {
-                tuning(world, &registry, MoeShape { tokens: *tokens, ..shape }, layout, limits)
+                tuning(world, &registry, MoeShape { tokens: *tokens, ..shape }, standing, limits)
             };
             let found = capacities.iter().map(each).collect::<Result<Vec<_>, _>>()?;
             let names = |(tuning, from): &(MoeTuning, &str)| {

@@ -345,7 +345,17 @@ def layouts(world: peerwarp.World) -> None:
     d = op.dispatch(x, torch.zeros_like(ids), weights)
     assert int(d.overflow) == (0 if dist.get_rank() else stride * (TOPK - 1))
     op.combine(d, by_expert(d))
-    FOUND["layouts"] = ["expert_align 8, 16, 128", "expert_strided"]
+    # Fewer places than rows: the next dispatch, of fewer tokens, is right again.
+    op = peerwarp.MoeAllToAll(world, **sizes, layout="expert_major", max_rows=stride)
+    d = op.dispatch(x, torch.zeros_like(ids), weights)
+    assert d.rows.shape[0] == stride
+    assert (int(d.overflow), int(d.needed)) == ((0, 0) if dist.get_rank() else (stride * (TOPK - 1), stride * TOPK))
+    op.combine(d, by_expert(d))
+    x, ids, weights = tokens(150, TOKENS // TOPK)
+    d = op.dispatch(x, ids, weights)
+    assert int(d.overflow) == 0
+    close(op.combine(d, by_expert(d)), weighted(x, ids, weights))
+    FOUND["layouts"] = ["expert_align 8, 16, 128", "expert_strided", "max_rows"]
 
 
 def halves(world: peerwarp.World) -> None:

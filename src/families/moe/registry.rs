@@ -19,6 +19,8 @@ pub struct MoeKey {
     pub hook: Hook,
     /// How rows stand at the rank that receives them.
     pub layout: Layout,
+    /// Rows by expert that there are places for, as [`Dispatch::max_rows`].
+    pub max_rows: u32,
     /// Whether sending and receiving are launches of their own.
     pub split: bool,
 }
@@ -26,12 +28,12 @@ pub struct MoeKey {
 impl MoeKey {
     /// One launch an operation, and rows as they are, by expert.
     pub fn new(shape: MoeShape) -> MoeKey {
-        MoeKey { shape, hook: Hook::None, layout: Layout::RankMajor, split: false }
+        MoeKey { shape, hook: Hook::None, layout: Layout::RankMajor, max_rows: 0, split: false }
     }
 
     fn of(tuning: &MoeTuning) -> MoeKey {
-        let Dispatch { hook, layout, .. } = tuning.dispatch;
-        MoeKey { shape: tuning.dispatch.shape(), hook, layout, split: tuning.split }
+        let Dispatch { hook, layout, max_rows, .. } = tuning.dispatch;
+        MoeKey { shape: tuning.dispatch.shape(), hook, layout, max_rows, split: tuning.split }
     }
 }
 
@@ -58,6 +60,7 @@ impl CoverKey for MoeKey {
             s.dtype != t.dtype,
             asked.hook != self.hook,
             asked.layout != self.layout,
+            asked.max_rows != self.max_rows,
             asked.split != self.split,
             t.tokens < s.tokens,
         ];
@@ -114,7 +117,7 @@ impl MoeRegistry {
     pub fn with_tuned(self, tuned: Tuned) -> MoeRegistry {
         let digest = tuned.table().text();
         let find = move |key: &MoeKey| {
-            let whole = key.hook == Hook::None && !key.split;
+            let whole = key.hook == Hook::None && key.max_rows == 0 && !key.split;
             let default = whole.then(|| defaults(key).ok()).flatten()?;
             super::tuned::find(Some(&tuned), &default).map(|(tuning, _)| tuning)
         };
@@ -172,7 +175,7 @@ impl MoeRegistry {
 
 /// What is compiled for a key that nothing is known of.
 fn defaults(key: &MoeKey) -> Result<MoeTuning, MoeError> {
-    MoeTuning::defaults_with(&key.shape, key.hook, key.layout)
+    Ok(MoeTuning::defaults_with(&key.shape, key.hook, key.layout)?.with_max_rows(key.max_rows))
 }
 
 fn names(tuning: &MoeTuning) -> (String, String) {

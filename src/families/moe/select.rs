@@ -20,8 +20,8 @@ use crate::input::InputError;
 use crate::models::{self, Model, Shape};
 
 /// The key fields that an MoE problem has a value for. A family whose key has `experts`, and nothing beyond these but
-/// menus, is an MoE family and takes part when a model or a shape is selected: a stranger's does so too. What is not
-/// given of a menu is its first entry.
+/// menus and keys with defaults, is an MoE family and takes part when a model or a shape is selected: a stranger's does so too. What
+/// is not given of a menu is its first entry.
 const KEYS: [&str; 6] = ["hidden", "experts", "topk", "tokens", "ranks", "dtype"];
 
 /// The most tokens a rank has, unless the user says.
@@ -66,6 +66,12 @@ pub fn options() -> Vec<OptionSpec> {
             "What rows are dispatched as: bf16, fp16, fp8, fp8-token, fp8-tensor, mxfp8, nvfp4, mxfp4 [default: bf16]",
         )),
         list(option("tokens", "T", "The most tokens a rank has [default: 128; in `check` 8]")),
+        option(
+            "max-rows",
+            "N",
+            "Rows by expert that there are places for, of a rank or at a fixed stride of each expert; those beyond are counted, and \
+             contribute nothing [default: as many as there can be]",
+        ),
         option("dedup", "BOOL", "Send a token once to each rank that needs it, and expand it there"),
         option(
             "phase",
@@ -190,7 +196,7 @@ pub fn select(given: &Given, small: bool, registry: &Registry) -> Result<Vec<Req
             (field.to_owned(), value.map_or_else(|| default.to_owned(), Clone::clone))
         });
     let key: Settings = asked.shape.into_iter().chain(sizes).collect();
-    let tuning = given.iter().filter(|(name, _)| ["dedup", "layout"].contains(&name.as_str()));
+    let tuning = given.iter().filter(|(name, _)| ["dedup", "layout", "max-rows"].contains(&name.as_str()));
     let mut tuning: Vec<Settings> = vec![tuning.map(|(name, value)| (name.clone(), value.clone())).collect()];
     if given.get("dedup").is_some_and(|dedup| dedup == "false") && !given.contains_key("layout") {
         // A row that goes once for every entry has no place by token.
@@ -299,7 +305,8 @@ fn is_moe(family: &dyn DynFamily) -> bool {
         return false;
     }
     let mut keys = family.fields().iter().filter(|f| f.role == FieldRole::Key);
-    keys.clone().any(|f| f.name == "experts") && keys.all(|f| KEYS.contains(&f.name) || menu(f).is_some())
+    keys.clone().any(|f| f.name == "experts")
+        && keys.all(|f| KEYS.contains(&f.name) || menu(f).is_some() || f.constant().is_some())
 }
 
 /// The first entry of a menu.
@@ -357,6 +364,7 @@ fn back_with_flags(family: FamilyEntry, key: &Settings, tuning: &Settings) -> Se
             ranks: number("ranks")?,
             dtype: row.into(),
             layout,
+            max_rows: number("max-rows").unwrap_or(0),
             phase: Phase::Both,
         });
         Some(combine.ok()?.back_from(Protocol::Flags))

@@ -7,7 +7,7 @@ use peerwarp_codegen::ir::{Dtype, PACKET_BYTES};
 use super::dispatch::DispatchArgs;
 use super::hook::Hook;
 use super::index::entry_pieces;
-use super::layout::{Begins, Layout};
+use super::layout::{Begins, Layout, Room};
 use super::limits::{
     fewer, groups_of, layout_of, numbers_of, resident, rows_of, topk_of, warps_of, with_barriers,
 };
@@ -52,6 +52,10 @@ pub struct Dispatch {
     /// How rows stand at the rank that receives them.
     #[key]
     pub layout: Layout,
+    /// Rows by expert that there are places for: of all of a rank's experts, or of each at a fixed stride, which it is then. 0: as
+    /// many as there can be, or at a fixed stride as many as there are tokens. Rows beyond have no place.
+    #[key(short = "m", range = 0..=2147483647, default = 0, omitted)]
+    pub max_rows: u32,
     /// Which half of the operation a launch does.
     #[key]
     pub phase: Phase,
@@ -364,26 +368,26 @@ impl Dispatch {
 
     /// Entries of the index of rows by token.
     pub(super) fn index_entries(&self) -> u64 {
-        if self.layout == Layout::RankMajor { self.max_rows() } else { 0 }
+        if self.layout == Layout::RankMajor { self.entries() } else { 0 }
     }
 
     /// Rows that there are places for.
     pub fn placed_rows(&self) -> u64 {
-        self.layout.places(self.ranks * self.tokens, self.topk, self.map().at_most())
+        self.room().places
     }
 
-    /// Where the rows of a rank's experts begin.
-    pub(super) fn begins(&self) -> Begins {
-        self.layout.begins(self.ranks * self.tokens)
+    /// The places that there are for rows.
+    pub fn room(&self) -> Room {
+        self.layout.room(&self.shape(), self.max_rows)
     }
 
-    /// Whether rows begin where those of the expert before end.
+    /// Whether rows begin where those of the expert before end, and all have a place.
     pub(super) fn is_packed(&self) -> bool {
-        self.begins() == Begins::Aligned(1)
+        self.room().begins == Begins::Aligned(1) && !self.room().drops
     }
 
     /// The most rows that can come out: every entry of every rank.
-    pub fn max_rows(&self) -> u64 {
+    pub fn entries(&self) -> u64 {
         u64::from(self.ranks * self.tokens) * u64::from(self.topk)
     }
 
@@ -453,7 +457,7 @@ impl Dispatch {
         groups_of(self.group_warps, self.warps)?;
         warps_of(self.warps, self.in_place())?;
         protocol_of(self.protocol, self.shape().row_bytes(), self.warps / self.group_warps)?;
-        layout_of(self.layout, self.dedup, self.placed_rows())?;
+        layout_of(self.layout, &self.shape(), self.max_rows, self.dedup)?;
         numbers_of(self.tokens, self.token_slots(), self.ranks, self.pieces().parts())?;
         let most = self.tokens.next_power_of_two();
         Illegal::unless(self.chunk <= most, "chunk", self.chunk, || {

@@ -8,7 +8,7 @@ use rand_chacha::ChaCha8Rng;
 use rayon::prelude::*;
 
 use crate::families::moe::SCALE_BLOCK;
-use crate::families::moe::kernels::{Begins, Hook, Layout};
+use crate::families::moe::kernels::{Hook, Layout};
 use crate::families::moe::reference::{self, Entry, Grouped, Tokens};
 use crate::families::moe::{MoeProblem, MoeShape, Routing, RowDtype};
 use crate::harness::blocks::Blocks;
@@ -21,6 +21,8 @@ pub struct Semantics {
     pub hook: Hook,
     /// How rows stand between dispatch and combine.
     pub layout: Layout,
+    /// Rows by expert that there are places for, as dispatch has it.
+    pub max_rows: u32,
     /// Whether owners sum their rows of a token.
     pub dedup: bool,
     /// Whether rows arrive in their places.
@@ -44,16 +46,22 @@ impl Semantics {
         self.layout.by_expert() || !self.y_is_rows()
     }
 
-    /// The routing with the weights that are applied.
-    fn applied(&self, shape: &MoeShape, routing: &Routing) -> Routing {
-        if let Begins::Strided(stride) = self.layout.begins(shape.ranks * shape.tokens) {
-            return without_overflow(routing, stride);
+    /// The routing with the weights that are applied, given what dispatch has to bring each rank.
+    fn applied(&self, shape: &MoeShape, routing: &Routing, grouped: &[Grouped]) -> Routing {
+        let mut routing = routing.clone();
+        if self.layout.room(shape, self.max_rows).drops {
+            for grouped in grouped {
+                let placed = grouped.rows.iter().zip(self.places(shape, &grouped.counts));
+                for (entry, _) in placed.filter(|(_, place)| place.is_none()) {
+                    let at = (entry.token * shape.topk + entry.k) as usize;
+                    routing.weights[entry.source as usize][at] = 0.0;
+                }
+            }
         }
         if self.weighs() {
-            return routing.clone();
+            return routing;
         }
         // One row comes from each owner, whichever of its entries it is of.
-        let mut routing = routing.clone();
         for (ids, weights) in routing.ids.iter().zip(&mut routing.weights) {
             let topk = shape.topk as usize;
             for (ids, weights) in ids.chunks(topk).zip(weights.chunks_mut(topk)) {
@@ -65,22 +73,6 @@ impl Semantics {
         }
         routing
     }
-}
-
-/// The routing with no weight for entries that have no place, where each expert has places for so many: in their order.
-fn without_overflow(routing: &Routing, stride: u32) -> Routing {
-    let mut routing = routing.clone();
-    let mut placed: BTreeMap<i32, u32> = BTreeMap::new();
-    for (ids, weights) in routing.ids.iter().zip(&mut routing.weights) {
-        for (id, weight) in ids.iter().zip(weights) {
-            let placed = placed.entry(*id).or_default();
-            *placed += 1;
-            if *placed > stride {
-                *weight = 0.0;
-            }
-        }
-    }
-    routing
 }
 
 /// One round of a problem: its inputs, and the reference's results.
@@ -136,7 +128,9 @@ impl Round {
         let n = routing.tokens_per_rank(shape.topk);
         let random = |rank| random_tokens(&shape, n[rank as usize], stream(problem.seed, round, rank));
         let tokens: Vec<Tokens> = ranks.clone().map(random).collect();
-        let applied = semantics.applied(&shape, &routing);
+        let grouped: Vec<Grouped> =
+            ranks.clone().map(|rank| reference::dispatch(&shape, &routing, rank)).collect();
+        let applied = semantics.applied(&shape, &routing, &grouped);
         let sums = |rank: u32| {
             let (mut out, mut in_order) = (vec![], vec![]);
             for token in 0..n[rank as usize] {
@@ -149,8 +143,7 @@ impl Round {
             }
             if semantics.dedup { (out, in_order) } else { (in_order.clone(), in_order) }
         };
-        let (out, in_order) = ranks.clone().map(sums).unzip();
-        let grouped = ranks.map(|rank| reference::dispatch(&shape, &routing, rank)).collect();
+        let (out, in_order) = ranks.map(sums).unzip();
         Round { number: round, shape, semantics, routing, tokens, grouped, out, in_order }
     }
 

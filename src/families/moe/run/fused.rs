@@ -15,7 +15,7 @@ impl RoundTrip {
 
     /// How its rounds are computed.
     pub fn semantics(&self) -> Semantics {
-        Semantics { hook: self.hook, layout: Layout::ExpertMajor, dedup: true, in_place: false }
+        Semantics { hook: self.hook, layout: Layout::ExpertMajor, max_rows: 0, dedup: true, in_place: false }
     }
 
     /// The same with as few blocks and warps as show all of the protocol.

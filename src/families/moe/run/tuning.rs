@@ -30,10 +30,11 @@ impl MoeTuning {
     pub fn defaults_with(shape: &MoeShape, hook: Hook, layout: Layout) -> Result<MoeTuning, MoeError> {
         shape.check()?;
         let MoeShape { hidden, experts, topk, tokens, ranks, dtype } = *shape;
-        let phase = Phase::Both;
-        let dispatch = DispatchKey { hidden, experts, topk, tokens, ranks, dtype, hook, layout, phase };
+        let (max_rows, phase) = (0, Phase::Both);
+        let dispatch =
+            DispatchKey { hidden, experts, topk, tokens, ranks, dtype, hook, layout, max_rows, phase };
         let dtype = CombineDtype::from(dtype);
-        let combine = CombineKey { hidden, experts, topk, tokens, ranks, dtype, layout, phase };
+        let combine = CombineKey { hidden, experts, topk, tokens, ranks, dtype, layout, max_rows, phase };
         let dispatch = Dispatch::with_defaults(&dispatch)?;
         // Rows come back as they went out, and not all can go as packets.
         let combine = Combine::with_defaults(&combine)?.back_from(dispatch.protocol);
@@ -72,6 +73,15 @@ impl MoeTuning {
         self
     }
 
+    /// The same with places for so many rows by expert: of all of a rank's experts, or of each at a fixed stride. 0 lets there be as
+    /// many as there can be rows.
+    #[must_use]
+    pub fn with_max_rows(mut self, max_rows: u32) -> MoeTuning {
+        self.dispatch.max_rows = max_rows;
+        self.combine.max_rows = max_rows;
+        self
+    }
+
     /// The same with one launch an operation, or one for sending and one for receiving.
     #[must_use]
     pub fn with_split(mut self, split: bool) -> MoeTuning {
@@ -98,8 +108,8 @@ impl MoeTuning {
 
     /// What the results depend on.
     pub fn semantics(&self) -> Semantics {
-        let Dispatch { hook, layout, dedup, .. } = self.dispatch;
-        Semantics { hook, layout, dedup, in_place: self.dispatch.in_place() }
+        let Dispatch { hook, layout, max_rows, dedup, .. } = self.dispatch;
+        Semantics { hook, layout, max_rows, dedup, in_place: self.dispatch.in_place() }
     }
 
     /// The launches of a dispatch, in order.
@@ -118,7 +128,8 @@ impl MoeTuning {
 
     /// Whether all kernels are legal, are for this shape and fit each other.
     pub fn check(&self, shape: &MoeShape) -> Result<(), MoeError> {
-        let mut fitting = MoeTuning::defaults(shape)?.with_layout(self.dispatch.layout);
+        let Dispatch { layout, max_rows, .. } = self.dispatch;
+        let mut fitting = MoeTuning::defaults(shape)?.with_layout(layout).with_max_rows(max_rows);
         fitting.dispatch.hook = self.dispatch.hook;
         if self.dispatch.key() != fitting.dispatch.key() {
             let name = self.dispatch.variant_name();
@@ -126,8 +137,9 @@ impl MoeTuning {
         }
         if self.combine.key() != fitting.combine.key() || self.combine.dedup != self.dispatch.dedup {
             let name = self.combine.variant_name();
-            let allowed =
-                format!("must be for {shape}, in one phase, with layout and dedup as dispatch has them");
+            let allowed = format!(
+                "must be for {shape}, in one phase, with layout, max_rows and dedup as dispatch has them"
+            );
             return Err(MoeError::invalid("combine", name, allowed));
         }
         if self.combine.protocol.arrival() != self.dispatch.protocol.arrival() {
