@@ -35,7 +35,7 @@ OPS = ("sum", "max", "min")
 #: Types of a byte, by PyTorch's names: rows and scales that are bytes may come as any of them.
 BYTES = ("float8_e4m3fn", "uint8", "int8", "float8_e5m2", "float8_e8m0fnu", "float4_e2m1fn_x2")
 #: What rows come out as, of which dispatch moves the bytes.
-OF_BYTES = {"nvfp4": "u8", "mxfp4": "u8"}
+OF_BYTES = {"nvfp4": "u8", "mxfp4": "u8", "bytes": "u8"}
 
 
 class Memory:
@@ -247,15 +247,17 @@ class DeviceMoe:
         device: Device,
         sizes: tuple[int, int, int],
         capacities: Sequence[int],
-        dtype_standing: tuple[str, tuple[str, int, int]],
+        rows_standing: tuple[tuple[str, str | None], tuple[str, int, int]],
         nobody_sms_split: tuple[int, int | None, bool],
     ) -> None:
         device.settled("MoeAllToAll")
-        self.device, (self.dtype, (self.layout, _, _)), self.nobody = device, dtype_standing, nobody_sms_split[0]
+        self.device, ((rows, combined), (self.layout, _, _)), self.nobody = device, rows_standing, nobody_sms_split[0]
+        #: What rows travel as; of bytes without their sizes.
+        self.dtype = "bytes" if rows.startswith("bytes") else rows
         (self.hidden, self.experts, self.topk), self.capacities = sizes, list(capacities)
-        self._core = _core.DeviceMoe(device.core, sizes, self.capacities, dtype_standing, nobody_sms_split, device.exchange)
+        self._core = _core.DeviceMoe(device.core, sizes, self.capacities, rows_standing, nobody_sms_split, device.exchange)
         torch = device.torch
-        self.combined = torch.float16 if self.dtype == "fp16" else torch.bfloat16
+        self.combined = torch.float16 if "fp16" in (rows, combined) else torch.bfloat16
         row_bytes, scale_bytes, floats = self._core.row_sizes()
         #: Kernels' names of what rows and scales come out as, and elements of a row of each.
         self._row = self.dtype if self.dtype in ELEMENTS else OF_BYTES.get(self.dtype, "fp8")

@@ -194,15 +194,16 @@ def test_fp8_rows_come_with_their_scales() -> None:
     assert not out[0].any()
 
 
-@pytest.mark.parametrize("dtype", ["fp8-token", "fp8-tensor", "mxfp8", "nvfp4", "mxfp4"])
+@pytest.mark.parametrize("dtype", ["fp8-token", "fp8-tensor", "mxfp8", "nvfp4", "mxfp4", "bytes"])
 @pytest.mark.parametrize("layout", ["rank_major", "expert_major"])
 def test_rows_that_are_bytes_come_with_all_of_their_scales(layout: str, dtype: str) -> None:
     hidden = 256
     world = peerwarp.World.simulated(2)
-    moe = operation(world, layout, dtype=dtype, hidden=hidden)
+    sizes = {"row_bytes": 1028, "scale_bytes": 36} if dtype == "bytes" else {}
+    moe = operation(world, layout, dtype=dtype, hidden=hidden, combined="fp16", **sizes)
     problem, rng = Problem(2, "float32"), np.random.default_rng(7)
-    row = hidden // 2 if dtype.endswith("4") else hidden
-    width = {"fp8-token": 1, "fp8-tensor": 0, "mxfp8": hidden // 32, "nvfp4": hidden // 16, "mxfp4": hidden // 32}[dtype]
+    row = sizes.get("row_bytes", hidden // 2 if dtype.endswith("4") else hidden)
+    width = {"fp8-token": 1, "fp8-tensor": 0, "mxfp8": hidden // 32, "nvfp4": hidden // 16, "mxfp4": hidden // 32, "bytes": 36}[dtype]
     # All bytes there are, and whole rows of ones: nobody takes them for numbers. Of 8-bit floats, those that are some.
     problem.x = [rng.integers(0, 256, (len(x), row), dtype=np.uint8) for x in problem.x]
     scales = [rng.integers(0, 256, (len(x), width), dtype=np.uint8) for x in problem.x]
@@ -223,8 +224,12 @@ def test_rows_that_are_bytes_come_with_all_of_their_scales(layout: str, dtype: s
         for place, (source, token, _) in zip(places, came, strict=True):
             assert same_bits(d.rows[rank][place], problem.x[source][token])
             assert not width or same_bits(d.scales[rank][place], scales[source][token])
-    out = moe.combine(d, [np.ones((len(rows), hidden), np.float32) for rows in d.rows])
-    assert [one.shape for one in out] == [(len(x), hidden) for x in problem.x]
+    out = moe.combine(d, [np.ones((len(rows), hidden), np.float16) for rows in d.rows])
+    assert [(one.shape, one.dtype) for one in out] == [((len(x), hidden), np.float16) for x in problem.x]
+    if layout == "expert_major":
+        # Each entry that is an expert's adds its weight.
+        total = [np.where(ids >= 0, w, 0).sum(1) for ids, w in zip(problem.ids, problem.weights, strict=True)]
+        assert all(np.allclose(one[:, 0], wanted, rtol=2e-3) for one, wanted in zip(out, total, strict=True))
     wrong = [one[:, :0] for one in scales] if width else scales
     with pytest.raises(peerwarp.InvalidArgument) as error:
         moe.dispatch(problem.x, problem.ids, problem.weights, scales=wrong)
@@ -416,6 +421,13 @@ def test_what_is_refused() -> None:
         (lambda: operation(world, dtype="fp4"), "dtype"),
         (lambda: operation(world, dtype="nvfp4"), "hidden"),
         (lambda: operation(world, dtype="mxfp8", hidden=192), "hidden"),
+        (lambda: operation(world, dtype="bytes"), "row_bytes"),
+        (lambda: operation(world, dtype="bytes", row_bytes=6), "row_bytes"),
+        (lambda: operation(world, dtype="bytes", row_bytes=8, scale_bytes=2), "scale_bytes"),
+        (lambda: operation(world, dtype="fp8", row_bytes=8), "row_bytes"),
+        (lambda: operation(world, scale_bytes=8), "scale_bytes"),
+        (lambda: operation(world, dtype="fp8", combined="fp8"), "combined"),
+        (lambda: operation(world, combined="fp16"), "combined"),
         (lambda: operation(world, layout="any"), "layout"),
         (lambda: operation("world"), "world"),
     ]

@@ -118,6 +118,8 @@ fn rows_as_bytes() {
     run(&ragged(token), &apart);
     let mxfp8 = MoeShape { dtype: RowDtype::Mxfp8, ..shape };
     run(&ragged(mxfp8), &small(&mxfp8));
+    let bytes = MoeShape { dtype: RowDtype::Bytes { row: 1028, scales: 36 }, ..shape };
+    run(&ragged(bytes), &small(&bytes));
 }
 
 #[test]

@@ -35,6 +35,8 @@ impl ReluDispatch {
             tokens: 3,
             ranks: self.ranks,
             dtype: RowDtype::Fp16,
+            row_bytes: 0,
+            scale_bytes: 0,
             hook: Hook::Custom,
             layout: self.layout,
             max_rows: 0,

@@ -68,8 +68,7 @@ impl<'de, F: Fields> Visitor<'de> for FieldsVisitor<F> {
         }
         let missing =
             |f: &FieldInfo| A::Error::custom(format!("field `{}` is missing: {}", f.name, f.allowed));
-        let values: Result<Vec<Value>, _> =
-            {
+        let values: Result<Vec<Value>, _> = {
             let default = |f: &FieldInfo| f.constant().filter(|_| f.omitted);
             fields.iter().zip(values).map(|(f, v)| v.or(default(f)).ok_or_else(|| missing(f))).collect()
         };

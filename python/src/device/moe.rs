@@ -2,7 +2,7 @@
 
 use std::sync::Mutex;
 
-use peerwarp::families::moe::kernels::{Hook, Layout};
+use peerwarp::families::moe::kernels::{CombineDtype, Hook};
 use peerwarp::families::moe::run::MoeTuning;
 use peerwarp::families::moe::{
     MoeAllToAll, MoeKey, MoeRank, MoeRegistry, MoeShape, Returning, Routed, RowDtype, Sending, Tokens,
@@ -14,7 +14,7 @@ use pyo3::prelude::*;
 use super::exchange::{Element, Exchange, Seen};
 use super::{aligned, stream_of};
 use crate::error::{Failure, detached};
-use crate::moe::{Standing, places_of, row_sizes};
+use crate::moe::{Rows, Standing, places_of, row_sizes, types_of};
 use crate::simulated::lock;
 use crate::world::{GpuWorld, seconds};
 
@@ -25,6 +25,7 @@ pub struct DeviceMoe {
     exchange: Option<Py<Exchange>>,
     /// Of the largest capacity.
     shape: MoeShape,
+    combined: CombineDtype,
     /// The most tokens of a rank, of each capacity.
     capacities: Vec<u32>,
     /// What kernels of each capacity are called, and where they are from.
@@ -98,13 +99,13 @@ fn tuning(
     world: &World,
     registry: &MoeRegistry,
     shape: MoeShape,
-    standing: Standing<'_>,
+    (combined, standing): (CombineDtype, Standing<'_>),
     (sms, split): (Option<u32>, bool),
 ) -> Result<(MoeTuning, &'static str), Failure> {
     shape.check()?;
     let (layout, max_rows) = places_of(standing, &shape)?;
-    let default = MoeTuning::defaults_with(&shape, Hook::None, layout)?.with_max_rows(max_rows);
-    let mut found = registry.tuning(&MoeKey { layout, max_rows, ..MoeKey::new(shape) })?;
+    let default = MoeTuning::defaults_with(&shape, Hook::None, layout)?.with_max_rows(max_rows).with_combined(combined);
+    let mut found = registry.tuning(&MoeKey { layout, max_rows, combined, ..MoeKey::new(shape) })?;
     found.check(&shape)?;
     let from = if found == default { "default" } else { "tuned" };
     found = found.with_split(split);
@@ -124,13 +125,13 @@ impl DeviceMoe {
         world: &Bound<'_, GpuWorld>,
         hidden_experts_topk: (u32, u32, u32),
         capacities: Vec<u32>,
-        dtype_standing: (&str, Standing<'_>),
+        rows_standing: (Rows<'_>, Standing<'_>),
         nobody_sms_split: (i32, Option<u32>, bool),
         exchange: Option<Py<Exchange>>,
     ) -> Result<DeviceMoe, Failure> {
         let (hidden, experts, topk) = hidden_experts_topk;
-        let (dtype, standing) = dtype_standing;
-        let dtype = dtype.parse()?;
+        let (rows, standing) = rows_standing;
+        let (dtype, combined) = types_of(rows)?;
         let (nobody, sms, split) = nobody_sms_split;
         let tokens =
             *capacities.last().ok_or_else(|| Failure::invalid("capacities", "none", "one or more"))?;
@@ -139,7 +140,7 @@ impl DeviceMoe {
             let registry = MoeRegistry::of_world(world);
             let limits = (sms, split);
             let each = |tokens: &u32| {
-                tuning(world, &registry, MoeShape { tokens: *tokens, ..shape }, standing, limits)
+                tuning(world, &registry, MoeShape { tokens: *tokens, ..shape }, (combined, standing), limits)
             };
             let found = capacities.iter().map(each).collect::<Result<Vec<_>, _>>()?;
             let names = |(tuning, from): &(MoeTuning, &str)| {
@@ -155,7 +156,7 @@ impl DeviceMoe {
         }
         let last = capacities.iter().map(|_| None).collect();
         let state = Mutex::new(State { op, last, dispatches: 0 });
-        Ok(DeviceMoe { state, exchange, shape, capacities, kernels })
+        Ok(DeviceMoe { state, exchange, shape, combined, capacities, kernels })
     }
 
     /// The bytes of a row, of its scales, and whether these are float32; else they are bytes.
@@ -368,7 +369,10 @@ impl DeviceMoe {
 
     /// The type of rows that are combined.
     fn combined(&self) -> Element {
-        if self.shape.dtype == RowDtype::Fp16 { Element::F16 } else { Element::BF16 }
+        match self.combined {
+            CombineDtype::Fp16 => Element::F16,
+            CombineDtype::Bf16 => Element::BF16,
+        }
     }
 
     /// The tokens that tensors are, and the current stream; none unless they are as they have to be.

@@ -276,6 +276,7 @@ FORMATS = {
     "mxfp8": (HIDDEN, HIDDEN // 32, torch.uint8),
     "nvfp4": (HIDDEN // 2, HIDDEN // 16, torch.uint8),
     "mxfp4": (HIDDEN // 2, HIDDEN // 32, torch.uint8),
+    "bytes": (1028, 36, torch.uint8),
 }
 
 
@@ -285,6 +286,8 @@ def formats(world: peerwarp.World) -> None:
     for dtype, (row, width, kind) in FORMATS.items():
         for most in (TOKENS, 300):
             sizes = {"hidden": HIDDEN, "experts": EXPERTS, "topk": TOPK, "max_tokens": most}
+            if dtype == "bytes":
+                sizes |= {"row_bytes": row, "scale_bytes": width}
             op = peerwarp.MoeAllToAll(world, **sizes, dtype=dtype)
             for seed, n in enumerate((TOKENS, TOKENS - 7 * dist.get_rank())):
                 _, ids, weights = tokens(100 + seed, n)

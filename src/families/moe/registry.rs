@@ -3,7 +3,7 @@
 use peerwarp_codegen::family::{Family, Target};
 
 use crate::build::pack::Pack;
-use crate::families::moe::kernels::{Combine, Dispatch, Hook, Layout, Phase};
+use crate::families::moe::kernels::{Combine, CombineDtype, Dispatch, Hook, Layout, Phase};
 use crate::families::moe::run::MoeTuning;
 use crate::families::moe::{MoeError, MoeShape};
 use crate::harness::tune::Tuned;
@@ -21,6 +21,8 @@ pub struct MoeKey {
     pub layout: Layout,
     /// Rows by expert that there are places for, as [`Dispatch::max_rows`].
     pub max_rows: u32,
+    /// What rows are combined in.
+    pub combined: CombineDtype,
     /// Whether sending and receiving are launches of their own.
     pub split: bool,
 }
@@ -28,12 +30,14 @@ pub struct MoeKey {
 impl MoeKey {
     /// One launch an operation, and rows as they are, by expert.
     pub fn new(shape: MoeShape) -> MoeKey {
-        MoeKey { shape, hook: Hook::None, layout: Layout::RankMajor, max_rows: 0, split: false }
+        let combined = shape.dtype.into();
+        MoeKey { shape, hook: Hook::None, layout: Layout::RankMajor, max_rows: 0, combined, split: false }
     }
 
     fn of(tuning: &MoeTuning) -> MoeKey {
         let Dispatch { hook, layout, max_rows, .. } = tuning.dispatch;
-        MoeKey { shape: tuning.dispatch.shape(), hook, layout, max_rows, split: tuning.split }
+        let (shape, combined, split) = (tuning.dispatch.shape(), tuning.combine.dtype, tuning.split);
+        MoeKey { shape, hook, layout, max_rows, combined, split }
     }
 }
 
@@ -61,6 +65,7 @@ impl CoverKey for MoeKey {
             asked.hook != self.hook,
             asked.layout != self.layout,
             asked.max_rows != self.max_rows,
+            asked.combined != self.combined,
             asked.split != self.split,
             t.tokens < s.tokens,
         ];
@@ -175,7 +180,8 @@ impl MoeRegistry {
 
 /// What is compiled for a key that nothing is known of.
 fn defaults(key: &MoeKey) -> Result<MoeTuning, MoeError> {
-    Ok(MoeTuning::defaults_with(&key.shape, key.hook, key.layout)?.with_max_rows(key.max_rows))
+    let tuning = MoeTuning::defaults_with(&key.shape, key.hook, key.layout)?;
+    Ok(tuning.with_max_rows(key.max_rows).with_combined(key.combined))
 }
 
 fn names(tuning: &MoeTuning) -> (String, String) {

@@ -63,9 +63,15 @@ pub fn options() -> Vec<OptionSpec> {
         list(option(
             "dtype",
             "TYPE",
-            "What rows are dispatched as: bf16, fp16, fp8, fp8-token, fp8-tensor, mxfp8, nvfp4, mxfp4 [default: bf16]",
+            "What rows are dispatched as: bf16, fp16, fp8, fp8-token, fp8-tensor, mxfp8, nvfp4, mxfp4, or bytes-ROW-SCALES: any bytes, \
+             and scales of any bytes [default: bf16]",
         )),
         list(option("tokens", "T", "The most tokens a rank has [default: 128; in `check` 8]")),
+        option(
+            "combined",
+            "TYPE",
+            "Type in which rows of less than 16 bits an element come back, bf16 or fp16 [default: bf16]",
+        ),
         option(
             "max-rows",
             "N",
@@ -213,7 +219,11 @@ pub fn select(given: &Given, small: bool, registry: &Registry) -> Result<Vec<Req
     };
     let request = |tuning: &Settings, family: &FamilyEntry| {
         let own = tuning.iter().filter(|(name, _)| has(*family, name)).cloned().collect();
-        let request = request(&asked.label, *family, &key, own);
+        let mut request = request(&asked.label, *family, &key, own);
+        if let (Some(combined), Combine::NAME) = (given.get("combined"), family.name()) {
+            let dtype = request.key.iter_mut().filter(|(name, _)| name == "dtype");
+            dtype.for_each(|(_, dtype)| combined.clone_into(dtype));
+        }
         Request { origin: asked.origin.clone(), ..request }
     };
     Ok(tuning.iter().flat_map(|tuning| families.iter().map(move |f| request(tuning, f))).collect())
@@ -335,10 +345,15 @@ fn request(label: &str, family: FamilyEntry, key: &Settings, tuning: Settings) -
         };
         match (key.iter_mut().find(|(name, _)| field.answers_to(name)), first) {
             (None, Some(first)) => defaults.push((field.name.into(), first)),
-            // What experts put out is combined in bf16 where there are no fp8 rows.
+            // What experts put out is combined in bf16 where there are no fp8 rows; of bytes, sizes are fields of their own.
             (Some((_, dtype)), Some(_)) if field.name == "dtype" && field.parse(dtype).is_err() => {
                 if let Ok(row) = dtype.parse::<RowDtype>() {
-                    *dtype = row.combined().to_string();
+                    let of_bytes = has(family, "row_bytes");
+                    *dtype = if of_bytes { row.format().to_string() } else { row.combined().to_string() };
+                    if of_bytes {
+                        let sizes = [("row_bytes", row.sizes().0), ("scale_bytes", row.sizes().1)];
+                        defaults.extend(sizes.map(|(name, bytes)| (name.into(), bytes.to_string())));
+                    }
                 }
             }
             _ => {}

@@ -195,8 +195,8 @@ fn dispatch_for(c: &Combine) -> Result<Dispatch, WorkloadError> {
         CombineDtype::Bf16 => RowDtype::Bf16,
         CombineDtype::Fp16 => RowDtype::Fp16,
     };
-    let (hook, layout, max_rows, phase) = (Hook::None, c.layout, c.max_rows, Phase::Both);
-    let key = DispatchKey { hidden, experts, topk, tokens, ranks, dtype, hook, layout, max_rows, phase };
+    let shape = MoeShape { hidden, experts, topk, tokens, ranks, dtype };
+    let key = DispatchKey::of(&shape, Hook::None, c.layout, c.max_rows);
     Ok(Dispatch { dedup: c.dedup, protocol: c.protocol.arrival(), ..Dispatch::with_defaults(&key)? })
 }
 

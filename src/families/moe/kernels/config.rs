@@ -46,6 +46,12 @@ pub struct Dispatch {
     /// What rows are sent as.
     #[key]
     pub dtype: RowDtype,
+    /// Bytes of a row, where `dtype` is bytes.
+    #[key(short = "b", range = 0..=131072, multiple_of = 4, default = 0, omitted)]
+    pub row_bytes: u32,
+    /// Bytes of a row's scales, where `dtype` is bytes.
+    #[key(short = "sc", range = 0..=2048, multiple_of = 4, default = 0, omitted)]
+    pub scale_bytes: u32,
     /// What happens to rows on their way into the output.
     #[key]
     pub hook: Hook,
@@ -69,7 +75,7 @@ pub struct Dispatch {
     #[tune(short = "r", values = [1, 2, 4, 8, 16, 32, 64, 80, 96], default = |key| recv_blocks_of_dispatch(key))]
     pub recv_blocks: u32,
     /// Warps that move a row together, or a piece of it where groups share rows.
-    #[tune(short = "g", values = [1, 2, 4, 8, 16], default = |key| with_barriers(group_warps(key.dtype.row_bytes(key.hidden), protocol_of_key(key), key.tokens), warps_of_dispatch(key)))]
+    #[tune(short = "g", values = [1, 2, 4, 8, 16], default = |key| with_barriers(group_warps(key.rows().row_bytes(key.hidden), protocol_of_key(key), key.tokens), warps_of_dispatch(key)))]
     pub group_warps: u32,
     /// Vectors of 16 bytes that a lane has in flight.
     #[tune(short = "v", values = [1, 2, 4, 8], default = |key| vectors_of_dispatch(key))]
@@ -83,6 +89,34 @@ pub struct Dispatch {
     /// How rows travel.
     #[tune(default = |key| protocol_of_key(key))]
     pub protocol: Protocol,
+}
+
+impl DispatchKey {
+    /// The key for a shape.
+    pub fn of(shape: &MoeShape, hook: Hook, layout: Layout, max_rows: u32) -> DispatchKey {
+        let MoeShape { hidden, experts, topk, tokens, ranks, .. } = *shape;
+        let (dtype, (row_bytes, scale_bytes)) = (shape.dtype.format(), shape.dtype.sizes());
+        let phase = Phase::Both;
+        DispatchKey {
+            hidden,
+            experts,
+            topk,
+            tokens,
+            ranks,
+            dtype,
+            row_bytes,
+            scale_bytes,
+            hook,
+            layout,
+            max_rows,
+            phase,
+        }
+    }
+
+    /// What rows are sent as, with their sizes.
+    fn rows(&self) -> RowDtype {
+        self.dtype.with_sizes(self.row_bytes, self.scale_bytes)
+    }
 }
 
 /// Whether receivers have nothing to do but wait: by token and with flags, unless a hook looks into rows.
@@ -393,7 +427,8 @@ impl Dispatch {
 
     /// The problem's shape.
     pub fn shape(&self) -> MoeShape {
-        let Dispatch { hidden, experts, topk, tokens, ranks, dtype, .. } = *self;
+        let Dispatch { hidden, experts, topk, tokens, ranks, .. } = *self;
+        let dtype = self.dtype.with_sizes(self.row_bytes, self.scale_bytes);
         MoeShape { hidden, experts, topk, tokens, ranks, dtype }
     }
 
@@ -452,7 +487,12 @@ impl Legal for Dispatch {
 impl Dispatch {
     /// What makes a configuration legal, except that the hook may be a custom one.
     pub fn fits(&self) -> Result<(), Illegal> {
-        rows_of(self.dtype, self.hidden, self.hook, self.protocol)?;
+        let sizes = (self.row_bytes, self.scale_bytes);
+        let none = sizes == self.dtype.with_sizes(self.row_bytes, self.scale_bytes).sizes();
+        Illegal::unless(none, "row_bytes", format!("{} and {}", sizes.0, sizes.1), || {
+            format!("0, and `scale_bytes` too, for {}, whose sizes follow from `hidden`", self.dtype)
+        })?;
+        rows_of(self.shape().dtype, self.hidden, self.hook, self.protocol)?;
         topk_of(self.topk, self.experts)?;
         groups_of(self.group_warps, self.warps)?;
         warps_of(self.warps, self.in_place())?;

@@ -54,12 +54,12 @@ pub(super) fn layout_of(layout: Layout, shape: &MoeShape, max_rows: u32, dedup: 
     })
 }
 
-/// Words of scales that a group moves at once: so many that a few registers of a lane hold them.
-const MAX_SCALES: u32 = 512;
+/// Words of scales that a group moves at once.
+const MAX_SCALES: u32 = RowDtype::MOST_SCALE_BYTES / 4;
 
 /// Whether rows of so many elements can be moved so, and looked into if there is a hook.
 pub(super) fn rows_of(dtype: RowDtype, hidden: u32, hook: Hook, protocol: Protocol) -> Result<(), Illegal> {
-    dtype.check_hidden(hidden).map_err(|allowed| Illegal::new("hidden", hidden, allowed))?;
+    dtype.check(hidden).map_err(|(field, value, allowed)| Illegal::new(field, value, allowed))?;
     let (words, apart) = (dtype.scale_bytes(hidden) / 4, dtype == RowDtype::Fp8);
     Illegal::unless(words <= MAX_SCALES || apart, "hidden", hidden, || {
         let most = hidden / words * MAX_SCALES;

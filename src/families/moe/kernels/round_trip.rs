@@ -90,6 +90,8 @@ impl RoundTrip {
             tokens,
             ranks,
             dtype,
+            row_bytes: 0,
+            scale_bytes: 0,
             hook,
             layout: Layout::RankMajor,
             max_rows: 0,

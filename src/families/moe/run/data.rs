@@ -8,7 +8,7 @@ use rand_chacha::ChaCha8Rng;
 use rayon::prelude::*;
 
 use crate::families::moe::SCALE_BLOCK;
-use crate::families::moe::kernels::{Hook, Layout};
+use crate::families::moe::kernels::{CombineDtype, Hook, Layout};
 use crate::families::moe::reference::{self, Entry, Grouped, Tokens};
 use crate::families::moe::{MoeProblem, MoeShape, Routing, RowDtype};
 use crate::harness::blocks::Blocks;
@@ -27,6 +27,8 @@ pub struct Semantics {
     pub dedup: bool,
     /// Whether rows arrive in their places.
     pub in_place: bool,
+    /// What rows are combined in.
+    pub combined: CombineDtype,
 }
 
 impl Semantics {
@@ -130,15 +132,17 @@ impl Round {
         let tokens: Vec<Tokens> = ranks.clone().map(random).collect();
         let grouped: Vec<Grouped> =
             ranks.clone().map(|rank| reference::dispatch(&shape, &routing, rank)).collect();
+        let combined = semantics.combined.dtype();
         let applied = semantics.applied(&shape, &routing, &grouped);
         let sums = |rank: u32| {
             let (mut out, mut in_order) = (vec![], vec![]);
             for token in 0..n[rank as usize] {
-                let outputs = experts_outputs(&shape, &routing, &tokens[rank as usize], (rank, token));
+                let outputs =
+                    experts_outputs((&shape, combined), &routing, &tokens[rank as usize], (rank, token));
                 let output = |owner: u32, _| &outputs[&owner][..];
-                in_order.extend(reference::in_order(&shape, &applied, (rank, token), output));
+                in_order.extend(reference::in_order((&shape, combined), &applied, (rank, token), output));
                 if semantics.dedup {
-                    out.extend(reference::by_owner(&shape, &applied, (rank, token), output));
+                    out.extend(reference::by_owner((&shape, combined), &applied, (rank, token), output));
                 }
             }
             if semantics.dedup { (out, in_order) } else { (in_order.clone(), in_order) }
@@ -185,13 +189,13 @@ impl Round {
 
     /// The bytes of the expert's output for a row of a rank.
     pub fn expert_row(&self, rank: u32, entry: Entry) -> Vec<u8> {
-        elements::encode(self.shape.dtype.combined(), &self.expert_output(rank, entry))
+        elements::encode(self.semantics.combined.dtype(), &self.expert_output(rank, entry))
     }
 
     /// What the expert makes of a row of a rank.
     pub(super) fn expert_output(&self, rank: u32, entry: Entry) -> Vec<f32> {
         let row = self.tokens[entry.source as usize].values(&self.shape, entry.token);
-        reference::stand_in_expert(&self.shape, rank, &row)
+        reference::stand_in_expert(self.semantics.combined.dtype(), rank, &row)
     }
 
     /// The bytes of a row's scales after dispatch.
@@ -218,7 +222,7 @@ pub(super) fn nobody(shape: &MoeShape, round: u32) -> i32 {
 /// What the experts make of a token, by rank and number, on each of the ranks that own any of them: the same for all its entries
 /// there.
 fn experts_outputs(
-    shape: &MoeShape,
+    (shape, combined): (&MoeShape, Dtype),
     routing: &Routing,
     tokens: &Tokens,
     (rank, token): (u32, u32),
@@ -226,7 +230,7 @@ fn experts_outputs(
     let (row, topk) = (tokens.values(shape, token), shape.topk as usize);
     let ids = &routing.ids[rank as usize][token as usize * topk..][..topk];
     let owners: BTreeSet<u32> = ids.iter().filter_map(|&id| shape.map().owner(id)).collect();
-    owners.into_iter().map(|owner| (owner, reference::stand_in_expert(shape, owner, &row))).collect()
+    owners.into_iter().map(|owner| (owner, reference::stand_in_expert(combined, owner, &row))).collect()
 }
 
 pub(super) fn stream(seed: u64, round: u32, rank: u32) -> ChaCha8Rng {
@@ -261,5 +265,13 @@ fn sent_row(dtype: RowDtype, row: &[f32]) -> (Vec<u8>, Vec<u8>) {
         RowDtype::Mxfp8 => Blocks::Mxfp8.quantise(row),
         RowDtype::Nvfp4 => Blocks::Nvfp4.quantise(row),
         RowDtype::Mxfp4 => Blocks::Mxfp4.quantise(row),
+        RowDtype::Bytes { row: bytes, scales } => {
+            // Every other packet of them ends in all ones, which no packet may carry.
+            let byte = |i: u32| match i / 4 % 8 {
+                7 => u8::MAX,
+                _ => (row[i as usize % row.len()].to_bits() >> 9) as u8,
+            };
+            ((0..bytes).map(byte).collect(), (bytes..bytes + scales).map(byte).collect())
+        }
     }
 }

@@ -128,7 +128,7 @@ impl Round {
         let output = self.expert_output(rank, entry);
         let at = (entry.source, entry.token);
         let sum = reference::of_owner(&self.shape, &self.routing, rank, at, |_, _| &output);
-        elements::encode(self.shape.dtype.combined(), &sum)
+        elements::encode(self.semantics.combined.dtype(), &sum)
     }
 
     fn counts(&self, rank: u32) -> Vec<Expected> {
@@ -222,7 +222,7 @@ impl Round {
         match self.semantics.hook {
             Hook::None => (self.shape.row_bytes() as usize, self.shape.scale_bytes() as usize),
             Hook::Expert | Hook::Custom => {
-                ((self.shape.hidden * self.shape.dtype.combined().bytes()) as usize, 0)
+                ((self.shape.hidden * self.semantics.combined.dtype().bytes()) as usize, 0)
             }
         }
     }

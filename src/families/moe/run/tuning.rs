@@ -31,8 +31,7 @@ impl MoeTuning {
         shape.check()?;
         let MoeShape { hidden, experts, topk, tokens, ranks, dtype } = *shape;
         let (max_rows, phase) = (0, Phase::Both);
-        let dispatch =
-            DispatchKey { hidden, experts, topk, tokens, ranks, dtype, hook, layout, max_rows, phase };
+        let dispatch = DispatchKey::of(shape, hook, layout, max_rows);
         let dtype = CombineDtype::from(dtype);
         let combine = CombineKey { hidden, experts, topk, tokens, ranks, dtype, layout, max_rows, phase };
         let dispatch = Dispatch::with_defaults(&dispatch)?;
@@ -82,6 +81,13 @@ impl MoeTuning {
         self
     }
 
+    /// The same with rows that are combined in another type: those of less than 16 bits an element, without a hook, in bf16 or fp16.
+    #[must_use]
+    pub fn with_combined(mut self, combined: CombineDtype) -> MoeTuning {
+        self.combine.dtype = combined;
+        self
+    }
+
     /// The same with one launch an operation, or one for sending and one for receiving.
     #[must_use]
     pub fn with_split(mut self, split: bool) -> MoeTuning {
@@ -109,7 +115,8 @@ impl MoeTuning {
     /// What the results depend on.
     pub fn semantics(&self) -> Semantics {
         let Dispatch { hook, layout, max_rows, dedup, .. } = self.dispatch;
-        Semantics { hook, layout, max_rows, dedup, in_place: self.dispatch.in_place() }
+        let (in_place, combined) = (self.dispatch.in_place(), self.combine.dtype);
+        Semantics { hook, layout, max_rows, dedup, in_place, combined }
     }
 
     /// The launches of a dispatch, in order.
@@ -135,6 +142,14 @@ impl MoeTuning {
             let name = self.dispatch.variant_name();
             return Err(MoeError::invalid("dispatch", name, format!("must be for {shape}, in one phase")));
         }
+        let (combined, own) = (self.combine.dtype, fitting.combine.dtype);
+        let goes_out = shape.dtype.dispatched() == Some(own.dtype());
+        if combined != own && (goes_out || self.dispatch.hook != Hook::None) {
+            let how = if goes_out { "go out" } else { "come out of the hook" };
+            let allowed = format!("must be {}, as rows of {} {how}", own.name(), shape.dtype);
+            return Err(MoeError::invalid("combined", combined.name(), allowed));
+        }
+        fitting.combine.dtype = self.combine.dtype;
         if self.combine.key() != fitting.combine.key() || self.combine.dedup != self.dispatch.dedup {
             let name = self.combine.variant_name();
             let allowed = format!(
