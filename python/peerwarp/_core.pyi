@@ -35,8 +35,8 @@ class MoeAllToAll:
         cls,
         world: SimulatedWorld,
         hidden_experts_topk_tokens: tuple[int, int, int, int],
-        dtype: str,
-        layout_align: tuple[str, int],
+        rows: tuple[str, str | None],
+        standing: tuple[str, int, int],
         split: bool,
     ) -> MoeAllToAll: ...
     def row_sizes(self) -> tuple[int, int, bool]: ...
@@ -63,7 +63,7 @@ class DeviceMoe:
         world: GpuWorld,
         hidden_experts_topk: tuple[int, int, int],
         capacities: Sequence[int],
-        dtype_layout_align: tuple[str, str, int],
+        rows_standing: tuple[tuple[str, str | None], tuple[str, int, int]],
         nobody_sms_split: tuple[int, int | None, bool],
         exchange: Exchange | None,
     ) -> DeviceMoe: ...

@@ -35,7 +35,7 @@ OPS = ("sum", "max", "min")
 #: Types of a byte, by PyTorch's names: rows and scales that are bytes may come as any of them.
 BYTES = ("float8_e4m3fn", "uint8", "int8", "float8_e5m2", "float8_e8m0fnu", "float4_e2m1fn_x2")
 #: What rows come out as, of which dispatch moves the bytes.
-OF_BYTES = {"nvfp4": "u8", "mxfp4": "u8"}
+OF_BYTES = {"nvfp4": "u8", "mxfp4": "u8", "bytes": "u8"}
 
 
 class Memory:
@@ -170,15 +170,16 @@ class DispatchedTensors:
     Attributes:
         rows: `(places, hidden)`, of 4 bits `(places, hidden / 2)`. Rank-major: `places` is `R * T`, and row `source * T + token` is
             what came of that token. Expert-major: it is `R * T * K`, and some more where experts are aligned; rows are sorted by
-            expert, source, token and k. Expert-strided: it is the most experts of a rank times `R * T`. Where no row came there is
-            anything.
+            expert, source, token and k. Expert-strided: it is the most experts of a rank times `R * T`. With `max_rows` they are so many,
+            or so many of each expert. Where no row came there is anything.
         scales: `(places, ..)`, as dispatch takes them: float32, or uint8.
         gather: rank-major only: int32 `(R * T * K,)`, the numbers of the rows of this rank's experts, expert by expert.
         ids: rank-major only: int32 `(R * T, K)`, ids among all experts, `nobody` in entries that are not this rank's own.
         expert_start: int32 `(experts of the rank + 1,)`: the rows of the e-th own expert are `expert_rows[e]` from here on, in
             `gather` if rank-major and in `rows` if not.
         expert_rows: int32 `(experts of the rank,)`: tokens of each expert, counted on the GPU.
-        overflow: expert-strided only: int32 `(1,)`, how many rows had no place. They contribute nothing.
+        overflow: with `max_rows` or expert-strided only: int32 `(1,)`, how many rows had no place. They contribute nothing.
+        needed: with it: int32 `(1,)`, the `max_rows` with which all would have had one.
         tokens_from: int32 `(R,)`: how many tokens each source had.
         first_expert: the id of the rank's first expert; its experts are contiguous.
         capacity: `T`.
@@ -246,15 +247,17 @@ class DeviceMoe:
         device: Device,
         sizes: tuple[int, int, int],
         capacities: Sequence[int],
-        dtype_layout_align: tuple[str, str, int],
+        rows_standing: tuple[tuple[str, str | None], tuple[str, int, int]],
         nobody_sms_split: tuple[int, int | None, bool],
     ) -> None:
         device.settled("MoeAllToAll")
-        self.device, (self.dtype, self.layout, _), self.nobody = device, dtype_layout_align, nobody_sms_split[0]
+        self.device, ((rows, combined), (self.layout, _, _)), self.nobody = device, rows_standing, nobody_sms_split[0]
+        #: What rows travel as; of bytes without their sizes.
+        self.dtype = "bytes" if rows.startswith("bytes") else rows
         (self.hidden, self.experts, self.topk), self.capacities = sizes, list(capacities)
-        self._core = _core.DeviceMoe(device.core, sizes, self.capacities, dtype_layout_align, nobody_sms_split, device.exchange)
+        self._core = _core.DeviceMoe(device.core, sizes, self.capacities, rows_standing, nobody_sms_split, device.exchange)
         torch = device.torch
-        self.combined = torch.float16 if self.dtype == "fp16" else torch.bfloat16
+        self.combined = torch.float16 if "fp16" in (rows, combined) else torch.bfloat16
         row_bytes, scale_bytes, floats = self._core.row_sizes()
         #: Kernels' names of what rows and scales come out as, and elements of a row of each.
         self._row = self.dtype if self.dtype in ELEMENTS else OF_BYTES.get(self.dtype, "fp8")
@@ -297,6 +300,7 @@ class DeviceMoe:
             "expert_start": ("expert_start", "i32", ()),
             "expert_rows": ("expert_rows", "i32", ()),
             "overflow": ("overflow", "i32", ()),
+            "needed": ("needed", "i32", ()),
             "n_from": ("tokens_from", "i32", ()),
             "gather": ("gather", "i32", ()),
             "entry_expert": ("ids", "i32", (self.topk,)),

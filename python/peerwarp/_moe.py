@@ -28,6 +28,7 @@ ROWS = {
     "mxfp8": BYTES,
     "nvfp4": ("uint8",),
     "mxfp4": ("uint8",),
+    "bytes": BYTES,
 }
 #: What scales may come as: float32, or bytes.
 SCALES = {True: ("float32",), False: ("uint8", "float8_e8m0fnu", "float8_e4m3fn")}
@@ -43,6 +44,8 @@ class Dispatched:
     experts are multiples of `expert_align`. Combine weights and sums.
     Expert-strided: `places` is the most experts of a rank times `R * T`, and the rows of the e-th own expert are those from
     `e * R * T` on. Combine weights and sums those that have a place.
+    With `max_rows`, expert-major `places` is at most that, and expert-strided it is `max_rows` for each expert, which are then
+    `max_rows` apart. Rows are placed in their order; what is left of them has no place, is not stored, and contributes nothing.
 
     A list that there is nothing of, for this layout or type, is empty.
 
@@ -56,8 +59,9 @@ class Dispatched:
         expert_start: uint32 `(experts of the rank + 1,)`: the rows of the e-th own expert are `expert_rows[e]` from here on, in
             `gather` if rank-major and in `rows` if not.
         expert_rows: uint32 `(experts of the rank,)`.
-        overflow: expert-strided only: uint32 `(1,)`, how many rows had no place, as tokens named an expert several times. They
-            contribute nothing.
+        overflow: with `max_rows` or expert-strided only: uint32 `(1,)`, how many rows had no place. Without `max_rows` there are some
+            only where tokens name an expert several times.
+        needed: with it: uint32 `(1,)`, the `max_rows` with which all would have had a place.
         first_expert: the id of the rank's first expert; its experts are contiguous.
         tokens_from: uint32 `(R,)`: how many tokens each source had.
         capacity: `T`.
@@ -71,6 +75,7 @@ class Dispatched:
     expert_start: list[np.ndarray]
     expert_rows: list[np.ndarray]
     overflow: list[np.ndarray]
+    needed: list[np.ndarray]
     first_expert: list[int]
     tokens_from: list[np.ndarray]
     layout: str
@@ -109,12 +114,19 @@ class MoeAllToAll:
             `dispatch` takes the smallest that suffices for its own `max_tokens`.
         dtype: what rows travel as: `"bf16"`, `"fp16"`, `"fp8"` (e4m3, with a float32 scale for every 128 elements), `"fp8-token"`
             (e4m3 or e5m2, a float32 scale for a row), `"fp8-tensor"` (the same without scales), `"mxfp8"` (a scale of a byte for
-            every 32 elements), `"nvfp4"` or `"mxfp4"` (two elements a byte, a scale of a byte for every 16, or 32, elements). Rows
-            are combined in the same type, those of less than 16 bits in bf16.
+            every 32 elements), `"nvfp4"` or `"mxfp4"` (two elements a byte, a scale of a byte for every 16, or 32, elements), or
+            `"bytes"`: any bytes, `row_bytes` of a row and `scale_bytes` of its scales, which mean something to the caller.
+        row_bytes: `"bytes"` only: bytes of a row, a multiple of 4.
+        scale_bytes: `"bytes"` only: bytes of a row's scales, a multiple of 4; none travel if 0.
+        combined: what experts' outputs and combined rows are: `"bf16"` or `"fp16"`. That is `dtype` where it is one of these, and
+            bf16 for all others unless told.
         layout: `"rank_major"`, `"expert_major"` or `"expert_strided"`, how rows stand after dispatch: see `Dispatched`.
         nobody: what stands in `ids` of entries that are not the rank's own: negative, or `experts` and more.
         sms: the most blocks of a launch, each of which takes an SM of a GPU; as many as are fastest if none.
         expert_align: expert-major only: 1, 8, 16 or 128, which the first row of each expert is a multiple of.
+        max_rows: expert-major only: rows of a rank that there are places for, a multiple of `expert_align`; expert-strided only: the
+            same for each expert. As many as there can be if none, in expert-major rows `R * T * K`: at 4096 tokens of eight ranks
+            that is gigabytes. Nobody waits longer, and nothing is written elsewhere, if more rows come: see `Dispatched.overflow`.
         split: whether sending and receiving are launches of their own, with work of other kinds in between: `dispatch_send`,
             `dispatch_receive`, `combine_send`, `combine_receive`. `dispatch` and `combine` do both then, one after the other.
     """
@@ -128,16 +140,21 @@ class MoeAllToAll:
         topk: int,
         max_tokens: int,
         dtype: str = "bf16",
+        row_bytes: int | None = None,
+        scale_bytes: int | None = None,
+        combined: str | None = None,
         layout: str = "rank_major",
         capacities: Sequence[int] | None = None,
         nobody: int = -1,
         sms: int | None = None,
         expert_align: int = 1,
+        max_rows: int | None = None,
         split: bool = False,
     ) -> None:
         on = runs_on(world)
         if dtype not in ROWS:
             raise InvalidArgument("dtype", dtype, ", ".join(ROWS))
+        rows = _rows(dtype, row_bytes, scale_bytes), combined
         if layout not in LAYOUTS:
             raise InvalidArgument("layout", layout, ", ".join(LAYOUTS))
         sizes = {"hidden": hidden, "experts": experts, "topk": topk, "max_tokens": max_tokens}
@@ -148,15 +165,18 @@ class MoeAllToAll:
             raise InvalidArgument("nobody", nobody, f"negative, or {experts} or more: no expert")
         sms = None if sms is None else whole("sms", sms, 1, 2**31)
         align = whole("expert_align", expert_align, 1, 128)
+        room = 0 if max_rows is None else whole("max_rows", max_rows, 1, 2**31 - 1)
+        if room and layout == "rank_major":
+            raise InvalidArgument("max_rows", room, "none for rank_major: there is a place for each token")
         self._world, self._split = world, bool(split)
         #: The last dispatch of `torch.ops.peerwarp.moe_dispatch`.
         self._last: DispatchedTensors | None = None
         self._device: DeviceMoe | None = None
         if isinstance(on, Device):
             limits = nobody, sms, self._split
-            self._device = DeviceMoe(on, (hidden, experts, topk), ladder, (dtype, layout, align), limits)
+            self._device = DeviceMoe(on, (hidden, experts, topk), ladder, (rows, (layout, align, room)), limits)
             return
-        made = (_core.MoeAllToAll(on, (hidden, experts, topk, one), dtype, (layout, align), self._split) for one in ladder)
+        made = (_core.MoeAllToAll(on, (hidden, experts, topk, one), rows, (layout, align, room), self._split) for one in ladder)
         self._cores = dict(zip(ladder, made, strict=True))
         self._core = self._cores[tokens]
         row_bytes, scale_bytes, floats = self._core.row_sizes()
@@ -165,6 +185,8 @@ class MoeAllToAll:
         self._scales_row, self._scale_types = scale_bytes // 4 if floats else scale_bytes, SCALES[floats]
         self._hidden, self._experts, self._topk = hidden, experts, topk
         self._dtype, self._layout, self._nobody = dtype, layout, nobody
+        #: What experts' outputs may come as.
+        self._combined_types = ROWS["fp16" if "fp16" in rows else "bf16"]
         self._first_expert = self._core.first_experts()
 
     @property
@@ -193,11 +215,12 @@ class MoeAllToAll:
         Args:
             x: `(n, hidden)` with `n` from 0 to `max_tokens`, which may differ by rank. bf16: `bfloat16` of `ml_dtypes`, `uint16`
                 (the bits) or `float32`, which is rounded to bfloat16, to the nearest and to even. fp16: `float16`. Of 8 bits:
-                `uint8` (the bits), `float8_e4m3fn` of `ml_dtypes` and others of a byte. Of 4 bits: `uint8`, `(n, hidden / 2)`.
+                `uint8` (the bits), `float8_e4m3fn` of `ml_dtypes` and others of a byte. Of 4 bits: `uint8`, `(n, hidden / 2)`. bytes: a
+                type of a byte, `(n, row_bytes)`.
             ids: int32 `(n, topk)`: ids of experts from 0 on; -1 masks an entry.
             weights: float32 `(n, topk)`.
             scales: fp8: float32 `(n, hidden / 128 rounded up)`. fp8-token: float32 `(n, 1)`. mxfp8 and mxfp4: bytes,
-                `(n, hidden / 32)`; nvfp4: bytes, `(n, hidden / 16)`. Of others none.
+                `(n, hidden / 32)`; nvfp4: bytes, `(n, hidden / 16)`; bytes: `(n, scale_bytes)`. Of others none.
             max_tokens: a number that is the same on all ranks, and on none less than `n`, for which the smallest of `capacities` is
                 taken; the largest if none.
         """
@@ -301,7 +324,7 @@ class MoeAllToAll:
         """What each simulated rank sends back."""
         if not isinstance(d, Dispatched):
             raise InvalidArgument("d", type(d).__name__, "what dispatch returned")
-        types = ROWS["fp16" if self._dtype == "fp16" else "bf16"]
+        types = self._combined_types
         rows = _arrays.each_rank("y", y, self._world.ranks)
         for rank, row in enumerate(rows):
             _arrays.checked(f"y[{rank}]", row, types, (len(d.rows[rank]), self._hidden))
@@ -393,13 +416,26 @@ class MoeAllToAll:
             gather=gather,
             expert_start=[start[: n + 1] for start, n in zip(starts, own, strict=True)],
             expert_rows=[count[:n] for count, n in zip(counts, own, strict=True)],
-            overflow=each("overflow", np.uint32, (1,)) if self._layout == "expert_strided" else [],
+            overflow=each("overflow", np.uint32, (1,)) if "overflow" in found[0] else [],
+            needed=each("needed", np.uint32, (1,)) if "needed" in found[0] else [],
             first_expert=firsts[:-1],
             tokens_from=each("n_from", np.uint32, (-1,)),
             layout=self._layout,
             capacity=capacity,
             _round=round_,
         )
+
+
+def _rows(dtype: str, row_bytes: int | None, scale_bytes: int | None) -> str:
+    """What rows travel as, with the sizes of bytes."""
+    if dtype == "bytes":
+        if row_bytes is None:
+            raise InvalidArgument("row_bytes", row_bytes, "the bytes of a row, for rows of bytes")
+        return f"bytes-{whole('row_bytes', row_bytes, 1, 2**31)}-{whole('scale_bytes', scale_bytes or 0, 0, 2**31)}"
+    for name, given in (("row_bytes", row_bytes), ("scale_bytes", scale_bytes)):
+        if given is not None:
+            raise InvalidArgument(name, given, f"none for {dtype}, whose sizes follow from hidden")
+    return dtype
 
 
 def _ascending(capacities: Sequence[int], most: int) -> list[int]:

@@ -28,7 +28,7 @@ _known: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
 _handles: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
 
 #: What dispatch leaves, in the order in which operations take it; what there is not, for a layout or type, is left out.
-BUFFERS = ("rows", "scales", "gather", "ids", "sent_weights", "expert_start", "expert_rows", "tokens_from", "overflow")
+BUFFERS = ("rows", "scales", "gather", "ids", "sent_weights", "expert_start", "expert_rows", "tokens_from", "overflow", "needed")
 
 
 def handle(of: Collectives | MoeAllToAll) -> int:

@@ -3,8 +3,9 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
+use peerwarp::codegen::family::Choice;
 use peerwarp::codegen::ir::{Const, Dtype};
-use peerwarp::families::moe::kernels::{Hook, Layout};
+use peerwarp::families::moe::kernels::{CombineDtype, Hook, Layout};
 use peerwarp::families::moe::run::MoeTuning;
 use peerwarp::families::moe::{MoeShape, RowDtype};
 use peerwarp::harness::session::{HostSteps, SimLaunches};
@@ -18,7 +19,7 @@ use crate::simulated::{Ranks, lock, one_each};
 use crate::world::SimulatedWorld;
 
 /// A layout by its name, and what the first rows of experts are multiples of.
-pub fn layout_of((name, align): (&str, u32)) -> Result<Layout, Failure> {
+fn layout_of((name, align): (&str, u32)) -> Result<Layout, Failure> {
     match (name, align) {
         ("rank_major", 1) => Ok(Layout::RankMajor),
         ("expert_major", 1) => Ok(Layout::ExpertMajor),
@@ -34,6 +35,29 @@ pub fn layout_of((name, align): (&str, u32)) -> Result<Layout, Failure> {
         )),
         (other, _) => Err(Failure::invalid("layout", other, "rank_major, expert_major or expert_strided")),
     }
+}
+
+/// What rows travel as, and what they are combined in, if not in what follows from that: by name.
+pub type Rows<'a> = (&'a str, Option<&'a str>);
+
+/// What rows travel as and are combined in.
+pub fn types_of((dtype, combined): Rows<'_>) -> Result<(RowDtype, CombineDtype), Failure> {
+    let dtype: RowDtype = dtype.parse()?;
+    let Some(name) = combined else { return Ok((dtype, dtype.into())) };
+    let found = CombineDtype::from_name(name);
+    Ok((dtype, found.ok_or_else(|| Failure::invalid("combined", name, "bf16 or fp16"))?))
+}
+
+/// How rows stand: a layout's name, what first rows of experts are multiples of, and how many rows by expert have a place, 0 for all.
+pub type Standing<'a> = (&'a str, u32, u32);
+
+/// The layout of how rows stand, and for how many there are places in a shape: no more than there can be.
+pub fn places_of(standing: Standing<'_>, shape: &MoeShape) -> Result<(Layout, u32), Failure> {
+    let (name, align, max_rows) = standing;
+    let layout = layout_of((name, align))?;
+    // A smaller capacity may have fewer rows than there are places for.
+    let most = u32::try_from(layout.most_rows(shape)).unwrap_or(u32::MAX);
+    Ok((layout, if layout.by_expert() { max_rows.min(most) } else { max_rows }))
 }
 
 /// What callers have to know of a shape's rows: the bytes of one, of its scales, and whether these are f32; else they are bytes.
@@ -64,6 +88,9 @@ pub struct Round {
 struct Op {
     shape: MoeShape,
     layout: Layout,
+    combined: CombineDtype,
+    /// Whether there may be more rows than places.
+    drops: bool,
     /// The buffers in which rows and their scales arrive.
     rows: [&'static str; 2],
     /// How many launches a dispatch has.
@@ -124,8 +151,10 @@ impl Op {
             let weights = self.weights_from(&words(&all["n_from"]), memory)?;
             all.insert("weight_from", weights);
         }
-        if self.layout == Layout::ExpertStrided {
-            all.insert("overflow", memory.read("overflow", 0, 4)?);
+        if self.drops {
+            for name in ["overflow", "needed"] {
+                all.insert(name, memory.read(name, 0, 4)?);
+            }
         }
         let places = self.places(&all);
         let [rows, scales] = self.rows;
@@ -181,7 +210,7 @@ impl Op {
 
     /// Bytes of an element of combined rows times `hidden`.
     fn combined_row(&self) -> usize {
-        (self.shape.hidden * self.shape.dtype.combined().bytes()) as usize
+        (self.shape.hidden * self.combined.dtype().bytes()) as usize
     }
 
     /// Writes the rows of `y` that there are.
@@ -260,21 +289,24 @@ impl MoeAllToAll {
         py: Python<'_>,
         world: &Bound<'_, SimulatedWorld>,
         hidden_experts_topk_tokens: (u32, u32, u32, u32),
-        dtype: &str,
-        layout_align: (&str, u32),
+        rows: Rows<'_>,
+        standing: Standing<'_>,
         split: bool,
     ) -> Result<MoeAllToAll, Failure> {
         let (hidden, experts, topk, tokens) = hidden_experts_topk_tokens;
         let ranks = Arc::clone(&world.get().ranks);
-        let dtype: RowDtype = dtype.parse()?;
-        let layout = layout_of(layout_align)?;
+        let (dtype, combined) = types_of(rows)?;
         let shape = MoeShape { hidden, experts, topk, tokens, ranks: ranks.ranks, dtype };
+        shape.check()?;
+        let (layout, max_rows) = places_of(standing, &shape)?;
         let op = detached(py, || {
-            let tuning = MoeTuning::defaults_with(&shape, Hook::None, layout)?.with_split(split);
+            let tuning = MoeTuning::defaults_with(&shape, Hook::None, layout)?;
+            let tuning = tuning.with_max_rows(max_rows).with_combined(combined).with_split(split);
             tuning.check(&shape)?;
+            let drops = tuning.dispatch.room().drops;
             let (rows, dispatches) = (tuning.semantics().rows(), tuning.dispatch_launches().len());
             let launches = SimLaunches::new(&tuning.launch_specs())?;
-            Ok(Arc::new(Op { shape, layout, rows, dispatches, launches }))
+            Ok(Arc::new(Op { shape, layout, combined, drops, rows, dispatches, launches }))
         })?;
         Ok(MoeAllToAll { ranks, op })
     }

@@ -194,15 +194,16 @@ def test_fp8_rows_come_with_their_scales() -> None:
     assert not out[0].any()
 
 
-@pytest.mark.parametrize("dtype", ["fp8-token", "fp8-tensor", "mxfp8", "nvfp4", "mxfp4"])
+@pytest.mark.parametrize("dtype", ["fp8-token", "fp8-tensor", "mxfp8", "nvfp4", "mxfp4", "bytes"])
 @pytest.mark.parametrize("layout", ["rank_major", "expert_major"])
 def test_rows_that_are_bytes_come_with_all_of_their_scales(layout: str, dtype: str) -> None:
     hidden = 256
     world = peerwarp.World.simulated(2)
-    moe = operation(world, layout, dtype=dtype, hidden=hidden)
+    sizes = {"row_bytes": 1028, "scale_bytes": 36} if dtype == "bytes" else {}
+    moe = operation(world, layout, dtype=dtype, hidden=hidden, combined="fp16", **sizes)
     problem, rng = Problem(2, "float32"), np.random.default_rng(7)
-    row = hidden // 2 if dtype.endswith("4") else hidden
-    width = {"fp8-token": 1, "fp8-tensor": 0, "mxfp8": hidden // 32, "nvfp4": hidden // 16, "mxfp4": hidden // 32}[dtype]
+    row = sizes.get("row_bytes", hidden // 2 if dtype.endswith("4") else hidden)
+    width = {"fp8-token": 1, "fp8-tensor": 0, "mxfp8": hidden // 32, "nvfp4": hidden // 16, "mxfp4": hidden // 32, "bytes": 36}[dtype]
     # All bytes there are, and whole rows of ones: nobody takes them for numbers. Of 8-bit floats, those that are some.
     problem.x = [rng.integers(0, 256, (len(x), row), dtype=np.uint8) for x in problem.x]
     scales = [rng.integers(0, 256, (len(x), width), dtype=np.uint8) for x in problem.x]
@@ -223,8 +224,12 @@ def test_rows_that_are_bytes_come_with_all_of_their_scales(layout: str, dtype: s
         for place, (source, token, _) in zip(places, came, strict=True):
             assert same_bits(d.rows[rank][place], problem.x[source][token])
             assert not width or same_bits(d.scales[rank][place], scales[source][token])
-    out = moe.combine(d, [np.ones((len(rows), hidden), np.float32) for rows in d.rows])
-    assert [one.shape for one in out] == [(len(x), hidden) for x in problem.x]
+    out = moe.combine(d, [np.ones((len(rows), hidden), np.float16) for rows in d.rows])
+    assert [(one.shape, one.dtype) for one in out] == [((len(x), hidden), np.float16) for x in problem.x]
+    if layout == "expert_major":
+        # Each entry that is an expert's adds its weight.
+        total = [np.where(ids >= 0, w, 0).sum(1) for ids, w in zip(problem.ids, problem.weights, strict=True)]
+        assert all(np.allclose(one[:, 0], wanted, rtol=2e-3) for one, wanted in zip(out, total, strict=True))
     wrong = [one[:, :0] for one in scales] if width else scales
     with pytest.raises(peerwarp.InvalidArgument) as error:
         moe.dispatch(problem.x, problem.ids, problem.weights, scales=wrong)
@@ -284,6 +289,40 @@ def test_experts_at_a_fixed_stride_leave_out_what_has_no_place() -> None:
     assert len(d.rows[0]) == 4 * stride
     out = moe.combine(d, d.rows)
     assert [[float(v) for v in one[:, 0]] for one in out] == [[3.0, 3.0, 3.0, 1.0, 0.0], [0.0] * TOKENS]
+
+
+@pytest.mark.parametrize(("layout", "max_rows", "align"), [("expert_major", 7, 1), ("expert_major", 16, 8), ("expert_strided", 2, 1)])
+def test_rows_beyond_the_places_are_counted_and_contribute_nothing(layout: str, max_rows: int, align: int) -> None:
+    world = peerwarp.World.simulated(2)
+    few = operation(world, layout, expert_align=align, max_rows=max_rows, capacities=[1])
+    problem = Problem(2, "uint16")
+    all_, d = problem.dispatch(operation(world, "expert_major", expert_align=align)), problem.dispatch(few)
+    for rank in range(2):
+        n, wanted = all_.expert_rows[rank], d.expert_rows[rank]
+        if layout == "expert_strided":
+            starts, ends = max_rows * np.arange(len(n) + 1), max_rows * (1 + np.arange(len(n)))
+            assert int(d.needed[rank][0]) == n.max()
+        else:
+            starts, ends = np.minimum(all_.expert_start[rank], max_rows), np.full(len(n), max_rows)
+            assert int(d.needed[rank][0]) == all_.expert_start[rank][-1]
+        assert np.array_equal(d.expert_start[rank], starts)
+        assert np.array_equal(wanted, np.minimum(n, ends - starts[:-1]))
+        assert int(d.overflow[rank][0]) == n.sum() - wanted.sum()
+        for old, new, placed in zip(all_.expert_start[rank], starts, wanted, strict=False):
+            assert same_bits(d.rows[rank][new : new + placed], all_.rows[rank][old : old + placed])
+    assert sum(int(one[0]) for one in d.overflow) > 0
+    # Experts that do nothing: each entry that has a place adds its row, and no other.
+    ones = [np.ones((len(x), TOPK), np.float32) for x in problem.x]
+    counted = few.dispatch([np.full((len(x), HIDDEN), 0x3F80, np.uint16) for x in problem.x], problem.ids, ones)
+    out = few.combine(counted, counted.rows)
+    assert sum(float(wide(one)[:, 0].sum()) for one in out) == sum(int(n.sum()) for n in d.expert_rows)
+    # With few tokens there are fewer rows than places.
+    alone = [x[:1] for x in problem.x], [ids[:1] for ids in problem.ids], [one[:1] for one in problem.weights]
+    assert few.dispatch(*alone, max_tokens=1).capacity == 1
+    for arguments in ({"max_rows": 8}, {"max_rows": 0, "layout": layout}, {"max_rows": 12, "layout": "expert_major", "expert_align": 8}):
+        with pytest.raises(peerwarp.InvalidArgument) as error:
+            operation(world, **arguments)
+        assert error.value.field == "max_rows"
 
 
 def test_halves_of_an_operation_are_what_the_whole_is() -> None:
@@ -382,6 +421,13 @@ def test_what_is_refused() -> None:
         (lambda: operation(world, dtype="fp4"), "dtype"),
         (lambda: operation(world, dtype="nvfp4"), "hidden"),
         (lambda: operation(world, dtype="mxfp8", hidden=192), "hidden"),
+        (lambda: operation(world, dtype="bytes"), "row_bytes"),
+        (lambda: operation(world, dtype="bytes", row_bytes=6), "row_bytes"),
+        (lambda: operation(world, dtype="bytes", row_bytes=8, scale_bytes=2), "scale_bytes"),
+        (lambda: operation(world, dtype="fp8", row_bytes=8), "row_bytes"),
+        (lambda: operation(world, scale_bytes=8), "scale_bytes"),
+        (lambda: operation(world, dtype="fp8", combined="fp8"), "combined"),
+        (lambda: operation(world, combined="fp16"), "combined"),
         (lambda: operation(world, layout="any"), "layout"),
         (lambda: operation("world"), "world"),
     ]

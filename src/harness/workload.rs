@@ -418,6 +418,7 @@ pub trait Workload: Family {
 pub fn key_in_words(variant: &dyn DynConfig) -> String {
     use peerwarp_codegen::family::FieldRole;
     let fields = variant.family().fields().iter().zip(variant.values());
-    let key = fields.filter(|(f, _)| f.role == FieldRole::Key).map(|(f, v)| format!("{} {v}", f.name));
+    let key = fields.filter(|(f, v)| f.role == FieldRole::Key && !f.is_left_out(*v));
+    let key = key.map(|(f, v)| format!("{} {v}", f.name));
     key.collect::<Vec<_>>().join(", ")
 }

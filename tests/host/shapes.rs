@@ -118,6 +118,8 @@ fn rows_as_bytes() {
     run(&ragged(token), &apart);
     let mxfp8 = MoeShape { dtype: RowDtype::Mxfp8, ..shape };
     run(&ragged(mxfp8), &small(&mxfp8));
+    let bytes = MoeShape { dtype: RowDtype::Bytes { row: 1028, scales: 36 }, ..shape };
+    run(&ragged(bytes), &small(&bytes));
 }
 
 #[test]
@@ -160,6 +162,10 @@ fn rows_by_expert_that_begin_apart() {
         MoeProblem::with_rounds(shape, vec![routing.clone(), routing.clone(), routing], 11).unwrap();
     for protocol in [Protocol::Flags, Protocol::Packets] {
         run(&problem, &small(&shape, Layout::ExpertStrided).with_protocol(protocol));
+        // Nine rows are the first rank's, of which five have a place, or three of each expert.
+        run(&problem, &small(&shape, Layout::ExpertMajor).with_max_rows(5).with_protocol(protocol));
+        run(&problem, &small(&shape, Layout::ExpertMajor8).with_max_rows(8).with_protocol(protocol));
+        run(&problem, &small(&shape, Layout::ExpertStrided).with_max_rows(3).with_protocol(protocol));
     }
 }
 

@@ -1,6 +1,7 @@
 //! Rows by expert that begin at multiples of a number, or at a fixed stride.
 
-use peerwarp::families::moe::kernels::{Begins, Hook, Layout, Protocol};
+use peerwarp::codegen::family::Family;
+use peerwarp::families::moe::kernels::{Begins, Dispatch, Hook, Layout, Protocol};
 use peerwarp::families::moe::run::{MoeTuning, Round};
 use peerwarp::families::moe::{MoeProblem, MoeShape, Routing, RowDtype};
 
@@ -60,9 +61,88 @@ fn rows_beyond_the_stride_are_counted_and_contribute_nothing() {
     }
 }
 
+/// Where experts' rows are, and fewer places than rows: what has none is counted and adds nothing, in the middle of an expert's rows,
+/// before the first of an expert, for all of a rank, or for nobody.
+#[test]
+fn rows_beyond_the_places_are_counted_and_contribute_nothing() {
+    let shape = shape(64, 5, 3, 6, 2);
+    let problem = MoeProblem::uniform(shape, &[6, 4], 9).unwrap();
+    for (layout, max_rows) in [
+        (Layout::ExpertMajor, 1),
+        (Layout::ExpertMajor, 7),
+        (Layout::ExpertMajor, 36),
+        (Layout::ExpertMajor8, 8),
+        (Layout::ExpertMajor8, 16),
+        (Layout::ExpertStrided, 2),
+        (Layout::ExpertStrided, 13),
+    ] {
+        let tuning = small(&shape, layout).with_max_rows(max_rows);
+        for protocol in [Protocol::Flags, Protocol::Packets] {
+            run(&problem, &tuning.clone().with_protocol(protocol), 3);
+        }
+        let mut batches = tuning.clone().with_protocol(Protocol::Flags).with_split(true);
+        batches.combine.batch = 4;
+        run(&problem, &batches.with_hook(Hook::Expert), 2);
+    }
+}
+
+#[test]
+fn what_has_no_place_is_counted_with_what_all_would_need() {
+    let shape = shape(64, 4, 3, 2, 2);
+    // Rank 0 has two rows of expert 0 and five of expert 1.
+    let ids = vec![vec![1, 1, 0, 1, 2, 1], vec![1, 3, 2, 0, 3, 3]];
+    let problem = MoeProblem::new(shape, Routing::with_weights(&shape, ids, 5), 5).unwrap();
+    let words = |layout, max_rows| {
+        let tuning = small(&shape, layout).with_max_rows(max_rows);
+        let round = Round::new(&problem, tuning.semantics(), 0);
+        let word = |name: &str| {
+            let found = round.dispatched(0).find(|e| e.buffer == name).unwrap();
+            found.bytes.chunks(4).map(|b| u32::from_ne_bytes(b.try_into().unwrap())).collect::<Vec<_>>()
+        };
+        ["overflow", "needed", "expert_start", "expert_rows"].map(word)
+    };
+    let packed = words(Layout::ExpertMajor, 4);
+    assert_eq!(packed, [vec![3], vec![7], vec![0, 2, 4], vec![2, 2]]);
+    let none_of_the_second = words(Layout::ExpertMajor, 1);
+    assert_eq!(none_of_the_second, [vec![6], vec![7], vec![0, 1, 1], vec![1, 0]]);
+    let aligned = words(Layout::ExpertMajor8, 8);
+    assert_eq!(aligned, [vec![5], vec![16], vec![0, 8, 8], vec![2, 0]]);
+    assert_eq!(words(Layout::ExpertMajor8, 16), [vec![0], vec![16], vec![0, 8, 16], vec![2, 5]]);
+    assert_eq!(words(Layout::ExpertStrided, 3), [vec![2], vec![5], vec![0, 3, 6], vec![2, 3]]);
+    assert_eq!(words(Layout::ExpertStrided, 5), [vec![0], vec![5], vec![0, 5, 10], vec![2, 5]]);
+}
+
+#[test]
+fn places_that_make_no_sense_are_refused_by_name() {
+    let shape = shape(64, 4, 3, 5, 2);
+    let said = |tuning: MoeTuning| tuning.check(&shape).unwrap_err().to_string();
+    let of = |layout, max_rows| small(&shape, layout).with_max_rows(max_rows);
+    let refused = [
+        (of(Layout::RankMajor, 8), "`max_rows` = 8", "0 for rank-major rows"),
+        (of(Layout::ExpertMajor8, 12), "`max_rows` = 12", "a multiple of 8 for expert-major-8"),
+        (of(Layout::ExpertMajor, 31), "`max_rows` = 31", "at most 30"),
+        (of(Layout::ExpertStrided, 31), "`max_rows` = 31", "at most 30"),
+        (of(Layout::ExpertMajor, 8).with_dedup(false), "`max_rows` = 8", "0 where `dedup` is off"),
+    ];
+    for (tuning, value, allowed) in refused {
+        let said = said(tuning);
+        assert!(said.contains(value) && said.contains(allowed), "{said}");
+    }
+    let mut apart = of(Layout::ExpertMajor, 8);
+    apart.combine.max_rows = 9;
+    assert!(said(apart).contains("with layout, max_rows and dedup as dispatch has them"));
+    let name = of(Layout::ExpertMajor, 8).dispatch.variant_name();
+    assert!(name.contains("_expertmajor_m8_both__"), "{name}");
+    assert_eq!(Dispatch::parse_variant(&name).unwrap(), of(Layout::ExpertMajor, 8).dispatch);
+}
+
 #[test]
 fn layouts_say_where_rows_begin_and_how_many_places_there_are() {
-    let of = |layout: Layout| (layout.begins(12), layout.places(12, 3, 5));
+    let shape = shape(64, 10, 3, 6, 2);
+    let of = |layout: Layout| {
+        let room = layout.room(&shape, 0);
+        (room.begins, room.places)
+    };
     assert_eq!(of(Layout::RankMajor), (Begins::Aligned(1), 12));
     assert_eq!(of(Layout::ExpertMajor), (Begins::Aligned(1), 36));
     assert_eq!(of(Layout::ExpertMajor8), (Begins::Aligned(8), 72));

@@ -119,6 +119,7 @@ fn rows_that_packets_would_change_go_with_flags() {
         (RowDtype::Mxfp8, false),
         (RowDtype::Nvfp4, false),
         (RowDtype::Mxfp4, false),
+        (RowDtype::Bytes { row: 1024, scales: 64 }, false),
     ] {
         let shape = MoeShape { dtype, ..shape(2048, 64, 4, 16, 4) };
         for layout in [Layout::RankMajor, Layout::ExpertMajor] {

@@ -1,9 +1,9 @@
 //! Shapes and routings that protocols get wrong.
 
 use peerwarp::codegen::dsl::ParamSpec;
-use peerwarp::codegen::family::{Choice, Family};
+use peerwarp::codegen::family::Family;
 use peerwarp::codegen::ir::ParamKind;
-use peerwarp::families::moe::kernels::{Hook, Layout, Protocol, RoundTrip};
+use peerwarp::families::moe::kernels::{CombineDtype, Hook, Layout, Protocol, RoundTrip};
 use peerwarp::families::moe::run::MoeTuning;
 use peerwarp::families::moe::{MoeProblem, MoeShape, Routing, RowDtype};
 
@@ -40,10 +40,14 @@ fn every_type_in_every_mode_with_and_without_a_hook() {
 /// and by the defaults for few tokens and for many.
 #[test]
 fn rows_as_bytes_in_every_mode() {
-    for &dtype in RowDtype::ALL.iter().filter(|dtype| dtype.dispatched().is_none()) {
+    let bytes =
+        [(4, 0), (12, 8), (1028, 36), (64, 2048)].map(|(row, scales)| RowDtype::Bytes { row, scales });
+    for &dtype in RowDtype::NAMED.iter().chain(&bytes).filter(|dtype| dtype.dispatched().is_none()) {
         let shape = MoeShape { dtype, ..shape(1152, 6, 2, 3, 2) };
         let problem = MoeProblem::uniform(shape, &[3, 2], 5).unwrap();
         for tuning in modes(&small(&shape)) {
+            let combined = if tuning.split { CombineDtype::Fp16 } else { CombineDtype::Bf16 };
+            let tuning = tuning.with_combined(combined);
             run(&problem, &tuning, 2);
             run(&problem, &tuning.with_layout(Layout::ExpertMajor).with_protocol(Protocol::Flags), 2);
         }

@@ -195,6 +195,9 @@ pub struct FieldInfo {
     /// Whether a variant with more of it does as well for a problem with less.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub covers: bool,
+    /// Whether variant names leave it out where it has its default.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub omitted: bool,
 }
 
 impl FieldInfo {
@@ -209,6 +212,7 @@ impl FieldInfo {
             default: FieldDefault::None,
             ranks: false,
             covers: false,
+            omitted: false,
         }
     }
 
@@ -277,6 +281,16 @@ impl FieldInfo {
     /// Marked as one of which a variant with more does as well.
     pub fn covers(self) -> FieldInfo {
         FieldInfo { covers: true, ..self }
+    }
+
+    /// Marked as one that variant names leave out where it has its default.
+    pub fn omitted(self) -> FieldInfo {
+        FieldInfo { omitted: true, ..self }
+    }
+
+    /// Whether names and descriptions of variants leave it out where it has this value.
+    pub fn is_left_out(&self, value: Value) -> bool {
+        self.omitted && self.constant() == Some(value)
     }
 
     /// Whether a user who writes `name` means this field: its name (with `-` or `_`) or its short name.

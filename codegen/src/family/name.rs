@@ -2,7 +2,8 @@
 //!
 //! `moe_dispatch_h7168_e256_bf16__w16_s32`: the family's name, one part for each key field, and after a double
 //! underscore one for each tuning field. A part never contains an underscore, and parts stand in the order of the
-//! fields, so that a name has one reading. Names are C identifiers, because they are the kernels' entry points: a minus
+//! fields, so that a name has one reading; those of fields that are `omitted` stand only where a value is not
+//! the default, and are told by their short names. Names are C identifiers, because they are the kernels' entry points: a minus
 //! sign is written `m`, and the `-` of enum names is left out.
 
 use super::{Allowed, FieldInfo, FieldRole, NameError, Value};
@@ -11,7 +12,7 @@ use super::{Allowed, FieldInfo, FieldRole, NameError, Value};
 pub(crate) fn variant_name(family: &str, fields: &[FieldInfo], values: &[Value]) -> String {
     let mut name = family.to_owned();
     let mut tuned = false;
-    for (field, value) in fields.iter().zip(values) {
+    for (field, value) in fields.iter().zip(values).filter(|(field, value)| !field.is_left_out(**value)) {
         name.push_str(if field.role == FieldRole::Tune && !tuned { "__" } else { "_" });
         tuned |= field.role == FieldRole::Tune;
         name.push_str(&part(field, *value));
@@ -42,14 +43,38 @@ pub(crate) fn parse_variant(
     let parts =
         [(FieldRole::Key, split(keys.strip_prefix('_').unwrap_or(keys))), (FieldRole::Tune, split(tunes))];
     for (role, parts) in &parts {
-        let want = fields.iter().filter(|f| f.role == *role).count();
-        if parts.len() != want {
+        let (want, most) = parts_of(fields, *role);
+        if !(want..=most).contains(&parts.len()) {
+            let want = if want == most { want.to_string() } else { format!("{want} to {most}") };
             let side = if *role == FieldRole::Key { "key values, before" } else { "tuning values, after" };
             return Err(wrong(format!("{} {side} `__`, where there are {want}", parts.len())));
         }
     }
-    let parts: Vec<String> = parts.into_iter().flat_map(|(_, parts)| parts).collect();
-    fields.iter().zip(&parts).map(|(field, text)| read(field, text, given)).collect()
+    let [(_, keys), (_, tunes)] = parts;
+    let parts: Vec<String> = keys.into_iter().chain(tunes).collect();
+    let mut parts = parts.iter().peekable();
+    let value = |field: &FieldInfo| match field.constant().filter(|_| field.omitted) {
+        Some(default)
+            if parts.peek().and_then(|text| read_part(field, text)).is_none_or(|v| v == default) =>
+        {
+            Ok(default)
+        }
+        _ => parts.next().map_or_else(
+            || Err(wrong(format!("`{}` is missing", field.name))),
+            |text| read(field, text, given),
+        ),
+    };
+    let values = fields.iter().map(value).collect::<Result<_, _>>()?;
+    match parts.next() {
+        Some(text) => Err(wrong(format!("`{text}` is no part of it"))),
+        None => Ok(values),
+    }
+}
+
+/// The fewest and the most parts that stand for fields of a role.
+fn parts_of(fields: &[FieldInfo], role: FieldRole) -> (usize, usize) {
+    let of_role = fields.iter().filter(|f| f.role == role);
+    (of_role.clone().filter(|f| !f.omitted).count(), of_role.count())
 }
 
 fn read(field: &FieldInfo, text: &str, given: &str) -> Result<Value, NameError> {
@@ -113,6 +138,7 @@ pub(crate) fn form(family: &str, fields: &[FieldInfo]) -> String {
     let mut form = family.to_owned();
     let mut tuned = false;
     for field in fields {
+        form.push_str(if field.omitted { "[" } else { "" });
         form.push_str(if field.role == FieldRole::Tune && !tuned { "__" } else { "_" });
         tuned |= field.role == FieldRole::Tune;
         let first = field.allowed.nth(0);
@@ -123,6 +149,7 @@ pub(crate) fn form(family: &str, fields: &[FieldInfo]) -> String {
             }
             _ => format!("{}<{}>", label(field), field.name),
         });
+        form.push_str(if field.omitted { "]" } else { "" });
     }
     form
 }

@@ -25,12 +25,13 @@ pub fn deserialize_choice<'de, C: Choice, D: Deserializer<'de>>(from: D) -> Resu
     })
 }
 
-/// A map from field names to values, in the order of the fields.
+/// A map from field names to values, in the order of the fields; without those that names of variants leave out.
 pub fn serialize_fields<F: Fields, S: Serializer>(config: &F, to: S) -> Result<S::Ok, S::Error> {
-    to.collect_map(F::fields().iter().map(|f| f.name).zip(config.values()))
+    let fields = F::fields().iter().zip(config.values()).filter(|(f, v)| !f.is_left_out(*v));
+    to.collect_map(fields.map(|(f, v)| (f.name, v)))
 }
 
-/// Every field must be there, with an allowed value.
+/// Every field must be there that names of variants do not leave out, with an allowed value.
 pub fn deserialize_fields<'de, F: Fields, D: Deserializer<'de>>(from: D) -> Result<F, D::Error> {
     from.deserialize_map(FieldsVisitor(PhantomData))
 }
@@ -67,8 +68,10 @@ impl<'de, F: Fields> Visitor<'de> for FieldsVisitor<F> {
         }
         let missing =
             |f: &FieldInfo| A::Error::custom(format!("field `{}` is missing: {}", f.name, f.allowed));
-        let values: Result<Vec<Value>, _> =
-            fields.iter().zip(values).map(|(f, v)| v.ok_or_else(|| missing(f))).collect();
+        let values: Result<Vec<Value>, _> = {
+            let default = |f: &FieldInfo| f.constant().filter(|_| f.omitted);
+            fields.iter().zip(values).map(|(f, v)| v.or(default(f)).ok_or_else(|| missing(f))).collect()
+        };
         F::from_values(&values?).map_err(A::Error::custom)
     }
 }

@@ -161,10 +161,10 @@ pub trait Family: Fields + Legal {
         search::nearest_legal(&key, tunes)
     }
 
-    /// The configuration in words, `name = value`, key fields first.
+    /// The configuration in words, `name = value`, key fields first; without those that its name leaves out.
     fn describe(&self) -> Vec<(String, String)> {
-        let values = self.values().into_iter().map(|v| v.to_string());
-        Self::fields().iter().map(|f| f.name.to_owned()).zip(values).collect()
+        let fields = Self::fields().iter().zip(self.values()).filter(|(f, v)| !f.is_left_out(*v));
+        fields.map(|(f, v)| (f.name.to_owned(), v.to_string())).collect()
     }
 
     /// The family as the registry and the command line see it.

@@ -103,6 +103,34 @@ pub fn odd_jobs(c: &Odd, a: &OddArgs) {
 }
 
 #[derive(KernelArgs)]
+#[args(config = Sparing)]
+pub struct SparingArgs {}
+
+/// Does nothing, too.
+#[kernel]
+pub fn spare(_c: &Sparing, _a: &SparingArgs) {}
+
+/// A family whose names leave out what is as it is by default.
+#[derive(Family, Clone, Debug, PartialEq)]
+#[family(name = "sparing", kernel = spare, args = SparingArgs, warps = warps)]
+pub struct Sparing {
+    #[key(short = "m", range = 0..=64, multiple_of = 8, default = 0, omitted)]
+    pub most: u32,
+    #[key(short = "r", range = 2..=8, ranks)]
+    pub ranks: u32,
+    #[key(short = "st", range = 1..=8, default = 1, omitted)]
+    pub step: u32,
+    #[tune(short = "w", values = [4, 8])]
+    pub warps: u32,
+}
+
+impl Legal for Sparing {
+    fn legal(&self) -> Result<(), Illegal> {
+        Ok(())
+    }
+}
+
+#[derive(KernelArgs)]
 #[args(config = Bare)]
 pub struct BareArgs {}
 

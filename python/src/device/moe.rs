@@ -2,7 +2,7 @@
 
 use std::sync::Mutex;
 
-use peerwarp::families::moe::kernels::{Hook, Layout};
+use peerwarp::families::moe::kernels::{CombineDtype, Hook};
 use peerwarp::families::moe::run::MoeTuning;
 use peerwarp::families::moe::{
     MoeAllToAll, MoeKey, MoeRank, MoeRegistry, MoeShape, Returning, Routed, RowDtype, Sending, Tokens,
@@ -14,7 +14,7 @@ use pyo3::prelude::*;
 use super::exchange::{Element, Exchange, Seen};
 use super::{aligned, stream_of};
 use crate::error::{Failure, detached};
-use crate::moe::{layout_of, row_sizes};
+use crate::moe::{Rows, Standing, places_of, row_sizes, types_of};
 use crate::simulated::lock;
 use crate::world::{GpuWorld, seconds};
 
@@ -25,6 +25,7 @@ pub struct DeviceMoe {
     exchange: Option<Py<Exchange>>,
     /// Of the largest capacity.
     shape: MoeShape,
+    combined: CombineDtype,
     /// The most tokens of a rank, of each capacity.
     capacities: Vec<u32>,
     /// What kernels of each capacity are called, and where they are from.
@@ -79,12 +80,13 @@ impl State {
 type Place = (String, u64, u64);
 
 /// What dispatch leaves in memory of the operation.
-const BUFFERS: [&str; 9] = [
+const BUFFERS: [&str; 10] = [
     "rows",
     "row_scale",
     "expert_start",
     "expert_rows",
     "overflow",
+    "needed",
     "n_from",
     "weight_from",
     "gather",
@@ -97,11 +99,14 @@ fn tuning(
     world: &World,
     registry: &MoeRegistry,
     shape: MoeShape,
-    layout: Layout,
+    (combined, standing): (CombineDtype, Standing<'_>),
     (sms, split): (Option<u32>, bool),
 ) -> Result<(MoeTuning, &'static str), Failure> {
-    let default = MoeTuning::defaults_with(&shape, Hook::None, layout)?;
-    let mut found = registry.tuning(&MoeKey { layout, ..MoeKey::new(shape) })?;
+    shape.check()?;
+    let (layout, max_rows) = places_of(standing, &shape)?;
+    let default = MoeTuning::defaults_with(&shape, Hook::None, layout)?.with_max_rows(max_rows).with_combined(combined);
+    let mut found = registry.tuning(&MoeKey { layout, max_rows, combined, ..MoeKey::new(shape) })?;
+    found.check(&shape)?;
     let from = if found == default { "default" } else { "tuned" };
     found = found.with_split(split);
     for most in [sms, world.blocks_per_rank()].into_iter().flatten() {
@@ -120,13 +125,13 @@ impl DeviceMoe {
         world: &Bound<'_, GpuWorld>,
         hidden_experts_topk: (u32, u32, u32),
         capacities: Vec<u32>,
-        dtype_layout_align: (&str, &str, u32),
+        rows_standing: (Rows<'_>, Standing<'_>),
         nobody_sms_split: (i32, Option<u32>, bool),
         exchange: Option<Py<Exchange>>,
     ) -> Result<DeviceMoe, Failure> {
         let (hidden, experts, topk) = hidden_experts_topk;
-        let (dtype, layout, align) = dtype_layout_align;
-        let (dtype, layout) = (dtype.parse()?, layout_of((layout, align))?);
+        let (rows, standing) = rows_standing;
+        let (dtype, combined) = types_of(rows)?;
         let (nobody, sms, split) = nobody_sms_split;
         let tokens =
             *capacities.last().ok_or_else(|| Failure::invalid("capacities", "none", "one or more"))?;
@@ -135,7 +140,7 @@ impl DeviceMoe {
             let registry = MoeRegistry::of_world(world);
             let limits = (sms, split);
             let each = |tokens: &u32| {
-                tuning(world, &registry, MoeShape { tokens: *tokens, ..shape }, layout, limits)
+                tuning(world, &registry, MoeShape { tokens: *tokens, ..shape }, (combined, standing), limits)
             };
             let found = capacities.iter().map(each).collect::<Result<Vec<_>, _>>()?;
             let names = |(tuning, from): &(MoeTuning, &str)| {
@@ -151,7 +156,7 @@ impl DeviceMoe {
         }
         let last = capacities.iter().map(|_| None).collect();
         let state = Mutex::new(State { op, last, dispatches: 0 });
-        Ok(DeviceMoe { state, exchange, shape, capacities, kernels })
+        Ok(DeviceMoe { state, exchange, shape, combined, capacities, kernels })
     }
 
     /// The bytes of a row, of its scales, and whether these are float32; else they are bytes.
@@ -364,7 +369,10 @@ impl DeviceMoe {
 
     /// The type of rows that are combined.
     fn combined(&self) -> Element {
-        if self.shape.dtype == RowDtype::Fp16 { Element::F16 } else { Element::BF16 }
+        match self.combined {
+            CombineDtype::Fp16 => Element::F16,
+            CombineDtype::Bf16 => Element::BF16,
+        }
     }
 
     /// The tokens that tensors are, and the current stream; none unless they are as they have to be.

@@ -276,6 +276,7 @@ FORMATS = {
     "mxfp8": (HIDDEN, HIDDEN // 32, torch.uint8),
     "nvfp4": (HIDDEN // 2, HIDDEN // 16, torch.uint8),
     "mxfp4": (HIDDEN // 2, HIDDEN // 32, torch.uint8),
+    "bytes": (1028, 36, torch.uint8),
 }
 
 
@@ -285,6 +286,8 @@ def formats(world: peerwarp.World) -> None:
     for dtype, (row, width, kind) in FORMATS.items():
         for most in (TOKENS, 300):
             sizes = {"hidden": HIDDEN, "experts": EXPERTS, "topk": TOPK, "max_tokens": most}
+            if dtype == "bytes":
+                sizes |= {"row_bytes": row, "scale_bytes": width}
             op = peerwarp.MoeAllToAll(world, **sizes, dtype=dtype)
             for seed, n in enumerate((TOKENS, TOKENS - 7 * dist.get_rank())):
                 _, ids, weights = tokens(100 + seed, n)
@@ -345,7 +348,17 @@ def layouts(world: peerwarp.World) -> None:
     d = op.dispatch(x, torch.zeros_like(ids), weights)
     assert int(d.overflow) == (0 if dist.get_rank() else stride * (TOPK - 1))
     op.combine(d, by_expert(d))
-    FOUND["layouts"] = ["expert_align 8, 16, 128", "expert_strided"]
+    # Fewer places than rows: the next dispatch, of fewer tokens, is right again.
+    op = peerwarp.MoeAllToAll(world, **sizes, layout="expert_major", max_rows=stride)
+    d = op.dispatch(x, torch.zeros_like(ids), weights)
+    assert d.rows.shape[0] == stride
+    assert (int(d.overflow), int(d.needed)) == ((0, 0) if dist.get_rank() else (stride * (TOPK - 1), stride * TOPK))
+    op.combine(d, by_expert(d))
+    x, ids, weights = tokens(150, TOKENS // TOPK)
+    d = op.dispatch(x, ids, weights)
+    assert int(d.overflow) == 0
+    close(op.combine(d, by_expert(d)), weighted(x, ids, weights))
+    FOUND["layouts"] = ["expert_align 8, 16, 128", "expert_strided", "max_rows"]
 
 
 def halves(world: peerwarp.World) -> None:

@@ -275,7 +275,8 @@ type Fields = BTreeMap<String, Value>;
 /// Key fields and tuning fields of a variant.
 fn fields(variant: &dyn DynConfig) -> (Fields, Fields) {
     let (mut key, mut tuning) = (Fields::new(), Fields::new());
-    for (field, value) in variant.family().fields().iter().zip(variant.values()) {
+    let all = variant.family().fields().iter().zip(variant.values());
+    for (field, value) in all.filter(|(field, value)| !field.is_left_out(*value)) {
         let of = if field.role == FieldRole::Key { &mut key } else { &mut tuning };
         of.insert(field.name.to_owned(), serde_json::json!(value));
     }

@@ -64,8 +64,8 @@ fn ascending(tunings: &[MoeTuning]) -> Result<(), RuntimeError> {
         return Err(RuntimeError::invalid("capacities", "none", "one or more"));
     }
     for pair in tunings.windows(2) {
-        let [before, next] =
-            [&pair[0], &pair[1]].map(|tuning| (tuning.dispatch.shape(), tuning.dispatch.layout));
+        let [before, next] = [&pair[0], &pair[1]]
+            .map(|tuning| (tuning.dispatch.shape(), tuning.dispatch.layout, tuning.combine.dtype));
         let (few, many) = (before.0.tokens, next.0.tokens);
         if many <= few {
             return Err(RuntimeError::invalid(
@@ -74,7 +74,7 @@ fn ascending(tunings: &[MoeTuning]) -> Result<(), RuntimeError> {
                 format!("more than {few}, the one before"),
             ));
         }
-        if (MoeShape { tokens: few, ..next.0 }, next.1) != before {
+        if (MoeShape { tokens: few, ..next.0 }, next.1, next.2) != before {
             let allowed =
                 format!("of the shape and layout of the one before, {:?} of {}", before.1, before.0);
             return Err(RuntimeError::invalid("capacities", format!("{:?} of {}", next.1, next.0), allowed));

@@ -7,7 +7,7 @@ use std::time::Duration;
 use peerwarp_codegen::family::Family;
 
 use crate::families::moe::MoeShape;
-use crate::families::moe::kernels::Layout;
+use crate::families::moe::kernels::{CombineDtype, Layout};
 use crate::families::moe::run::MoeTuning;
 use crate::runtime::gpu::{DevicePtr, Gpu, RawStream};
 use crate::runtime::handles::Buffer;
@@ -176,6 +176,7 @@ pub struct MoeRank {
     ticket: Ticket,
     shape: MoeShape,
     layout: Layout,
+    combined: CombineDtype,
     split: bool,
     in_place: bool,
 }
@@ -193,6 +194,7 @@ impl MoeRank {
             ticket: Ticket { operation, rank: op.rank(), serial: 0, resets: 0 },
             shape: tuning.dispatch.shape(),
             layout: tuning.dispatch.layout,
+            combined: tuning.combine.dtype,
             split: tuning.split,
             in_place: tuning.dispatch.in_place(),
             op,
@@ -217,6 +219,11 @@ impl MoeRank {
     /// How rows stand after dispatch.
     pub fn layout(&self) -> Layout {
         self.layout
+    }
+
+    /// What experts' outputs and combined rows are.
+    pub fn combined(&self) -> CombineDtype {
+        self.combined
     }
 
     /// Chooses what dispatch writes to `entry_expert` where an entry is not this rank's, from the next dispatch on: -1 unless told.
@@ -254,7 +261,7 @@ impl MoeRank {
     }
 
     /// Where a buffer that dispatch fills is, and its size in bytes: `rows`, `row_scale`, `expert_start`, `expert_rows`,
-    /// `n_from`, `weight_from`; with expert-major rows `pos`, and at a fixed stride `overflow`; with rank-major rows `gather` and
+    /// `n_from`, `weight_from`; with expert-major rows `pos`, and where there may be more of them than places `overflow` and `needed`; with rank-major rows `gather` and
     /// `entry_expert`, whose expert ids are those of all ranks.
     ///
     /// # Errors

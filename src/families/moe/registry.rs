@@ -3,7 +3,7 @@
 use peerwarp_codegen::family::{Family, Target};
 
 use crate::build::pack::Pack;
-use crate::families::moe::kernels::{Combine, Dispatch, Hook, Layout, Phase};
+use crate::families::moe::kernels::{Combine, CombineDtype, Dispatch, Hook, Layout, Phase};
 use crate::families::moe::run::MoeTuning;
 use crate::families::moe::{MoeError, MoeShape};
 use crate::harness::tune::Tuned;
@@ -19,6 +19,10 @@ pub struct MoeKey {
     pub hook: Hook,
     /// How rows stand at the rank that receives them.
     pub layout: Layout,
+    /// Rows by expert that there are places for, as [`Dispatch::max_rows`].
+    pub max_rows: u32,
+    /// What rows are combined in.
+    pub combined: CombineDtype,
     /// Whether sending and receiving are launches of their own.
     pub split: bool,
 }
@@ -26,12 +30,14 @@ pub struct MoeKey {
 impl MoeKey {
     /// One launch an operation, and rows as they are, by expert.
     pub fn new(shape: MoeShape) -> MoeKey {
-        MoeKey { shape, hook: Hook::None, layout: Layout::RankMajor, split: false }
+        let combined = shape.dtype.into();
+        MoeKey { shape, hook: Hook::None, layout: Layout::RankMajor, max_rows: 0, combined, split: false }
     }
 
     fn of(tuning: &MoeTuning) -> MoeKey {
-        let Dispatch { hook, layout, .. } = tuning.dispatch;
-        MoeKey { shape: tuning.dispatch.shape(), hook, layout, split: tuning.split }
+        let Dispatch { hook, layout, max_rows, .. } = tuning.dispatch;
+        let (shape, combined, split) = (tuning.dispatch.shape(), tuning.combine.dtype, tuning.split);
+        MoeKey { shape, hook, layout, max_rows, combined, split }
     }
 }
 
@@ -58,6 +64,8 @@ impl CoverKey for MoeKey {
             s.dtype != t.dtype,
             asked.hook != self.hook,
             asked.layout != self.layout,
+            asked.max_rows != self.max_rows,
+            asked.combined != self.combined,
             asked.split != self.split,
             t.tokens < s.tokens,
         ];
@@ -114,7 +122,7 @@ impl MoeRegistry {
     pub fn with_tuned(self, tuned: Tuned) -> MoeRegistry {
         let digest = tuned.table().text();
         let find = move |key: &MoeKey| {
-            let whole = key.hook == Hook::None && !key.split;
+            let whole = key.hook == Hook::None && key.max_rows == 0 && !key.split;
             let default = whole.then(|| defaults(key).ok()).flatten()?;
             super::tuned::find(Some(&tuned), &default).map(|(tuning, _)| tuning)
         };
@@ -172,7 +180,8 @@ impl MoeRegistry {
 
 /// What is compiled for a key that nothing is known of.
 fn defaults(key: &MoeKey) -> Result<MoeTuning, MoeError> {
-    MoeTuning::defaults_with(&key.shape, key.hook, key.layout)
+    let tuning = MoeTuning::defaults_with(&key.shape, key.hook, key.layout)?;
+    Ok(tuning.with_max_rows(key.max_rows).with_combined(key.combined))
 }
 
 fn names(tuning: &MoeTuning) -> (String, String) {

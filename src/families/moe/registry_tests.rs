@@ -1,5 +1,4 @@
 use super::*;
-use peerwarp_codegen::family::Choice;
 
 use crate::families::moe::RowDtype;
 use crate::harness::tune::{Candidate, Record, Task, example};
@@ -143,7 +142,7 @@ fn what_is_compiled_when_needed_is_as_it_was_tuned() {
 fn tables_yield_pairs_that_go_together() {
     let tuned = Tuned::builtin("NVIDIA H200", "cuda:sm_90a".parse().unwrap()).unwrap();
     let registry = MoeRegistry::new([], true).with_tuned(tuned);
-    for &dtype in RowDtype::ALL {
+    for &dtype in RowDtype::NAMED {
         for tokens in [1, 64, 4096] {
             let shape = MoeShape { hidden: 7168, experts: 256, topk: 8, tokens, ranks: 8, dtype };
             for layout in [Layout::RankMajor, Layout::ExpertMajor] {

@@ -20,8 +20,8 @@ use crate::input::InputError;
 use crate::models::{self, Model, Shape};
 
 /// The key fields that an MoE problem has a value for. A family whose key has `experts`, and nothing beyond these but
-/// menus, is an MoE family and takes part when a model or a shape is selected: a stranger's does so too. What is not
-/// given of a menu is its first entry.
+/// menus and keys with defaults, is an MoE family and takes part when a model or a shape is selected: a stranger's does so too. What
+/// is not given of a menu is its first entry.
 const KEYS: [&str; 6] = ["hidden", "experts", "topk", "tokens", "ranks", "dtype"];
 
 /// The most tokens a rank has, unless the user says.
@@ -63,9 +63,21 @@ pub fn options() -> Vec<OptionSpec> {
         list(option(
             "dtype",
             "TYPE",
-            "What rows are dispatched as: bf16, fp16, fp8, fp8-token, fp8-tensor, mxfp8, nvfp4, mxfp4 [default: bf16]",
+            "What rows are dispatched as: bf16, fp16, fp8, fp8-token, fp8-tensor, mxfp8, nvfp4, mxfp4, or bytes-ROW-SCALES: any bytes, \
+             and scales of any bytes [default: bf16]",
         )),
         list(option("tokens", "T", "The most tokens a rank has [default: 128; in `check` 8]")),
+        option(
+            "combined",
+            "TYPE",
+            "Type in which rows of less than 16 bits an element come back, bf16 or fp16 [default: bf16]",
+        ),
+        option(
+            "max-rows",
+            "N",
+            "Rows by expert that there are places for, of a rank or at a fixed stride of each expert; those beyond are counted, and \
+             contribute nothing [default: as many as there can be]",
+        ),
         option("dedup", "BOOL", "Send a token once to each rank that needs it, and expand it there"),
         option(
             "phase",
@@ -190,7 +202,7 @@ pub fn select(given: &Given, small: bool, registry: &Registry) -> Result<Vec<Req
             (field.to_owned(), value.map_or_else(|| default.to_owned(), Clone::clone))
         });
     let key: Settings = asked.shape.into_iter().chain(sizes).collect();
-    let tuning = given.iter().filter(|(name, _)| ["dedup", "layout"].contains(&name.as_str()));
+    let tuning = given.iter().filter(|(name, _)| ["dedup", "layout", "max-rows"].contains(&name.as_str()));
     let mut tuning: Vec<Settings> = vec![tuning.map(|(name, value)| (name.clone(), value.clone())).collect()];
     if given.get("dedup").is_some_and(|dedup| dedup == "false") && !given.contains_key("layout") {
         // A row that goes once for every entry has no place by token.
@@ -207,7 +219,11 @@ pub fn select(given: &Given, small: bool, registry: &Registry) -> Result<Vec<Req
     };
     let request = |tuning: &Settings, family: &FamilyEntry| {
         let own = tuning.iter().filter(|(name, _)| has(*family, name)).cloned().collect();
-        let request = request(&asked.label, *family, &key, own);
+        let mut request = request(&asked.label, *family, &key, own);
+        if let (Some(combined), Combine::NAME) = (given.get("combined"), family.name()) {
+            let dtype = request.key.iter_mut().filter(|(name, _)| name == "dtype");
+            dtype.for_each(|(_, dtype)| combined.clone_into(dtype));
+        }
         Request { origin: asked.origin.clone(), ..request }
     };
     Ok(tuning.iter().flat_map(|tuning| families.iter().map(move |f| request(tuning, f))).collect())
@@ -299,7 +315,8 @@ fn is_moe(family: &dyn DynFamily) -> bool {
         return false;
     }
     let mut keys = family.fields().iter().filter(|f| f.role == FieldRole::Key);
-    keys.clone().any(|f| f.name == "experts") && keys.all(|f| KEYS.contains(&f.name) || menu(f).is_some())
+    keys.clone().any(|f| f.name == "experts")
+        && keys.all(|f| KEYS.contains(&f.name) || menu(f).is_some() || f.constant().is_some())
 }
 
 /// The first entry of a menu.
@@ -328,10 +345,15 @@ fn request(label: &str, family: FamilyEntry, key: &Settings, tuning: Settings) -
         };
         match (key.iter_mut().find(|(name, _)| field.answers_to(name)), first) {
             (None, Some(first)) => defaults.push((field.name.into(), first)),
-            // What experts put out is combined in bf16 where there are no fp8 rows.
+            // What experts put out is combined in bf16 where there are no fp8 rows; of bytes, sizes are fields of their own.
             (Some((_, dtype)), Some(_)) if field.name == "dtype" && field.parse(dtype).is_err() => {
                 if let Ok(row) = dtype.parse::<RowDtype>() {
-                    *dtype = row.combined().to_string();
+                    let of_bytes = has(family, "row_bytes");
+                    *dtype = if of_bytes { row.format().to_string() } else { row.combined().to_string() };
+                    if of_bytes {
+                        let sizes = [("row_bytes", row.sizes().0), ("scale_bytes", row.sizes().1)];
+                        defaults.extend(sizes.map(|(name, bytes)| (name.into(), bytes.to_string())));
+                    }
                 }
             }
             _ => {}
@@ -357,6 +379,7 @@ fn back_with_flags(family: FamilyEntry, key: &Settings, tuning: &Settings) -> Se
             ranks: number("ranks")?,
             dtype: row.into(),
             layout,
+            max_rows: number("max-rows").unwrap_or(0),
             phase: Phase::Both,
         });
         Some(combine.ok()?.back_from(Protocol::Flags))

@@ -183,8 +183,8 @@ fn one<F: Family>(
 
 fn combine_for(d: &Dispatch) -> Result<Combine, WorkloadError> {
     let MoeShape { hidden, experts, topk, tokens, ranks, dtype } = d.shape();
-    let (dtype, layout, phase) = (dtype.into(), d.layout, Phase::Both);
-    let key = CombineKey { hidden, experts, topk, tokens, ranks, dtype, layout, phase };
+    let (dtype, layout, max_rows, phase) = (dtype.into(), d.layout, d.max_rows, Phase::Both);
+    let key = CombineKey { hidden, experts, topk, tokens, ranks, dtype, layout, max_rows, phase };
     let combine = Combine { dedup: d.dedup, ..Combine::with_defaults(&key)? };
     Ok(combine.with_protocol(d.protocol.arrival()))
 }
@@ -195,8 +195,8 @@ fn dispatch_for(c: &Combine) -> Result<Dispatch, WorkloadError> {
         CombineDtype::Bf16 => RowDtype::Bf16,
         CombineDtype::Fp16 => RowDtype::Fp16,
     };
-    let (hook, layout, phase) = (Hook::None, c.layout, Phase::Both);
-    let key = DispatchKey { hidden, experts, topk, tokens, ranks, dtype, hook, layout, phase };
+    let shape = MoeShape { hidden, experts, topk, tokens, ranks, dtype };
+    let key = DispatchKey::of(&shape, Hook::None, c.layout, c.max_rows);
     Ok(Dispatch { dedup: c.dedup, protocol: c.protocol.arrival(), ..Dispatch::with_defaults(&key)? })
 }
 

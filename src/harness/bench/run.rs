@@ -233,7 +233,7 @@ fn reported(
 fn key(problem: &dyn Problem) -> BTreeMap<String, serde_json::Value> {
     let Some(launch) = problem.launches().first() else { return BTreeMap::new() };
     let fields = launch.variant.family().fields().iter().zip(launch.variant.values());
-    let key = fields.filter(|(field, _)| field.role == FieldRole::Key);
+    let key = fields.filter(|(f, v)| f.role == FieldRole::Key && !f.is_left_out(*v));
     let json = |value: Value| match value {
         Value::Int(n) => serde_json::Number::from_i128(n).map_or(serde_json::Value::Null, Into::into),
         Value::Bool(b) => b.into(),

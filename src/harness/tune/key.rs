@@ -112,7 +112,8 @@ fn fields(variants: &[Variant]) -> impl Iterator<Item = Named> + '_ {
     };
     variants.iter().flat_map(move |variant| {
         let family = variant.family();
-        let keys = family.fields().iter().zip(variant.values()).filter(|(f, _)| f.role == FieldRole::Key);
+        let all = family.fields().iter().zip(variant.values());
+        let keys = all.filter(|(f, v)| f.role == FieldRole::Key && !f.is_left_out(*v));
         keys.map(move |(info, own)| {
             let everywhere = variants.iter().filter_map(|v| value(v, info.name)).all(|other| other == own);
             let name = match everywhere {

@@ -23,6 +23,8 @@ pub struct Field {
     pub ranks: Option<Span>,
     /// Whether a variant with more of it does as well.
     pub covers: bool,
+    /// Whether names leave it out where it has its default.
+    pub omitted: bool,
 }
 
 /// The restriction of a field's values.
@@ -47,7 +49,7 @@ impl Field {
         let known: &[&str] = if tune {
             &["short", "range", "multiple_of", "values", "default", "help"]
         } else {
-            &["short", "range", "multiple_of", "values", "default", "help", "ranks", "covers"]
+            &["short", "range", "multiple_of", "values", "default", "help", "ranks", "covers", "omitted"]
         };
         let mut set = Settings::of(attr, known, errors);
         let short = set.text("short", "h", errors);
@@ -82,7 +84,13 @@ impl Field {
         }
         let help = help.map_or_else(|| first_paragraph(&field.attrs), |h| h.value());
         let (vis, ty) = (field.vis.clone(), field.ty.clone());
-        Some(Field { ident, vis, ty, tune, short, help, values, default, ranks, covers })
+        let omitted = set.flag("omitted", errors);
+        if let (Some(span), false) = (omitted, is_integer(&field.ty) && short.is_some() && default.is_some())
+        {
+            errors.at(span, "names leave out a number with a default, and tell it by its `short` name");
+        }
+        let omitted = omitted.is_some();
+        Some(Field { ident, vis, ty, tune, short, help, values, default, ranks, covers, omitted })
     }
 
     /// The expression that makes its `FieldInfo`.
@@ -118,6 +126,9 @@ impl Field {
         }
         if self.covers {
             info.extend(quote!(.covers()));
+        }
+        if self.omitted {
+            info.extend(quote!(.omitted()));
         }
         info
     }

@@ -1,4 +1,4 @@
-//! Mistakes about what a larger variant covers.
+//! Mistakes about what a larger variant covers, and about what names leave out.
 use peerwarp_codegen::family::Family;
 
 #[derive(Family)]
@@ -14,6 +14,12 @@ struct Covers {
     with_a_value: u32,
     #[tune(values = [1, 2], covers)]
     tuned: u32,
+    #[key(range = 1..=4, default = 1, omitted)]
+    without_a_short_name: u32,
+    #[key(short = "d", range = 1..=4, omitted)]
+    without_a_default: u32,
+    #[key(short = "n", default = true, omitted)]
+    no_number: bool,
 }
 
 fn main() {}

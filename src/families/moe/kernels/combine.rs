@@ -36,15 +36,15 @@ pub struct CombineArgs {
     #[len(|c| u64::from(c.ranks))]
     pub n_from: Ptr<u32>,
     /// Of dispatch, for rows by token: the expert of each entry that is here, `[source][token][k]`, `nobody` for one that is not.
-    #[len(|c| if c.layout == Layout::RankMajor { c.max_rows() } else { 0 })]
+    #[len(|c| if c.layout == Layout::RankMajor { c.entries() } else { 0 })]
     pub entry_expert: Option<Ptr<i32>>,
     /// Of dispatch: what `entry_expert` says where an entry is not here.
     pub nobody: Val<i32>,
     /// Of dispatch, for rows by expert: the row of each entry, `[source][token][k]`, -1 for one that is not here.
-    #[len(|c| if c.layout.by_expert() { c.max_rows() } else { 0 })]
+    #[len(|c| if c.layout.by_expert() { c.entries() } else { 0 })]
     pub pos: Option<Ptr<i32>>,
     /// Of dispatch, for owners that sum: weights of the entries, `[source][token][k]`.
-    #[len(|c| if c.sums_at_owner() { c.max_rows() } else { 0 })]
+    #[len(|c| if c.sums_at_owner() { c.entries() } else { 0 })]
     pub weight_from: Option<Ptr<f32>>,
     /// Of dispatch: how many tokens this rank has.
     #[input]

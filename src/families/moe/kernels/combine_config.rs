@@ -6,11 +6,11 @@ use peerwarp_codegen::ir::Dtype;
 
 use super::combine::CombineArgs;
 use super::config::{MOST_PACKETS, group_warps, protocol, worth_dynamic_scheduling};
-use super::layout::Layout;
+use super::layout::{Layout, Room};
 use super::limits::{fewer, groups_of, layout_of, numbers_of, resident, topk_of, warps_of, with_barriers};
 use super::pieces::{Pieces, piece_len};
 use super::protocol::{Phase, Protocol, protocol_of};
-use crate::families::moe::{ExpertMap, RowDtype};
+use crate::families::moe::{ExpertMap, MoeShape, RowDtype};
 
 /// What rows are combined in.
 #[derive(Choice, Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -118,6 +118,10 @@ pub struct Combine {
     /// How rows stand at the rank that has received them; as in dispatch.
     #[key]
     pub layout: Layout,
+    /// Rows by expert that there are places for: of all of a rank's experts, or of each at a fixed stride, which it is then. 0: as
+    /// many as there can be, or at a fixed stride as many as there are tokens. Rows beyond have no place.
+    #[key(short = "m", range = 0..=2147483647, default = 0, omitted)]
+    pub max_rows: u32,
     /// Which half of the operation a launch does.
     #[key]
     pub phase: Phase,
@@ -151,6 +155,16 @@ impl Combine {
     /// Which rank owns which expert.
     pub fn map(&self) -> ExpertMap {
         ExpertMap { experts: self.experts, ranks: self.ranks }
+    }
+
+    /// The problem's shape, as of rows that go out as they come back.
+    fn shape(&self) -> MoeShape {
+        let Combine { hidden, experts, topk, tokens, ranks, .. } = *self;
+        let dtype = match self.dtype {
+            CombineDtype::Bf16 => RowDtype::Bf16,
+            CombineDtype::Fp16 => RowDtype::Fp16,
+        };
+        MoeShape { hidden, experts, topk, tokens, ranks, dtype }
     }
 
     /// Expert ids that come back together: a token's of one owner, or one.
@@ -290,11 +304,16 @@ impl Combine {
 
     /// Rows that the experts' outputs have places for.
     pub fn placed_rows(&self) -> u64 {
-        self.layout.places(self.ranks * self.tokens, self.topk, self.map().at_most())
+        self.room().places
+    }
+
+    /// The places that there are for rows; as in dispatch.
+    pub fn room(&self) -> Room {
+        self.layout.room(&self.shape(), self.max_rows)
     }
 
     /// The most rows that can come to the experts: every entry of every rank.
-    pub fn max_rows(&self) -> u64 {
+    pub fn entries(&self) -> u64 {
         u64::from(self.ranks * self.tokens) * u64::from(self.topk)
     }
 }
@@ -312,7 +331,7 @@ impl Legal for Combine {
             self.protocol.name(),
             || "flags or packets, where owners sum their rows of a token before they send them".to_owned(),
         )?;
-        layout_of(self.layout, self.dedup, self.placed_rows())?;
+        layout_of(self.layout, &self.shape(), self.max_rows, self.dedup)?;
         numbers_of(self.tokens, self.token_slots(), self.ranks, self.sent_pieces().parts())?;
         let most = if self.protocol == Protocol::Packets { 1 } else { self.tokens.next_power_of_two() };
         Illegal::unless(self.batch <= most, "batch", self.batch, || match self.protocol {

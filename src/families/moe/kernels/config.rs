@@ -7,7 +7,7 @@ use peerwarp_codegen::ir::{Dtype, PACKET_BYTES};
 use super::dispatch::DispatchArgs;
 use super::hook::Hook;
 use super::index::entry_pieces;
-use super::layout::{Begins, Layout};
+use super::layout::{Begins, Layout, Room};
 use super::limits::{
     fewer, groups_of, layout_of, numbers_of, resident, rows_of, topk_of, warps_of, with_barriers,
 };
@@ -46,12 +46,22 @@ pub struct Dispatch {
     /// What rows are sent as.
     #[key]
     pub dtype: RowDtype,
+    /// Bytes of a row, where `dtype` is bytes.
+    #[key(short = "b", range = 0..=131072, multiple_of = 4, default = 0, omitted)]
+    pub row_bytes: u32,
+    /// Bytes of a row's scales, where `dtype` is bytes.
+    #[key(short = "sc", range = 0..=2048, multiple_of = 4, default = 0, omitted)]
+    pub scale_bytes: u32,
     /// What happens to rows on their way into the output.
     #[key]
     pub hook: Hook,
     /// How rows stand at the rank that receives them.
     #[key]
     pub layout: Layout,
+    /// Rows by expert that there are places for: of all of a rank's experts, or of each at a fixed stride, which it is then. 0: as
+    /// many as there can be, or at a fixed stride as many as there are tokens. Rows beyond have no place.
+    #[key(short = "m", range = 0..=2147483647, default = 0, omitted)]
+    pub max_rows: u32,
     /// Which half of the operation a launch does.
     #[key]
     pub phase: Phase,
@@ -65,7 +75,7 @@ pub struct Dispatch {
     #[tune(short = "r", values = [1, 2, 4, 8, 16, 32, 64, 80, 96], default = |key| recv_blocks_of_dispatch(key))]
     pub recv_blocks: u32,
     /// Warps that move a row together, or a piece of it where groups share rows.
-    #[tune(short = "g", values = [1, 2, 4, 8, 16], default = |key| with_barriers(group_warps(key.dtype.row_bytes(key.hidden), protocol_of_key(key), key.tokens), warps_of_dispatch(key)))]
+    #[tune(short = "g", values = [1, 2, 4, 8, 16], default = |key| with_barriers(group_warps(key.rows().row_bytes(key.hidden), protocol_of_key(key), key.tokens), warps_of_dispatch(key)))]
     pub group_warps: u32,
     /// Vectors of 16 bytes that a lane has in flight.
     #[tune(short = "v", values = [1, 2, 4, 8], default = |key| vectors_of_dispatch(key))]
@@ -79,6 +89,34 @@ pub struct Dispatch {
     /// How rows travel.
     #[tune(default = |key| protocol_of_key(key))]
     pub protocol: Protocol,
+}
+
+impl DispatchKey {
+    /// The key for a shape.
+    pub fn of(shape: &MoeShape, hook: Hook, layout: Layout, max_rows: u32) -> DispatchKey {
+        let MoeShape { hidden, experts, topk, tokens, ranks, .. } = *shape;
+        let (dtype, (row_bytes, scale_bytes)) = (shape.dtype.format(), shape.dtype.sizes());
+        let phase = Phase::Both;
+        DispatchKey {
+            hidden,
+            experts,
+            topk,
+            tokens,
+            ranks,
+            dtype,
+            row_bytes,
+            scale_bytes,
+            hook,
+            layout,
+            max_rows,
+            phase,
+        }
+    }
+
+    /// What rows are sent as, with their sizes.
+    fn rows(&self) -> RowDtype {
+        self.dtype.with_sizes(self.row_bytes, self.scale_bytes)
+    }
 }
 
 /// Whether receivers have nothing to do but wait: by token and with flags, unless a hook looks into rows.
@@ -371,32 +409,33 @@ impl Dispatch {
 
     /// Entries of the index of rows by token.
     pub(super) fn index_entries(&self) -> u64 {
-        if self.layout == Layout::RankMajor { self.max_rows() } else { 0 }
+        if self.layout == Layout::RankMajor { self.entries() } else { 0 }
     }
 
     /// Rows that there are places for.
     pub fn placed_rows(&self) -> u64 {
-        self.layout.places(self.ranks * self.tokens, self.topk, self.map().at_most())
+        self.room().places
     }
 
-    /// Where the rows of a rank's experts begin.
-    pub(super) fn begins(&self) -> Begins {
-        self.layout.begins(self.ranks * self.tokens)
+    /// The places that there are for rows.
+    pub fn room(&self) -> Room {
+        self.layout.room(&self.shape(), self.max_rows)
     }
 
-    /// Whether rows begin where those of the expert before end.
+    /// Whether rows begin where those of the expert before end, and all have a place.
     pub(super) fn is_packed(&self) -> bool {
-        self.begins() == Begins::Aligned(1)
+        self.room().begins == Begins::Aligned(1) && !self.room().drops
     }
 
     /// The most rows that can come out: every entry of every rank.
-    pub fn max_rows(&self) -> u64 {
+    pub fn entries(&self) -> u64 {
         u64::from(self.ranks * self.tokens) * u64::from(self.topk)
     }
 
     /// The problem's shape.
     pub fn shape(&self) -> MoeShape {
-        let Dispatch { hidden, experts, topk, tokens, ranks, dtype, .. } = *self;
+        let Dispatch { hidden, experts, topk, tokens, ranks, .. } = *self;
+        let dtype = self.dtype.with_sizes(self.row_bytes, self.scale_bytes);
         MoeShape { hidden, experts, topk, tokens, ranks, dtype }
     }
 
@@ -468,12 +507,17 @@ impl Legal for Dispatch {
 impl Dispatch {
     /// What makes a configuration legal, except that the hook may be a custom one.
     pub fn fits(&self) -> Result<(), Illegal> {
-        rows_of(self.dtype, self.hidden, self.hook, self.protocol)?;
+        let sizes = (self.row_bytes, self.scale_bytes);
+        let none = sizes == self.dtype.with_sizes(self.row_bytes, self.scale_bytes).sizes();
+        Illegal::unless(none, "row_bytes", format!("{} and {}", sizes.0, sizes.1), || {
+            format!("0, and `scale_bytes` too, for {}, whose sizes follow from `hidden`", self.dtype)
+        })?;
+        rows_of(self.shape().dtype, self.hidden, self.hook, self.protocol)?;
         topk_of(self.topk, self.experts)?;
         groups_of(self.group_warps, self.warps)?;
         warps_of(self.warps, self.in_place())?;
         protocol_of(self.protocol, self.shape().row_bytes(), self.warps / self.group_warps)?;
-        layout_of(self.layout, self.dedup, self.placed_rows())?;
+        layout_of(self.layout, &self.shape(), self.max_rows, self.dedup)?;
         numbers_of(self.tokens, self.token_slots(), self.ranks, self.pieces().parts())?;
         let most = self.tokens.next_power_of_two();
         Illegal::unless(self.chunk <= most, "chunk", self.chunk, || {

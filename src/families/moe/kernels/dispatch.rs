@@ -7,7 +7,7 @@ use super::device::{at, local_experts};
 use super::hook::{Hook, RowHook, stand_in_expert};
 use super::inbox::{InboxArgs, Received};
 use super::index::{base, index, note_entries};
-use super::layout::{Begins, Layout, Places};
+use super::layout::{Begins, Places};
 use super::protocol::{Phase, Protocol};
 use super::records::{ReadyArgs, Record, RecordArgs, Records, notify_ready};
 use super::send::send;
@@ -88,15 +88,19 @@ pub struct DispatchArgs {
     /// Out, for combine: tokens of each source.
     #[len(|c| u64::from(c.ranks))]
     pub n_from: Ptr<u32>,
-    /// Out, for rows by expert at a fixed stride: how many rows have no place, as an expert has more than the stride.
-    #[len(|c| u64::from(c.layout == Layout::ExpertStrided))]
+    /// Out, for rows by expert of which there may be more than places: how many rows have none. They are not stored, and contribute
+    /// nothing to what combine yields.
+    #[len(|c| u64::from(c.room().drops))]
     pub overflow: Option<Ptr<u32>>,
+    /// Out with it: the `max_rows` with which all would have had one.
+    #[len(|c| u64::from(c.room().drops))]
+    pub needed: Option<Ptr<u32>>,
     /// Out, for combine, for rows by expert: the row of each entry, `[source][token][k]`, -1 for one that is not here, -2 for one
     /// that has no place.
-    #[len(|c| if c.layout.by_expert() { c.max_rows() } else { 0 })]
+    #[len(|c| if c.layout.by_expert() { c.entries() } else { 0 })]
     pub pos: Option<Ptr<i32>>,
     /// Out, for whoever sums a token's rows at its owner: weights of the entries, `[source][token][k]`.
-    #[len(|c| if c.dedup { c.max_rows() } else { 0 })]
+    #[len(|c| if c.dedup { c.entries() } else { 0 })]
     pub weight_from: Option<Ptr<f32>>,
 
     /// Where rows arrive.
@@ -289,12 +293,14 @@ fn receive(c: &Dispatch, a: &DispatchArgs, b: Group, epoch: Epoch, bank: Val<u32
                 let word = records.words(record, in_record, c.slot_entries());
                 let (expert, mine) = local_experts(c.map(), word & 0xffff);
                 let row = base.gather(expert * c.records() + record, mine, 0) + (word >> 16);
-                let row = match c.begins() {
-                    Begins::Aligned(_) => mine.select(row.cast::<i32>(), -1),
-                    Begins::Strided(stride) => {
-                        let placed = (row < (expert + 1) * stride).select(row.cast::<i32>(), -2);
-                        mine.select(placed, -1)
-                    }
+                let row = if c.room().drops {
+                    let placed = match c.room().begins {
+                        Begins::Aligned(_) => row < c.max_rows,
+                        Begins::Strided(stride) => row < (expert + 1) * stride,
+                    };
+                    mine.select(placed.select(row.cast::<i32>(), -2), -1)
+                } else {
+                    mine.select(row.cast::<i32>(), -1)
                 };
 
                 pieces.once(part, || {

@@ -68,7 +68,7 @@ fn lay_out(
         rows += count.sum();
     });
     if !c.is_packed() {
-        move_apart(c, a, b, base, rows.get());
+        place_apart(c, a, b, base, rows.get());
     } else if b.index() == 0 {
         let expert = arange(most + 1);
         let start = base.gather(expert * c.records(), expert < most, &rows);
@@ -78,17 +78,41 @@ fn lay_out(
     }
 }
 
-/// Lets the rows of each expert begin where the layout says, instead of where those of the expert before end.
+/// The same where the rows of each expert begin where the layout says, instead of where those of the expert before end, or where there
+/// may be more rows than places.
 #[kernel]
-fn move_apart(c: &Dispatch, a: &DispatchArgs, b: Group, base: &Shared<u32>, rows: Val<u32>) {
+fn place_apart(c: &Dispatch, a: &DispatchArgs, b: Group, base: &Shared<u32>, rows: Val<u32>) {
     let most = c.map().at_most();
     let expert = arange(most + 1);
     let start = base.gather(expert * c.records(), expert < most, rows);
     let n = base.gather((expert + 1) * c.records(), expert + 1 < most, rows) - start;
-    let (first, placed) = match c.begins() {
-        Begins::Aligned(align) => (((n + (align - 1)) / align * align).scan_sum(true), n),
-        Begins::Strided(stride) => (expert * stride, n.minimum(stride)),
-    };
+    match c.room().begins {
+        Begins::Aligned(align) => {
+            let taken = (n + (align - 1)) / align * align;
+            let first = taken.scan_sum(true);
+            if align > 1 {
+                move_rows(c, b, base, start, first);
+            }
+            let (first, placed) = if c.room().drops {
+                let first = first.minimum(c.max_rows);
+                (first, n.minimum(splat(c.max_rows, most + 1) - first))
+            } else {
+                (first, n)
+            };
+            write_down(c, a, b, (first, placed, n), &|| taken.sum());
+        }
+        Begins::Strided(stride) => {
+            let first = expert * stride;
+            move_rows(c, b, base, start, first);
+            write_down(c, a, b, (first, n.minimum(stride), n), &|| n.max());
+        }
+    }
+}
+
+/// Moves the first rows of experts, from where each begins to where it is to begin.
+#[kernel]
+fn move_rows(c: &Dispatch, b: Group, base: &Shared<u32>, start: Tile<u32>, first: Tile<u32>) {
+    let most = c.map().at_most();
     let (from, to) = (shared::<u32>("from", most + 1), shared::<u32>("to", most + 1));
     from.store(0, start);
     to.store(0, first);
@@ -98,11 +122,24 @@ fn move_apart(c: &Dispatch, a: &DispatchArgs, b: Group, base: &Shared<u32>, rows
         let before = base.load(at, len) - from.gather(expert, true, 0);
         base.store(at, before + to.gather(expert, true, 0));
     });
+}
+
+/// Writes down where each expert's rows begin, how many have a place, and what that leaves out of `n`.
+#[kernel]
+fn write_down(
+    c: &Dispatch,
+    a: &DispatchArgs,
+    b: Group,
+    (first, placed, n): (Tile<u32>, Tile<u32>, Tile<u32>),
+    needed: &dyn Fn() -> Val<u32>,
+) {
+    let most = c.map().at_most();
     if b.index() == 0 {
         a.expert_start.store(0, first);
-        a.expert_rows.store_where(0, placed, expert < most);
-        if let Some(overflow) = a.overflow {
+        a.expert_rows.store_where(0, placed, arange(most + 1) < most);
+        if let (Some(overflow), Some(for_all)) = (a.overflow, a.needed) {
             overflow.set(0, (n - placed).sum());
+            for_all.set(0, needed());
         }
     }
 }

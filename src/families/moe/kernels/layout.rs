@@ -3,6 +3,8 @@
 use peerwarp_codegen::dsl::prelude::*;
 use peerwarp_codegen::family::Choice;
 
+use crate::families::moe::MoeShape;
+
 /// The order of the rows that dispatch yields, and of the experts' outputs that combine takes.
 #[derive(Choice, Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[choice(serde)]
@@ -22,8 +24,9 @@ pub enum Layout {
     /// The same at multiples of 128.
     #[choice(name = "expert-major-128")]
     ExpertMajor128,
-    /// By expert, source, token and k, with the first row of the rank's e-th expert at `e * ranks * tokens`. Ids that a token has twice
-    /// can make an expert's rows more than that: those that have no place are counted, and contribute nothing.
+    /// By expert, source, token and k, with the first row of the rank's e-th expert at `e * ranks * tokens`, or at `e * max_rows` where
+    /// that is given. An expert may get more rows, with the first stride only if a token has an id twice: those that have no place
+    /// are counted, and contribute nothing.
     ExpertStrided,
 }
 
@@ -36,35 +39,59 @@ pub enum Begins {
     Strided(u32),
 }
 
+/// The places that a rank has for rows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Room {
+    /// Where the rows of its experts begin.
+    pub begins: Begins,
+    /// How many there are.
+    pub places: u64,
+    /// Whether there may be more rows than places: then those that have none are counted, and contribute nothing.
+    pub drops: bool,
+}
+
 impl Layout {
     /// Whether there is a row for every entry, and an expert's rows are together.
     pub fn by_expert(self) -> bool {
         self != Layout::RankMajor
     }
 
-    /// Where the rows of a rank's experts begin, when all ranks together have `tokens` tokens at most.
-    pub fn begins(self, tokens: u32) -> Begins {
+    /// What the first row of each expert is a multiple of, where rows are packed; none where they have a stride.
+    pub(super) fn align(self) -> Option<u32> {
         match self {
-            Layout::RankMajor | Layout::ExpertMajor => Begins::Aligned(1),
-            Layout::ExpertMajor8 => Begins::Aligned(8),
-            Layout::ExpertMajor16 => Begins::Aligned(16),
-            Layout::ExpertMajor128 => Begins::Aligned(128),
-            Layout::ExpertStrided => Begins::Strided(tokens),
+            Layout::RankMajor | Layout::ExpertMajor => Some(1),
+            Layout::ExpertMajor8 => Some(8),
+            Layout::ExpertMajor16 => Some(16),
+            Layout::ExpertMajor128 => Some(128),
+            Layout::ExpertStrided => None,
         }
     }
 
-    /// Rows that a rank with so many experts has places for, when all ranks together have `tokens` tokens at most.
-    pub fn places(self, tokens: u32, topk: u32, experts: u32) -> u64 {
-        if self == Layout::RankMajor {
-            return u64::from(tokens);
+    /// The largest `max_rows` by expert that there is a use for: more rows never come.
+    pub fn most_rows(self, shape: &MoeShape) -> u64 {
+        match self.align() {
+            Some(_) => self.room(shape, 0).places,
+            None => u64::from(shape.ranks * shape.tokens) * u64::from(shape.topk),
         }
-        match self.begins(tokens) {
-            Begins::Aligned(align) => {
-                let gaps = u64::from(experts) * u64::from(align - 1);
-                (u64::from(tokens) * u64::from(topk) + gaps).next_multiple_of(align.into())
-            }
-            Begins::Strided(stride) => u64::from(experts) * u64::from(stride),
-        }
+    }
+
+    /// The places that a rank has for rows of a shape; with `max_rows`, if it is not 0, for so many by expert: of all experts, or of each
+    /// at a fixed stride.
+    pub fn room(self, shape: &MoeShape, max_rows: u32) -> Room {
+        let (tokens, experts) = (shape.ranks * shape.tokens, u64::from(shape.map().at_most()));
+        let Some(align) = self.align() else {
+            let stride = if max_rows > 0 { max_rows } else { tokens };
+            let places = experts * u64::from(stride);
+            return Room { begins: Begins::Strided(stride), places, drops: true };
+        };
+        let all = if self == Layout::RankMajor {
+            u64::from(tokens)
+        } else {
+            let gaps = experts * u64::from(align - 1);
+            (u64::from(tokens) * u64::from(shape.topk) + gaps).next_multiple_of(align.into())
+        };
+        let places = if max_rows > 0 { max_rows.into() } else { all };
+        Room { begins: Begins::Aligned(align), places, drops: max_rows > 0 }
     }
 }
 

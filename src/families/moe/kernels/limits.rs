@@ -7,32 +7,59 @@ use peerwarp_codegen::print::MOST_NAMED_BARRIERS;
 use super::hook::Hook;
 use super::layout::Layout;
 use super::protocol::Protocol;
-use crate::families::moe::RowDtype;
+use crate::families::moe::{MoeShape, RowDtype};
 
 /// Blocks that may wait for each other must all be resident: at most one for each SM of an H200, the smallest part of
 /// the machines that the defaults are for.
 const MAX_BLOCKS: u32 = Device::measured().sms;
 
-/// Whether rows can stand so, of which there are places for so many.
-pub(super) fn layout_of(layout: Layout, dedup: bool, places: u64) -> Result<(), Illegal> {
+/// Whether rows can stand so, by expert in at most `max_rows` places unless that is 0.
+pub(super) fn layout_of(layout: Layout, shape: &MoeShape, max_rows: u32, dedup: bool) -> Result<(), Illegal> {
     Illegal::unless(
         (layout.by_expert() && layout != Layout::ExpertStrided) || dedup,
         "layout",
         layout.name(),
         || "expert-major, where `dedup` is off: a row that goes once for every entry has no place by token, and needs one by expert",
     )?;
-    // A row's number is a positive i32.
+    let without = layout.room(shape, 0);
+    if max_rows > 0 {
+        let illegal = |allowed: String| Err(Illegal::new("max_rows", max_rows, allowed));
+        let most = layout.most_rows(shape);
+        match layout.align() {
+            _ if !layout.by_expert() => {
+                return illegal("0 for rank-major rows: there is a place for each token".to_owned());
+            }
+            _ if !dedup => {
+                return illegal(
+                    "0 where `dedup` is off: a row that goes once for every entry comes back if it has a place"
+                        .to_owned(),
+                );
+            }
+            Some(align) if !max_rows.is_multiple_of(align) => {
+                return illegal(format!(
+                    "a multiple of {align} for {}, as experts' first rows are",
+                    layout.name()
+                ));
+            }
+            _ if u64::from(max_rows) > most => {
+                return illegal(format!("at most {most}: there are never more rows, so that 0 does as well"));
+            }
+            _ => {}
+        }
+    }
+    // A row's number is a positive i32, also of one that has no place.
+    let places = without.places.max(layout.room(shape, max_rows).places);
     Illegal::unless(places < 1 << 31, "layout", layout.name(), || {
         format!("one with fewer places than {places}: a rank numbers 2^31 rows")
     })
 }
 
-/// Words of scales that a group moves at once: so many that a few registers of a lane hold them.
-const MAX_SCALES: u32 = 512;
+/// Words of scales that a group moves at once.
+const MAX_SCALES: u32 = RowDtype::MOST_SCALE_BYTES / 4;
 
 /// Whether rows of so many elements can be moved so, and looked into if there is a hook.
 pub(super) fn rows_of(dtype: RowDtype, hidden: u32, hook: Hook, protocol: Protocol) -> Result<(), Illegal> {
-    dtype.check_hidden(hidden).map_err(|allowed| Illegal::new("hidden", hidden, allowed))?;
+    dtype.check(hidden).map_err(|(field, value, allowed)| Illegal::new(field, value, allowed))?;
     let (words, apart) = (dtype.scale_bytes(hidden) / 4, dtype == RowDtype::Fp8);
     Illegal::unless(words <= MAX_SCALES || apart, "hidden", hidden, || {
         let most = hidden / words * MAX_SCALES;

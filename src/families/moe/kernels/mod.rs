@@ -99,7 +99,7 @@ pub use config::{Dispatch, DispatchKey};
 pub use dispatch::{DispatchArgs, DispatchLaunch, TokenArgs, TokenLaunch, dispatch, dispatch_with};
 pub use hook::{Hook, RowHook};
 pub use inbox::{InboxArgs, Row};
-pub use layout::{Begins, Layout};
+pub use layout::{Begins, Layout, Room};
 pub use protocol::{Phase, Protocol};
 pub use records::{FlagRecordArgs, LlRecordArgs, ReadyArgs, RecordArgs};
 pub use round_trip::{RoundTrip, RoundTripArgs, RoundTripKey, RoundTripLaunch, round_trip, round_trip_with};

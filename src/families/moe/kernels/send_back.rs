@@ -47,7 +47,7 @@ fn here(a: &CombineArgs) -> Ptr<i32> {
 fn are_here(c: &Combine, a: &CombineArgs, entries: Tile<i32>) -> Tile<bool> {
     if a.entry_expert.is_some() {
         entries != a.nobody
-    } else if c.layout == Layout::ExpertStrided {
+    } else if c.room().drops {
         // One that has no place contributes nothing, and its token's owner waits all the same.
         entries != -1
     } else {

@@ -5,7 +5,8 @@ use std::str::FromStr;
 
 use peerwarp_codegen::family::Choice;
 use peerwarp_codegen::ir::Dtype;
-use serde::{Deserialize, Serialize};
+use serde::de::Error as _;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use super::{ExpertMap, MoeError};
 
@@ -13,8 +14,7 @@ use super::{ExpertMap, MoeError};
 pub const SCALE_BLOCK: u32 = 128;
 
 /// What rows are dispatched as. They are combined in the same type, those of less than two bytes an element in bf16.
-#[derive(Choice, Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[choice(serde)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum RowDtype {
     /// bfloat16.
     Bf16,
@@ -32,20 +32,68 @@ pub enum RowDtype {
     Nvfp4,
     /// 4-bit e2m1, two to a byte, with a scale of a byte, e8m0, for every 32 elements of a row (as [`RowDtype::Mxfp8`]).
     Mxfp4,
+    /// Any bytes, written `bytes-ROW-SCALES`: what they mean, the two ends agree on. Of the others those that kernels don't look into
+    /// are such bytes whose sizes follow from the number of elements.
+    Bytes {
+        /// Bytes of a row.
+        row: u32,
+        /// Bytes of its scales; 0 where there are none.
+        scales: u32,
+    },
 }
 
+/// Bytes that rows and their scales are whole words of.
+const WORD: u32 = 4;
+
 impl RowDtype {
+    /// Those that have names of their own.
+    pub const NAMED: &'static [RowDtype] = &[
+        RowDtype::Bf16,
+        RowDtype::Fp16,
+        RowDtype::Fp8,
+        RowDtype::Fp8Token,
+        RowDtype::Fp8Tensor,
+        RowDtype::Mxfp8,
+        RowDtype::Nvfp4,
+        RowDtype::Mxfp4,
+    ];
+
+    /// The most bytes of a row that is bytes.
+    pub const MOST_ROW_BYTES: u32 = 131072;
+
+    /// The most bytes of the scales of one: so many that a few registers of a lane hold them.
+    pub const MOST_SCALE_BYTES: u32 = 2048;
+
+    /// What it is apart from sizes: how configurations of kernels name it, which have these in fields of their own.
+    #[must_use]
+    pub const fn format(self) -> RowDtype {
+        self.with_sizes(0, 0)
+    }
+
+    /// The same with these sizes, if it is bytes.
+    #[must_use]
+    pub const fn with_sizes(self, row: u32, scales: u32) -> RowDtype {
+        match self {
+            RowDtype::Bytes { .. } => RowDtype::Bytes { row, scales },
+            named => named,
+        }
+    }
+
+    /// Bytes of a row and of its scales, if it is bytes; else none.
+    pub const fn sizes(self) -> (u32, u32) {
+        match self {
+            RowDtype::Bytes { row, scales } => (row, scales),
+            _ => (0, 0),
+        }
+    }
+
     /// Type of a dispatched row's elements, of rows that kernels can look into: with a hook. Of others they move the bytes.
     pub const fn dispatched(self) -> Option<Dtype> {
         match self {
             RowDtype::Bf16 => Some(Dtype::Bf16),
             RowDtype::Fp16 => Some(Dtype::Fp16),
             RowDtype::Fp8 => Some(Dtype::Fp8),
-            RowDtype::Fp8Token
-            | RowDtype::Fp8Tensor
-            | RowDtype::Mxfp8
-            | RowDtype::Nvfp4
-            | RowDtype::Mxfp4 => None,
+            _ => None,
         }
     }
 
@@ -57,47 +105,33 @@ impl RowDtype {
         }
     }
 
-    /// Bits of an element.
-    const fn bits(self) -> u32 {
-        match self {
-            RowDtype::Bf16 | RowDtype::Fp16 => 16,
-            RowDtype::Fp8 | RowDtype::Fp8Token | RowDtype::Fp8Tensor | RowDtype::Mxfp8 => 8,
-            RowDtype::Nvfp4 | RowDtype::Mxfp4 => 4,
-        }
-    }
-
-    /// Elements of a row of `hidden` elements that share a scale; none where no scales travel.
-    pub const fn scaled(self, hidden: u32) -> Option<u32> {
-        match self {
-            RowDtype::Bf16 | RowDtype::Fp16 | RowDtype::Fp8Tensor => None,
-            RowDtype::Fp8 => Some(SCALE_BLOCK),
-            RowDtype::Fp8Token => Some(hidden),
-            RowDtype::Mxfp8 | RowDtype::Mxfp4 => Some(32),
-            RowDtype::Nvfp4 => Some(16),
-        }
-    }
-
-    /// Type in which scales move: f32, or words of four scales.
+    /// Type in which scales move: f32, or words of four bytes.
     pub const fn moved_scales(self) -> Dtype {
         match self {
-            RowDtype::Mxfp8 | RowDtype::Nvfp4 | RowDtype::Mxfp4 => Dtype::U32,
+            RowDtype::Mxfp8 | RowDtype::Nvfp4 | RowDtype::Mxfp4 | RowDtype::Bytes { .. } => Dtype::U32,
             _ => Dtype::F32,
         }
     }
 
     /// Bytes of a row of `hidden` elements, without its scales.
     pub const fn row_bytes(self, hidden: u32) -> u32 {
-        hidden * self.bits() / 8
+        match self {
+            RowDtype::Bf16 | RowDtype::Fp16 => 2 * hidden,
+            RowDtype::Fp8 | RowDtype::Fp8Token | RowDtype::Fp8Tensor | RowDtype::Mxfp8 => hidden,
+            RowDtype::Nvfp4 | RowDtype::Mxfp4 => hidden / 2,
+            RowDtype::Bytes { row, .. } => row,
+        }
     }
 
     /// Bytes of the scales of a row of `hidden` elements.
     pub const fn scale_bytes(self, hidden: u32) -> u32 {
-        match self.scaled(hidden) {
-            None => 0,
-            Some(scaled) => {
-                let bytes = if matches!(self.moved_scales(), Dtype::F32) { 4 } else { 1 };
-                hidden.div_ceil(scaled) * bytes
-            }
+        match self {
+            RowDtype::Bf16 | RowDtype::Fp16 | RowDtype::Fp8Tensor => 0,
+            RowDtype::Fp8 => 4 * hidden.div_ceil(SCALE_BLOCK),
+            RowDtype::Fp8Token => 4,
+            RowDtype::Mxfp8 | RowDtype::Mxfp4 => hidden.div_ceil(32),
+            RowDtype::Nvfp4 => hidden.div_ceil(16),
+            RowDtype::Bytes { scales, .. } => scales,
         }
     }
 
@@ -109,28 +143,84 @@ impl RowDtype {
                 true
             }
             // e2m1 has no NaN, and all ones without the top bit are e8m0's 1.
-            RowDtype::Mxfp8 | RowDtype::Nvfp4 | RowDtype::Mxfp4 => false,
+            RowDtype::Mxfp8 | RowDtype::Nvfp4 | RowDtype::Mxfp4 | RowDtype::Bytes { .. } => false,
         }
     }
 
-    /// What a row's elements have to be a multiple of: scales move as words of four bytes, and all of a row's are whole ones.
-    pub(in crate::families::moe) fn check_hidden(self, hidden: u32) -> Result<(), String> {
-        let multiple = match (self.moved_scales(), self.scaled(hidden)) {
-            (Dtype::U32, Some(scaled)) => 4 * scaled,
-            _ => 8,
-        };
-        match hidden.is_multiple_of(multiple) {
-            true => Ok(()),
-            false => Err(format!(
+    /// Which field of rows of `hidden` elements is not what it has to be, its value, and what that is: rows and their scales move as
+    /// whole words.
+    pub(in crate::families::moe) fn check(self, hidden: u32) -> Result<(), (&'static str, u32, String)> {
+        let words = |multiple| {
+            format!(
                 "a multiple of {multiple} for {self}: rows and their scales move as whole words of 4 bytes"
-            )),
+            )
+        };
+        match self {
+            RowDtype::Bytes { row, scales } => {
+                let (most_row, most_scales) = (RowDtype::MOST_ROW_BYTES, RowDtype::MOST_SCALE_BYTES);
+                if !row.is_multiple_of(WORD) || !(WORD..=most_row).contains(&row) {
+                    return Err((
+                        "row_bytes",
+                        row,
+                        format!("a multiple of {WORD} from {WORD} to {most_row}"),
+                    ));
+                }
+                if !scales.is_multiple_of(WORD) || scales > most_scales {
+                    return Err((
+                        "scale_bytes",
+                        scales,
+                        format!("a multiple of {WORD} from 0 to {most_scales}"),
+                    ));
+                }
+                Ok(())
+            }
+            RowDtype::Mxfp8 | RowDtype::Mxfp4 if !hidden.is_multiple_of(128) => {
+                Err(("hidden", hidden, words(128)))
+            }
+            RowDtype::Nvfp4 if !hidden.is_multiple_of(64) => Err(("hidden", hidden, words(64))),
+            _ if !hidden.is_multiple_of(8) => Err(("hidden", hidden, words(8))),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// As configurations of kernels name it: without sizes.
+impl Choice for RowDtype {
+    const ALL: &'static [RowDtype] = &[
+        RowDtype::Bf16,
+        RowDtype::Fp16,
+        RowDtype::Fp8,
+        RowDtype::Fp8Token,
+        RowDtype::Fp8Tensor,
+        RowDtype::Mxfp8,
+        RowDtype::Nvfp4,
+        RowDtype::Mxfp4,
+        RowDtype::Bytes { row: 0, scales: 0 },
+    ];
+
+    fn name(&self) -> &'static str {
+        match self {
+            RowDtype::Bf16 => "bf16",
+            RowDtype::Fp16 => "fp16",
+            RowDtype::Fp8 => "fp8",
+            RowDtype::Fp8Token => "fp8-token",
+            RowDtype::Fp8Tensor => "fp8-tensor",
+            RowDtype::Mxfp8 => "mxfp8",
+            RowDtype::Nvfp4 => "nvfp4",
+            RowDtype::Mxfp4 => "mxfp4",
+            RowDtype::Bytes { .. } => "bytes",
         }
     }
 }
 
 impl fmt::Display for RowDtype {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
+        f.write_str(self.name())?;
+        match self.sizes() {
+            (0, _) => Ok(()),
+            (row, 0) => write!(f, "-{row}"),
+            (row, scales) => write!(f, "-{row}-{scales}"),
+        }
     }
 }
 
@@ -138,9 +228,28 @@ impl FromStr for RowDtype {
     type Err = MoeError;
 
     fn from_str(s: &str) -> Result<RowDtype, MoeError> {
-        let names = || RowDtype::ALL.iter().map(Choice::name).collect::<Vec<_>>().join(", ");
-        RowDtype::from_name(s)
-            .ok_or_else(|| MoeError::invalid("dtype", s, format!("must be one of {}", names())))
+        if let Some(named) = RowDtype::NAMED.iter().find(|named| named.name() == s) {
+            return Ok(*named);
+        }
+        let sizes = s.strip_prefix("bytes-").map(|sizes| sizes.split_once('-').unwrap_or((sizes, "0")));
+        if let Some((Ok(row), Ok(scales))) = sizes.map(|(row, scales)| (row.parse(), scales.parse())) {
+            return Ok(RowDtype::Bytes { row, scales });
+        }
+        let names = RowDtype::NAMED.iter().map(Choice::name).collect::<Vec<_>>().join(", ");
+        let allowed = format!("must be one of {names}, or bytes-ROW-SCALES with the bytes of each");
+        Err(MoeError::invalid("dtype", s, allowed))
+    }
+}
+
+impl Serialize for RowDtype {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        to.collect_str(self)
+    }
+}
+
+impl<'de> Deserialize<'de> for RowDtype {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<RowDtype, D::Error> {
+        String::deserialize(from)?.parse().map_err(D::Error::custom)
     }
 }
 
@@ -179,8 +288,10 @@ impl MoeShape {
         if !self.hidden.is_multiple_of(8) {
             return Err(MoeError::invalid("hidden", self.hidden, "must be a multiple of 8"));
         }
-        let whole = self.dtype.check_hidden(self.hidden);
-        whole.map_err(|allowed| MoeError::invalid("hidden", self.hidden, format!("must be {allowed}")))?;
+        let whole = self.dtype.check(self.hidden);
+        whole.map_err(|(field, value, allowed)| {
+            MoeError::invalid(field, value, format!("must be {allowed}"))
+        })?;
         range("experts", self.experts, 1, 65535)?;
         range("topk", self.topk, 1, 32)?;
         if self.topk > self.experts {
@@ -250,12 +361,20 @@ mod tests {
 
     #[test]
     fn row_types_parse_by_name() {
-        for &dtype in RowDtype::ALL {
+        let bytes = [(96, 0), (4, 2048)].map(|(row, scales)| RowDtype::Bytes { row, scales });
+        assert_eq!(bytes.map(|dtype| dtype.to_string()), ["bytes-96", "bytes-4-2048"]);
+        for &dtype in RowDtype::NAMED.iter().chain(&bytes) {
             assert_eq!(dtype.to_string().parse::<RowDtype>().unwrap(), dtype);
+            assert_eq!(dtype.format().with_sizes(dtype.sizes().0, dtype.sizes().1), dtype);
+            assert!(<RowDtype as Choice>::ALL.contains(&dtype.format()));
+        }
+        for text in ["bytes", "bytes-", "bytes-4-", "bytes-4-4-4", "bytes--4", "bytes-x"] {
+            text.parse::<RowDtype>().unwrap_err();
         }
         assert_eq!(
             "int8".parse::<RowDtype>().unwrap_err().to_string(),
-            "dtype = int8: must be one of bf16, fp16, fp8, fp8-token, fp8-tensor, mxfp8, nvfp4, mxfp4"
+            "dtype = int8: must be one of bf16, fp16, fp8, fp8-token, fp8-tensor, mxfp8, nvfp4, mxfp4, or bytes-ROW-SCALES with the \
+             bytes of each"
         );
     }
 
@@ -275,6 +394,7 @@ mod tests {
             (RowDtype::Mxfp8, (7168, 224)),
             (RowDtype::Nvfp4, (3584, 448)),
             (RowDtype::Mxfp4, (3584, 224)),
+            (RowDtype::Bytes { row: 3616, scales: 12 }, (3616, 12)),
         ];
         for (dtype, of) in all {
             assert_eq!(bytes(dtype), of, "{dtype}");
@@ -291,5 +411,15 @@ mod tests {
             assert_eq!(message(hidden, dtype), wanted);
         }
         MoeShape { dtype: RowDtype::Fp8Token, ..SHAPE }.check().unwrap();
+        let bytes = |row, scales| message(2880, RowDtype::Bytes { row, scales });
+        for row in [0, 2, 30, 131076] {
+            assert_eq!(bytes(row, 0), format!("row_bytes = {row}: must be a multiple of 4 from 4 to 131072"));
+        }
+        for scales in [1, 6, 2052] {
+            assert_eq!(
+                bytes(32, scales),
+                format!("scale_bytes = {scales}: must be a multiple of 4 from 0 to 2048")
+            );
+        }
     }
 }

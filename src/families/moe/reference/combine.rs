@@ -1,12 +1,14 @@
 //! Combine: every token's expert outputs, weighted and summed in f32.
 
+use peerwarp_codegen::ir::Dtype;
+
 use super::Entry;
 use crate::families::moe::{MoeShape, Routing};
 use crate::harness::elements::{encode, round};
 
 /// The benchmark's stand-in expert, `x * (1 + rank)`, in the type that rows are combined in.
-pub fn stand_in_expert(shape: &MoeShape, rank: u32, row: &[f32]) -> Vec<f32> {
-    round(shape.dtype.combined(), row.iter().map(|x| x * (1.0 + rank as f32)).collect())
+pub fn stand_in_expert(combined: Dtype, rank: u32, row: &[f32]) -> Vec<f32> {
+    round(combined, row.iter().map(|x| x * (1.0 + rank as f32)).collect())
 }
 
 // Without an instruction of its own for it, `mul_add` is a call for each element.
@@ -18,9 +20,9 @@ fn add(sum: &mut [f32], weight: f32, row: &[f32]) {
 }
 
 /// The combined row of a token, by its rank and number, as bytes: the sum over k, in order, in f32, rounded at the end.
-/// `output` is what the expert of an entry makes of its row, on the rank that owns it.
+/// `output` is what the expert of an entry makes of its row, on the rank that owns it; rows are combined in `combined`.
 pub fn in_order<'o>(
-    shape: &MoeShape,
+    (shape, combined): (&MoeShape, Dtype),
     routing: &Routing,
     (source, token): (u32, u32),
     output: impl Fn(u32, Entry) -> &'o [f32],
@@ -29,7 +31,7 @@ pub fn in_order<'o>(
     for (owner, weight, entry) in entries_of(shape, routing, source, token) {
         add(&mut sum, weight, output(owner, entry));
     }
-    encode(shape.dtype.combined(), &sum)
+    encode(combined, &sum)
 }
 
 /// What the experts of one rank make of one token: the sum over those of its entries that are there, in the order of k, with
@@ -51,12 +53,11 @@ pub fn of_owner<'o>(
 /// As [`in_order`], but summed as the deduplicating kernels do it: each owner sums its own entries and rounds once,
 /// then the owners' pieces are added in the order of ranks.
 pub fn by_owner<'o>(
-    shape: &MoeShape,
+    (shape, combined): (&MoeShape, Dtype),
     routing: &Routing,
     at: (u32, u32),
     output: impl Fn(u32, Entry) -> &'o [f32],
 ) -> Vec<u8> {
-    let dtype = shape.dtype.combined();
     let mut entries = entries_of(shape, routing, at.0, at.1);
     // Those of one owner stay in the order of k. An owner without any would add zeros.
     entries.sort_by_key(|entry| entry.0);
@@ -64,10 +65,10 @@ pub fn by_owner<'o>(
     for of_owner in entries.chunk_by(|a, b| a.0 == b.0) {
         piece.fill(0.0);
         of_owner.iter().for_each(|&(owner, weight, entry)| add(&mut piece, weight, output(owner, entry)));
-        piece = round(dtype, piece);
+        piece = round(combined, piece);
         add(&mut sum, 1.0, &piece);
     }
-    encode(dtype, &sum)
+    encode(combined, &sum)
 }
 
 /// Owner, weight and place of each of a token's entries, without masked ones.
@@ -83,8 +84,6 @@ fn entries_of(shape: &MoeShape, routing: &Routing, source: u32, token: u32) -> V
 
 #[cfg(test)]
 mod tests {
-    use peerwarp_codegen::ir::Dtype;
-
     use super::*;
     use crate::families::moe::RowDtype;
     use crate::harness::elements::decode;
@@ -105,7 +104,8 @@ mod tests {
             assert_eq!(owner, u32::from(entry.k == 1));
             &rows[entry.k as usize][..]
         };
-        [in_order(&SHAPE, routing, (0, token), output), by_owner(&SHAPE, routing, (0, token), output)]
+        let shape = (&SHAPE, Dtype::Bf16);
+        [in_order(shape, routing, (0, token), output), by_owner(shape, routing, (0, token), output)]
             .map(|bytes| decode(Dtype::Bf16, &bytes))
     }
 
@@ -134,7 +134,7 @@ mod tests {
     #[test]
     fn the_stand_in_expert_depends_on_the_rank_and_rounds() {
         let x = [1.0, 1.0 + 1.0 / 128.0];
-        assert_eq!(stand_in_expert(&SHAPE, 0, &x), x);
-        assert_eq!(stand_in_expert(&SHAPE, 2, &x), [3.0, 3.03125]);
+        assert_eq!(stand_in_expert(Dtype::Bf16, 0, &x), x);
+        assert_eq!(stand_in_expert(Dtype::Bf16, 2, &x), [3.0, 3.03125]);
     }
 }

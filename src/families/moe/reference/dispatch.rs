@@ -43,8 +43,17 @@ impl Tokens {
             RowDtype::Mxfp8 => Blocks::Mxfp8.dequantise(row, scales),
             RowDtype::Nvfp4 => Blocks::Nvfp4.dequantise(row, scales),
             RowDtype::Mxfp4 => Blocks::Mxfp4.dequantise(row, scales),
+            RowDtype::Bytes { .. } => {
+                (0..shape.hidden as usize).map(|i| some_value(row, scales, i)).collect()
+            }
         }
     }
+}
+
+/// An element of rows whose bytes mean something to somebody else: one that depends on bytes of all the row.
+fn some_value(row: &[u8], scales: &[u8], i: usize) -> f32 {
+    let scale = if scales.is_empty() { 0 } else { scales[i % scales.len()] };
+    f32::from(row[i % row.len()].wrapping_add(scale)) / 128.0 - 1.0
 }
 
 /// One of a token's expert ids.

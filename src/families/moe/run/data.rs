@@ -8,7 +8,7 @@ use rand_chacha::ChaCha8Rng;
 use rayon::prelude::*;
 
 use crate::families::moe::SCALE_BLOCK;
-use crate::families::moe::kernels::{Begins, Hook, Layout};
+use crate::families::moe::kernels::{CombineDtype, Hook, Layout};
 use crate::families::moe::reference::{self, Entry, Grouped, Tokens};
 use crate::families::moe::{MoeProblem, MoeShape, Routing, RowDtype};
 use crate::harness::blocks::Blocks;
@@ -21,10 +21,14 @@ pub struct Semantics {
     pub hook: Hook,
     /// How rows stand between dispatch and combine.
     pub layout: Layout,
+    /// Rows by expert that there are places for, as dispatch has it.
+    pub max_rows: u32,
     /// Whether owners sum their rows of a token.
     pub dedup: bool,
     /// Whether rows arrive in their places.
     pub in_place: bool,
+    /// What rows are combined in.
+    pub combined: CombineDtype,
 }
 
 impl Semantics {
@@ -44,16 +48,22 @@ impl Semantics {
         self.layout.by_expert() || !self.y_is_rows()
     }
 
-    /// The routing with the weights that are applied.
-    fn applied(&self, shape: &MoeShape, routing: &Routing) -> Routing {
-        if let Begins::Strided(stride) = self.layout.begins(shape.ranks * shape.tokens) {
-            return without_overflow(routing, stride);
+    /// The routing with the weights that are applied, given what dispatch has to bring each rank.
+    fn applied(&self, shape: &MoeShape, routing: &Routing, grouped: &[Grouped]) -> Routing {
+        let mut routing = routing.clone();
+        if self.layout.room(shape, self.max_rows).drops {
+            for grouped in grouped {
+                let placed = grouped.rows.iter().zip(self.places(shape, &grouped.counts));
+                for (entry, _) in placed.filter(|(_, place)| place.is_none()) {
+                    let at = (entry.token * shape.topk + entry.k) as usize;
+                    routing.weights[entry.source as usize][at] = 0.0;
+                }
+            }
         }
         if self.weighs() {
-            return routing.clone();
+            return routing;
         }
         // One row comes from each owner, whichever of its entries it is of.
-        let mut routing = routing.clone();
         for (ids, weights) in routing.ids.iter().zip(&mut routing.weights) {
             let topk = shape.topk as usize;
             for (ids, weights) in ids.chunks(topk).zip(weights.chunks_mut(topk)) {
@@ -65,22 +75,6 @@ impl Semantics {
         }
         routing
     }
-}
-
-/// The routing with no weight for entries that have no place, where each expert has places for so many: in their order.
-fn without_overflow(routing: &Routing, stride: u32) -> Routing {
-    let mut routing = routing.clone();
-    let mut placed: BTreeMap<i32, u32> = BTreeMap::new();
-    for (ids, weights) in routing.ids.iter().zip(&mut routing.weights) {
-        for (id, weight) in ids.iter().zip(weights) {
-            let placed = placed.entry(*id).or_default();
-            *placed += 1;
-            if *placed > stride {
-                *weight = 0.0;
-            }
-        }
-    }
-    routing
 }
 
 /// One round of a problem: its inputs, and the reference's results.
@@ -136,21 +130,24 @@ impl Round {
         let n = routing.tokens_per_rank(shape.topk);
         let random = |rank| random_tokens(&shape, n[rank as usize], stream(problem.seed, round, rank));
         let tokens: Vec<Tokens> = ranks.clone().map(random).collect();
-        let applied = semantics.applied(&shape, &routing);
+        let grouped: Vec<Grouped> =
+            ranks.clone().map(|rank| reference::dispatch(&shape, &routing, rank)).collect();
+        let combined = semantics.combined.dtype();
+        let applied = semantics.applied(&shape, &routing, &grouped);
         let sums = |rank: u32| {
             let (mut out, mut in_order) = (vec![], vec![]);
             for token in 0..n[rank as usize] {
-                let outputs = experts_outputs(&shape, &routing, &tokens[rank as usize], (rank, token));
+                let outputs =
+                    experts_outputs((&shape, combined), &routing, &tokens[rank as usize], (rank, token));
                 let output = |owner: u32, _| &outputs[&owner][..];
-                in_order.extend(reference::in_order(&shape, &applied, (rank, token), output));
+                in_order.extend(reference::in_order((&shape, combined), &applied, (rank, token), output));
                 if semantics.dedup {
-                    out.extend(reference::by_owner(&shape, &applied, (rank, token), output));
+                    out.extend(reference::by_owner((&shape, combined), &applied, (rank, token), output));
                 }
             }
             if semantics.dedup { (out, in_order) } else { (in_order.clone(), in_order) }
         };
-        let (out, in_order) = ranks.clone().map(sums).unzip();
-        let grouped = ranks.map(|rank| reference::dispatch(&shape, &routing, rank)).collect();
+        let (out, in_order) = ranks.map(sums).unzip();
         Round { number: round, shape, semantics, routing, tokens, grouped, out, in_order }
     }
 
@@ -192,13 +189,13 @@ impl Round {
 
     /// The bytes of the expert's output for a row of a rank.
     pub fn expert_row(&self, rank: u32, entry: Entry) -> Vec<u8> {
-        elements::encode(self.shape.dtype.combined(), &self.expert_output(rank, entry))
+        elements::encode(self.semantics.combined.dtype(), &self.expert_output(rank, entry))
     }
 
     /// What the expert makes of a row of a rank.
     pub(super) fn expert_output(&self, rank: u32, entry: Entry) -> Vec<f32> {
         let row = self.tokens[entry.source as usize].values(&self.shape, entry.token);
-        reference::stand_in_expert(&self.shape, rank, &row)
+        reference::stand_in_expert(self.semantics.combined.dtype(), rank, &row)
     }
 
     /// The bytes of a row's scales after dispatch.
@@ -225,7 +222,7 @@ pub(super) fn nobody(shape: &MoeShape, round: u32) -> i32 {
 /// What the experts make of a token, by rank and number, on each of the ranks that own any of them: the same for all its entries
 /// there.
 fn experts_outputs(
-    shape: &MoeShape,
+    (shape, combined): (&MoeShape, Dtype),
     routing: &Routing,
     tokens: &Tokens,
     (rank, token): (u32, u32),
@@ -233,7 +230,7 @@ fn experts_outputs(
     let (row, topk) = (tokens.values(shape, token), shape.topk as usize);
     let ids = &routing.ids[rank as usize][token as usize * topk..][..topk];
     let owners: BTreeSet<u32> = ids.iter().filter_map(|&id| shape.map().owner(id)).collect();
-    owners.into_iter().map(|owner| (owner, reference::stand_in_expert(shape, owner, &row))).collect()
+    owners.into_iter().map(|owner| (owner, reference::stand_in_expert(combined, owner, &row))).collect()
 }
 
 pub(super) fn stream(seed: u64, round: u32, rank: u32) -> ChaCha8Rng {
@@ -268,5 +265,13 @@ fn sent_row(dtype: RowDtype, row: &[f32]) -> (Vec<u8>, Vec<u8>) {
         RowDtype::Mxfp8 => Blocks::Mxfp8.quantise(row),
         RowDtype::Nvfp4 => Blocks::Nvfp4.quantise(row),
         RowDtype::Mxfp4 => Blocks::Mxfp4.quantise(row),
+        RowDtype::Bytes { row: bytes, scales } => {
+            // Every other packet of them ends in all ones, which no packet may carry.
+            let byte = |i: u32| match i / 4 % 8 {
+                7 => u8::MAX,
+                _ => (row[i as usize % row.len()].to_bits() >> 9) as u8,
+            };
+            ((0..bytes).map(byte).collect(), (bytes..bytes + scales).map(byte).collect())
+        }
     }
 }

@@ -2,7 +2,8 @@
 
 use bytemuck::cast_slice;
 
-use super::data::Round;
+use super::data::{Round, Semantics};
+use crate::families::moe::MoeShape;
 use crate::families::moe::kernels::{Begins, Hook};
 use crate::families::moe::reference::{self, Entry};
 use crate::harness::elements;
@@ -43,6 +44,36 @@ impl Expected {
     }
 }
 
+impl Semantics {
+    /// Where the rows of each of a rank's experts begin, which has so many of each, and after the last one where they end, of as many
+    /// experts as any rank has: whether or not there are so many places.
+    fn first_rows(&self, shape: &MoeShape, counts: &[u32]) -> Vec<u32> {
+        let most = shape.map().at_most();
+        match self.layout.room(shape, self.max_rows).begins {
+            Begins::Strided(stride) => (0..=most).map(|expert| expert * stride).collect(),
+            Begins::Aligned(align) => {
+                let end = |sum: &mut u32, expert: usize| {
+                    *sum += counts.get(expert).map_or(0, |n| n.next_multiple_of(align));
+                    Some(*sum)
+                };
+                [0].into_iter().chain((0..most as usize).scan(0, end)).collect()
+            }
+        }
+    }
+
+    /// By expert, the places of the rows of a rank that has so many of each, in their order; none for those that have none.
+    pub(super) fn places(&self, shape: &MoeShape, counts: &[u32]) -> Vec<Option<u32>> {
+        let room = self.layout.room(shape, self.max_rows);
+        let has_place = |i: u32, row: u32| match room.begins {
+            Begins::Strided(stride) => i < stride,
+            Begins::Aligned(_) => !room.drops || u64::from(row) < room.places,
+        };
+        let of_expert =
+            |(first, n): (u32, &u32)| (0..*n).map(move |i| has_place(i, first + i).then_some(first + i));
+        self.first_rows(shape, counts).into_iter().zip(counts).flat_map(of_expert).collect()
+    }
+}
+
 impl Round {
     /// All that dispatch has to leave on a rank, made one by one: rows are many.
     pub fn dispatched(&self, rank: u32) -> impl Iterator<Item = Expected> {
@@ -67,32 +98,9 @@ impl Round {
         all
     }
 
-    /// Where the rows of each of a rank's experts begin, and after the last one where they end, of as many as any rank has.
-    fn first_rows(&self, rank: u32) -> Vec<u32> {
-        let (shape, most) = (&self.shape, self.shape.map().at_most());
-        let mut rows = self.grouped[rank as usize].counts.clone();
-        rows.resize(most as usize, 0);
-        match self.semantics.layout.begins(shape.ranks * shape.tokens) {
-            Begins::Strided(stride) => (0..=most).map(|expert| expert * stride).collect(),
-            Begins::Aligned(align) => {
-                let end = |sum: &mut u32, n: u32| {
-                    *sum += n.next_multiple_of(align);
-                    Some(*sum)
-                };
-                [0].into_iter().chain(rows.into_iter().scan(0, end)).collect()
-            }
-        }
-    }
-
     /// By expert, the places of a rank's rows in their order; none for those that have none.
     fn by_expert(&self, rank: u32) -> Vec<Option<u32>> {
-        let (shape, counts) = (&self.shape, &self.grouped[rank as usize].counts);
-        let room = match self.semantics.layout.begins(shape.ranks * shape.tokens) {
-            Begins::Strided(stride) => stride,
-            Begins::Aligned(_) => u32::MAX,
-        };
-        let of_expert = |(first, n): (u32, &u32)| (0..*n).map(move |i| (i < room).then_some(first + i));
-        self.first_rows(rank).into_iter().zip(counts).flat_map(of_expert).collect()
+        self.semantics.places(&self.shape, &self.grouped[rank as usize].counts)
     }
 
     /// What the experts of a rank make of what came, with the first byte of each part; nothing where dispatch's rows are
@@ -120,27 +128,36 @@ impl Round {
         let output = self.expert_output(rank, entry);
         let at = (entry.source, entry.token);
         let sum = reference::of_owner(&self.shape, &self.routing, rank, at, |_, _| &output);
-        elements::encode(self.shape.dtype.combined(), &sum)
+        elements::encode(self.semantics.combined.dtype(), &sum)
     }
 
     fn counts(&self, rank: u32) -> Vec<Expected> {
-        let mut rows = self.grouped[rank as usize].counts.clone();
-        rows.resize(self.shape.map().at_most() as usize, 0);
-        let start = self.first_rows(rank);
-        let mut overflow = None;
-        if let Begins::Strided(stride) = self.semantics.layout.begins(self.shape.ranks * self.shape.tokens) {
-            overflow = Some(rows.iter().map(|n| n.saturating_sub(stride)).sum::<u32>());
-            rows.iter_mut().for_each(|n| *n = stride.min(*n));
+        let counts = &self.grouped[rank as usize].counts;
+        let mut start = self.semantics.first_rows(&self.shape, counts);
+        let (mut rows, mut placed) = (vec![0; self.shape.map().at_most() as usize], vec![]);
+        let room = self.semantics.layout.room(&self.shape, self.semantics.max_rows);
+        let mut places = self.semantics.places(&self.shape, counts).into_iter();
+        for (rows, &n) in rows.iter_mut().zip(counts) {
+            placed.extend(places.by_ref().take(n as usize));
+            *rows = placed.drain(..).flatten().count() as u32;
         }
+        let overflow = counts.iter().sum::<u32>() - rows.iter().sum::<u32>();
+        let needed = match room.begins {
+            Begins::Strided(_) => counts.iter().copied().max().unwrap_or(0),
+            Begins::Aligned(_) => start.last().copied().unwrap_or(0),
+        };
+        start.iter_mut().for_each(|first| *first = u64::from(*first).min(room.places) as u32);
         let n = self.routing.tokens_per_rank(self.shape.topk);
         let mut all = vec![
             Expected::new("expert_rows", 0, "rows of each expert", cast_slice(&rows)),
             Expected::new("expert_start", 0, "first row of each expert", cast_slice(&start)),
             Expected::new("n_from", 0, "tokens of each source", cast_slice(&n)),
         ];
-        let overflow =
-            overflow.map(|rows| Expected::new("overflow", 0, "rows without a place", cast_slice(&[rows])));
-        all.extend(overflow);
+        if room.drops {
+            all.push(Expected::new("overflow", 0, "rows without a place", cast_slice(&[overflow])));
+            let what = "the most rows with which all have a place";
+            all.push(Expected::new("needed", 0, what, cast_slice(&[needed])));
+        }
         all
     }
 
@@ -205,7 +222,7 @@ impl Round {
         match self.semantics.hook {
             Hook::None => (self.shape.row_bytes() as usize, self.shape.scale_bytes() as usize),
             Hook::Expert | Hook::Custom => {
-                ((self.shape.hidden * self.shape.dtype.combined().bytes()) as usize, 0)
+                ((self.shape.hidden * self.semantics.combined.dtype().bytes()) as usize, 0)
             }
         }
     }

@@ -15,7 +15,14 @@ impl RoundTrip {
 
     /// How its rounds are computed.
     pub fn semantics(&self) -> Semantics {
-        Semantics { hook: self.hook, layout: Layout::ExpertMajor, dedup: true, in_place: false }
+        Semantics {
+            hook: self.hook,
+            layout: Layout::ExpertMajor,
+            max_rows: 0,
+            dedup: true,
+            in_place: false,
+            combined: self.dtype.into(),
+        }
     }
 
     /// The same with as few blocks and warps as show all of the protocol.
@@ -29,8 +36,8 @@ impl RoundTrip {
 }
 
 fn key(shape: &MoeShape, hook: Hook) -> RoundTripKey {
-    let MoeShape { hidden, experts, topk, tokens, ranks, dtype } = *shape;
-    RoundTripKey { hidden, experts, topk, tokens, ranks, dtype, hook }
+    let MoeShape { hidden, experts, topk, tokens, ranks, .. } = *shape;
+    RoundTripKey { hidden, experts, topk, tokens, ranks, dtype: shape.dtype.format(), hook }
 }
 
 /// Whether a variant is legal and for this shape.

@@ -157,7 +157,7 @@ impl Problem for MoeRounds {
 
     fn expected(&self, rank: u32, round: u32) -> Vec<Expected> {
         let out = self.reference()[round as usize].out[rank as usize].clone();
-        vec![Expected::exactly("out", self.shape().dtype.combined(), out)]
+        vec![Expected::exactly("out", self.semantics.combined.dtype(), out)]
     }
 
     fn compare(&self, rank: u32, round: u32, _expected: &Expected, found: &[u8], verdict: &mut Verdict) {
@@ -198,7 +198,7 @@ impl Problem for MoeRounds {
             all.push(Contents::repeated("x_scale", cast_slice(&[1.0f32; 1024]).to_vec()));
         }
         if self.host_writes() {
-            all.push(Contents::repeated("y", rows(shape.dtype.combined())));
+            all.push(Contents::repeated("y", rows(self.semantics.combined.dtype())));
         }
         all
     }
@@ -272,7 +272,7 @@ impl Round {
     /// with the sum over k in order, relative to the largest element of the row.
     fn compare(&self, number: u32, rank: u32, found: &[u8], verdict: &mut Verdict) {
         let (want, in_order) = (&self.out[rank as usize], &self.in_order[rank as usize]);
-        let (dtype, hidden) = (self.shape.dtype.combined(), self.shape.hidden as usize);
+        let (dtype, hidden) = (self.semantics.combined.dtype(), self.shape.hidden as usize);
         let decoded = decode(dtype, found);
         verdict.compared += decoded.len() as u64;
         // All of them at once is faster than one by one.

@@ -30,10 +30,10 @@ impl MoeTuning {
     pub fn defaults_with(shape: &MoeShape, hook: Hook, layout: Layout) -> Result<MoeTuning, MoeError> {
         shape.check()?;
         let MoeShape { hidden, experts, topk, tokens, ranks, dtype } = *shape;
-        let phase = Phase::Both;
-        let dispatch = DispatchKey { hidden, experts, topk, tokens, ranks, dtype, hook, layout, phase };
+        let (max_rows, phase) = (0, Phase::Both);
+        let dispatch = DispatchKey::of(shape, hook, layout, max_rows);
         let dtype = CombineDtype::from(dtype);
-        let combine = CombineKey { hidden, experts, topk, tokens, ranks, dtype, layout, phase };
+        let combine = CombineKey { hidden, experts, topk, tokens, ranks, dtype, layout, max_rows, phase };
         let dispatch = Dispatch::with_defaults(&dispatch)?;
         // Rows come back as they went out, and not all can go as packets.
         let combine = Combine::with_defaults(&combine)?.back_from(dispatch.protocol);
@@ -72,6 +72,22 @@ impl MoeTuning {
         self
     }
 
+    /// The same with places for so many rows by expert: of all of a rank's experts, or of each at a fixed stride. 0 lets there be as
+    /// many as there can be rows.
+    #[must_use]
+    pub fn with_max_rows(mut self, max_rows: u32) -> MoeTuning {
+        self.dispatch.max_rows = max_rows;
+        self.combine.max_rows = max_rows;
+        self
+    }
+
+    /// The same with rows that are combined in another type: those of less than 16 bits an element, without a hook, in bf16 or fp16.
+    #[must_use]
+    pub fn with_combined(mut self, combined: CombineDtype) -> MoeTuning {
+        self.combine.dtype = combined;
+        self
+    }
+
     /// The same with one launch an operation, or one for sending and one for receiving.
     #[must_use]
     pub fn with_split(mut self, split: bool) -> MoeTuning {
@@ -98,8 +114,9 @@ impl MoeTuning {
 
     /// What the results depend on.
     pub fn semantics(&self) -> Semantics {
-        let Dispatch { hook, layout, dedup, .. } = self.dispatch;
-        Semantics { hook, layout, dedup, in_place: self.dispatch.in_place() }
+        let Dispatch { hook, layout, max_rows, dedup, .. } = self.dispatch;
+        let (in_place, combined) = (self.dispatch.in_place(), self.combine.dtype);
+        Semantics { hook, layout, max_rows, dedup, in_place, combined }
     }
 
     /// The launches of a dispatch, in order.
@@ -118,16 +135,26 @@ impl MoeTuning {
 
     /// Whether all kernels are legal, are for this shape and fit each other.
     pub fn check(&self, shape: &MoeShape) -> Result<(), MoeError> {
-        let mut fitting = MoeTuning::defaults(shape)?.with_layout(self.dispatch.layout);
+        let Dispatch { layout, max_rows, .. } = self.dispatch;
+        let mut fitting = MoeTuning::defaults(shape)?.with_layout(layout).with_max_rows(max_rows);
         fitting.dispatch.hook = self.dispatch.hook;
         if self.dispatch.key() != fitting.dispatch.key() {
             let name = self.dispatch.variant_name();
             return Err(MoeError::invalid("dispatch", name, format!("must be for {shape}, in one phase")));
         }
+        let (combined, own) = (self.combine.dtype, fitting.combine.dtype);
+        let goes_out = shape.dtype.dispatched() == Some(own.dtype());
+        if combined != own && (goes_out || self.dispatch.hook != Hook::None) {
+            let how = if goes_out { "go out" } else { "come out of the hook" };
+            let allowed = format!("must be {}, as rows of {} {how}", own.name(), shape.dtype);
+            return Err(MoeError::invalid("combined", combined.name(), allowed));
+        }
+        fitting.combine.dtype = self.combine.dtype;
         if self.combine.key() != fitting.combine.key() || self.combine.dedup != self.dispatch.dedup {
             let name = self.combine.variant_name();
-            let allowed =
-                format!("must be for {shape}, in one phase, with layout and dedup as dispatch has them");
+            let allowed = format!(
+                "must be for {shape}, in one phase, with layout, max_rows and dedup as dispatch has them"
+            );
             return Err(MoeError::invalid("combine", name, allowed));
         }
         if self.combine.protocol.arrival() != self.dispatch.protocol.arrival() {
