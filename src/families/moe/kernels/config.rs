@@ -447,7 +447,10 @@ impl Dispatch {
     /// With fewer blocks that send and that receive, so that a launch has at most so many, or as few as it can have.
     #[must_use]
     pub fn within(mut self, most: u32) -> Dispatch {
-        if self.blocks() > most && self.in_place() && self.protocol == Protocol::Flags {
+        if self.blocks() <= most {
+            return self;
+        }
+        if self.in_place() && self.protocol == Protocol::Flags {
             // Receivers move nothing. A warp that has a row of its own waits for no other one's stores before it goes on: 24 SMs have 95 %
             // of all SMs' speed so, and 86 % with four warps a row (`bench/results/2026-11-25-few-rows-and-few-sms-on-two-h100.md`).
             (self.group_warps, self.vectors) = (1, 4);
