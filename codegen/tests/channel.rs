@@ -352,7 +352,7 @@ fn mistakes_end_the_trace() {
         Slip { shape: shape(Transport::Packets).read_many(), ..flags() },
         Slip { shape: shape(Transport::Packets).batches(3), ..flags() },
         Slip { shape: shape(Transport::Ll), dtype: Dtype::Fp8, ..flags() },
-        Slip { shape: shape(Transport::Ll), dtype: Dtype::Bf16, len: 63, ..flags() },
+        Slip { shape: shape(Transport::Ll), dtype: Dtype::Bf16, len: 63 },
         Slip { shape: shape(Transport::Flags).banks(4), ..flags() },
         Slip { shape: ChannelShape::new(Transport::Flags, 5, Slots::Shared(1)), ..flags() },
         Slip { shape: ChannelShape::new(Transport::Flags, RANKS, Slots::BySender(1 << 31)), ..flags() },

@@ -9,8 +9,9 @@ pub fn peerwarp(args: &str) -> (i32, String) {
 }
 
 /// Families, and what their sizes are called.
-const FAMILIES: [(&str, &str); 6] = [
+const FAMILIES: [(&str, &str); 7] = [
     ("all_reduce", "elements"),
+    ("registered_all_reduce", "elements"),
     ("reduce_scatter", "elements"),
     ("all_gather", "elements"),
     ("all_to_all", "elements"),

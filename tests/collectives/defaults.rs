@@ -1,7 +1,8 @@
 //! What collectives do unless somebody says otherwise, and what they refuse.
 
 use peerwarp::families::collectives::{
-    Algorithm, AllGather, AllReduce, AllToAll, Broadcast, RaggedAllToAll, ReduceScatter,
+    Algorithm, AllGather, AllReduce, AllToAll, Broadcast, RaggedAllToAll, ReduceScatter, RegisteredAllReduce,
+    Shots,
 };
 use peerwarp::prelude::*;
 
@@ -36,6 +37,18 @@ fn more_ranks_take_two_shots_where_bytes_outweigh_a_hop() {
 }
 
 #[test]
+fn registered_buffers_take_two_shots_where_a_third_hop_pays_or_blocks_would_wait_for_each_tile() {
+    let shots = |bytes: u32, ranks: u32| {
+        config::<RegisteredAllReduce>(&format!("elements={} ranks={ranks} dtype=bf16", bytes / 2)).shots
+    };
+    assert_eq!(
+        [2 << 10, 2 << 20, 64 << 20].map(|bytes| shots(bytes, 2)),
+        [Shots::One, Shots::One, Shots::Two]
+    );
+    assert_eq!([64 << 10, 128 << 10].map(|bytes| shots(bytes, 8)), [Shots::One, Shots::Two]);
+}
+
+#[test]
 fn defaults_are_legal_for_all_worlds_and_lengths() {
     for ranks in [2, 3, 8, 64] {
         for elements in [1, 7, 4096, 10007, 1 << 20, (1 << 22) + 1] {
@@ -44,6 +57,7 @@ fn defaults_are_legal_for_all_worlds_and_lengths() {
                 let all = [
                     config::<AllReduce>(&key).trace(32),
                     config::<AllReduce>(&format!("{key} in_place=true op=max")).trace(64),
+                    config::<RegisteredAllReduce>(&key).trace(32),
                     config::<ReduceScatter>(&key).trace(64),
                     config::<AllGather>(&key).trace(32),
                     config::<AllToAll>(&key).trace(32),

@@ -1,7 +1,7 @@
 //! Mutation runs over the kernels: bugs of one change that nothing finds are none.
 
 use peerwarp::families::collectives::{
-    AllGather, AllReduce, AllToAll, Broadcast, RaggedAllToAll, ReduceScatter,
+    AllGather, AllReduce, AllToAll, Broadcast, RaggedAllToAll, ReduceScatter, RegisteredAllReduce,
 };
 use peerwarp::harness::check::Exploration;
 use peerwarp::harness::mutation::{MutationRun, plant_each};
@@ -11,7 +11,7 @@ use peerwarp::harness::workload::{Inputs, Workload};
 use crate::support::config;
 
 /// Changes that change nothing: family, operation and change.
-const EQUIVALENT: [(&str, &str, &str); 4] = [
+const EQUIVALENT: [(&str, &str, &str); 6] = [
     // The mask says which of the flags are waited for: none beyond the last rank's.
     ("all_reduce", "wait_all of tiles_arrived", "count + 1"),
     ("reduce_scatter", "wait_all of tiles_arrived", "count + 1"),
@@ -19,6 +19,10 @@ const EQUIVALENT: [(&str, &str, &str); 4] = [
     ("ragged_all_to_all", "for", "end + 1"),
     // A rank that reads all others' vectors and then its own writes what is there.
     ("all_gather", "for", "end + 1"),
+    // What it publishes was stored before the launch, and nothing of the launch comes before it.
+    ("registered_all_reduce", "signal of data_ready", "before its puts"),
+    // Of a tile that is not the last it waits for a reader of the next one, too, who waits for nobody to read it.
+    ("registered_all_reduce", "wait_all of tile_read", "count + 1"),
 ];
 
 /// Whether it makes a rank wait longer for credits: until others have begun this launch, where the one before would do.
@@ -60,4 +64,6 @@ fn every_bug_of_one_change_is_found() {
     planted::<AllReduce>("elements=1792 algorithm=pull-two-shot protocol=flags senders=0 blocks=2");
     planted::<AllReduce>("elements=1792 algorithm=multimem protocol=flags senders=0 blocks=2");
     planted::<AllGather>("elements=600 algorithm=pull protocol=flags blocks=2");
+    planted::<RegisteredAllReduce>("elements=600 shots=one blocks=2");
+    planted::<RegisteredAllReduce>("elements=1792 shots=two blocks=2");
 }

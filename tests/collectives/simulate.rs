@@ -1,10 +1,14 @@
 //! Every algorithm in every protocol, for worlds and lengths that do not divide, several rounds back to back.
 
-use peerwarp::codegen::sim::Strategy;
+use peerwarp::codegen::ir::mutate::{Mutation, Site, mutate};
+use peerwarp::codegen::sim::{Options, Strategy};
 use peerwarp::families::collectives::{
-    AllGather, AllReduce, AllToAll, Broadcast, RaggedAllToAll, ReduceScatter,
+    AllGather, AllReduce, AllToAll, Broadcast, RaggedAllToAll, ReduceScatter, RegisteredAllReduce,
 };
-use peerwarp::harness::workload::Workload;
+use peerwarp::harness::session::SimSession;
+use peerwarp::harness::suite;
+use peerwarp::harness::workload::{Inputs, Workload};
+use peerwarp::prelude::Family;
 use proptest::prelude::*;
 
 use crate::support::{ROUNDS, config, explore, run};
@@ -47,6 +51,52 @@ fn all_reduce_by_windows() {
         explore::<AllReduce>(&format!("{key} algorithm=pull-two-shot blocks=1"), 2);
         explore::<AllReduce>(&format!("{key} algorithm=multimem blocks=2"), 2);
         explore::<AllReduce>(&format!("{key} algorithm=multimem blocks=1 in_place=true"), 1);
+    }
+}
+
+/// Where the caller has its vector, and in place.
+#[test]
+fn all_reduce_of_registered_buffers() {
+    for (i, (ranks, elements)) in SHAPES.iter().enumerate() {
+        let key = format!("elements={elements} ranks={ranks} dtype={} warps=1 chunk=256", DTYPES[i % 3]);
+        for rest in [
+            "shots=one blocks=16",
+            "shots=one blocks=1 op=max",
+            "shots=two blocks=2",
+            "shots=two blocks=1 op=min",
+        ] {
+            explore::<RegisteredAllReduce>(&format!("{key} {rest}"), 2);
+        }
+    }
+}
+
+/// The kinds of what is found where a wait is left out, over some schedules.
+fn without_wait(shots: &str, flag: &str) -> Vec<&'static str> {
+    let config = config::<RegisteredAllReduce>(&format!(
+        "elements=1792 ranks=3 dtype=f32 shots={shots} warps=1 chunk=256 blocks=2"
+    ));
+    let inputs = Inputs { seed: 0, rounds: ROUNDS, ..Inputs::default() };
+    let problem = suite::of::<RegisteredAllReduce>().problem(&[config.into_variant()], &inputs).unwrap();
+    let left_out = Mutation::Drop(Site::wait("exchange", flag));
+    let session =
+        SimSession::planted(problem.into(), &mut |kernel| *kernel = mutate(kernel, &left_out).unwrap());
+    let session = session.unwrap();
+    let found = |seed| session.run(&Options { seed, ..Options::default() }).err();
+    let mut kinds: Vec<_> =
+        (0..12).filter_map(found).flat_map(|found| found.list).map(|finding| finding.kind.name()).collect();
+    kinds.sort_unstable();
+    kinds.dedup();
+    kinds
+}
+
+/// A vector is read before its signal, overwritten where a peer still reads it, and so by the caller behind the launch.
+#[test]
+fn waits_for_registered_buffers_are_needed() {
+    for (shots, flag) in
+        [("one", "data_ready"), ("one", "tile_read"), ("two", "sums_ready"), ("two", "sums_read")]
+    {
+        let kinds = without_wait(shots, flag);
+        assert!(kinds.contains(&"data-race"), "{flag}: {kinds:?}");
     }
 }
 
@@ -139,6 +189,8 @@ fn links_carry_what_work_says() {
             "elements=4096 ranks=4 dtype=f32 algorithm=pull-two-shot protocol=flags chunk=1024 blocks=1",
         )
     });
+    one(&|| wire::<RegisteredAllReduce>("elements=2048 ranks=4 dtype=f32 shots=one"));
+    one(&|| wire::<RegisteredAllReduce>("elements=4096 ranks=4 dtype=f32 shots=two chunk=1024 blocks=1"));
     one(&|| wire::<AllGather>("elements=1024 ranks=4 dtype=bf16 algorithm=pull protocol=flags"));
     one(&|| wire::<ReduceScatter>("elements=4096 ranks=4 dtype=f32"));
     one(&|| wire::<AllGather>("elements=1024 ranks=4 dtype=bf16"));

@@ -3,7 +3,7 @@
 use peerwarp::build::emit;
 use peerwarp::codegen::family::Target;
 use peerwarp::families::collectives::{
-    AllGather, AllReduce, AllToAll, Broadcast, RaggedAllToAll, ReduceScatter,
+    AllGather, AllReduce, AllToAll, Broadcast, RaggedAllToAll, ReduceScatter, RegisteredAllReduce,
 };
 use peerwarp::prelude::*;
 
@@ -44,6 +44,11 @@ fn cuda_and_hip() {
         "all_reduce_multimem",
         &format!("{key} algorithm=multimem protocol=flags chunk=256 warps=1 blocks=2"),
         &["cuda:sm_90a"],
+    );
+    emitted::<RegisteredAllReduce>("registered_one_shot", &format!("{key} shots=one"));
+    emitted::<RegisteredAllReduce>(
+        "registered_two_shots",
+        &format!("{key} shots=two chunk=256 warps=1 blocks=2"),
     );
     emitted::<AllGather>("all_gather_pull", &format!("{key} algorithm=pull protocol=flags"));
     emitted::<AllReduce>("all_reduce_norm", "elements=512 ranks=3 dtype=bf16 hook=rms-norm hidden=256");

@@ -1,7 +1,7 @@
 //! Collectives: every algorithm, protocol and type.
 
 use peerwarp::families::collectives::{
-    AllGather, AllReduce, AllToAll, Broadcast, RaggedAllToAll, ReduceScatter,
+    AllGather, AllReduce, AllToAll, Broadcast, RaggedAllToAll, ReduceScatter, RegisteredAllReduce,
 };
 use peerwarp::harness::workload::Workload;
 
@@ -33,6 +33,15 @@ fn all_reduces_are_right_to_the_bit() {
         let algorithms = ("algorithm", &["one-shot", "two-shot", "pull", "pull-two-shot"][..]);
         every::<AllReduce>(cases, "elements", &DTYPES, &[algorithms, PROTOCOLS]);
         every::<AllReduce>(cases, "elements", &["bf16"], &[("op", &["max", "min"]), IN_PLACE]);
+    });
+}
+
+#[test]
+fn all_reduces_of_registered_buffers_are_right_to_the_bit() {
+    cases("registered_all_reduce", 24, |cases| {
+        let shots = ("shots", &["one", "two"][..]);
+        every::<RegisteredAllReduce>(cases, "elements", &DTYPES, &[shots]);
+        every::<RegisteredAllReduce>(cases, "elements", &["bf16"], &[("op", &["max"]), shots]);
     });
 }
 

@@ -1,7 +1,7 @@
 //! Collectives as emitted text.
 
 use peerwarp::families::collectives::{
-    AllGather, AllReduce, AllToAll, Broadcast, RaggedAllToAll, ReduceScatter,
+    AllGather, AllReduce, AllToAll, Broadcast, RaggedAllToAll, ReduceScatter, RegisteredAllReduce,
 };
 
 use crate::build::Language;
@@ -24,6 +24,14 @@ fn by_windows() {
     run::<AllReduce>(&format!("{key} dtype=bf16 algorithm=pull"));
     run::<AllReduce>(&format!("{key} dtype=f32 algorithm=pull-two-shot in_place=true"));
     run::<AllGather>(&format!("{key} dtype=fp16 algorithm=pull"));
+}
+
+#[test]
+fn of_registered_buffers() {
+    let key = "elements=1031 ranks=3 warps=2 chunk=256 blocks=2";
+    run::<RegisteredAllReduce>(&format!("{key} dtype=bf16 shots=one"));
+    run::<RegisteredAllReduce>(&format!("{key} dtype=f32 shots=two"));
+    run::<RegisteredAllReduce>(&format!("{key} dtype=fp16 shots=two op=max"));
 }
 
 /// Instructions that AMD's GPUs do not have.

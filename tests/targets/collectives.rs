@@ -3,7 +3,7 @@
 use peerwarp::build::toolchain::Tool;
 use peerwarp::codegen::print::Source;
 use peerwarp::families::collectives::{
-    AllGather, AllReduce, AllToAll, Broadcast, RaggedAllToAll, ReduceScatter,
+    AllGather, AllReduce, AllToAll, Broadcast, RaggedAllToAll, ReduceScatter, RegisteredAllReduce,
 };
 use rayon::prelude::*;
 
@@ -48,6 +48,8 @@ fn sources(target: &str) -> Vec<Source> {
         source::<AllReduce>(&with(&norm), target),
         source::<AllReduce>(&with(&one_shot.concat()), target),
         source::<AllReduce>(&with(&pull), target),
+        source::<RegisteredAllReduce>(&with(&small), target),
+        source::<RegisteredAllReduce>(&with(&large), target),
         tiles_of("2"),
         tiles_of("3"),
         source::<ReduceScatter>(&with(&small), target),

@@ -44,9 +44,13 @@ proptest! {
         (send_blocks, recv_blocks) in prop::sample::select(vec![(1u32, 4u32), (4, 1), (2, 8)]),
         seed: u64,
     ) {
-        // Packets are whole, and LL elements of four bytes.
-        let dtype = if protocol == Transport::Ll { Dtype::F32 } else { dtype };
-        let elements = if protocol == Transport::Packets { elements.next_multiple_of(8) } else { elements };
+        // Packets and LL words are whole.
+        let together = match protocol {
+            Transport::Packets => 8,
+            Transport::Ll => dtype.per_ll_word().unwrap(),
+            Transport::Flags | Transport::Bulk => 1,
+        };
+        let elements = elements.next_multiple_of(together);
         let config =
             AddAllGather { elements, ranks, dtype, warps: 2, protocol, chunk, send_blocks, recv_blocks };
         for strategy in [Strategy::Random, Strategy::Adversarial] {

@@ -3,7 +3,7 @@
 use peerwarp_codegen::dsl::prelude::*;
 
 use super::all_reduce_config::{Algorithm, AllReduce};
-use super::cut::{Part, Piece};
+use super::cut::{self, Part, Piece};
 use super::exchange::{self, Tiles, send_to_all};
 use super::multimem::MultimemArgs;
 use super::norm::{NormArgs, NormLaunch};
@@ -137,10 +137,9 @@ fn reduce_all(c: &AllReduce, a: &AllReduceArgs, b: Group, tiles: &Tiles<'_>, x: 
     });
 }
 
-/// Who owns a tile. A block's tiles have the ranks as owners in turn, and so have the blocks' first ones, so that all links are in use
-/// at once.
+/// Who owns a tile.
 fn owner(c: &AllReduce, b: Group, t: &Piece) -> Val<u32> {
-    (t.index / b.count() + t.index % b.count()) % c.ranks
+    cut::owner(c.ranks, b, t)
 }
 
 /// Which of its owner's tiles it is.

@@ -1,5 +1,6 @@
 //! Vectors of any length, cut into tiles that travel as whole packets.
 
+use peerwarp_codegen::dsl::AnyPeerWindow;
 use peerwarp_codegen::dsl::prelude::*;
 use peerwarp_codegen::ir::{Dtype, PACKET_BYTES};
 
@@ -86,6 +87,12 @@ pub(super) struct Piece {
     pub real: u32,
 }
 
+/// Who owns a tile. A block's tiles have the ranks as owners in turn, and so have the blocks' first ones, so that all links are in use
+/// at once.
+pub(super) fn owner(ranks: u32, b: Group, t: &Piece) -> Val<u32> {
+    (t.index / b.count() + t.index % b.count()) % ranks
+}
+
 /// Where in a buffer a vector is.
 #[derive(Clone, Copy)]
 pub(super) struct Part {
@@ -130,6 +137,14 @@ impl Part {
         match self.there(t) {
             None => x.load(self.first + t.at, t.len),
             Some(there) => x.load_where(self.first + t.at, there),
+        }
+    }
+
+    /// The same of another rank's.
+    pub fn load_of(&self, x: &AnyPeerWindow, got: &Arrived, t: &Piece) -> AnyTile {
+        match self.there(t) {
+            None => x.load(got, self.first + t.at, t.len),
+            Some(there) => x.load_where(got, self.first + t.at, there),
         }
     }
 

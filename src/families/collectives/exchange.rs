@@ -143,8 +143,13 @@ impl Reduce {
 
     /// The same of tiles in memory that peers read.
     pub fn published(&self, all: &Published, got: &Arrived, t: &Piece) -> Tile<f32> {
-        self.all(t.len, |first, count| {
-            let each: Vec<AnyTile> = (0..count).map(|i| all.tile(first + i, got, t)).collect();
+        self.loaded(t.len, |of| all.tile(of, got, t))
+    }
+
+    /// The same of tiles that `load` has by their ranks.
+    pub fn loaded(&self, len: u32, load: impl Fn(Val<u32>) -> AnyTile) -> Tile<f32> {
+        self.all(len, |first, count| {
+            let each: Vec<AnyTile> = (0..count).map(|i| load(first + i)).collect();
             each.into_iter().map(AnyTile::to_f32).collect()
         })
     }

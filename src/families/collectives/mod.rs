@@ -15,6 +15,7 @@ mod pull;
 mod ragged;
 mod reduce_scatter;
 mod reference;
+mod registered;
 mod workload;
 
 pub use all_gather::{
@@ -39,6 +40,11 @@ pub use reduce_scatter::{
     ReduceScatter, ReduceScatterArgs, ReduceScatterKey, ReduceScatterLaunch, reduce_scatter,
 };
 
+pub use registered::{
+    ReadArgs, RegisteredAllReduce, RegisteredAllReduceArgs, RegisteredAllReduceKey,
+    RegisteredAllReduceLaunch, Shots, SumReadArgs, TileReadArgs, registered_all_reduce,
+};
+
 use peerwarp_codegen::family::FamilyEntry;
 
 use crate::harness::suite;
@@ -51,6 +57,7 @@ pub fn families() -> Vec<(FamilyEntry, &'static dyn Suite)> {
     }
     vec![
         one::<AllReduce>(),
+        one::<RegisteredAllReduce>(),
         one::<ReduceScatter>(),
         one::<AllGather>(),
         one::<AllToAll>(),

@@ -8,7 +8,7 @@ use peerwarp_codegen::ir::Dtype;
 use super::{
     AllGather, AllGatherLaunch, AllReduce, AllReduceLaunch, AllToAll, AllToAllLaunch, Broadcast,
     BroadcastLaunch, Hook, NormLaunch, RaggedAllToAll, RaggedAllToAllLaunch, ReduceScatter,
-    ReduceScatterLaunch, Reduction,
+    ReduceScatterLaunch, Reduction, RegisteredAllReduce, RegisteredAllReduceLaunch,
 };
 use crate::runtime::image::Images;
 use crate::runtime::op::{LaunchArgs, Op, Readable, StreamRef, TensorInfo, Writable};
@@ -77,6 +77,7 @@ macro_rules! collectives {
 }
 collectives!(
     AllReduce all_reduce |c| c.elements,
+    RegisteredAllReduce registered_all_reduce |c| c.elements,
     ReduceScatter reduce_scatter |c| c.elements,
     AllGather all_gather |c| c.elements,
     AllToAll all_to_all |c| c.elements,
@@ -200,6 +201,23 @@ impl Collectives {
     ) -> Result<(), RuntimeError> {
         let is = |c: &AllReduce| c.op == op && c.in_place && c.hook == Hook::None;
         self.launch(rank, stream, data.info(), is, AllReduceLaunch { x: None, out: data, norm: no_norm() })
+    }
+
+    /// The reduction of everybody's vectors in registered buffers, where they are: peers read them there, and each gets the result in its
+    /// own. `data` is a rank's part of memory of [`World::symmetric`](crate::runtime::World::symmetric), or a tensor in it, at
+    /// the same place on all ranks. When the launch has ended, nobody reads it.
+    ///
+    /// # Errors
+    /// As of [`Collectives::all_reduce`]; and `data` is no memory that this world's ranks can reach, or too short.
+    pub fn registered_all_reduce<'s>(
+        &mut self,
+        op: Reduction,
+        rank: u32,
+        stream: impl Into<StreamRef<'s>>,
+        data: &mut dyn Writable,
+    ) -> Result<(), RuntimeError> {
+        let is = |c: &RegisteredAllReduce| c.op == op;
+        self.launch(rank, stream, data.info(), is, RegisteredAllReduceLaunch { data })
     }
 
     /// The sum of everybody's `x`, with a residual added and rows normalised.

@@ -1,5 +1,5 @@
 use super::*;
-use crate::families::collectives::{Algorithm, AllReduceKey, BroadcastKey};
+use crate::families::collectives::{Algorithm, AllReduceKey, BroadcastKey, RegisteredAllReduceKey};
 use crate::runtime::WorldOptions;
 use crate::runtime::gpu::RawStream;
 use crate::runtime::mock::{Machine, MockGpu, Uncompiled};
@@ -86,6 +86,34 @@ fn what_is_not_prepared_is_told_beside_what_is() {
     let error =
         all.prepare::<AllReduce>(&AllReduceKey { ranks: 4, ..key(8, false) }, &Uncompiled).unwrap_err();
     assert!(error.to_string().contains("size of the world"), "{error}");
+}
+
+#[test]
+fn registered_buffers_are_memory_that_all_ranks_reach() {
+    let machine = Machine::default();
+    let world = Arc::new(World::of_gpus(&MockGpu::all(&machine, 2), &WorldOptions::default()).unwrap());
+    let mut all = Collectives::new(&world);
+    let key = RegisteredAllReduceKey { elements: 500, ranks: 2, dtype: Dtype::F32, op: Reduction::Sum };
+    all.prepare::<RegisteredAllReduce>(&key, &Uncompiled).unwrap();
+    let mut parts = world.symmetric::<f32>(500).unwrap();
+    all.registered_all_reduce(Reduction::Sum, 0, stream(), &mut parts[0]).unwrap();
+    assert_eq!(grids(&machine).len(), 1);
+    let mut refused = |data: &mut dyn Writable| {
+        all.registered_all_reduce(Reduction::Sum, 0, stream(), data).unwrap_err().to_string()
+    };
+    // Of its GPU alone, of another world, of another rank, too short, of nothing that is prepared.
+    let allowed = "2000 bytes of a `SymmetricPart` of this world, as peers read it";
+    let said = refused(&mut tensor(0x1000, 2000));
+    assert!(said.contains("memory of data = 0x1000") && said.ends_with(allowed), "{said}");
+    let elsewhere = World::of_gpus(&MockGpu::all(&machine, 2), &WorldOptions::default()).unwrap();
+    assert!(refused(&mut elsewhere.symmetric::<f32>(500).unwrap()[0]).ends_with(allowed));
+    assert!(refused(&mut parts[1]).contains("GPU of data = 1: 0"));
+    let beyond = parts[0].buffer().ptr() + 16;
+    let said = refused(&mut tensor(beyond, 2000));
+    assert!(said.ends_with(allowed), "{said}");
+    let said = refused(&mut world.symmetric::<f32>(499).unwrap()[0]);
+    assert!(said.contains("1996 bytes") && said.contains("elements=500 ranks=2 dtype=f32 op=sum"), "{said}");
+    assert_eq!(grids(&machine).len(), 1);
 }
 
 #[test]

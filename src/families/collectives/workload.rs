@@ -4,7 +4,8 @@ use peerwarp_codegen::family::Family;
 use peerwarp_codegen::ir::Dtype;
 
 use super::{
-    Algorithm, AllGather, AllReduce, AllToAll, Broadcast, Hook, RaggedAllToAll, ReduceScatter, reference,
+    Algorithm, AllGather, AllReduce, AllToAll, Broadcast, Hook, RaggedAllToAll, ReduceScatter,
+    RegisteredAllReduce, Shots, reference,
 };
 use crate::harness::bench::TIMING;
 use crate::harness::elements::encode;
@@ -104,6 +105,29 @@ impl Workload for AllReduce {
             Work { least: Some(least.bytes), flops, ..Work::all_to_all(self.ranks, vector) }
         } else {
             Work { hops: 2, flops: flops / ranks, ..least }
+        }
+    }
+}
+
+impl Workload for RegisteredAllReduce {
+    fn inputs(&self, turn: Turn) -> Vec<Contents> {
+        vec![contents("data", self.dtype, &reference::vector(turn, self.elements, self.dtype))]
+    }
+
+    fn expected(&self, turn: Turn) -> Vec<Expected> {
+        let all = reference::vectors(turn, self.ranks, self.elements, self.dtype);
+        vec![exactly("data", self.dtype, &reference::reduction(self.op, &all, self.dtype))]
+    }
+
+    fn work(&self) -> Work {
+        let (vector, ranks) = (bytes(self.elements, self.dtype), u64::from(self.ranks));
+        let least = Work::all_to_all(self.ranks, (2 * vector).div_ceil(ranks));
+        let flops = u64::from(self.elements) * (ranks - 1);
+        match self.shots {
+            Shots::One => {
+                Work { least: Some(least.bytes), flops, hops: 2, ..Work::all_to_all(self.ranks, vector) }
+            }
+            Shots::Two => Work { hops: 3, flops: flops / ranks, ..least },
         }
     }
 }
