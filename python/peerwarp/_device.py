@@ -247,11 +247,12 @@ class DeviceMoe:
         device: Device,
         sizes: tuple[int, int, int],
         capacities: Sequence[int],
-        rows_standing: tuple[tuple[str, str | None], tuple[str, int, int]],
+        rows_standing: tuple[tuple[str, str | None, bool], tuple[str, int, int]],
         nobody_sms_split: tuple[int, int | None, bool],
     ) -> None:
         device.settled("MoeAllToAll")
-        self.device, ((rows, combined), (self.layout, _, _)), self.nobody = device, rows_standing, nobody_sms_split[0]
+        self.device, ((rows, combined, self._quantises), (self.layout, _, _)) = device, rows_standing
+        self.nobody = nobody_sms_split[0]
         #: What rows travel as; of bytes without their sizes.
         self.dtype = "bytes" if rows.startswith("bytes") else rows
         (self.hidden, self.experts, self.topk), self.capacities = sizes, list(capacities)
@@ -265,7 +266,10 @@ class DeviceMoe:
         self._scale = "f32" if floats else "u8"
         self._scales = scale_bytes // ELEMENTS[self._scale][2]
         any_byte = tuple(getattr(torch, name) for name in BYTES if hasattr(torch, name))
-        self._sent = (self.combined,) if self.dtype in ("bf16", "fp16") else any_byte
+        plain = self._quantises or self.dtype in ("bf16", "fp16")
+        self._sent = (self.combined,) if plain else any_byte
+        self._sent_elements = self.hidden if plain else self._row_elements
+        self._sent_scales_row = 0 if self._quantises else self._scales
         self._sent_scales = (torch.float32,) if floats else any_byte
         firsts, rank = self._core.first_experts(), device.rank
         self.first_expert, self._own = firsts[rank], firsts[rank + 1] - firsts[rank]
@@ -335,14 +339,15 @@ class DeviceMoe:
         n = tensor.shape[0] if tensor.dim() else 0
         if n > step.tokens:
             raise InvalidArgument("x.shape", tuple(tensor.shape), f"at most {step.tokens} rows, max_tokens")
-        device.checked("x", tensor, self._sent, (n, self._row_elements))
+        device.checked("x", tensor, self._sent, (n, self._sent_elements))
         given = [
             tensor,
             device.checked("ids", ids, (torch.int32,), (n, self.topk)),
             device.checked("weights", weights, (torch.float32,), (n, self.topk)),
         ]
-        if (scales is not None) != (self._scales > 0):
-            allowed = f"a tensor of {self._sent_scales[0]}" if self._scales else f"nothing: rows are {self.dtype}"
+        if (scales is not None) != (self._sent_scales_row > 0):
+            nothing = "dispatch works them out" if self._quantises else f"rows are {self.dtype}"
+            allowed = f"a tensor of {self._sent_scales[0]}" if self._sent_scales_row else f"nothing: {nothing}"
             raise InvalidArgument("scales", "none" if scales is None else type(scales).__name__, allowed)
         if scales is not None:
             given.append(device.checked("scales", scales, self._sent_scales, (n, self._scales)))

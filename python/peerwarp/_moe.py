@@ -30,6 +30,8 @@ ROWS = {
     "mxfp4": ("uint8",),
     "bytes": BYTES,
 }
+#: What dispatch can quantise rows to.
+QUANTISED = ("fp8", "mxfp8")
 #: What scales may come as: float32, or bytes.
 SCALES = {True: ("float32",), False: ("uint8", "float8_e8m0fnu", "float8_e4m3fn")}
 
@@ -120,6 +122,8 @@ class MoeAllToAll:
         scale_bytes: `"bytes"` only: bytes of a row's scales, a multiple of 4; none travel if 0.
         combined: what experts' outputs and combined rows are: `"bf16"` or `"fp16"`. That is `dtype` where it is one of these, and
             bf16 for all others unless told.
+        quantise: `"fp8"` and `"mxfp8"` only: whether `x` is of the type `combined`, and dispatch quantises its rows on their way out, with
+            the scales that `d.scales` has; else they are given quantised, with their scales.
         layout: `"rank_major"`, `"expert_major"` or `"expert_strided"`, how rows stand after dispatch: see `Dispatched`.
         nobody: what stands in `ids` of entries that are not the rank's own: negative, or `experts` and more.
         sms: the most blocks of a launch, each of which takes an SM of a GPU; as many as are fastest if none.
@@ -143,6 +147,7 @@ class MoeAllToAll:
         row_bytes: int | None = None,
         scale_bytes: int | None = None,
         combined: str | None = None,
+        quantise: bool = False,
         layout: str = "rank_major",
         capacities: Sequence[int] | None = None,
         nobody: int = -1,
@@ -154,7 +159,9 @@ class MoeAllToAll:
         on = runs_on(world)
         if dtype not in ROWS:
             raise InvalidArgument("dtype", dtype, ", ".join(ROWS))
-        rows = _rows(dtype, row_bytes, scale_bytes), combined
+        if quantise and dtype not in QUANTISED:
+            raise InvalidArgument("quantise", quantise, f"False for {dtype}: what dispatch quantises to is {' or '.join(QUANTISED)}")
+        rows = _rows(dtype, row_bytes, scale_bytes), combined, bool(quantise)
         if layout not in LAYOUTS:
             raise InvalidArgument("layout", layout, ", ".join(LAYOUTS))
         sizes = {"hidden": hidden, "experts": experts, "topk": topk, "max_tokens": max_tokens}
@@ -183,6 +190,7 @@ class MoeAllToAll:
         #: Elements of a row as it travels, and of its scales, and what these may come as.
         self._row = hidden if dtype in ("bf16", "fp16") else row_bytes
         self._scales_row, self._scale_types = scale_bytes // 4 if floats else scale_bytes, SCALES[floats]
+        self._quantises = bool(quantise)
         self._hidden, self._experts, self._topk = hidden, experts, topk
         self._dtype, self._layout, self._nobody = dtype, layout, nobody
         #: What experts' outputs may come as.
@@ -219,7 +227,7 @@ class MoeAllToAll:
                 type of a byte, `(n, row_bytes)`.
             ids: int32 `(n, topk)`: ids of experts from 0 on; -1 masks an entry.
             weights: float32 `(n, topk)`.
-            scales: fp8: float32 `(n, hidden / 128 rounded up)`. fp8-token: float32 `(n, 1)`. mxfp8 and mxfp4: bytes,
+            scales: of rows that are given quantised. fp8: float32 `(n, hidden / 128 rounded up)`. fp8-token: float32 `(n, 1)`. mxfp8 and mxfp4: bytes,
                 `(n, hidden / 32)`; nvfp4: bytes, `(n, hidden / 16)`; bytes: `(n, scale_bytes)`. Of others none.
             max_tokens: a number that is the same on all ranks, and on none less than `n`, for which the smallest of `capacities` is
                 taken; the largest if none.
@@ -252,7 +260,8 @@ class MoeAllToAll:
         scaled = self._scales(scales)
         sent = []
         for rank, row in enumerate(rows):
-            _arrays.checked(f"x[{rank}]", row, ROWS[self._dtype], (None, self._row))
+            given = (self._combined_types, self._hidden) if self._quantises else (ROWS[self._dtype], self._row)
+            _arrays.checked(f"x[{rank}]", row, given[0], (None, given[1]))
             if row.dtype != rows[0].dtype:
                 raise InvalidArgument(f"x[{rank}].dtype", row.dtype, f"{rows[0].dtype}, as on rank 0")
             if len(row) > tokens:
@@ -264,6 +273,10 @@ class MoeAllToAll:
             scale = self._scale_of(rank, len(row), scaled)
             sent.append((self._to_wire(row).tobytes(), entries[0][rank].tobytes(), entries[1][rank].tobytes(), scale))
         types = rows[0].dtype, scaled[0].dtype if scaled else None
+        if self._quantises:
+            import numpy as np
+
+            types = np.dtype(np.uint8), np.dtype(self._scale_types[0])
         return sent, types, tokens
 
     def _simulated(self, sent: list[Any], types: tuple[np.dtype, np.dtype | None], tokens: int) -> Dispatched:
@@ -376,8 +389,10 @@ class MoeAllToAll:
 
     def _scales(self, scales: Sequence[Any] | None) -> list[np.ndarray] | None:
         """The scales of all ranks, where there are some to be."""
-        if bool(self._scales_row) != (scales is not None):
-            allowed = f"a list of {self._scale_types[0]} arrays" if self._scales_row else f"nothing: rows are {self._dtype}"
+        wanted = self._scales_row > 0 and not self._quantises
+        if wanted != (scales is not None):
+            nothing = "dispatch works them out" if self._quantises else f"rows are {self._dtype}"
+            allowed = f"a list of {self._scale_types[0]} arrays" if wanted else f"nothing: {nothing}"
             raise InvalidArgument("scales", "none" if scales is None else type(scales).__name__, allowed)
         return None if scales is None else _arrays.each_rank("scales", scales, self._world.ranks)
 

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 
 use peerwarp::codegen::family::Choice;
 use peerwarp::codegen::ir::{Const, Dtype};
-use peerwarp::families::moe::kernels::{CombineDtype, Hook, Layout};
+use peerwarp::families::moe::kernels::{CombineDtype, Hook, Layout, Quantise};
 use peerwarp::families::moe::run::MoeTuning;
 use peerwarp::families::moe::{MoeShape, RowDtype};
 use peerwarp::harness::session::{HostSteps, SimLaunches};
@@ -37,15 +37,26 @@ fn layout_of((name, align): (&str, u32)) -> Result<Layout, Failure> {
     }
 }
 
-/// What rows travel as, and what they are combined in, if not in what follows from that: by name.
-pub type Rows<'a> = (&'a str, Option<&'a str>);
+/// What rows travel as, and what they are combined in, if not in what follows from that: by name; and whether dispatch quantises rows of
+/// the latter.
+pub type Rows<'a> = (&'a str, Option<&'a str>, bool);
 
-/// What rows travel as and are combined in.
-pub fn types_of((dtype, combined): Rows<'_>) -> Result<(RowDtype, CombineDtype), Failure> {
+/// What rows travel as, are combined in, and are quantised from.
+pub fn types_of((dtype, combined, quantise): Rows<'_>) -> Result<(RowDtype, CombineDtype, Quantise), Failure> {
     let dtype: RowDtype = dtype.parse()?;
-    let Some(name) = combined else { return Ok((dtype, dtype.into())) };
-    let found = CombineDtype::from_name(name);
-    Ok((dtype, found.ok_or_else(|| Failure::invalid("combined", name, "bf16 or fp16"))?))
+    let known = |name| CombineDtype::from_name(name).ok_or_else(|| Failure::invalid("combined", name, "bf16 or fp16"));
+    let combined = combined.map_or_else(|| Ok(dtype.into()), known)?;
+    let quantise = match combined {
+        _ if !quantise => Quantise::None,
+        CombineDtype::Bf16 => Quantise::Bf16,
+        CombineDtype::Fp16 => Quantise::Fp16,
+    };
+    Ok((dtype, combined, quantise))
+}
+
+/// Bytes of a row that callers give.
+fn given_bytes(shape: &MoeShape, quantise: Quantise) -> u32 {
+    quantise.from().map_or_else(|| shape.row_bytes(), |from| shape.hidden * from.bytes())
 }
 
 /// How rows stand: a layout's name, what first rows of experts are multiples of, and how many rows by expert have a place, 0 for all.
@@ -89,6 +100,7 @@ struct Op {
     shape: MoeShape,
     layout: Layout,
     combined: CombineDtype,
+    quantise: Quantise,
     /// Whether there may be more rows than places.
     drops: bool,
     /// The buffers in which rows and their scales arrive.
@@ -108,9 +120,9 @@ struct Tokens {
 }
 
 impl Tokens {
-    fn new(shape: &MoeShape, (x, ids, weights, scales): &Sent) -> Tokens {
+    fn new(row_bytes: u32, (x, ids, weights, scales): &Sent) -> Tokens {
         Tokens {
-            n: (x.len() / shape.row_bytes() as usize) as u32,
+            n: (x.len() / row_bytes as usize) as u32,
             x: x.to_vec(),
             x_scale: scales.as_ref().map_or_else(Vec::new, |scales| scales.to_vec()),
             ids: ids.to_vec(),
@@ -295,18 +307,18 @@ impl MoeAllToAll {
     ) -> Result<MoeAllToAll, Failure> {
         let (hidden, experts, topk, tokens) = hidden_experts_topk_tokens;
         let ranks = Arc::clone(&world.get().ranks);
-        let (dtype, combined) = types_of(rows)?;
+        let (dtype, combined, quantise) = types_of(rows)?;
         let shape = MoeShape { hidden, experts, topk, tokens, ranks: ranks.ranks, dtype };
         shape.check()?;
         let (layout, max_rows) = places_of(standing, &shape)?;
         let op = detached(py, || {
             let tuning = MoeTuning::defaults_with(&shape, Hook::None, layout)?;
-            let tuning = tuning.with_max_rows(max_rows).with_combined(combined).with_split(split);
+            let tuning = tuning.with_quantise(quantise)?.with_max_rows(max_rows).with_combined(combined).with_split(split);
             tuning.check(&shape)?;
             let drops = tuning.dispatch.room().drops;
             let (rows, dispatches) = (tuning.semantics().rows(), tuning.dispatch_launches().len());
             let launches = SimLaunches::new(&tuning.launch_specs())?;
-            Ok(Arc::new(Op { shape, layout, combined, drops, rows, dispatches, launches }))
+            Ok(Arc::new(Op { shape, layout, combined, quantise, drops, rows, dispatches, launches }))
         })?;
         Ok(MoeAllToAll { ranks, op })
     }
@@ -330,7 +342,10 @@ impl MoeAllToAll {
         let (op, ranks) = (&self.op, &self.ranks);
         let (sent, found) = detached(py, || {
             one_each("ranks of x", sent.len(), ranks.ranks)?;
-            let sent: Arc<[Tokens]> = sent.iter().map(|sent| Tokens::new(&op.shape, sent)).collect();
+            let sent: Arc<[Tokens]> = {
+                let row_bytes = given_bytes(&op.shape, op.quantise);
+                sent.iter().map(|sent| Tokens::new(row_bytes, sent)).collect()
+            };
             let found = sent.iter().map(|_| Mutex::default()).collect();
             let host = Dispatching { op: Arc::clone(op), sent: Arc::clone(&sent), found };
             let host = ranks.run(&op.launches, op.dispatches, host)?;

@@ -236,6 +236,41 @@ def test_rows_that_are_bytes_come_with_all_of_their_scales(layout: str, dtype: s
     assert error.value.field == ("scales[0].shape" if width else "scales")
 
 
+@pytest.mark.parametrize("layout", ["rank_major", "expert_major"])
+@pytest.mark.parametrize(("dtype", "combined"), [("fp8", "bf16"), ("mxfp8", "fp16")])
+def test_rows_are_quantised_on_their_way(layout: str, dtype: str, combined: str) -> None:
+    hidden, block = 384, 128 if dtype == "fp8" else 32
+    world = peerwarp.World.simulated(2)
+    moe = operation(world, layout, dtype=dtype, hidden=hidden, combined=combined, quantise=True)
+    problem = Problem(2, "float32")
+    # Powers of two, which both types and e4m3 hold; the last block is zeros.
+    exponents = np.arange(hidden) % 9 - 4
+    row = np.ldexp(np.float32(1), exponents).astype(np.float32)
+    row[-block:] = 0
+    kind = np.float16 if combined == "fp16" else np.float32
+    x = [np.tile(row, (len(one), 1)).astype(kind) for one in problem.x]
+    d = moe.dispatch(x, problem.ids, problem.weights)
+    came = d.gather[0] if layout == "rank_major" else range(int(d.expert_rows[0].sum()))
+    assert len(came) > 0
+    for place in came:
+        scales = d.scales[0][place]
+        if dtype == "fp8":
+            assert scales.dtype == np.float32 and scales.tolist() == [np.float32(16) / np.float32(448)] * 2 + [1.0]
+        else:
+            # The largest is 2^4, of e4m3's 2^8.
+            assert scales.dtype == np.uint8 and scales.tolist() == [127 + 4 - 8] * 11 + [127]
+            # 2^e is 2^(e + 4) once scaled, whose e4m3 byte has the exponent e + 4 + 7.
+            wanted = np.where(row > 0, (exponents + 4 + 7) << 3, 0).astype(np.uint8)
+            assert same_bits(d.rows[0][place], wanted)
+    out = moe.combine(d, [np.ones((len(rows), hidden), kind) for rows in d.rows])
+    assert [len(one) for one in out] == [len(one) for one in x]
+    for arguments, field in (({"scales": x}, "scales"), ({}, "x[0].dtype")):
+        given = x if arguments else [one.astype(np.uint8) for one in x]
+        with pytest.raises(peerwarp.InvalidArgument) as error:
+            moe.dispatch(given, problem.ids, problem.weights, **arguments)
+        assert error.value.field == field
+
+
 @pytest.mark.parametrize("align", [8, 16, 128])
 def test_experts_rows_begin_at_multiples(align: int) -> None:
     world = peerwarp.World.simulated(2)
@@ -428,6 +463,7 @@ def test_what_is_refused() -> None:
         (lambda: operation(world, scale_bytes=8), "scale_bytes"),
         (lambda: operation(world, dtype="fp8", combined="fp8"), "combined"),
         (lambda: operation(world, combined="fp16"), "combined"),
+        (lambda: operation(world, dtype="nvfp4", quantise=True), "quantise"),
         (lambda: operation(world, layout="any"), "layout"),
         (lambda: operation("world"), "world"),
     ]

@@ -31,8 +31,9 @@ fn e8m0_of(largest: f32, exponent: i32) -> u8 {
     if largest == 0.0 {
         return 127;
     }
-    let power = largest.log2().floor() as i32 - exponent;
-    (power + 127).clamp(0, 254) as u8
+    // The exponent's bits: a logarithm would round.
+    let power = (largest.to_bits() >> 23) as i32 - exponent;
+    power.clamp(0, 254) as u8
 }
 
 /// How elements of a row are quantised with others of their block.

@@ -8,6 +8,7 @@ mod collectives;
 mod endurance;
 mod processes;
 mod products;
+mod rows;
 mod soak;
 
 use std::sync::{Arc, Mutex, MutexGuard, Once};
@@ -205,7 +206,7 @@ fn every_dtype_and_option_is_right_to_the_bit() {
                 }
             }
         }
-        cases += in_bulk(&world) + scheduled_dynamically(&world);
+        cases += in_bulk(&world) + scheduled_dynamically(&world) + rows::of_every_kind(&world);
         report("every bit", json!({ "sharing": sharing, "cases": cases }));
     }
 }

@@ -1,6 +1,6 @@
 //! Dispatch and combine as emitted, on small shapes, bit for bit against the reference, with every access checked.
 
-use peerwarp::families::moe::kernels::{Hook, Layout, Protocol, RoundTrip};
+use peerwarp::families::moe::kernels::{CombineDtype, Hook, Layout, Protocol, Quantise, RoundTrip};
 use peerwarp::families::moe::run::MoeTuning;
 use peerwarp::families::moe::{MoeProblem, MoeShape, Routing, RowDtype};
 
@@ -120,6 +120,20 @@ fn rows_as_bytes() {
     run(&ragged(mxfp8), &small(&mxfp8));
     let bytes = MoeShape { dtype: RowDtype::Bytes { row: 1028, scales: 36 }, ..shape };
     run(&ragged(bytes), &small(&bytes));
+}
+
+/// Quantised by their senders, as packets and with flags, with blocks that are cut short; back in either type.
+#[test]
+fn rows_quantised_on_their_way() {
+    let shape = MoeShape { hidden: 656, experts: 8, topk: 3, tokens: 4, ranks: 3, dtype: RowDtype::Fp8 };
+    let tuning = |shape: &MoeShape, from| small(shape).with_quantise(from).unwrap().small();
+    run(&ragged(shape), &tuning(&shape, Quantise::Bf16).with_protocol(Protocol::Packets));
+    run(
+        &ragged(shape),
+        &tuning(&shape, Quantise::Fp16).with_layout(Layout::RankMajor).with_protocol(Protocol::Flags),
+    );
+    let mxfp8 = MoeShape { hidden: 640, dtype: RowDtype::Mxfp8, ..shape };
+    run(&ragged(mxfp8), &tuning(&mxfp8, Quantise::Bf16).with_combined(CombineDtype::Fp16));
 }
 
 #[test]

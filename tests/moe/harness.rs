@@ -140,10 +140,8 @@ fn what_does_not_fit_is_refused() {
         message(&wrong_dispatch, 1)
             .starts_with("dispatch = moe_dispatch_h64_e4_k2_t2_r2_fp16_raw_expertmajor_both__")
     );
-    assert!(
-        message(&wrong_combine, 1)
-            .starts_with("combine = moe_combine_h64_e4_k2_t2_r2_fp16_expertmajor_both__")
-    );
+    let combined = message(&wrong_combine, 1);
+    assert_eq!(combined, "combined = fp16: must be bf16, as rows of bf16 go out");
     assert!(message(&unequal, 1).ends_with("in one phase, with layout and dedup as dispatch has them"));
 
     assert!(message(&other_layout, 1).ends_with("with layout and dedup as dispatch has them"));

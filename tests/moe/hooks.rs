@@ -7,7 +7,7 @@ use peerwarp::codegen::family::{Family, Illegal, Legal};
 use peerwarp::codegen::ir::{Const, Dtype, verify};
 use peerwarp::codegen::sim::{Bindings, Compiled, Machine, Options};
 use peerwarp::families::moe::kernels::{
-    Dispatch, DispatchArgs, Hook, Layout, Phase, Protocol, dispatch_with,
+    Dispatch, DispatchArgs, Hook, Layout, Phase, Protocol, Quantise, dispatch_with,
 };
 use peerwarp::families::moe::reference::{self, Tokens};
 use peerwarp::families::moe::{Routing, RowDtype};
@@ -37,6 +37,7 @@ impl ReluDispatch {
             dtype: RowDtype::Fp16,
             row_bytes: 0,
             scale_bytes: 0,
+            quantise: Quantise::None,
             hook: Hook::Custom,
             layout: self.layout,
             max_rows: 0,
@@ -89,7 +90,7 @@ fn a_hook_of_ones_own_in_a_family_of_ones_own() {
         let tokens = [0, 1].map(|rank| {
             let n = routing.ids[rank as usize].len() / 2;
             let row: Vec<f32> = (0..n * 40).map(|i| value(rank, i)).collect();
-            Tokens { rows: peerwarp::harness::elements::encode(Dtype::Fp16, &row), scales: vec![] }
+            Tokens { rows: peerwarp::harness::elements::encode(Dtype::Fp16, &row), ..Tokens::default() }
         });
         for rank in 0..2 {
             let (ids, weights) = (&routing.ids[rank as usize], &routing.weights[rank as usize]);

@@ -2,7 +2,7 @@
 
 use peerwarp::codegen::family::{Family, Illegal, Legal, Target};
 use peerwarp::codegen::print::{self, EmitInfo};
-use peerwarp::families::moe::kernels::{Combine, Dispatch, Hook, Layout, Protocol};
+use peerwarp::families::moe::kernels::{Combine, CombineDtype, Dispatch, Hook, Layout, Protocol, Quantise};
 use peerwarp::families::moe::run::MoeTuning;
 use peerwarp::families::moe::{MoeShape, RowDtype};
 use peerwarp::models;
@@ -134,6 +134,39 @@ fn rows_that_packets_would_change_go_with_flags() {
             assert_eq!(hooked.is_ok(), dtype == RowDtype::Bf16, "{dtype}: {hooked:?}");
         }
     }
+}
+
+#[test]
+fn what_is_quantised_and_combined_is_refused_by_name() {
+    let said = |dtype, edit: fn(MoeTuning) -> MoeTuning| {
+        let shape = MoeShape { dtype, ..shape(2048, 64, 4, 16, 4) };
+        let tuning = edit(MoeTuning::defaults(&shape).unwrap());
+        tuning.check(&shape).unwrap_err().to_string()
+    };
+    let quantise: fn(MoeTuning) -> MoeTuning = |mut tuning| {
+        tuning.dispatch.quantise = Quantise::Bf16;
+        tuning
+    };
+    for dtype in [RowDtype::Bf16, RowDtype::Nvfp4, RowDtype::Bytes { row: 64, scales: 0 }] {
+        let said = said(dtype, quantise);
+        assert!(said.contains("`quantise` = bf16") && said.contains("fp8 or mxfp8"), "{said}");
+    }
+    let bulk = said(RowDtype::Fp8, |mut tuning| {
+        (tuning.dispatch.quantise, tuning.dispatch.protocol) = (Quantise::Bf16, Protocol::Bulk);
+        tuning.combine = tuning.combine.clone();
+        tuning.combine.protocol = Protocol::Flags;
+        tuning
+    });
+    assert!(bulk.contains("`protocol` = bulk") && bulk.contains("flags or packets"), "{bulk}");
+    let fp16: fn(MoeTuning) -> MoeTuning = |tuning| tuning.with_combined(CombineDtype::Fp16);
+    assert_eq!(said(RowDtype::Bf16, fp16), "combined = fp16: must be bf16, as rows of bf16 go out");
+    let hooked =
+        said(RowDtype::Fp8, |tuning| tuning.with_hook(Hook::Expert).with_combined(CombineDtype::Fp16));
+    assert_eq!(hooked, "combined = fp16: must be bf16, as rows of fp8 come out of the hook");
+    let shape = MoeShape { dtype: RowDtype::Mxfp8, ..shape(2048, 64, 4, 16, 4) };
+    let name =
+        MoeTuning::defaults(&shape).unwrap().with_quantise(Quantise::Bf16).unwrap().dispatch.variant_name();
+    assert!(name.contains("_mxfp8_qbf16_raw_"), "{name}");
 }
 
 #[test]

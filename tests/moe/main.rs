@@ -4,6 +4,7 @@ mod batches;
 mod early;
 mod harness;
 mod hooks;
+mod ladder;
 mod layouts;
 mod legality;
 mod properties;

@@ -3,7 +3,7 @@
 use peerwarp::codegen::dsl::ParamSpec;
 use peerwarp::codegen::family::Family;
 use peerwarp::codegen::ir::ParamKind;
-use peerwarp::families::moe::kernels::{CombineDtype, Hook, Layout, Protocol, RoundTrip};
+use peerwarp::families::moe::kernels::{CombineDtype, Hook, Layout, Protocol, Quantise, RoundTrip};
 use peerwarp::families::moe::run::MoeTuning;
 use peerwarp::families::moe::{MoeProblem, MoeShape, Routing, RowDtype};
 
@@ -60,6 +60,35 @@ fn rows_as_bytes_in_every_mode() {
             let shape = MoeShape { tokens, ..shape };
             let problem = MoeProblem::uniform(shape, &[3, 1], 6).unwrap();
             run(&problem, &MoeTuning::defaults(&shape).unwrap(), 2);
+        }
+    }
+}
+
+/// Rows that dispatch quantises, with blocks of every size, of zeros, and cut short, in parts of several groups: what comes is the
+/// reference's in every bit.
+#[test]
+fn rows_quantised_on_their_way() {
+    for (dtype, hidden, quantise) in [
+        (RowDtype::Fp8, 272, Quantise::Bf16),
+        (RowDtype::Fp8, 1664, Quantise::Fp16),
+        (RowDtype::Mxfp8, 384, Quantise::Bf16),
+        (RowDtype::Mxfp8, 1664, Quantise::Fp16),
+    ] {
+        let shape = MoeShape { dtype, ..shape(hidden, 6, 2, 3, 3) };
+        let problem = MoeProblem::uniform(shape, &[3, 2, 3], 5).unwrap();
+        for tuning in modes(&small(&shape).with_quantise(quantise).unwrap().small()) {
+            let combined = if tuning.split { CombineDtype::Fp16 } else { CombineDtype::Bf16 };
+            run(&problem, &tuning.clone().with_combined(combined), 2);
+            let hooked = tuning.with_hook(Hook::Expert);
+            if hooked.check(&shape).is_ok() {
+                run(&problem, &hooked, 2);
+            }
+        }
+        // As tuned for few tokens and many: rank by rank, and in a ring.
+        for tokens in [3, 32, 300] {
+            let shape = MoeShape { tokens, ..shape };
+            let problem = MoeProblem::uniform(shape, &[3, 1, 2], 6).unwrap();
+            run(&problem, &MoeTuning::defaults(&shape).unwrap().with_quantise(quantise).unwrap(), 2);
         }
     }
 }

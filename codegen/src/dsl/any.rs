@@ -7,7 +7,7 @@ use super::mem::{AnyPtr, AnySym};
 use super::protocol::{Arrived, Parcel};
 use super::tile::{IntoTile, Tile, check_len, spread};
 use super::trace::attempt;
-use super::val::{FromRaw, IntoVal, Raw, host};
+use super::val::{Element, FromRaw, IntoVal, Raw, host};
 use crate::ir::{Dtype, Loc};
 
 /// A tile of a buffer whose element type the config chooses. It can be moved to a buffer of the same type, bit for bit,
@@ -48,6 +48,13 @@ impl AnyTile {
                 "give both buffers the same `#[dtype(..)]`, or convert: `.to_f32()` and the method that ends in `_f32`",
             ))
         })
+    }
+}
+
+impl<T: Element> From<Tile<T>> for AnyTile {
+    /// The tile, to be put or stored where its element type goes.
+    fn from(tile: Tile<T>) -> AnyTile {
+        AnyTile { raw: tile.to_raw() }
     }
 }
 

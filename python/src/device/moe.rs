@@ -2,7 +2,7 @@
 
 use std::sync::Mutex;
 
-use peerwarp::families::moe::kernels::{CombineDtype, Hook};
+use peerwarp::families::moe::kernels::{CombineDtype, Hook, Quantise};
 use peerwarp::families::moe::run::MoeTuning;
 use peerwarp::families::moe::{
     MoeAllToAll, MoeKey, MoeRank, MoeRegistry, MoeShape, Returning, Routed, RowDtype, Sending, Tokens,
@@ -26,6 +26,7 @@ pub struct DeviceMoe {
     /// Of the largest capacity.
     shape: MoeShape,
     combined: CombineDtype,
+    quantise: Quantise,
     /// The most tokens of a rank, of each capacity.
     capacities: Vec<u32>,
     /// What kernels of each capacity are called, and where they are from.
@@ -99,13 +100,14 @@ fn tuning(
     world: &World,
     registry: &MoeRegistry,
     shape: MoeShape,
-    (combined, standing): (CombineDtype, Standing<'_>),
+    (combined, quantise, standing): (CombineDtype, Quantise, Standing<'_>),
     (sms, split): (Option<u32>, bool),
 ) -> Result<(MoeTuning, &'static str), Failure> {
     shape.check()?;
     let (layout, max_rows) = places_of(standing, &shape)?;
-    let default = MoeTuning::defaults_with(&shape, Hook::None, layout)?.with_max_rows(max_rows).with_combined(combined);
-    let mut found = registry.tuning(&MoeKey { layout, max_rows, combined, ..MoeKey::new(shape) })?;
+    let default = MoeTuning::defaults_with(&shape, Hook::None, layout)?.with_quantise(quantise)?;
+    let default = default.with_max_rows(max_rows).with_combined(combined);
+    let mut found = registry.tuning(&MoeKey { layout, max_rows, combined, quantise, ..MoeKey::new(shape) })?;
     found.check(&shape)?;
     let from = if found == default { "default" } else { "tuned" };
     found = found.with_split(split);
@@ -131,7 +133,7 @@ impl DeviceMoe {
     ) -> Result<DeviceMoe, Failure> {
         let (hidden, experts, topk) = hidden_experts_topk;
         let (rows, standing) = rows_standing;
-        let (dtype, combined) = types_of(rows)?;
+        let (dtype, combined, quantise) = types_of(rows)?;
         let (nobody, sms, split) = nobody_sms_split;
         let tokens =
             *capacities.last().ok_or_else(|| Failure::invalid("capacities", "none", "one or more"))?;
@@ -140,7 +142,7 @@ impl DeviceMoe {
             let registry = MoeRegistry::of_world(world);
             let limits = (sms, split);
             let each = |tokens: &u32| {
-                tuning(world, &registry, MoeShape { tokens: *tokens, ..shape }, (combined, standing), limits)
+                tuning(world, &registry, MoeShape { tokens: *tokens, ..shape }, (combined, quantise, standing), limits)
             };
             let found = capacities.iter().map(each).collect::<Result<Vec<_>, _>>()?;
             let names = |(tuning, from): &(MoeTuning, &str)| {
@@ -156,7 +158,7 @@ impl DeviceMoe {
         }
         let last = capacities.iter().map(|_| None).collect();
         let state = Mutex::new(State { op, last, dispatches: 0 });
-        Ok(DeviceMoe { state, exchange, shape, combined, capacities, kernels })
+        Ok(DeviceMoe { state, exchange, shape, combined, quantise, capacities, kernels })
     }
 
     /// The bytes of a row, of its scales, and whether these are float32; else they are bytes.
@@ -217,7 +219,7 @@ impl DeviceMoe {
         // Kernels touch no more rows than there are: where there are none, tensors may have no memory.
         let given = |field, address| if n == 0 { Ok(0) } else { aligned(field, address) };
         let (x, scales, ids, weights) = x_scales_ids_weights;
-        let x_scale = if self.shape.scales() > 0 { given("scales", scales)? } else { 0 };
+        let x_scale = if self.given_scales() > 0 { given("scales", scales)? } else { 0 };
         let (x, ids, weights) = (given("x", x)?, given("ids", ids)?, given("weights", weights)?);
         let tokens = Tokens { x, x_scale, rows_there: n, n: 0, ids, weights };
         // SAFETY: the Python part has looked at the tensors, keeps them until combine is on the stream, and calls in the order of one
@@ -353,10 +355,16 @@ impl DeviceMoe {
     fn are_rows(&self, x: &Seen, n: u64) -> bool {
         let shape = [n, u64::from(self.shape.hidden)];
         match self.shape.dtype {
+            _ if self.quantise != Quantise::None => x.is(self.combined(), [n, self.shape.hidden.into()]),
             RowDtype::Bf16 => x.is(Element::BF16, shape),
             RowDtype::Fp16 => x.is(Element::F16, shape),
             _ => x.is_bytes([n, self.shape.row_bytes().into()]),
         }
+    }
+
+    /// Words of scales that callers give with a row.
+    fn given_scales(&self) -> u32 {
+        if self.quantise == Quantise::None { self.shape.scales() } else { 0 }
     }
 
     /// Whether a tensor can be the scales of `n` rows.
@@ -392,7 +400,7 @@ impl DeviceMoe {
         let topk = u64::from(shape.topk);
         let fit =
             self.are_rows(&x, n) && ids.is(Element::I32, [n, topk]) && weights.is(Element::F32, [n, topk]);
-        let x_scale = match (scales, shape.scales()) {
+        let x_scale = match (scales, self.given_scales()) {
             (None, 0) => 0,
             (Some(scales), each) if each > 0 => {
                 let scales = exchange.seen(scales)?;

@@ -2,7 +2,7 @@
 
 torchrun --nproc-per-node 2 python/tests/gpu/two_ranks.py [PART ..]
 
-PART: collectives, moe, formats, layouts, halves, faults, overlap, compiled, gradients, host_times; all of them if none is named.
+PART: collectives, moe, formats, quantised, layouts, halves, faults, overlap, compiled, gradients, host_times; all of them if none is named.
 
 Each part prints what was found up to then; the first that fails ends all of them.
 """
@@ -312,6 +312,37 @@ def formats(world: peerwarp.World) -> None:
     FOUND["formats"] = found
 
 
+def quantised(world: peerwarp.World) -> None:
+    """Rows that dispatch quantises, to the bit as PyTorch does."""
+    found = []
+    for dtype, block in (("fp8", 128), ("mxfp8", 32)):
+        for most in (TOKENS, 300):
+            sizes = {"hidden": HIDDEN, "experts": EXPERTS, "topk": TOPK, "max_tokens": most}
+            op = peerwarp.MoeAllToAll(world, **sizes, dtype=dtype, quantise=True)
+            x, ids, weights = tokens(160, TOKENS)
+            x = x * torch.exp2(drawn(165, TOKENS, HIDDEN // block).mul(6).round()).repeat_interleave(block, 1).to(torch.bfloat16)
+            x[0, :block] = 0
+            d = op.dispatch(x, ids, weights)
+            blocks = x.float().view(TOKENS, -1, block)
+            largest = blocks.abs().amax(2)
+            if dtype == "fp8":
+                scales = torch.where(largest == 0, 1.0, largest / 448.0)
+                by = scales
+            else:
+                power = torch.where(largest == 0, 127, torch.frexp(largest).exponent - 1 - 8 + 127).clamp(0, 254)
+                scales, by = power.to(torch.uint8), torch.exp2(power.float() - 127)
+            rows = (blocks / by[..., None]).clamp(-448, 448).view(TOKENS, -1).to(torch.float8_e4m3fn).view(torch.uint8)
+            for source, (row, scale) in enumerate(zip(everybodys(rows), everybodys(scales), strict=True)):
+                part = slice(source * most, source * most + TOKENS)
+                came = (d.local_ids[part] >= 0).any(1)
+                assert torch.equal(d.rows.view(torch.uint8)[part][came], row[came]), (dtype, most)
+                assert torch.equal(d.scales[part][came], scale[came]), (dtype, most)
+            op.combine(d, torch.zeros((len(d.rows), HIDDEN), dtype=torch.bfloat16, device="cuda"))
+            found.append(f"{dtype} of {most}")
+            del op, d
+    FOUND["quantised"] = found
+
+
 def by_expert(d: peerwarp.DispatchedTensors) -> torch.Tensor:
     """What the experts make of rows that stand expert by expert; what stands in gaps is not a number."""
     y = torch.full(d.rows.shape, float("nan"), dtype=torch.bfloat16, device="cuda")
@@ -514,7 +545,7 @@ def host_times(world: peerwarp.World) -> None:
         FOUND[f"host us, {name}"] = round(sorted(took)[len(took) // 2], 2)
 
 
-ALL = (collectives, moe, formats, layouts, halves, faults, overlap, compiled, gradients, host_times)
+ALL = (collectives, moe, formats, quantised, layouts, halves, faults, overlap, compiled, gradients, host_times)
 PARTS = {part.__name__: part for part in ALL}
 
 

@@ -10,7 +10,14 @@ use crate::runtime::{RuntimeError, World};
 impl MoeAllToAll {
     /// Dispatch and combine for several capacities: variants of one shape in one layout, of which each takes more tokens than the one
     /// before. Each has memory of its own ([`MoeAllToAll::memory_bytes`]), so that calls of different capacities may follow each
-    /// other in any order. In a world of several processes all construct it in the same order.
+    /// other in any order, and rows of one stay when another is called. In a world of several processes all construct it in the same
+    /// order.
+    ///
+    /// Inboxes are not shared. A slot of one capacity is several sources' of another, and who stores to it has heard of its own rows
+    /// only that they were read: the checker finds the race (`tests/moe/ladder.rs`). Slots at the largest capacity's places would
+    /// be the same source's in all, but rank-major rows, which arrive where they belong, would no longer be `[source * tokens + token]`.
+    /// All smaller capacities together take less than the largest where each is at least twice the one before: a seventh of it if
+    /// each is eight times as large.
     ///
     /// # Errors
     /// As of [`MoeAllToAll::new`]; or there are no variants, they are of several shapes or layouts, or their tokens do not ascend.

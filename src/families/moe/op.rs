@@ -7,7 +7,7 @@ use std::time::Duration;
 use peerwarp_codegen::family::Family;
 
 use crate::families::moe::MoeShape;
-use crate::families::moe::kernels::{CombineDtype, Layout};
+use crate::families::moe::kernels::{CombineDtype, Layout, Quantise};
 use crate::families::moe::run::MoeTuning;
 use crate::runtime::gpu::{DevicePtr, Gpu, RawStream};
 use crate::runtime::handles::Buffer;
@@ -41,9 +41,10 @@ impl MoeTuning {
 /// Where a rank's tokens are on its GPU. They must not change until combine has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Tokens {
-    /// Rows, `[token][hidden]`, aligned to 16 bytes.
+    /// Rows, `[token][hidden]`, aligned to 16 bytes: as they are sent, or of what they are quantised from.
     pub x: DevicePtr,
-    /// fp8 only: scales, `f32[token][ceil(hidden / 128)]`; else null.
+    /// Scales of the rows, `[token][scale]`, where some travel that are not worked out here: of fp8 `f32[token][ceil(hidden / 128)]`.
+    /// Else null.
     pub x_scale: DevicePtr,
     /// How many rows there are of tokens, at most the variant's `tokens`: so many are in `x`, `x_scale`, `ids`, `weights` and in
     /// combine's `out`, and no kernel touches more. Where there are none, addresses may be null.
@@ -177,6 +178,7 @@ pub struct MoeRank {
     shape: MoeShape,
     layout: Layout,
     combined: CombineDtype,
+    quantise: Quantise,
     split: bool,
     in_place: bool,
 }
@@ -195,6 +197,7 @@ impl MoeRank {
             shape: tuning.dispatch.shape(),
             layout: tuning.dispatch.layout,
             combined: tuning.combine.dtype,
+            quantise: tuning.dispatch.quantise,
             split: tuning.split,
             in_place: tuning.dispatch.in_place(),
             op,
@@ -224,6 +227,11 @@ impl MoeRank {
     /// What experts' outputs and combined rows are.
     pub fn combined(&self) -> CombineDtype {
         self.combined
+    }
+
+    /// What rows are given as that dispatch quantises.
+    pub fn quantise(&self) -> Quantise {
+        self.quantise
     }
 
     /// Chooses what dispatch writes to `entry_expert` where an entry is not this rank's, from the next dispatch on: -1 unless told.

@@ -3,7 +3,7 @@
 use peerwarp_codegen::family::{Family, Target};
 
 use crate::build::pack::Pack;
-use crate::families::moe::kernels::{Combine, CombineDtype, Dispatch, Hook, Layout, Phase};
+use crate::families::moe::kernels::{Combine, CombineDtype, Dispatch, Hook, Layout, Phase, Quantise};
 use crate::families::moe::run::MoeTuning;
 use crate::families::moe::{MoeError, MoeShape};
 use crate::harness::tune::Tuned;
@@ -23,6 +23,8 @@ pub struct MoeKey {
     pub max_rows: u32,
     /// What rows are combined in.
     pub combined: CombineDtype,
+    /// What rows are quantised from before they are sent.
+    pub quantise: Quantise,
     /// Whether sending and receiving are launches of their own.
     pub split: bool,
 }
@@ -31,13 +33,21 @@ impl MoeKey {
     /// One launch an operation, and rows as they are, by expert.
     pub fn new(shape: MoeShape) -> MoeKey {
         let combined = shape.dtype.into();
-        MoeKey { shape, hook: Hook::None, layout: Layout::RankMajor, max_rows: 0, combined, split: false }
+        MoeKey {
+            shape,
+            hook: Hook::None,
+            layout: Layout::RankMajor,
+            max_rows: 0,
+            combined,
+            quantise: Quantise::None,
+            split: false,
+        }
     }
 
     fn of(tuning: &MoeTuning) -> MoeKey {
-        let Dispatch { hook, layout, max_rows, .. } = tuning.dispatch;
+        let Dispatch { hook, layout, max_rows, quantise, .. } = tuning.dispatch;
         let (shape, combined, split) = (tuning.dispatch.shape(), tuning.combine.dtype, tuning.split);
-        MoeKey { shape, hook, layout, max_rows, combined, split }
+        MoeKey { shape, hook, layout, max_rows, combined, quantise, split }
     }
 }
 
@@ -66,6 +76,7 @@ impl CoverKey for MoeKey {
             asked.layout != self.layout,
             asked.max_rows != self.max_rows,
             asked.combined != self.combined,
+            asked.quantise != self.quantise,
             asked.split != self.split,
             t.tokens < s.tokens,
         ];
@@ -122,7 +133,8 @@ impl MoeRegistry {
     pub fn with_tuned(self, tuned: Tuned) -> MoeRegistry {
         let digest = tuned.table().text();
         let find = move |key: &MoeKey| {
-            let whole = key.hook == Hook::None && key.max_rows == 0 && !key.split;
+            let plain = key.max_rows == 0 && key.quantise == Quantise::None;
+            let whole = key.hook == Hook::None && plain && !key.split;
             let default = whole.then(|| defaults(key).ok()).flatten()?;
             super::tuned::find(Some(&tuned), &default).map(|(tuning, _)| tuning)
         };
@@ -180,7 +192,7 @@ impl MoeRegistry {
 
 /// What is compiled for a key that nothing is known of.
 fn defaults(key: &MoeKey) -> Result<MoeTuning, MoeError> {
-    let tuning = MoeTuning::defaults_with(&key.shape, key.hook, key.layout)?;
+    let tuning = MoeTuning::defaults_with(&key.shape, key.hook, key.layout)?.with_quantise(key.quantise)?;
     Ok(tuning.with_max_rows(key.max_rows).with_combined(key.combined))
 }
 

@@ -73,6 +73,11 @@ pub fn options() -> Vec<OptionSpec> {
             "Type in which rows of less than 16 bits an element come back, bf16 or fp16 [default: bf16]",
         ),
         option(
+            "quantise",
+            "FROM",
+            "Let dispatch quantise rows to fp8 or mxfp8, from bf16 or fp16 [default: none, rows are given as they are sent]",
+        ),
+        option(
             "max-rows",
             "N",
             "Rows by expert that there are places for, of a rank or at a fixed stride of each expert; those beyond are counted, and \
@@ -202,7 +207,8 @@ pub fn select(given: &Given, small: bool, registry: &Registry) -> Result<Vec<Req
             (field.to_owned(), value.map_or_else(|| default.to_owned(), Clone::clone))
         });
     let key: Settings = asked.shape.into_iter().chain(sizes).collect();
-    let tuning = given.iter().filter(|(name, _)| ["dedup", "layout", "max-rows"].contains(&name.as_str()));
+    let tuning =
+        given.iter().filter(|(name, _)| ["dedup", "layout", "max-rows", "quantise"].contains(&name.as_str()));
     let mut tuning: Vec<Settings> = vec![tuning.map(|(name, value)| (name.clone(), value.clone())).collect()];
     if given.get("dedup").is_some_and(|dedup| dedup == "false") && !given.contains_key("layout") {
         // A row that goes once for every entry has no place by token.

@@ -6,7 +6,9 @@ use std::sync::Arc;
 
 use cudarc::driver::{CudaSlice, CudaStream};
 
-use crate::families::moe::{MoeRank, MoeShape, Routed, RowDtype};
+use peerwarp_codegen::ir::Dtype;
+
+use crate::families::moe::{MoeRank, Routed};
 use crate::runtime::RuntimeError;
 use crate::runtime::op::{Call, Element, Held, LaunchArgs, RawTensor, Readable, Writable};
 
@@ -125,9 +127,11 @@ impl MoeRank {
         tokens: TokenSlices<'a, T>,
         stream: &'a Arc<CudaStream>,
     ) -> Result<RoutedSlices<'a>, RuntimeError> {
-        rows_of::<T>("x", self.shape().dtype)?;
+        let from = self.quantise().from();
+        rows_of::<T>("x", from.or(self.shape().dtype.dispatched()))?;
         let TokenSlices { x, x_scale, n, ids, weights } = tokens;
-        let rows_there = rows_in::<T>(x.len(), self.shape())?;
+        let row_bytes = from.map_or(self.shape().row_bytes(), |from| self.shape().hidden * from.bytes());
+        let rows_there = rows_in::<T>(x.len(), row_bytes, self.shape().tokens)?;
         let n = n.map(|n| n as &dyn Readable);
         let route = Route { n, all_rows: self.all_rows(), rows_there, ids, weights };
         let routed = self.dispatch_args(stream.into(), Sent { x, x_scale, route })?;
@@ -151,19 +155,19 @@ impl MoeRank {
     }
 }
 
-/// How many rows of a shape so many elements are: whole ones, of which a variant takes no more than it has tokens.
-fn rows_in<T: Element>(elements: usize, shape: &MoeShape) -> Result<u32, RuntimeError> {
-    let row = shape.row_bytes() as usize / size_of::<T>();
+/// How many rows of so many bytes so many elements are: whole ones, of which a variant takes no more than it has tokens.
+fn rows_in<T: Element>(elements: usize, row_bytes: u32, tokens: u32) -> Result<u32, RuntimeError> {
+    let row = row_bytes as usize / size_of::<T>();
     if !elements.is_multiple_of(row) {
         let allowed = format!("a multiple of {row}, the elements of a row");
         return Err(RuntimeError::invalid("elements of x", elements, allowed));
     }
-    Ok(u32::try_from(elements / row).map_or(shape.tokens, |rows| rows.min(shape.tokens)))
+    Ok(u32::try_from(elements / row).map_or(tokens, |rows| rows.min(tokens)))
 }
 
-/// Whether values of a host type can be a row's.
-fn rows_of<T: Element>(field: &str, dtype: RowDtype) -> Result<(), RuntimeError> {
-    let (fits, allowed) = match dtype.dispatched() {
+/// Whether values of a host type can be a row's, of elements of a type or of bytes that nobody looks into.
+fn rows_of<T: Element>(field: &str, dtype: Option<Dtype>) -> Result<(), RuntimeError> {
+    let (fits, allowed) = match dtype {
         Some(dtype) => (T::DTYPES.contains(&dtype), format!("{dtype:?}")),
         None => (T::DTYPES == u8::DTYPES, "u8: the rows' bytes".to_owned()),
     };
@@ -174,31 +178,32 @@ fn rows_of<T: Element>(field: &str, dtype: RowDtype) -> Result<(), RuntimeError>
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::families::moe::{MoeShape, RowDtype};
 
     const SHAPE: MoeShape =
         MoeShape { hidden: 64, experts: 8, topk: 2, tokens: 4, ranks: 2, dtype: RowDtype::Bf16 };
 
     #[test]
     fn rows_are_whole_and_no_more_than_a_variant_takes() {
-        let rows = [0, 64, 256, 320].map(|elements| rows_in::<u16>(elements, &SHAPE).unwrap());
+        let rows = [0, 64, 256, 320].map(|elements| rows_in::<u16>(elements, SHAPE.row_bytes(), 4).unwrap());
         assert_eq!(rows, [0, 1, 4, 4]);
-        let said = rows_in::<u16>(65, &SHAPE).unwrap_err().to_string();
+        let said = rows_in::<u16>(65, SHAPE.row_bytes(), 4).unwrap_err().to_string();
         assert_eq!(said, "elements of x = 65: a multiple of 64, the elements of a row");
         // The same as bytes, and rows that are bytes.
-        assert_eq!(rows_in::<u8>(256, &SHAPE).unwrap(), 2);
-        assert_eq!(rows_in::<u8>(96, &MoeShape { dtype: RowDtype::Nvfp4, ..SHAPE }).unwrap(), 3);
+        assert_eq!(rows_in::<u8>(256, SHAPE.row_bytes(), 4).unwrap(), 2);
+        assert_eq!(rows_in::<u8>(96, RowDtype::Nvfp4.row_bytes(64), 4).unwrap(), 3);
     }
 
     #[test]
     fn rows_are_of_the_shape_s_type() {
         for dtype in [RowDtype::Bf16, RowDtype::Fp16] {
-            rows_of::<u16>("x", dtype).unwrap();
+            rows_of::<u16>("x", dtype.dispatched()).unwrap();
         }
         for dtype in [RowDtype::Bf16, RowDtype::Fp8, RowDtype::Nvfp4] {
-            rows_of::<u8>("x", dtype).unwrap();
+            rows_of::<u8>("x", dtype.dispatched()).unwrap();
         }
-        rows_of::<half::bf16>("x", RowDtype::Bf16).unwrap();
-        let said = |dtype| rows_of::<f32>("x", dtype).unwrap_err().to_string();
+        rows_of::<half::bf16>("x", RowDtype::Bf16.dispatched()).unwrap();
+        let said = |dtype: RowDtype| rows_of::<f32>("x", dtype.dispatched()).unwrap_err().to_string();
         assert_eq!(said(RowDtype::Bf16), "elements of x = f32: Bf16");
         assert_eq!(said(RowDtype::Mxfp4), "elements of x = f32: u8: the rows' bytes");
     }

@@ -85,9 +85,8 @@ impl Field {
         let help = help.map_or_else(|| first_paragraph(&field.attrs), |h| h.value());
         let (vis, ty) = (field.vis.clone(), field.ty.clone());
         let omitted = set.flag("omitted", errors);
-        if let (Some(span), false) = (omitted, is_integer(&field.ty) && short.is_some() && default.is_some())
-        {
-            errors.at(span, "names leave out a number with a default, and tell it by its `short` name");
+        if let (Some(span), false) = (omitted, short.is_some() && default.is_some()) {
+            errors.at(span, "names leave out a key with a default, and tell it by its `short` name");
         }
         let omitted = omitted.is_some();
         Some(Field { ident, vis, ty, tune, short, help, values, default, ranks, covers, omitted })

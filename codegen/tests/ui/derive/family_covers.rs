@@ -18,8 +18,6 @@ struct Covers {
     without_a_short_name: u32,
     #[key(short = "d", range = 1..=4, omitted)]
     without_a_default: u32,
-    #[key(short = "n", default = true, omitted)]
-    no_number: bool,
 }
 
 fn main() {}

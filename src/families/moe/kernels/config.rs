@@ -13,6 +13,7 @@ use super::limits::{
 };
 use super::pieces::{Pieces, piece_len};
 use super::protocol::{Phase, Protocol, protocol_of};
+use super::quantise::{self, Quantise};
 use crate::families::moe::{ExpertMap, MoeShape, RowDtype, SCALE_BLOCK};
 
 /// Shared memory that every supported device gives a block without being asked, less what reductions take.
@@ -52,6 +53,9 @@ pub struct Dispatch {
     /// Bytes of a row's scales, where `dtype` is bytes.
     #[key(short = "sc", range = 0..=2048, multiple_of = 4, default = 0, omitted)]
     pub scale_bytes: u32,
+    /// What rows are quantised from before they are sent.
+    #[key(short = "q", default = Quantise::None, omitted)]
+    pub quantise: Quantise,
     /// What happens to rows on their way into the output.
     #[key]
     pub hook: Hook,
@@ -106,6 +110,7 @@ impl DispatchKey {
             dtype,
             row_bytes,
             scale_bytes,
+            quantise: Quantise::None,
             hook,
             layout,
             max_rows,
@@ -127,6 +132,7 @@ fn only_waits(key: &DispatchKey) -> bool {
 /// Of fp8 a lane has as many elements to compute with in one vector as it should have.
 fn vectors_of_dispatch(key: &DispatchKey) -> u32 {
     match key.dtype {
+        _ if key.quantise != Quantise::None => 1,
         _ if only_waits(key) => 2,
         RowDtype::Fp8 if key.hook != Hook::None => 1,
         _ => 4,
@@ -136,6 +142,7 @@ fn vectors_of_dispatch(key: &DispatchKey) -> u32 {
 /// Where nothing is moved but by stores to other ranks, more warps have more of them under way.
 fn warps_of_dispatch(key: &DispatchKey) -> u32 {
     match key.tokens {
+        _ if key.quantise != Quantise::None => 8,
         _ if only_waits(key) => 32,
         ..32 => 8,
         _ => 16,
@@ -263,15 +270,32 @@ impl Dispatch {
     /// Type in which rows move: words, unless the receiver has to look into them.
     pub fn moved(&self) -> Dtype {
         match self.hook {
+            // Who sends them has computed them.
+            _ if self.quantises() => Dtype::Fp8,
             Hook::None => Dtype::U32,
             Hook::Expert | Hook::Custom => self.dtype.dispatched().unwrap_or(Dtype::U32),
         }
     }
 
+    /// Whether rows are quantised before they are sent.
+    pub fn quantises(&self) -> bool {
+        self.quantise != Quantise::None
+    }
+
+    /// Type of the rows that callers give.
+    pub fn given(&self) -> Dtype {
+        self.quantise.from().unwrap_or_else(|| self.moved())
+    }
+
+    /// Elements of a row that callers give.
+    pub fn given_row(&self) -> u32 {
+        if self.quantises() { self.hidden } else { self.row() }
+    }
+
     /// Type of the rows that come out.
     pub fn received(&self) -> Dtype {
         match self.hook {
-            Hook::None => Dtype::U32,
+            Hook::None => self.moved(),
             Hook::Expert | Hook::Custom => self.dtype.combined(),
         }
     }
@@ -291,12 +315,13 @@ impl Dispatch {
         self.dtype.moved_scales()
     }
 
-    /// Whether scales go with the part of a row that they are of, as a hook needs them; else all of a row's go with its first.
+    /// Whether scales go with the part of a row that they are of, as a hook needs them and who quantises has them; else all of a row's
+    /// go with its first.
     pub(super) fn scales_apart(&self) -> bool {
-        self.dtype == RowDtype::Fp8
+        self.dtype == RowDtype::Fp8 || self.quantises()
     }
 
-    /// Elements of a row, of the type in which it moves, that have a scale together.
+    /// Elements of a row, of the type in which it moves, that have a word of scales together.
     pub fn scaled(&self) -> u32 {
         SCALE_BLOCK / self.moved().bytes()
     }
@@ -491,7 +516,12 @@ impl Dispatch {
         } else {
             0
         };
-        4 * (counts + 3 + recv)
+        let quantised = if self.quantises() && self.phase.sends() {
+            groups * u64::from(quantise::shared_words(self.dtype, self.pieces()))
+        } else {
+            0
+        };
+        4 * (counts + 3 + recv + quantised)
     }
 }
 
@@ -508,6 +538,18 @@ impl Legal for Dispatch {
 }
 
 impl Dispatch {
+    /// Whether kernels can quantise so.
+    fn quantised(&self) -> Result<(), Illegal> {
+        let from = self.quantise.name();
+        let legal = !self.quantises() || matches!(self.dtype, RowDtype::Fp8 | RowDtype::Mxfp8);
+        Illegal::unless(legal, "quantise", from, || {
+            format!("none for {}: what kernels quantise to is fp8 or mxfp8", self.dtype)
+        })?;
+        Illegal::unless(!self.quantises() || self.protocol != Protocol::Bulk, "protocol", "bulk", || {
+            "flags or packets, where rows are not sent as they are given".to_owned()
+        })
+    }
+
     /// What makes a configuration legal, except that the hook may be a custom one.
     pub fn fits(&self) -> Result<(), Illegal> {
         let sizes = (self.row_bytes, self.scale_bytes);
@@ -515,6 +557,7 @@ impl Dispatch {
         Illegal::unless(none, "row_bytes", format!("{} and {}", sizes.0, sizes.1), || {
             format!("0, and `scale_bytes` too, for {}, whose sizes follow from `hidden`", self.dtype)
         })?;
+        self.quantised()?;
         rows_of(self.shape().dtype, self.hidden, self.hook, self.protocol)?;
         topk_of(self.topk, self.experts)?;
         groups_of(self.group_warps, self.warps)?;

@@ -22,13 +22,13 @@ pub struct TokenArgs {
     /// Tokens to send, `[token][row]`. Of rows that are there, those that `n` leaves out are loaded at times, no more; so are
     /// their scales, ids and weights.
     #[input]
-    #[len(|c| u64::from(c.tokens) * u64::from(c.row()))]
+    #[len(|c| u64::from(c.tokens) * u64::from(c.given_row()))]
     #[rows(rows_there, |c| c.tokens)]
-    #[dtype(|c| c.moved())]
+    #[dtype(|c| c.given())]
     pub x: AnyPtr,
-    /// Scales of the tokens, `[token][scale]`.
+    /// Scales of the tokens, `[token][scale]`, unless they are worked out here.
     #[input]
-    #[len(|c| u64::from(c.tokens) * u64::from(c.scales()))]
+    #[len(|c| if c.quantises() { 0 } else { u64::from(c.tokens) * u64::from(c.scales()) })]
     #[rows(rows_there, |c| c.tokens)]
     #[dtype(|c| c.scale())]
     pub x_scale: Option<AnyPtr>,

@@ -18,6 +18,7 @@ use super::inbox::{InboxArgs, Received};
 use super::layout::Layout;
 use super::limits::{fewer, groups_of, resident, rows_of, topk_of};
 use super::protocol::{Phase, Protocol};
+use super::quantise::Quantise;
 use super::records::{ReadyArgs, await_ready, notify_ready};
 use super::send::send;
 use crate::families::moe::RowDtype;
@@ -99,6 +100,7 @@ impl RoundTrip {
             dtype,
             row_bytes: 0,
             scale_bytes: 0,
+            quantise: Quantise::None,
             hook,
             layout: Layout::RankMajor,
             max_rows: 0,

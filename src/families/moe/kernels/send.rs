@@ -7,6 +7,7 @@ use super::device::{at, experts_of, owners};
 use super::dispatch::{TokenArgs, tokens};
 use super::inbox::{InboxArgs, Row, put_row, put_scales};
 use super::protocol::Protocol;
+use super::quantise::Quantiser;
 
 /// Sends rows, each once to every rank that its slot goes to.
 #[kernel]
@@ -26,6 +27,7 @@ pub(super) fn send(c: &Dispatch, a: &TokenArgs, arrive: &InboxArgs, g: Group, ep
 #[kernel]
 fn send_to_all(c: &Dispatch, a: &TokenArgs, arrive: &InboxArgs, g: Group, epoch: Epoch) {
     let pieces = c.pieces();
+    let quantiser = Quantiser::new(c);
     let counter = a.next_slot.map(|next| next.counter(0));
     for i in g.dynamic(tokens(c, a) * (c.token_slots() * pieces.parts()), counter) {
         let (slot, part) = pieces.part(i);
@@ -37,8 +39,14 @@ fn send_to_all(c: &Dispatch, a: &TokenArgs, arrive: &InboxArgs, g: Group, epoch:
             row.field(rows.row).copy(0u64, &a.x, at(token, c.row()), c.row());
         } else {
             pieces.each(part, |start, len| {
-                let x = a.x.load(at(token, c.row()) + start.to_u64(), len);
-                put_row(&rows, &row, start, x);
+                let x = a.x.load(at(token, c.given_row()) + start.to_u64(), len);
+                if let Some(quantiser) = quantiser {
+                    let (x, scales) = quantiser.quantise(c, x, len);
+                    put_row(&rows, &row, start, x);
+                    put_scales(&rows, &row, start / c.scaled(), scales);
+                } else {
+                    put_row(&rows, &row, start, x);
+                }
             });
         }
         if let Some(scales) = a.x_scale {
@@ -55,13 +63,19 @@ fn send_to_all(c: &Dispatch, a: &TokenArgs, arrive: &InboxArgs, g: Group, epoch:
 #[kernel]
 fn send_packets_to_all(c: &Dispatch, a: &TokenArgs, arrive: &InboxArgs, g: Group, epoch: Epoch) {
     let pieces = c.pieces();
+    let quantiser = Quantiser::new(c);
     for i in g.strided(tokens(c, a) * (c.token_slots() * pieces.parts())) {
         let (slot, part) = pieces.part(i);
         let token = slot / c.token_slots();
         let rows = arrive.rows.open(epoch);
         pieces.each(part, |start, len| {
-            let x = a.x.load(at(token, c.row()) + start.to_u64(), len);
-            let scale = a.x_scale.map(|scales| scales_of_piece(c, &scales, token, part, (start, len)));
+            let x = a.x.load(at(token, c.given_row()) + start.to_u64(), len);
+            let (x, scale) = if let Some(quantiser) = quantiser {
+                let (x, scales) = quantiser.quantise(c, x, len);
+                (x, Some(scales))
+            } else {
+                (x, a.x_scale.map(|scales| scales_of_piece(c, &scales, token, part, (start, len))))
+            };
             let to = owners(c.map(), &a.ids, slot * c.slot_entries(), c.slot_entries());
             let message = rows.to(Peers::mask(to)).slot(slot);
             put_row(&rows, &message, start, x);
@@ -78,13 +92,14 @@ fn send_packets_to_all(c: &Dispatch, a: &TokenArgs, arrive: &InboxArgs, g: Group
 #[kernel]
 fn send_apart(c: &Dispatch, a: &TokenArgs, arrive: &InboxArgs, g: Group, epoch: Epoch) {
     let pieces = c.pieces();
+    let quantiser = Quantiser::new(c);
     for i in g.strided(c.slots() * pieces.parts() * c.ranks) {
         let to = (i + rank()) % c.ranks;
         let piece = i / c.ranks;
         let (slot, part) = pieces.part(piece);
         let token = slot / c.token_slots();
         if token < a.rows_there {
-            send_part(c, a, arrive, epoch, to, (slot, part), &|| token < tokens(c, a));
+            send_part(c, a, arrive, epoch, to, (slot, part, quantiser), &|| token < tokens(c, a));
         }
     }
 }
@@ -94,13 +109,14 @@ fn send_apart(c: &Dispatch, a: &TokenArgs, arrive: &InboxArgs, g: Group, epoch: 
 #[kernel]
 fn send_in_ring(c: &Dispatch, a: &TokenArgs, arrive: &InboxArgs, g: Group, epoch: Epoch) {
     let pieces = c.pieces();
+    let quantiser = Quantiser::new(c);
     let all = tokens(c, a) * (c.token_slots() * pieces.parts());
     for i in g.strided(all * c.ranks) {
         let phase = i / all;
         let to = (rank() + phase) % c.ranks;
         let piece = i - phase * all;
         let (slot, part) = pieces.part(piece);
-        send_part(c, a, arrive, epoch, to, (slot, part), &|| true.val());
+        send_part(c, a, arrive, epoch, to, (slot, part, quantiser), &|| true.val());
     }
 }
 
@@ -112,23 +128,29 @@ fn send_part(
     arrive: &InboxArgs,
     epoch: Epoch,
     to: Val<u32>,
-    of: (Val<u32>, Val<u32>),
+    of: (Val<u32>, Val<u32>, Option<Quantiser>),
     also: &dyn Fn() -> Val<bool>,
 ) {
-    let (slot, part) = of;
+    let (slot, part, quantiser) = of;
     let pieces = c.pieces();
     let token = slot / c.token_slots();
     let rows = arrive.rows.open(epoch);
     let message = rows.to(Peers::rank(to)).slot(slot);
     pieces.each(part, |start, len| {
-        let x = a.x.load(at(token, c.row()) + start.to_u64(), len);
+        let x = a.x.load(at(token, c.given_row()) + start.to_u64(), len);
         let scale = a.x_scale.map(|scales| scales_of_piece(c, &scales, token, part, (start, len)));
         let ids = a.ids.load(slot * c.slot_entries(), c.slot_entries());
         let (_, owned) = experts_of(c.map(), to, ids.cast::<u32>());
         if owned.any() & also() {
-            put_row(&rows, &message, start, x);
-            if let Some(scale) = scale {
-                put_scales_of_piece(c, &rows, &message, part, start, scale);
+            if let Some(quantiser) = quantiser {
+                let (x, scales) = quantiser.quantise(c, x, len);
+                put_row(&rows, &message, start, x);
+                put_scales(&rows, &message, start / c.scaled(), scales);
+            } else {
+                put_row(&rows, &message, start, x);
+                if let Some(scale) = scale {
+                    put_scales_of_piece(c, &rows, &message, part, start, scale);
+                }
             }
         }
     });

@@ -13,6 +13,8 @@ use crate::harness::fp8::dequantise;
 pub struct Tokens {
     /// Rows one after another, as bytes of the dispatched type.
     pub rows: Vec<u8>,
+    /// The same as they are given, where they are quantised on their way; else empty.
+    pub given: Vec<u8>,
     /// Bytes of the scales of all rows, one after another; empty where no scales travel.
     pub scales: Vec<u8>,
 }
@@ -137,8 +139,11 @@ mod tests {
     #[test]
     fn rows_have_their_bytes_scales_and_values() {
         let (shape, _) = tiny();
-        let tokens =
-            Tokens { rows: [[0x38; 8], [0xc0; 8]].concat(), scales: encode(Dtype::F32, &[0.5, 0.25]) };
+        let tokens = Tokens {
+            rows: [[0x38; 8], [0xc0; 8]].concat(),
+            scales: encode(Dtype::F32, &[0.5, 0.25]),
+            ..Tokens::default()
+        };
         assert_eq!(
             (tokens.row(&shape, 1), tokens.row_scales(&shape, 1)),
             (&[0xc0; 8][..], &encode(Dtype::F32, &[0.25])[..])
@@ -146,7 +151,7 @@ mod tests {
         assert_eq!(tokens.values(&shape, 0), [0.5; 8]);
         assert_eq!(tokens.values(&shape, 1), [-0.5; 8]);
         let shape = MoeShape { dtype: RowDtype::Bf16, ..shape };
-        let tokens = Tokens { rows: [0x80, 0x3f].repeat(8), scales: vec![] };
+        let tokens = Tokens { rows: [0x80, 0x3f].repeat(8), ..Tokens::default() };
         assert_eq!(tokens.values(&shape, 0), [1.0; 8]);
     }
 }

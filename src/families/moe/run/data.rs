@@ -8,7 +8,7 @@ use rand_chacha::ChaCha8Rng;
 use rayon::prelude::*;
 
 use crate::families::moe::SCALE_BLOCK;
-use crate::families::moe::kernels::{CombineDtype, Hook, Layout};
+use crate::families::moe::kernels::{CombineDtype, Hook, Layout, Quantise};
 use crate::families::moe::reference::{self, Entry, Grouped, Tokens};
 use crate::families::moe::{MoeProblem, MoeShape, Routing, RowDtype};
 use crate::harness::blocks::Blocks;
@@ -29,6 +29,8 @@ pub struct Semantics {
     pub in_place: bool,
     /// What rows are combined in.
     pub combined: CombineDtype,
+    /// What rows are quantised from on their way.
+    pub quantise: Quantise,
 }
 
 impl Semantics {
@@ -128,7 +130,8 @@ impl Round {
         let (shape, routing) = (problem.shape, problem.routing(round).clone());
         let ranks = (0..shape.ranks).into_par_iter();
         let n = routing.tokens_per_rank(shape.topk);
-        let random = |rank| random_tokens(&shape, n[rank as usize], stream(problem.seed, round, rank));
+        let from = semantics.quantise.from();
+        let random = |rank| random_tokens(&shape, from, n[rank as usize], stream(problem.seed, round, rank));
         let tokens: Vec<Tokens> = ranks.clone().map(random).collect();
         let grouped: Vec<Grouped> =
             ranks.clone().map(|rank| reference::dispatch(&shape, &routing, rank)).collect();
@@ -168,12 +171,16 @@ impl Round {
         let (tokens, ids) = (&self.tokens[at], &self.routing.ids[at]);
         let (n, rows_there) = (ids.len() as u32 / shape.topk, self.rows_there(rank));
         let entries = rows_there * shape.topk;
+        let (rows, row_bytes, scales, scale_bytes) = match self.semantics.quantise.from() {
+            Some(from) => (&tokens.given, shape.hidden * from.bytes(), &vec![], 0),
+            None => (&tokens.rows, shape.row_bytes(), &tokens.scales, shape.scale_bytes()),
+        };
         let host_knows = n == rows_there && (self.number + rank).is_multiple_of(2);
         Inputs {
             rows_there,
             n: if host_knows { u32::MAX } else { n },
-            x: padded(&tokens.rows, rows_there * shape.row_bytes(), u8::MAX),
-            x_scale: padded(&tokens.scales, rows_there * shape.scale_bytes(), u8::MAX),
+            x: padded(rows, rows_there * row_bytes, u8::MAX),
+            x_scale: padded(scales, rows_there * scale_bytes, u8::MAX),
             ids: padded(ids, entries, 0),
             weights: padded(&self.routing.weights[at], entries, f32::NAN),
         }
@@ -239,10 +246,22 @@ pub(super) fn stream(seed: u64, round: u32, rank: u32) -> ChaCha8Rng {
     rng
 }
 
-fn random_tokens(shape: &MoeShape, n: u32, mut rng: ChaCha8Rng) -> Tokens {
+fn random_tokens(shape: &MoeShape, from: Option<Dtype>, n: u32, mut rng: ChaCha8Rng) -> Tokens {
     let mut out = Tokens::default();
     for _ in 0..n {
-        let row: Vec<f32> = (0..shape.hidden).map(|_| rng.random_range(-1.0..1.0)).collect();
+        let mut row: Vec<f32> = (0..shape.hidden).map(|_| rng.random_range(-1.0..1.0)).collect();
+        if let Some(from) = from {
+            // Blocks of every size that the type has, and of zeros.
+            let powers = if from == Dtype::Fp16 { -14..15 } else { -60..60 };
+            for block in row.chunks_mut(32) {
+                let power = rng.random_range(powers.clone());
+                let size = if power == 0 { 0.0 } else { 2f32.powi(power) };
+                block.iter_mut().for_each(|x| *x *= size);
+            }
+            let given = elements::encode(from, &row);
+            row = elements::decode(from, &given);
+            out.given.extend(given);
+        }
         let (bytes, scales) = sent_row(shape.dtype, &row);
         out.rows.extend(bytes);
         out.scales.extend(scales);

@@ -146,7 +146,9 @@ impl Round {
             Begins::Strided(_) => counts.iter().copied().max().unwrap_or(0),
             Begins::Aligned(_) => start.last().copied().unwrap_or(0),
         };
-        start.iter_mut().for_each(|first| *first = u64::from(*first).min(room.places) as u32);
+        if room.drops {
+            start.iter_mut().for_each(|first| *first = u64::from(*first).min(room.places) as u32);
+        }
         let n = self.routing.tokens_per_rank(self.shape.topk);
         let mut all = vec![
             Expected::new("expert_rows", 0, "rows of each expert", cast_slice(&rows)),

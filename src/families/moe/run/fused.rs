@@ -3,7 +3,7 @@
 use peerwarp_codegen::family::Family;
 
 use super::Semantics;
-use crate::families::moe::kernels::{Hook, Layout, RoundTrip, RoundTripKey};
+use crate::families::moe::kernels::{Hook, Layout, Quantise, RoundTrip, RoundTripKey};
 use crate::families::moe::{MoeError, MoeShape};
 
 impl RoundTrip {
@@ -22,6 +22,7 @@ impl RoundTrip {
             dedup: true,
             in_place: false,
             combined: self.dtype.into(),
+            quantise: Quantise::None,
         }
     }
 

@@ -8,7 +8,7 @@ use peerwarp_codegen::ir::{Const, Dtype};
 
 use super::data::{Round, Semantics};
 use super::{MoeTuning, Traffic, between, fused};
-use crate::families::moe::kernels::{Layout, RoundTrip};
+use crate::families::moe::kernels::{Layout, Quantise, RoundTrip};
 use crate::families::moe::{MoeError, MoeProblem, MoeShape, work};
 use crate::harness::elements::decode;
 use crate::harness::suite::random_bytes;
@@ -111,7 +111,7 @@ impl MoeRounds {
             Contents::of("weights", &sent.weights),
         ];
         // Also where there are none, for want of rows: all rounds have the same buffers.
-        if self.shape().scales() > 0 {
+        if self.shape().scales() > 0 && self.semantics.quantise == Quantise::None {
             all.push(Contents::new("x_scale", sent.x_scale));
         }
         all
@@ -189,12 +189,15 @@ impl Problem for MoeRounds {
         let mut rows = |dtype| random_bytes(dtype, PATTERN, &mut rng);
         let mut all = vec![
             // Of bytes that nobody looks into, any will do.
-            Contents::repeated("x", rows(shape.dtype.dispatched().unwrap_or(Dtype::Fp8))),
+            Contents::repeated(
+                "x",
+                rows(self.semantics.quantise.from().or(shape.dtype.dispatched()).unwrap_or(Dtype::Fp8)),
+            ),
             Contents::of("n", &[n]),
             Contents::of("ids", &routing.ids[at]),
             Contents::of("weights", &routing.weights[at]),
         ];
-        if shape.scales() > 0 {
+        if shape.scales() > 0 && self.semantics.quantise == Quantise::None {
             all.push(Contents::repeated("x_scale", cast_slice(&[1.0f32; 1024]).to_vec()));
         }
         if self.host_writes() {

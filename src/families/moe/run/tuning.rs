@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 
 use super::Semantics;
 use crate::families::moe::kernels::{
-    Combine, CombineDtype, CombineKey, Dispatch, DispatchKey, Hook, Layout, Phase, Protocol,
+    Combine, CombineDtype, CombineKey, Dispatch, DispatchKey, Hook, Layout, Phase, Protocol, Quantise,
 };
 use crate::families::moe::{MoeError, MoeShape};
 
@@ -88,6 +88,19 @@ impl MoeTuning {
         self
     }
 
+    /// The same with rows that dispatch quantises, of fp8 or mxfp8, and the defaults for a dispatch that does.
+    ///
+    /// # Errors
+    /// There are none.
+    pub fn with_quantise(mut self, quantise: Quantise) -> Result<MoeTuning, MoeError> {
+        if quantise != self.dispatch.quantise {
+            let dedup = self.dispatch.dedup;
+            self.dispatch = Dispatch::with_defaults(&DispatchKey { quantise, ..self.dispatch.key() })?;
+            self.dispatch.dedup = dedup;
+        }
+        Ok(self)
+    }
+
     /// The same with one launch an operation, or one for sending and one for receiving.
     #[must_use]
     pub fn with_split(mut self, split: bool) -> MoeTuning {
@@ -116,7 +129,7 @@ impl MoeTuning {
     pub fn semantics(&self) -> Semantics {
         let Dispatch { hook, layout, max_rows, dedup, .. } = self.dispatch;
         let (in_place, combined) = (self.dispatch.in_place(), self.combine.dtype);
-        Semantics { hook, layout, max_rows, dedup, in_place, combined }
+        Semantics { hook, layout, max_rows, dedup, in_place, combined, quantise: self.dispatch.quantise }
     }
 
     /// The launches of a dispatch, in order.
@@ -137,7 +150,7 @@ impl MoeTuning {
     pub fn check(&self, shape: &MoeShape) -> Result<(), MoeError> {
         let Dispatch { layout, max_rows, .. } = self.dispatch;
         let mut fitting = MoeTuning::defaults(shape)?.with_layout(layout).with_max_rows(max_rows);
-        fitting.dispatch.hook = self.dispatch.hook;
+        (fitting.dispatch.hook, fitting.dispatch.quantise) = (self.dispatch.hook, self.dispatch.quantise);
         if self.dispatch.key() != fitting.dispatch.key() {
             let name = self.dispatch.variant_name();
             return Err(MoeError::invalid("dispatch", name, format!("must be for {shape}, in one phase")));
