@@ -8,6 +8,7 @@ use super::{
     expr::{Expr, Prec},
     inline::Form,
     layout::Layout,
+    ops::type_name,
     prim::Prim,
     program::VectorMask,
     tiles::Step,
@@ -246,7 +247,8 @@ impl Emitter<'_, '_> {
             let (at, count) = (me.at(step), me.scalar(count)?);
             let next = Expr::binary("+", Prec::Sum, &at, &Expr::atom("1"));
             let last = Expr::binary("==", Prec::Relation, &next, &count);
-            me.w.line(&format!("if ({}) {registers}[1] = {{}};", last.text));
+            let none = format!("{}{{}}", type_name(me.ty(out).dtype));
+            me.w.line(&format!("if ({}) {registers}[1] = {none};", last.text));
             Ok(())
         })
     }
