@@ -1,10 +1,11 @@
 //! A problem that is ready to be timed: its data on the GPUs, and its launches as graphs.
 
+use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
 
 use peerwarp_codegen::dsl::Binding;
-use peerwarp_codegen::ir::Dtype;
+use peerwarp_codegen::ir::{Dtype, ParamKind};
 use rayon::prelude::*;
 
 use super::place::Place;
@@ -14,7 +15,7 @@ use crate::runtime::gpu::{DevicePtr, RawStream};
 use crate::runtime::handles::{Buffer, Graph};
 use crate::runtime::image::Images;
 use crate::runtime::op::{BufferSpec, Operation, RankOp};
-use crate::runtime::{Member, RuntimeError, World};
+use crate::runtime::{Member, RuntimeError, Symmetric, World};
 
 /// What fills operands that nobody writes: finite and not zero as any float, which links and memory may move faster.
 const FILLER: u8 = 0x3c;
@@ -39,14 +40,16 @@ impl Operands {
     /// # Errors
     /// Memory runs out, or the inputs do not fit the operands.
     pub fn new(problem: &dyn Problem, world: &World) -> Result<Operands, RuntimeError> {
-        let here = || {
-            let specs = passed(problem)?;
-            let members = world.members().par_iter();
-            let ranks: Result<_, RuntimeError> =
-                members.map(|member| RankOperands::new(&specs, problem, member)).collect();
-            Ok(Operands { ranks: ranks?, specs })
-        };
-        world.agree(here())
+        let specs = passed(problem)?;
+        // Memory that peers read is allocated by all ranks in the same order.
+        let read = specs.iter().filter(|spec| spec.param.kind == ParamKind::Window);
+        let windows = read.map(|spec| Ok((&*spec.name, world.share(spec.param.bytes())?)));
+        let windows = windows.collect::<Result<Windows<'_>, RuntimeError>>()?;
+        let members = world.members().par_iter().enumerate();
+        let ranks =
+            members.map(|(index, member)| RankOperands::new(&specs, problem, (index, member), &windows));
+        let ranks = world.agree(ranks.collect())?;
+        Ok(Operands { ranks, specs })
     }
 
     /// Whether another problem for the same key and inputs takes them as they are.
@@ -72,6 +75,9 @@ impl Operands {
     }
 }
 
+/// Memory of operands that peers read, by name.
+type Windows<'a> = BTreeMap<&'a str, Arc<Symmetric>>;
+
 /// The buffers that a caller passes.
 fn passed(problem: &dyn Problem) -> Result<Vec<BufferSpec>, RuntimeError> {
     Ok(problem.buffers()?.into_iter().filter(|b| b.binding != Binding::State).collect())
@@ -81,10 +87,14 @@ impl RankOperands {
     fn new(
         specs: &[BufferSpec],
         problem: &dyn Problem,
-        member: &Member,
+        (index, member): (usize, &Member),
+        windows: &Windows<'_>,
     ) -> Result<RankOperands, RuntimeError> {
         let buffer = |spec: &BufferSpec| {
-            let buffer = Buffer::new(&member.gpu, spec.param.bytes())?;
+            let buffer = match windows.get(&*spec.name) {
+                Some(memory) => Buffer::part(memory, member, index),
+                None => Buffer::new(&member.gpu, spec.param.bytes())?,
+            };
             buffer.fill(filler(spec), RawStream::DEFAULT)?;
             Ok((spec.name.clone(), buffer))
         };
