@@ -329,7 +329,7 @@ def test_experts_at_a_fixed_stride_leave_out_what_has_no_place() -> None:
 
 
 @pytest.mark.parametrize(
-    ("layout", "max_rows", "align"), [("expert_major", 7, 1), ("expert_major", 16, 8), ("expert_strided", 2, 1)]
+    ("layout", "max_rows", "align"), [("expert_major", 3, 1), ("expert_major", 16, 8), ("expert_strided", 2, 1)]
 )
 def test_rows_beyond_the_places_are_counted_and_contribute_nothing(layout: str, max_rows: int, align: int) -> None:
     world = peerwarp.World.simulated(2)
