@@ -42,7 +42,8 @@ impl Tenants {
 
     /// How a kernel is launched. Where others are under way its blocks have no SM to themselves, and do not come before the kernel
     /// before them has ended, as they would take the room of another launch's. That all of them fit is checked here: drivers may
-    /// run kernels for which they see to that one at a time (NVIDIA's 580 does so for streams of one process, and not for processes).
+    /// run kernels for which they see to that one at a time. NVIDIA's 580 does not for ranks that share a GPU; of two streams of a
+    /// rank one waited for the other.
     pub fn config(&self, config: LaunchConfig) -> LaunchConfig {
         match self.launches() {
             0 | 1 => config,
