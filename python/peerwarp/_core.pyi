@@ -15,7 +15,7 @@ class GpuWorld:
         rank_ranks_local_rank: tuple[int, int, int],
         address_secret: tuple[str, str],
         wait_budget_form_timeout: tuple[float, float],
-        share_sms_share_gpus: tuple[bool, bool],
+        share_sms_share_gpus_at_once: tuple[bool, bool, int],
         compilers: Sequence[str],
     ) -> GpuWorld: ...
     def check(self) -> None: ...

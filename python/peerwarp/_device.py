@@ -170,8 +170,8 @@ class DispatchedTensors:
     Attributes:
         rows: `(places, hidden)`, of 4 bits `(places, hidden / 2)`. Rank-major: `places` is `R * T`, and row `source * T + token` is
             what came of that token. Expert-major: it is `R * T * K`, and some more where experts are aligned; rows are sorted by
-            expert, source, token and k. Expert-strided: it is the most experts of a rank times `R * T`. With `max_rows` they are so many,
-            or so many of each expert. Where no row came there is anything.
+            expert, source, token and k. Expert-strided: it is the most experts of a rank times `R * T`. With `max_rows` they
+            are so many, or so many of each expert. Where no row came there is anything.
         scales: `(places, ..)`, as dispatch takes them: float32, or uint8.
         gather: rank-major only: int32 `(R * T * K,)`, the numbers of the rows of this rank's experts, expert by expert.
         ids: rank-major only: int32 `(R * T, K)`, ids among all experts, `nobody` in entries that are not this rank's own.

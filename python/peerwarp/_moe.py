@@ -61,8 +61,8 @@ class Dispatched:
         expert_start: uint32 `(experts of the rank + 1,)`: the rows of the e-th own expert are `expert_rows[e]` from here on, in
             `gather` if rank-major and in `rows` if not.
         expert_rows: uint32 `(experts of the rank,)`.
-        overflow: with `max_rows` or expert-strided only: uint32 `(1,)`, how many rows had no place. Without `max_rows` there are some
-            only where tokens name an expert several times.
+        overflow: with `max_rows` or expert-strided only: uint32 `(1,)`, how many rows had no place. Without `max_rows` there are
+            some only where tokens name an expert several times.
         needed: with it: uint32 `(1,)`, the `max_rows` with which all would have had a place.
         first_expert: the id of the rank's first expert; its experts are contiguous.
         tokens_from: uint32 `(R,)`: how many tokens each source had.
@@ -122,15 +122,16 @@ class MoeAllToAll:
         scale_bytes: `"bytes"` only: bytes of a row's scales, a multiple of 4; none travel if 0.
         combined: what experts' outputs and combined rows are: `"bf16"` or `"fp16"`. That is `dtype` where it is one of these, and
             bf16 for all others unless told.
-        quantise: `"fp8"` and `"mxfp8"` only: whether `x` is of the type `combined`, and dispatch quantises its rows on their way out, with
-            the scales that `d.scales` has; else they are given quantised, with their scales.
+        quantise: `"fp8"` and `"mxfp8"` only: whether `x` is of the type `combined`, and dispatch quantises its rows on their way
+            out, with the scales that `d.scales` has; else they are given quantised, with their scales.
         layout: `"rank_major"`, `"expert_major"` or `"expert_strided"`, how rows stand after dispatch: see `Dispatched`.
         nobody: what stands in `ids` of entries that are not the rank's own: negative, or `experts` and more.
         sms: the most blocks of a launch, each of which takes an SM of a GPU; as many as are fastest if none.
         expert_align: expert-major only: 1, 8, 16 or 128, which the first row of each expert is a multiple of.
-        max_rows: expert-major only: rows of a rank that there are places for, a multiple of `expert_align`; expert-strided only: the
-            same for each expert. As many as there can be if none, in expert-major rows `R * T * K`: at 4096 tokens of eight ranks
-            that is gigabytes. Nobody waits longer, and nothing is written elsewhere, if more rows come: see `Dispatched.overflow`.
+        max_rows: expert-major only: rows of a rank that there are places for, a multiple of `expert_align`; expert-strided only:
+            the same for each expert. As many as there can be if none, in expert-major rows `R * T * K`: at 4096 tokens of eight
+            ranks that is gigabytes. Nobody waits longer, and nothing is written elsewhere, if more rows come: see
+            `Dispatched.overflow`.
         split: whether sending and receiving are launches of their own, with work of other kinds in between: `dispatch_send`,
             `dispatch_receive`, `combine_send`, `combine_receive`. `dispatch` and `combine` do both then, one after the other.
     """
@@ -160,7 +161,9 @@ class MoeAllToAll:
         if dtype not in ROWS:
             raise InvalidArgument("dtype", dtype, ", ".join(ROWS))
         if quantise and dtype not in QUANTISED:
-            raise InvalidArgument("quantise", quantise, f"False for {dtype}: what dispatch quantises to is {' or '.join(QUANTISED)}")
+            raise InvalidArgument(
+                "quantise", quantise, f"False for {dtype}: what dispatch quantises to is {' or '.join(QUANTISED)}"
+            )
         rows = _rows(dtype, row_bytes, scale_bytes), combined, bool(quantise)
         if layout not in LAYOUTS:
             raise InvalidArgument("layout", layout, ", ".join(LAYOUTS))
@@ -223,12 +226,13 @@ class MoeAllToAll:
         Args:
             x: `(n, hidden)` with `n` from 0 to `max_tokens`, which may differ by rank. bf16: `bfloat16` of `ml_dtypes`, `uint16`
                 (the bits) or `float32`, which is rounded to bfloat16, to the nearest and to even. fp16: `float16`. Of 8 bits:
-                `uint8` (the bits), `float8_e4m3fn` of `ml_dtypes` and others of a byte. Of 4 bits: `uint8`, `(n, hidden / 2)`. bytes: a
-                type of a byte, `(n, row_bytes)`.
+                `uint8` (the bits), `float8_e4m3fn` of `ml_dtypes` and others of a byte. Of 4 bits: `uint8`, `(n, hidden / 2)`.
+                bytes: a type of a byte, `(n, row_bytes)`.
             ids: int32 `(n, topk)`: ids of experts from 0 on; -1 masks an entry.
             weights: float32 `(n, topk)`.
-            scales: of rows that are given quantised. fp8: float32 `(n, hidden / 128 rounded up)`. fp8-token: float32 `(n, 1)`. mxfp8 and mxfp4: bytes,
-                `(n, hidden / 32)`; nvfp4: bytes, `(n, hidden / 16)`; bytes: `(n, scale_bytes)`. Of others none.
+            scales: of rows that are given quantised. fp8: float32 `(n, hidden / 128 rounded up)`. fp8-token: float32 `(n, 1)`.
+                mxfp8 and mxfp4: bytes, `(n, hidden / 32)`; nvfp4: bytes, `(n, hidden / 16)`; bytes: `(n, scale_bytes)`.
+                Of others none.
             max_tokens: a number that is the same on all ranks, and on none less than `n`, for which the smallest of `capacities` is
                 taken; the largest if none.
         """

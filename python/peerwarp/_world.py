@@ -50,6 +50,7 @@ class World:
         form_timeout: float = 60.0,
         share_sms: bool = False,
         share_gpus: bool = False,
+        launches_at_once: int = 1,
     ) -> World:
         """The ranks of a `torch.distributed` process group of one machine, each with its GPU.
 
@@ -64,9 +65,13 @@ class World:
             share_sms: whether blocks of other kernels may run on the SMs of these kernels' blocks.
             share_gpus: whether several ranks may have one GPU, to try and test: they take turns on it, so that a wait takes
                 milliseconds, and times say nothing about links.
+            launches_at_once: how many launches of a rank may be under way at once, such as of two operations on a stream each; the
+                same on all ranks. Each kernel has a part of the GPU's SMs then, so that blocks of all of them fit.
         """
         dist = _torch_distributed()
         ranks, rank = whole("ranks of the group", dist.get_world_size(group), 2, 64), dist.get_rank(group)
+
+        at_once = whole("launches_at_once", launches_at_once, 1, 16)
 
         def own() -> tuple[int, float, float]:
             if (why := _core.why_no_gpu()) is not None:
@@ -81,7 +86,7 @@ class World:
         dist.broadcast_object_list(told, src=first, group=group)
         address, drawn = told[0]
         secret = os.environ.get("PEERWARP_SECRET", drawn)
-        shared = bool(share_sms), bool(share_gpus)
+        shared = bool(share_sms), bool(share_gpus), at_once
         core = _core.GpuWorld((rank, ranks, gpu), (address, secret), (budget, timeout), shared, compilers())
         world = cls(core, ranks, rank)
         world._gpu = gpu

@@ -42,9 +42,13 @@ fn layout_of((name, align): (&str, u32)) -> Result<Layout, Failure> {
 pub type Rows<'a> = (&'a str, Option<&'a str>, bool);
 
 /// What rows travel as, are combined in, and are quantised from.
-pub fn types_of((dtype, combined, quantise): Rows<'_>) -> Result<(RowDtype, CombineDtype, Quantise), Failure> {
+pub fn types_of(
+    (dtype, combined, quantise): Rows<'_>,
+) -> Result<(RowDtype, CombineDtype, Quantise), Failure> {
     let dtype: RowDtype = dtype.parse()?;
-    let known = |name| CombineDtype::from_name(name).ok_or_else(|| Failure::invalid("combined", name, "bf16 or fp16"));
+    let known = |name| {
+        CombineDtype::from_name(name).ok_or_else(|| Failure::invalid("combined", name, "bf16 or fp16"))
+    };
     let combined = combined.map_or_else(|| Ok(dtype.into()), known)?;
     let quantise = match combined {
         _ if !quantise => Quantise::None,
@@ -313,7 +317,11 @@ impl MoeAllToAll {
         let (layout, max_rows) = places_of(standing, &shape)?;
         let op = detached(py, || {
             let tuning = MoeTuning::defaults_with(&shape, Hook::None, layout)?;
-            let tuning = tuning.with_quantise(quantise)?.with_max_rows(max_rows).with_combined(combined).with_split(split);
+            let tuning = tuning
+                .with_quantise(quantise)?
+                .with_max_rows(max_rows)
+                .with_combined(combined)
+                .with_split(split);
             tuning.check(&shape)?;
             let drops = tuning.dispatch.room().drops;
             let (rows, dispatches) = (tuning.semantics().rows(), tuning.dispatch_launches().len());

@@ -93,17 +93,18 @@ impl GpuWorld {
         rank_ranks_local_rank: (u32, u32, u32),
         address_secret: (String, String),
         wait_budget_form_timeout: (f64, f64),
-        share_sms_share_gpus: (bool, bool),
+        share_sms_share_gpus_at_once: (bool, bool, u32),
         compilers: Vec<PathBuf>,
     ) -> Result<GpuWorld, Failure> {
         let ((rank, ranks, local_rank), (address, secret)) = (rank_ranks_local_rank, address_secret);
-        let ((wait_budget, form_timeout), (share_sms, share_gpus)) =
-            (wait_budget_form_timeout, share_sms_share_gpus);
+        let ((wait_budget, form_timeout), (share_sms, share_gpus, launches_at_once)) =
+            (wait_budget_form_timeout, share_sms_share_gpus_at_once);
         let mut options = WorldOptions {
             wait_budget: seconds("wait_budget", wait_budget)?,
             form_timeout: seconds("form_timeout", form_timeout)?,
             share_sms,
             share_gpus,
+            launches_at_once,
             ..WorldOptions::default()
         };
         detached(py, || {

@@ -102,10 +102,14 @@ def test_ranks_meet_with_the_secret_of_the_environment_if_there_is_one(monkeypat
     drawn = peerwarp.World.from_torch(share_sms=True)
     assert (drawn.ranks, drawn.rank, drawn.is_simulated) == (2, 0, False)
     numbers, (address, secret), times, shared, compilers = drawn._core.arguments
-    assert (numbers, times, shared) == ((0, 2, 3), (60.0, 60.0), (True, False))
+    assert (numbers, times, shared) == ((0, 2, 3), (60.0, 60.0), (True, False, 1))
     # PyTorch's wheels bring NVRTC, in a package without a file of its own.
     assert compilers[0] == str(site / "cu13" / "lib")
-    assert peerwarp.World.from_torch(share_gpus=True)._core.arguments[3] == (False, True)
+    assert peerwarp.World.from_torch(share_gpus=True)._core.arguments[3] == (False, True, 1)
+    assert peerwarp.World.from_torch(launches_at_once=2)._core.arguments[3] == (False, False, 2)
+    with pytest.raises(peerwarp.InvalidArgument) as error:
+        peerwarp.World.from_torch(launches_at_once=17)
+    assert error.value.field == "launches_at_once"
     assert address.startswith("127.0.0.1:")
     assert len(secret) == 64
     monkeypatch.setenv("PEERWARP_SECRET", "s" * 32)
@@ -127,11 +131,11 @@ def test_what_a_world_of_gpus_is_told_wrongly_is_refused() -> None:
     assert len(secret) == 64
     assert secret != draw_secret()
     with pytest.raises(peerwarp.InvalidArgument) as error:
-        GpuWorld((0, 2, 0), ("127.0.0.1:1", "short"), (1.0, 1.0), (False, False), [])
+        GpuWorld((0, 2, 0), ("127.0.0.1:1", "short"), (1.0, 1.0), (False, False, 1), [])
     assert error.value.field == "a world's secret"
     for seconds in (0.0, -1.0, float("nan")):
         with pytest.raises(peerwarp.InvalidArgument) as error:
-            GpuWorld((0, 2, 0), ("127.0.0.1:1", secret), (seconds, 1.0), (False, False), [])
+            GpuWorld((0, 2, 0), ("127.0.0.1:1", secret), (seconds, 1.0), (False, False, 1), [])
         assert error.value.field == "wait_budget"
 
 

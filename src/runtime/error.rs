@@ -151,10 +151,11 @@ pub enum RuntimeError {
         /// SMs.
         sms: u32,
     },
-    /// Blocks that wait for each other would not all be resident, as several ranks share a GPU.
+    /// Blocks that wait for each other would not all be resident, as several launches share a GPU.
     #[error(
-        "{ranks} ranks share GPU {gpu}, which holds {fit} blocks for each ({narrowest} leaves room for {per_sm} on each of {sms} \
-         SMs), and {kernel} needs {blocks} resident at once: use variants with fewer blocks or threads, or a GPU for each rank"
+        "{launches} launches may be under way on GPU {gpu}, which holds {fit} blocks for each ({narrowest} leaves room for {per_sm} on \
+         each of {sms} SMs), and {kernel} needs {blocks} resident at once: use variants with fewer blocks or threads, or have fewer \
+         ranks a GPU or launches at once"
     )]
     NotResidentTogether {
         /// The variant with the most blocks of those that are loaded.
@@ -163,8 +164,8 @@ pub enum RuntimeError {
         blocks: u32,
         /// The GPU.
         gpu: u32,
-        /// Ranks on it.
-        ranks: u32,
+        /// Launches on it: of all its ranks, and of each as many as may be under way.
+        launches: u32,
         /// Blocks that fit for each of them.
         fit: u32,
         /// The variant of which the fewest blocks fit on an SM.

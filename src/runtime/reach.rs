@@ -164,6 +164,7 @@ pub(super) fn facts(options: &WorldOptions, sharing: Sharing, arch: &str) -> BTr
         ("architecture", arch.to_owned()),
         ("sharing", format!("{sharing:?}").to_lowercase()),
         ("wait budget", format!("{:?}", options.wait_budget)),
+        ("launches_at_once", options.launches_at_once.to_string()),
     ];
     let own = own.map(|(name, value)| (name.to_owned(), value));
     options.facts.clone().into_iter().chain(own).collect()

@@ -1,4 +1,5 @@
-//! GPUs that several ranks share: how their kernels are launched, and whether blocks of all of them fit.
+//! Launches that are under way on a GPU at once, of several ranks or on several streams: how they are launched, and whether blocks of
+//! all of them fit.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, Weak};
@@ -8,23 +9,25 @@ use super::gpu::{GpuInfo, LaunchConfig};
 use super::handles::{LoadedKernel, Residency};
 use super::world::lock;
 
-/// How many ranks are on a GPU, and the kernels that they have loaded.
+/// How many ranks are on a GPU, how many launches each may have under way, and the kernels that they have loaded.
 ///
 /// One rank may be within any kernel of the world while another is within any other one, and waits for it. All have the same
 /// kernels, so that each process decides by its own, and all decide alike.
 #[derive(Debug)]
 pub(super) struct Tenants {
-    /// On the GPU that has the most.
+    /// Ranks on the GPU that has the most.
     most: u32,
+    /// Launches that a rank may have under way.
+    at_once: u32,
     loaded: Mutex<Vec<Weak<Residency>>>,
 }
 
 impl Tenants {
-    /// Of ranks whose GPUs sit there.
-    pub fn of<'a>(gpus: impl Iterator<Item = &'a str>) -> Tenants {
+    /// Of ranks whose GPUs sit there, with so many launches of each at once.
+    pub fn of<'a>(gpus: impl Iterator<Item = &'a str>, at_once: u32) -> Tenants {
         let mut ranks = BTreeMap::<&str, u32>::new();
         gpus.for_each(|gpu| *ranks.entry(gpu).or_default() += 1);
-        Tenants { most: ranks.into_values().max().unwrap_or(1), loaded: Mutex::default() }
+        Tenants { most: ranks.into_values().max().unwrap_or(1), at_once, loaded: Mutex::default() }
     }
 
     /// Ranks on the GPU that has the most.
@@ -32,11 +35,17 @@ impl Tenants {
         self.most
     }
 
-    /// How a kernel is launched. On a shared GPU its blocks have no SM to themselves, and do not come before the kernel before
-    /// them has ended, as they would take the room of another rank's. That all of them fit is checked here: drivers may run
-    /// kernels for which they see to that one at a time (NVIDIA's 580 does not).
+    /// Launches that may be under way on that GPU.
+    pub fn launches(&self) -> u32 {
+        self.most * self.at_once
+    }
+
+    /// How a kernel is launched. Where others are under way its blocks have no SM to themselves, and do not come before the kernel
+    /// before them has ended, as they would take the room of another launch's. That all of them fit is checked here: drivers may
+    /// run kernels for which they see to that one at a time. NVIDIA's 580 does not for ranks that share a GPU; of two streams of a
+    /// rank one waited for the other.
     pub fn config(&self, config: LaunchConfig) -> LaunchConfig {
-        match self.most {
+        match self.launches() {
             0 | 1 => config,
             _ => LaunchConfig {
                 cooperative: false,
@@ -47,12 +56,12 @@ impl Tenants {
         }
     }
 
-    /// Takes in a kernel if its blocks, and those of any other one that is loaded, fit on a GPU for all ranks at once.
+    /// Takes in a kernel if its blocks, and those of any other one that is loaded, fit on a GPU for all launches at once.
     ///
     /// Where SMs hold `n` blocks or more of each kernel, one with less than `n` of whatever mixture has room for another. So
-    /// there is always room, wherever blocks are, if all ranks together have at most `n` for each SM.
+    /// there is always room, wherever blocks are, if all launches together have at most `n` for each SM.
     pub fn admit(&self, kernel: LoadedKernel) -> Result<LoadedKernel, RuntimeError> {
-        if self.most <= 1 {
+        if self.launches() <= 1 {
             return Ok(kernel);
         }
         let mut loaded = lock(&self.loaded);
@@ -60,17 +69,17 @@ impl Tenants {
         let all: Vec<Arc<Residency>> = loaded.iter().filter_map(Weak::upgrade).collect();
         let new = kernel.residency();
         let all: Vec<&Residency> = all.iter().chain([new]).map(Arc::as_ref).collect();
-        fit_together(&all, self.most, kernel.gpu().info())?;
+        fit_together(&all, self.launches(), kernel.gpu().info())?;
         loaded.push(Arc::downgrade(new));
         Ok(kernel)
     }
 }
 
-/// Whether blocks of any of these kernels on each of so many ranks of a GPU fit at once.
-fn fit_together(all: &[&Residency], ranks: u32, gpu: &GpuInfo) -> Result<(), RuntimeError> {
+/// Whether blocks of so many launches on a GPU fit at once, each of any of these kernels.
+fn fit_together(all: &[&Residency], launches: u32, gpu: &GpuInfo) -> Result<(), RuntimeError> {
     let (largest, narrowest) = (all.iter().max_by_key(|k| k.blocks), all.iter().min_by_key(|k| k.per_sm));
     let (Some(largest), Some(narrowest)) = (largest, narrowest) else { return Ok(()) };
-    let fit = narrowest.per_sm * gpu.sms / ranks;
+    let fit = narrowest.per_sm * gpu.sms / launches;
     if largest.blocks <= fit {
         return Ok(());
     }
@@ -78,7 +87,7 @@ fn fit_together(all: &[&Residency], ranks: u32, gpu: &GpuInfo) -> Result<(), Run
         kernel: largest.entry.clone(),
         blocks: largest.blocks,
         gpu: gpu.ordinal,
-        ranks,
+        launches,
         fit,
         narrowest: narrowest.entry.clone(),
         per_sm: narrowest.per_sm,
@@ -112,14 +121,14 @@ mod tests {
         // A block of `narrow` needs an SM that is empty, and `wide` may have one on each.
         assert_eq!(
             check(&[&narrow, &wide], 2).unwrap_err().to_string(),
-            "2 ranks share GPU 0, which holds 66 blocks for each (narrow leaves room for 1 on each of 132 SMs), and wide needs \
-             132 resident at once: use variants with fewer blocks or threads, or a GPU for each rank"
+            "2 launches may be under way on GPU 0, which holds 66 blocks for each (narrow leaves room for 1 on each of 132 SMs), and \
+             wide needs 132 resident at once: use variants with fewer blocks or threads, or have fewer ranks a GPU or launches at once"
         );
         check(&[&narrow, &kernel("small", 66, 4)], 2).unwrap();
     }
 
     #[test]
-    fn only_ranks_that_share_a_gpu_are_launched_otherwise() {
+    fn only_launches_that_share_a_gpu_are_launched_otherwise() {
         let asked = LaunchConfig {
             grid: 5,
             cooperative: true,
@@ -128,9 +137,12 @@ mod tests {
             ..LaunchConfig::default()
         };
         let (alone, shared) = (["a", "b"], ["a", "b", "a"]);
-        let of = |gpus: &[&'static str]| Tenants::of(gpus.iter().copied());
+        let of = |gpus: &[&'static str]| Tenants::of(gpus.iter().copied(), 1);
         assert_eq!((of(&alone).most(), of(&alone).config(asked)), (1, asked));
         let plain = LaunchConfig { grid: 5, ..LaunchConfig::default() };
         assert_eq!((of(&shared).most(), of(&shared).config(asked)), (2, plain));
+        let two = |gpus: &[&'static str]| Tenants::of(gpus.iter().copied(), 2);
+        assert_eq!((two(&alone).most(), two(&alone).launches(), two(&alone).config(asked)), (1, 2, plain));
+        assert_eq!(two(&shared).launches(), 4);
     }
 }

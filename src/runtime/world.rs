@@ -33,6 +33,9 @@ pub const FORM_TIMEOUT: Duration = Duration::from_secs(60);
 /// Bytes from one rank's status to what is written to find out whether ranks reach each other.
 const GREETINGS: u64 = 256;
 
+/// The most launches of a rank that may be under way at once: with more, none has blocks to speak of.
+const MOST_AT_ONCE: u32 = 16;
+
 /// How a world is formed.
 #[derive(Clone, Debug)]
 pub struct WorldOptions {
@@ -50,6 +53,12 @@ pub struct WorldOptions {
     /// nothing about links then. Processes that share a GPU take turns on it, so that a wait of microseconds
     /// takes milliseconds, unless NVIDIA's Multi-Process Service runs.
     pub share_gpus: bool,
+    /// How many launches of a rank may be under way at once, such as of two operations that take turns with two batches, each on a
+    /// stream of its own. Blocks of all of them have to be resident at once, which each kernel is checked for as it is loaded: it has
+    /// at most [`World::blocks_per_launch`] then. They have no SM to themselves, and are launched without asking the driver for
+    /// residency, as it may run such kernels one after the other while ranks wait for each other in different ones. The same on all
+    /// ranks. With 1, all launches of a rank are in order, whatever their operations.
+    pub launches_at_once: u32,
     /// How long processes wait for each other whenever they have to come together.
     pub form_timeout: Duration,
     /// What has to be the same on all ranks, by name: digests of kernel tables and of configurations, say. Versions, the
@@ -64,6 +73,7 @@ impl Default for WorldOptions {
             sharing: None,
             share_sms: false,
             share_gpus: false,
+            launches_at_once: 1,
             form_timeout: FORM_TIMEOUT,
             facts: BTreeMap::new(),
         }
@@ -113,7 +123,8 @@ impl World {
         let sharing = sharing(&members, options.sharing)?;
         let ranks = members.len() as u32;
         let status = Symmetric::local(&members, status_bytes(ranks), sharing)?;
-        let tenants = Tenants::of(members.iter().map(|m| m.gpu.info().bus_id.as_str()));
+        let at_once = at_once(options)?;
+        let tenants = Tenants::of(members.iter().map(|m| m.gpu.info().bus_id.as_str()), at_once);
         World::with(ranks, members, tenants, sharing, options, status, None)
     }
 
@@ -126,6 +137,7 @@ impl World {
         options: &WorldOptions,
     ) -> Result<World, RuntimeError> {
         launched.check()?;
+        let at_once = at_once(options)?;
         let gpu = own_gpu(gpus, launched.local_rank, options.share_gpus)?;
         let members = vec![Member { rank: launched.rank, gpu: Arc::clone(gpu) }];
         let sharing = sharing(&members, options.sharing)?;
@@ -142,7 +154,7 @@ impl World {
         let bytes = status_bytes(launched.ranks);
         let processes = Arc::new(Processes::new(links, sharing));
         let status = Symmetric::across(&members[0], launched.ranks, bytes, sharing, &processes)?;
-        let tenants = Tenants::of(cards.iter().map(|card| card.bus_id.as_str()));
+        let tenants = Tenants::of(cards.iter().map(|card| card.bus_id.as_str()), at_once);
         World::with(launched.ranks, members, tenants, sharing, options, status, Some(processes))
     }
 
@@ -194,7 +206,7 @@ impl World {
 
     /// Whether blocks of other kernels may run on the SMs of these kernels' blocks.
     pub fn shares_sms(&self) -> bool {
-        self.share_sms || self.ranks_per_gpu() > 1
+        self.share_sms || self.tenants.launches() > 1
     }
 
     /// The most ranks that are on one GPU.
@@ -202,10 +214,11 @@ impl World {
         self.tenants.most()
     }
 
-    /// So many blocks of any kernel fit on a GPU for each of its ranks, if ranks share one; none if each has its own.
-    pub fn blocks_per_rank(&self) -> Option<u32> {
-        let shared = self.ranks_per_gpu() > 1;
-        shared.then(|| self.members[0].gpu.info().sms / self.ranks_per_gpu())
+    /// So many blocks of any kernel fit on a GPU for each of the launches that may be under way there, if these are several: of ranks
+    /// that share it, or of [`WorldOptions::launches_at_once`].
+    pub fn blocks_per_launch(&self) -> Option<u32> {
+        let launches = self.tenants.launches();
+        (launches > 1).then(|| self.members[0].gpu.info().sms / launches)
     }
 
     /// Loads a kernel whose blocks wait for each other on a GPU of one of its ranks.
@@ -473,6 +486,15 @@ impl Drop for World {
 
 pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+}
+
+/// Launches of a rank that may be under way at once.
+fn at_once(options: &WorldOptions) -> Result<u32, RuntimeError> {
+    let most = options.launches_at_once;
+    match (1..=MOST_AT_ONCE).contains(&most) {
+        true => Ok(most),
+        false => Err(RuntimeError::invalid("launches_at_once", most, format!("1 to {MOST_AT_ONCE}"))),
+    }
 }
 
 #[cfg(test)]

@@ -142,6 +142,27 @@ fn ranks_share_a_gpu_if_they_may() {
 }
 
 #[test]
+fn several_launches_of_a_rank_share_its_gpu() {
+    let machine = Machine::default();
+    let world = |launches_at_once| {
+        World::of_gpus(&MockGpu::all(&machine, 2), &WorldOptions { launches_at_once, ..options() })
+    };
+    let (one, three) = (world(1).unwrap(), world(3).unwrap());
+    assert_eq!((one.shares_sms(), one.blocks_per_launch()), (false, None));
+    assert_eq!((three.shares_sms(), three.blocks_per_launch(), three.ranks_per_gpu()), (true, Some(44), 1));
+    for wrong in [0, 17] {
+        let said = world(wrong).unwrap_err().to_string();
+        assert_eq!(said, format!("launches_at_once = {wrong}: 1 to 16"));
+    }
+    let gpus = MockGpu::all(&machine, 2);
+    let some = |rank| WorldOptions { launches_at_once: 1 + rank, ..options() };
+    for world in form_with(&gpus, 2, some) {
+        let said = world.unwrap_err().to_string();
+        assert!(said.contains("launches_at_once of rank 1 is 2, and 1 on rank 0"), "{said}");
+    }
+}
+
+#[test]
 fn processes_share_a_gpu_if_all_of_them_may() {
     let machine = Machine::default();
     let worlds = form_with(&MockGpu::all(&machine, 2), 3, |_| sharing_gpus());

@@ -10,6 +10,7 @@ mod processes;
 mod products;
 mod rows;
 mod soak;
+mod streams;
 
 use std::sync::{Arc, Mutex, MutexGuard, Once};
 use std::time::{Duration, Instant};
@@ -137,13 +138,13 @@ fn apart(world: &Arc<World>, tuning: &MoeTuning, n: &[u32], rounds: u32, seed: u
 
 /// With as many blocks as there is room for where ranks share a GPU.
 fn fitting(world: &World, tuning: &MoeTuning) -> MoeTuning {
-    world.blocks_per_rank().map_or_else(|| tuning.clone(), |blocks| tuning.clone().within(blocks))
+    world.blocks_per_launch().map_or_else(|| tuning.clone(), |blocks| tuning.clone().within(blocks))
 }
 
 /// The defaults of rounds in one launch each, with as many blocks as there is room for.
 fn one_launch(world: &World, shape: &MoeShape) -> RoundTrip {
     let config = RoundTrip::defaults(shape).unwrap();
-    world.blocks_per_rank().map_or_else(|| config.clone(), |blocks| config.clone().within(blocks))
+    world.blocks_per_launch().map_or_else(|| config.clone(), |blocks| config.clone().within(blocks))
 }
 
 /// Rounds in one launch each.

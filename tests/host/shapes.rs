@@ -176,10 +176,14 @@ fn rows_by_expert_that_begin_apart() {
         MoeProblem::with_rounds(shape, vec![routing.clone(), routing.clone(), routing], 11).unwrap();
     for protocol in [Protocol::Flags, Protocol::Packets] {
         run(&problem, &small(&shape, Layout::ExpertStrided).with_protocol(protocol));
-        // Nine rows are the first rank's, of which five have a place, or three of each expert.
-        run(&problem, &small(&shape, Layout::ExpertMajor).with_max_rows(5).with_protocol(protocol));
-        run(&problem, &small(&shape, Layout::ExpertMajor8).with_max_rows(8).with_protocol(protocol));
-        run(&problem, &small(&shape, Layout::ExpertStrided).with_max_rows(3).with_protocol(protocol));
+    }
+    // Nine rows are the first rank's, of which five have a place, or three of each expert.
+    for (layout, max_rows, protocol) in [
+        (Layout::ExpertMajor, 5, Protocol::Flags),
+        (Layout::ExpertMajor8, 8, Protocol::Packets),
+        (Layout::ExpertStrided, 3, Protocol::Packets),
+    ] {
+        run(&problem, &small(&shape, layout).with_max_rows(max_rows).with_protocol(protocol));
     }
 }
 

@@ -142,9 +142,9 @@ fn what_does_not_fit_is_refused() {
     );
     let combined = message(&wrong_combine, 1);
     assert_eq!(combined, "combined = fp16: must be bf16, as rows of bf16 go out");
-    assert!(message(&unequal, 1).ends_with("in one phase, with layout and dedup as dispatch has them"));
+    assert!(message(&unequal, 1).ends_with("with layout, max_rows and dedup as dispatch has them"));
 
-    assert!(message(&other_layout, 1).ends_with("with layout and dedup as dispatch has them"));
+    assert!(message(&other_layout, 1).ends_with("with layout, max_rows and dedup as dispatch has them"));
 
     let mut half = fits.clone();
     half.dispatch.phase = Phase::Send;

@@ -41,7 +41,7 @@ impl Shared {
 fn machine(small_one: &MoeTuning, large_one: &MoeTuning, shared: Shared, seed: u64) -> Machine {
     let mut machine = Machine::new(RANKS);
     let mut launches = vec![];
-    for (tuning, suffix, counts) in [(small_one, "_few", [0, 2, 2]), (large_one, "", [6, 0, 1])] {
+    for (tuning, suffix, counts) in [(small_one, "_few", [0, 2, 2]), (large_one, "", [6, 6, 0])] {
         let kernels = [
             (tuning.dispatch.params(), tuning.dispatch.trace(32).unwrap(), "epoch"),
             (tuning.combine.params(), tuning.combine.trace(32).unwrap(), "combine_epoch"),

@@ -87,7 +87,7 @@ fn tuned_variants_are_right_to_the_bit() {
     ];
     for (warps, chunk, send_blocks, recv_blocks) in variants {
         let blocks: u32 = [send_blocks, recv_blocks].iter().map(|n| n.parse::<u32>().unwrap()).sum();
-        if pair.world.blocks_per_rank().is_some_and(|most| blocks > most) {
+        if pair.world.blocks_per_launch().is_some_and(|most| blocks > most) {
             eprintln!("skipped: {blocks} blocks of two ranks do not fit on one GPU");
             continue;
         }

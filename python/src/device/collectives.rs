@@ -113,7 +113,7 @@ impl DeviceCollectives {
         let ((op, root), (dtype, elements)) = (op_root, dtype_elements);
         let element = element_of(dtype)?;
         let launches = self.world.get().with(py, |world, images| {
-            let (ranks, most) = (world.ranks(), world.blocks_per_rank());
+            let (ranks, most) = (world.ranks(), world.blocks_per_launch());
             let variant = Asked { name, op, root, dtype, elements, ranks, most }.variant()?;
             Ok(Operation::new(world, &[LaunchSpec::new(name, variant)], images)?)
         })?;

@@ -107,11 +107,12 @@ fn tuning(
     let (layout, max_rows) = places_of(standing, &shape)?;
     let default = MoeTuning::defaults_with(&shape, Hook::None, layout)?.with_quantise(quantise)?;
     let default = default.with_max_rows(max_rows).with_combined(combined);
-    let mut found = registry.tuning(&MoeKey { layout, max_rows, combined, quantise, ..MoeKey::new(shape) })?;
+    let mut found =
+        registry.tuning(&MoeKey { layout, max_rows, combined, quantise, ..MoeKey::new(shape) })?;
     found.check(&shape)?;
     let from = if found == default { "default" } else { "tuned" };
     found = found.with_split(split);
-    for most in [sms, world.blocks_per_rank()].into_iter().flatten() {
+    for most in [sms, world.blocks_per_launch()].into_iter().flatten() {
         found = found.within(most);
     }
     Ok((found, from))
@@ -142,7 +143,13 @@ impl DeviceMoe {
             let registry = MoeRegistry::of_world(world);
             let limits = (sms, split);
             let each = |tokens: &u32| {
-                tuning(world, &registry, MoeShape { tokens: *tokens, ..shape }, (combined, quantise, standing), limits)
+                tuning(
+                    world,
+                    &registry,
+                    MoeShape { tokens: *tokens, ..shape },
+                    (combined, quantise, standing),
+                    limits,
+                )
             };
             let found = capacities.iter().map(each).collect::<Result<Vec<_>, _>>()?;
             let names = |(tuning, from): &(MoeTuning, &str)| {

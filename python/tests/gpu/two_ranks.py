@@ -2,7 +2,8 @@
 
 torchrun --nproc-per-node 2 python/tests/gpu/two_ranks.py [PART ..]
 
-PART: collectives, moe, formats, quantised, layouts, halves, faults, overlap, compiled, gradients, host_times; all of them if none is named.
+PART: collectives, moe, formats, quantised, layouts, halves, faults, overlap, compiled, gradients, host_times;
+all of them if none is named.
 
 Each part prints what was found up to then; the first that fails ends all of them.
 """

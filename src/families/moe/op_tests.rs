@@ -73,7 +73,12 @@ fn ranks_that_share_a_gpu_have_room_for_the_blocks_of_all_of_them() {
     (large.dispatch.send_blocks, large.dispatch.recv_blocks) = (64, 64);
     machine.per_sm.store(1, std::sync::atomic::Ordering::Relaxed);
     let said = MoeAllToAll::new(&world, &large, &Uncompiled).unwrap_err().to_string();
-    assert!(said.starts_with("2 ranks share GPU 0, which holds 66 blocks for each (moe_dispatch"), "{said}");
+    assert!(
+        said.starts_with(
+            "2 launches may be under way on GPU 0, which holds 66 blocks for each (moe_dispatch"
+        ),
+        "{said}"
+    );
     // With two on an SM there is room, but not beside a kernel of which an SM holds one.
     let narrow = op(1).unwrap();
     machine.per_sm.store(2, std::sync::atomic::Ordering::Relaxed);
@@ -81,6 +86,17 @@ fn ranks_that_share_a_gpu_have_room_for_the_blocks_of_all_of_them() {
     assert!(said.contains("which holds 66 blocks for each"), "{said}");
     drop(narrow);
     MoeAllToAll::new(&world, &large, &Uncompiled).unwrap();
+    // Two launches of a rank share its GPU alike.
+    machine.per_sm.store(1, std::sync::atomic::Ordering::Relaxed);
+    let options = WorldOptions { launches_at_once: 2, ..WorldOptions::default() };
+    let world = Arc::new(World::of_gpus(&MockGpu::all(&machine, 2), &options).unwrap());
+    let said = MoeAllToAll::new(&world, &large, &Uncompiled).unwrap_err().to_string();
+    assert!(
+        said.starts_with("2 launches may be under way on GPU 0, which holds 66 blocks for each"),
+        "{said}"
+    );
+    let ops = [(); 2].map(|()| MoeAllToAll::new(&world, &large.clone().within(66), &Uncompiled).unwrap());
+    assert_eq!((ops.len(), world.blocks_per_launch()), (2, Some(66)));
 }
 
 #[test]

@@ -43,6 +43,9 @@ const MX_BLOCK: u32 = 32;
 /// Elements that a lane takes the largest of, before several lanes' are taken together.
 const STRIP: u32 = 8;
 
+/// Banks of shared memory, a word wide.
+const BANKS: u32 = 32;
+
 /// Where a group works out the scales of a piece.
 #[derive(Clone, Copy)]
 pub(super) struct Quantiser {
@@ -100,8 +103,8 @@ impl Quantiser {
         let (strips, strip) = (len / STRIP, arange(len / STRIP));
         let mut largest = splat(0f32, strips);
         for i in 0..STRIP {
-            // Neighbours begin with different elements, so that they ask different banks.
-            let element = strip * STRIP + (strip + i) % STRIP;
+            // Strips that begin at the same bank begin with different elements, so that a warp asks all banks.
+            let element = strip * STRIP + (strip / (BANKS / STRIP) + i) % STRIP;
             largest = largest.maximum(self.magnitudes.gather(element, true, 0.0));
         }
         self.strips.store(0, largest);
