@@ -172,6 +172,10 @@ prims! {
     OpOr = common "op_or", Nothing, [];
     /// Reduction over a group.
     Reduce = common "reduce", Block, [Shuffle];
+    /// Rows and columns of matrices, as lanes have parts of them.
+    Lines = own "lines", Nothing, [Fragments];
+    /// Reduction along them.
+    ReduceLines = common "reduce_lines", Block, [Lines, Shuffle, Vec];
     /// Disjunction over a warp.
     WarpOr = cuda "warp_or", Nothing, [];
     /// Prefix reduction over a group.
@@ -261,7 +265,7 @@ prims! {
     /// What records the timeline.
     Timeline = common "timeline", Block, [Index, Clock, TimelineEvent];
     /// Bounded polling, and what happens when it fails.
-    Poll = own "poll", Nothing, [Index, System, Clock];
+    Poll = own "poll", Block, [Index, System, Clock];
     /// Wait for one flag.
     Wait = common "wait", Nothing, [Poll];
     /// Wait for many flags.
