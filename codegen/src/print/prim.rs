@@ -172,10 +172,6 @@ prims! {
     OpOr = common "op_or", Nothing, [];
     /// Reduction over a group.
     Reduce = common "reduce", Block, [Shuffle];
-    /// Rows and columns of matrices, as lanes have parts of them.
-    Lines = own "lines", Nothing, [Fragments];
-    /// Reduction along them.
-    ReduceLines = common "reduce_lines", Block, [Lines, Shuffle, Vec];
     /// Disjunction over a warp.
     WarpOr = cuda "warp_or", Nothing, [];
     /// Prefix reduction over a group.
@@ -232,6 +228,10 @@ prims! {
     Rows = common "rows", Nothing, [];
     /// Which elements of a matrix a lane has.
     Fragments = own "fragments", Nothing, [];
+    /// Rows and columns of matrices, as lanes have parts of them.
+    Lines = own "lines", Nothing, [Fragments];
+    /// Reduction along them.
+    ReduceLines = common "reduce_lines", Block, [Lines, Shuffle, Vec];
     /// Read a part of a row of a matrix.
     LoadInside = common "load_inside", Nothing, [Vec, LoadBelow];
     /// Write a part of a row of a matrix.
