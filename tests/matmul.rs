@@ -43,8 +43,25 @@ fn gathered_rows_are_multiplied_as_they_arrive() {
     .iter()
     .enumerate()
     {
-        explore::<AllGatherMatmul>(&format!("{rest} dtype={}", ["bf16", "fp16"][i % 2]), 2);
+        let dtype = ["bf16", "fp16"][i % 2];
+        // The fourth seed stages products.
+        let seeds = if rest.contains("ranks=3") { 4 } else { 2 };
+        for gathered in [false, true] {
+            explore::<AllGatherMatmul>(&format!("{rest} dtype={dtype} gathered={gathered}"), seeds);
+        }
     }
+}
+
+/// Rows that are gathered are written once, by whoever has them, and each change of one row, flag, rank or epoch is noticed.
+#[test]
+fn every_bug_of_one_change_in_gathering_is_found() {
+    let shape = "m=195 n=8 k=16 ranks=3 dtype=bf16 gathered=true tile_rows=64 tile_columns=64 chunk=512";
+    let config = config::<AllGatherMatmul>(&format!("{shape} together=false send_blocks=2 sent=1 blocks=4"));
+    let inputs = Inputs { seed: 0, rounds: 3, ..Inputs::default() };
+    let exploration = Exploration { inputs, seeds: 3, resident_blocks: None };
+    let run = plant_each(suite::of::<AllGatherMatmul>(), &[config.into_variant()], &exploration);
+    let run = run.unwrap_or_else(|e| panic!("{e}"));
+    assert!(run.planted > 20 && run.survivors.is_empty(), "{run}");
 }
 
 #[test]
@@ -183,6 +200,10 @@ fn what_cannot_be_multiplied_is_refused_by_name() {
         &["send_blocks", "4", "at most 2"],
     );
     refused::<AllGatherMatmul>(
+        &format!("m=64 n=64 k=64 {key} gathered=true beside=true chunk=512"),
+        &["beside", "true", "false with gathered = true"],
+    );
+    refused::<AllGatherMatmul>(
         &format!("m=66 n=64 k=64 {key} beside=true chunk=512"),
         &["beside", "false with chunk = 512"],
     );
@@ -229,6 +250,10 @@ fn emitted_roles() {
     insta::assert_snapshot!(
         "all_gather_matmul.cuda",
         roles::<AllGatherMatmul>(&format!("{shape} {tuned} blocks=116"), "cuda:sm_90a")
+    );
+    insta::assert_snapshot!(
+        "all_gather_matmul_and_gathered.cuda",
+        roles::<AllGatherMatmul>(&format!("{shape} {tuned} blocks=116 gathered=true"), "cuda:sm_90a")
     );
     for target in ["cuda:sm_90a", "cuda:sm_80", "hip:gfx942"] {
         let shape = "m=8192 n=4096 k=7168 ranks=2 dtype=bf16 tile_rows=128 tile_columns=128 stages=3";

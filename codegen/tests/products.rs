@@ -1,5 +1,7 @@
 //! Products of matrices on the simulator: what they are, where edges end, and that each mistake with them is found.
 
+#[path = "printed/norms.rs"]
+mod norms;
 #[path = "printed/products.rs"]
 mod products;
 
@@ -93,6 +95,84 @@ fn products_are_those_of_the_definition() {
     }
 }
 
+/// What comes of the rows and columns of a product.
+fn normed(kernel: Planted) -> Vec<Vec<f32>> {
+    let kernel = Arc::new(Compiled::planted(kernel));
+    let mut machine = Machine::new(2);
+    machine.buffers_of(kernel.kernel()).unwrap();
+    let narrow = |m: &[f32]| m.iter().map(|x| bf16::from_f32(*x * 0.5)).collect::<Vec<_>>();
+    for rank in 0..2 {
+        machine.write(rank, "x", 0, &narrow(&matrix(norms::ROWS, norms::K, rank))).unwrap();
+        machine.write(rank, "w", 0, &narrow(&matrix(norms::COLUMNS, norms::K, 2))).unwrap();
+    }
+    machine.launch_all(&kernel, &Bindings::new()).unwrap();
+    let outcome = machine.run(&Options::default()).unwrap_or_else(|e| panic!("{e}"));
+    let names = ["normed", "least", "weights", "sums", "most"];
+    names.iter().map(|name| outcome.memory.read::<f32>(1, name).unwrap().to_vec()).collect()
+}
+
+#[test]
+fn rows_and_columns_are_reduced() {
+    let [x, w] = [(norms::ROWS, 1), (norms::COLUMNS, 2)]
+        .map(|(rows, seed)| matrix(rows, norms::K, seed).iter().map(|x| x * 0.5).collect::<Vec<_>>());
+    let columns = norms::COLUMNS;
+    let at = |row: u32, column: u32| {
+        if row < norms::ROWS { product(&x, &w, norms::K, (row, column)) } else { 0.0 }
+    };
+    let found = normed(Planted::new(norms::norms(32)).unwrap());
+    for row in 0..norms::ROWS {
+        let elements: Vec<f32> = (0..columns).map(|column| at(row, column)).collect();
+        let mean = elements.iter().sum::<f32>() / columns as f32;
+        let variance = elements.iter().map(|x| (x - mean).powi(2)).sum::<f32>() / columns as f32;
+        let most = elements.iter().copied().fold(f32::MIN, f32::max);
+        let weights: Vec<f32> = elements.iter().map(|x| (x * 0.125 - most * 0.125).exp()).collect();
+        let sum: f32 = weights.iter().sum();
+        let least = elements.iter().copied().fold(f32::MAX, f32::min);
+        for i in 0..columns as usize {
+            let of = (row * columns) as usize + i;
+            let normed = (elements[i] - mean) / (variance + 1e-5).sqrt();
+            assert!((found[0][of] - normed).abs() < 1e-5, "row {row}, {i}");
+            assert!((found[2][of] - weights[i] / sum).abs() < 1e-6, "row {row}, {i}");
+        }
+        let each = norms::EACH as usize;
+        assert_eq!(found[1][row as usize * each..][..each], [least; norms::EACH as usize]);
+    }
+    for (i, (band, column)) in
+        (0..norms::BANDS).flat_map(|band| (0..columns).map(move |column| (band, column))).enumerate()
+    {
+        let elements: Vec<f32> = (0..64).map(|row| at(band * 64 + row, column)).collect();
+        let most = elements.iter().copied().fold(f32::MIN, f32::max);
+        let least = elements.iter().copied().fold(f32::MAX, f32::min);
+        assert_eq!((found[3][i], found[4][i]), (elements.iter().sum::<f32>(), most + least), "{column}");
+    }
+}
+
+/// Sums for maxima, and columns for rows: results are others.
+#[test]
+fn reductions_are_told_apart() {
+    use peerwarp_codegen::ir::Lines;
+    let right = normed(Planted::new(norms::norms(32)).unwrap());
+    let sites = || norms::norms(32).ops.len();
+    let mut changed = 0;
+    for at in 0..sites() {
+        for lines in [Lines::Rows, Lines::Columns] {
+            for op in [ReduceOp::Sum, ReduceOp::Min, ReduceOp::Max] {
+                let mut kernel = norms::norms(32);
+                let OpKind::Matrix(MatrixOp::ReduceLines(reduce)) = &mut kernel.ops[at].kind else {
+                    continue;
+                };
+                if (reduce.op, reduce.lines) == (op, lines) {
+                    continue;
+                }
+                (reduce.op, reduce.lines) = (op, lines);
+                assert!(normed(Planted::new(kernel).unwrap()) != right, "{op:?} of {lines:?}");
+                changed += 1;
+            }
+        }
+    }
+    assert_eq!(changed, 8 * 5);
+}
+
 /// The kinds of findings over some seeds.
 fn found(kernel: &Planted) -> Vec<FindingKind> {
     let machine = machine(kernel.clone(), 3);
@@ -133,7 +213,10 @@ fn every_planted_mistake_shows() {
 
 /// What the verifier says of a kernel of two matrices.
 fn refused(change: impl FnOnce(&mut Kernel)) -> String {
-    let mut kernel = products(32);
+    refused_of(products(32), change)
+}
+
+fn refused_of(mut kernel: Kernel, change: impl FnOnce(&mut Kernel)) -> String {
     change(&mut kernel);
     verify(kernel).map_err(|e: VerifyErrors| e.to_string()).expect_err("it is wrong")
 }
@@ -158,6 +241,17 @@ fn what_cannot_be_multiplied_is_refused_by_the_verifier() {
         ("two types", refused(|k| x(k).dtype = Dtype::Fp16)),
         ("one stage", refused(|k| dots(k, &|dot| dot.stages = 1))),
         ("more stages than room", refused(|k| dots(k, &|dot| dot.stages = 4))),
+        (
+            "a conjunction of rows",
+            refused_of(norms::norms(32), |k| {
+                for op in &mut k.ops {
+                    if let OpKind::Matrix(MatrixOp::ReduceLines(reduce)) = &mut op.kind {
+                        reduce.op = ReduceOp::And;
+                        break;
+                    }
+                }
+            }),
+        ),
         ("no receipt", refused(|k| dots(k, &|dot| dot.a.receipt = None))),
     ];
     let text: Vec<String> = all.iter().map(|(what, said)| format!("{what}\n{said}\n")).collect();
@@ -191,6 +285,7 @@ fn mistakes_end_the_trace() {
             let sums = b.dot(x.rows(0, 32).columns(0, 8), w.rows(0, 64).columns(8, 8), 2);
             x.rows(0, 32).store_f32(0, sums);
         }),
+        with(|_, x, _| x.elements().store_f32(0, x.elements().load_f32(0, 64).row_sum())),
         with(|b, x, w| x.rows(0, 1024).store_f32(0, b.dot(x.rows(0, 1024), w.rows(0, 1024), 2))),
         said(|p| {
             let (x, w) = (

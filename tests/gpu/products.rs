@@ -37,7 +37,7 @@ fn products_are_right_to_the_bit() {
 
 #[test]
 fn gathered_rows_are_right_to_the_bit() {
-    cases("all_gather_matmul", 20, |cases| {
+    cases("all_gather_matmul", 24, |cases| {
         for dtype in ["bf16", "fp16"] {
             for rest in [
                 "m=2 n=8 k=8",
@@ -49,6 +49,9 @@ fn gathered_rows_are_right_to_the_bit() {
                 // Tiles of both ranks' rows, and blocks that share the columns of tiles.
                 "m=128 n=520 k=512 together=true tile_columns=128 split=4 stages=4",
                 "m=96 n=264 k=512 together=true split=2",
+                // The gathered rows are a result as well.
+                "m=320 n=264 k=136 gathered=true send_blocks=2 chunk=512",
+                "m=96 n=264 k=512 gathered=true together=true",
                 // Warps beside those that multiply send.
                 "m=512 n=520 k=512 together=false beside=true tile_columns=256 stages=3 send_blocks=4 blocks=5",
                 "m=512 n=136 k=520 beside=true tile_columns=64 stages=4 send_blocks=2 blocks=4 chunk=1024 sent=1",

@@ -9,6 +9,7 @@ mod collectives;
 mod job;
 mod matmul;
 mod moe;
+mod norms;
 mod ptx;
 mod puts;
 mod rewrite;

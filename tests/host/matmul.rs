@@ -37,6 +37,10 @@ fn rows_that_are_gathered() {
     // Whole tiles, whose rows a loader waits for and brings.
     run::<AllGatherMatmul>(&format!("{key} m=256 ranks=2"));
     run::<AllGatherMatmul>(&format!("{key} m=66 ranks=3"));
+    // And are a result as well: by two blocks, rows that end within a piece.
+    let key = key.replace("send_blocks=1", "send_blocks=2 sent=1 gathered=true");
+    run::<AllGatherMatmul>(&format!("{key} m=136 ranks=2 together=false"));
+    run::<AllGatherMatmul>(&format!("{key} m=66 ranks=3 together=true"));
 }
 
 #[test]

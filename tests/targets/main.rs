@@ -5,6 +5,7 @@
 mod amd;
 mod collectives;
 mod nvidia;
+mod products;
 
 use std::collections::HashSet;
 use std::path::PathBuf;

@@ -12,7 +12,7 @@ use super::{
 };
 
 /// The instructions of `nvdisasm -c`, with the ways that branches go.
-fn parse(listing: &str) -> Vec<Instruction> {
+pub(super) fn parse(listing: &str) -> Vec<Instruction> {
     let mut labels = HashMap::new();
     let mut texts = vec![];
     for line in listing.lines() {
@@ -194,21 +194,27 @@ const PTX: &[Plant] = &[
 
 /// Compiles a source; the paths of the machine code and of the PTX.
 pub(super) fn compiled(nvcc: &Path, source: &Source) -> (PathBuf, PathBuf) {
-    let path = folder("nvidia").join(&source.file_name);
-    std::fs::write(&path, &source.text).expect("the target folder is writable");
+    let (cubin, ptx, said) = compile(nvcc, &source.file_name, &source.text);
+    let spills = said.lines().filter(|l| l.contains("stack frame") && !l.contains(" 0 bytes stack"));
+    assert_eq!(spills.filter(|l| !l.trim().starts_with("0 bytes")).count(), 0, "{said}");
+    (cubin, ptx)
+}
+
+/// Compiles a text; the paths of the machine code and of the PTX, and what the compiler says.
+pub(super) fn compile(nvcc: &Path, file_name: &str, text: &str) -> (PathBuf, PathBuf, String) {
+    let path = folder("nvidia").join(file_name);
+    std::fs::write(&path, text).expect("the target folder is writable");
     let (cubin, ptx) = (path.with_extension("cubin"), path.with_extension("ptx"));
     // As nvcc does it for a cubin, but keeping what is between.
-    for (from, how, to) in [(&path, "-ptx", &ptx), (&ptx, "-cubin", &cubin)] {
-        let said = output(
+    let said = [(&path, "-ptx", &ptx), (&ptx, "-cubin", &cubin)].map(|(from, how, to)| {
+        output(
             Command::new(nvcc)
                 .args(["-std=c++17", "-O3", "-arch=sm_90a", "-Xptxas", "-v", how, "-o"])
                 .arg(to)
                 .arg(from),
-        );
-        let spills = said.lines().filter(|l| l.contains("stack frame") && !l.contains(" 0 bytes stack"));
-        assert_eq!(spills.filter(|l| !l.trim().starts_with("0 bytes")).count(), 0, "{said}");
-    }
-    (cubin, ptx)
+        )
+    });
+    (cubin, ptx, said.concat())
 }
 
 #[test]

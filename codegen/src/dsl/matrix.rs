@@ -13,8 +13,8 @@ use super::tile::{IntoTile, Tile, check_len};
 use super::trace::{Trace, attempt};
 use super::val::{FromRaw, IntoVal, Raw, Val, host};
 use crate::ir::{
-    CommOp, DOT_COLUMNS, Dot, Dtype, LoadMatrix, LoadRow, Loc, MatrixOp, ParamKind, PutMatrix, Rows,
-    SharedId, StoreMatrix, Type, ValueId,
+    CommOp, DOT_COLUMNS, Dot, Dtype, Lines, LoadMatrix, LoadRow, Loc, MatrixOp, ParamKind, PutMatrix,
+    ReduceLines, ReduceOp, Rows, SharedId, StoreMatrix, Type, ValueId,
 };
 
 /// A matrix in this rank's global memory, whose shape and element type the config chooses (`#[shape(|c| [rows, columns])]`,
@@ -247,6 +247,80 @@ impl AnyPtr {
             Ok(t.raw(out))
         });
         Tile::from_raw(cast(raw, Dtype::F32, loc))
+    }
+}
+
+/// Reductions along rows and columns of a matrix that a group holds. Each gives a vector, as a matrix of the same shape that has the
+/// reduction of a row in each element of that row, or of a column in each element of that column: so elementwise operations take it
+/// as it is, and stores to one column or one row of a matrix in memory write each number once. A matrix is of one tile: what several
+/// tiles come to, of a row that all of them have a part of, is nobody's until they are added up in memory.
+///
+/// ```
+/// # use peerwarp_codegen::dsl::{prelude::*, TraceMeta, trace};
+/// # use peerwarp_codegen::ir::Dtype;
+/// # trace(TraceMeta::new("demo", 2, 32, 4), |p| {
+/// # let x: AnyMatrix = p.matrix("x", [64, 128], Dtype::Bf16);
+/// # let w: AnyMatrix = p.matrix("w", [64, 128], Dtype::Bf16);
+/// # let out: AnyMatrix = p.matrix("out", [64, 64], Dtype::Bf16);
+/// role("softmax", 1, |b| {
+///     let scores = b.dot(x.rows(0, 64), w.rows(0, 64), 2);
+///     let weights = (scores - scores.row_max()).exp();
+///     out.rows(0, 64).store_f32(0, weights / weights.row_sum());
+/// });
+/// # }).unwrap();
+/// ```
+impl Tile<f32> {
+    /// The sum of each row, in each element of it. In which order elements are added is the target's own, and always the same.
+    #[track_caller]
+    pub fn row_sum(self) -> Tile<f32> {
+        self.reduce_lines(ReduceOp::Sum, Lines::Rows, Loc::caller())
+    }
+
+    /// The largest element of each row, in each element of it.
+    #[track_caller]
+    pub fn row_max(self) -> Tile<f32> {
+        self.reduce_lines(ReduceOp::Max, Lines::Rows, Loc::caller())
+    }
+
+    /// The smallest element of each row, in each element of it.
+    #[track_caller]
+    pub fn row_min(self) -> Tile<f32> {
+        self.reduce_lines(ReduceOp::Min, Lines::Rows, Loc::caller())
+    }
+
+    /// The sum of each column, in each element of it. In which order elements are added is the target's own, and always the same.
+    #[track_caller]
+    pub fn column_sum(self) -> Tile<f32> {
+        self.reduce_lines(ReduceOp::Sum, Lines::Columns, Loc::caller())
+    }
+
+    /// The largest element of each column, in each element of it.
+    #[track_caller]
+    pub fn column_max(self) -> Tile<f32> {
+        self.reduce_lines(ReduceOp::Max, Lines::Columns, Loc::caller())
+    }
+
+    /// The smallest element of each column, in each element of it.
+    #[track_caller]
+    pub fn column_min(self) -> Tile<f32> {
+        self.reduce_lines(ReduceOp::Min, Lines::Columns, Loc::caller())
+    }
+
+    fn reduce_lines(self, op: ReduceOp, lines: Lines, loc: Loc) -> Tile<f32> {
+        let name = lines.name();
+        require_role(loc, "a reduction along rows or columns");
+        let raw = self.to_raw();
+        Tile::from_raw(attempt(loc, |t| {
+            let a = t.use_value(raw.trace, raw.id, loc)?;
+            let ty = t.ty(a);
+            if ty.shape().is_none() {
+                let message = format!("{name} of a tile of {} elements, which has none", ty.len.unwrap_or(1));
+                let help = "`.sum()`, `.max()` and `.min()` are over all elements of such a tile";
+                return Err(TraceError::new(loc, message, help));
+            }
+            let out = t.emit(ty, loc, |out| MatrixOp::ReduceLines(ReduceLines { out, op, lines, a }));
+            Ok(t.raw(out))
+        }))
     }
 }
 

@@ -116,6 +116,25 @@ pub enum ReduceOp {
     Or,
 }
 
+/// What of a matrix a reduction goes along.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Lines {
+    /// Each row, over its columns.
+    Rows,
+    /// Each column, over its rows.
+    Columns,
+}
+
+impl Lines {
+    /// One word for it.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Lines::Rows => "rows",
+            Lines::Columns => "columns",
+        }
+    }
+}
+
 /// Which memory an access goes to. The space decides the memory scope: shared is block, param is gpu, peer is system.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Place {
@@ -300,6 +319,9 @@ operation_structs! {
         LoadMatrix { out: Out, at: Rows, column: In }
         /// A matrix each of whose rows is elements `index` on of a vector in memory.
         LoadRow { out: Out, place: Place, index: In, receipt: OptReceipt }
+        /// Reduction of each row, or each column, of a matrix of `F32` by itself: `out`, of the same shape, has it in each element of that
+        /// row or column. Only sums, minima and maxima; in which order elements are added is the target's own.
+        ReduceLines { out: Out, op: ReduceOp, lines: Lines, a: In }
         /// Writes a matrix to rows of a matrix in memory of this rank, from `column` (`U32`) on.
         StoreMatrix { to: Rows, column: In, value: In }
     }

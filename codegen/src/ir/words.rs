@@ -3,8 +3,8 @@
 use std::fmt;
 
 use super::{
-    BinaryOp, CommOp, CompareOp, Const, ControlOp, Dtype, MatrixOp, MemoryOp, OpKind, ParamKind, ReduceOp,
-    UnaryOp, ValueOp,
+    BinaryOp, CommOp, CompareOp, Const, ControlOp, Dtype, Lines, MatrixOp, MemoryOp, OpKind, ParamKind,
+    ReduceLines, ReduceOp, UnaryOp, ValueOp,
 };
 
 impl Const {
@@ -180,6 +180,12 @@ impl OpKind {
             OpKind::Matrix(MatrixOp::Dot(_)) => "dot",
             OpKind::Matrix(MatrixOp::LoadMatrix(_)) => "load_matrix",
             OpKind::Matrix(MatrixOp::LoadRow(_)) => "load_row",
+            OpKind::Matrix(MatrixOp::ReduceLines(ReduceLines { op, lines: Lines::Rows, .. })) => {
+                op.pick(["row_sum", "row_min", "row_max", "row_and", "row_or"])
+            }
+            OpKind::Matrix(MatrixOp::ReduceLines(ReduceLines { op, lines: Lines::Columns, .. })) => {
+                op.pick(["column_sum", "column_min", "column_max", "column_and", "column_or"])
+            }
             OpKind::Matrix(MatrixOp::StoreMatrix(_)) => "store_matrix",
             OpKind::Comm(CommOp::Put(_)) => "put",
             OpKind::Comm(CommOp::PutMatrix(_)) => "put_matrix",

@@ -94,6 +94,7 @@ pub(super) const DEFINED: &[&str] = &[
     "read_ll",
     "read_ll_row",
     "read_rows",
+    "reduce_lines",
     "release_device",
     "release_earlier_launches",
     "rows_of",

@@ -1,8 +1,8 @@
 //! Names for values that the author left unnamed, from what they are.
 
 use crate::ir::{
-    BinaryOp, CommOp, ControlOp, LoadMatrix, LoadRow, MatrixOp, MemoryOp, OpKind, ParamKind, Place, ReadLl,
-    ReduceOp, TakePackets, ValueId, ValueOp,
+    BinaryOp, CommOp, ControlOp, Lines, LoadMatrix, LoadRow, MatrixOp, MemoryOp, OpKind, ParamKind, Place,
+    ReadLl, ReduceLines, ReduceOp, TakePackets, ValueId, ValueOp,
 };
 
 use super::program::Program;
@@ -29,6 +29,10 @@ pub(super) fn value(p: &Program, v: ValueId) -> String {
             MatrixOp::Dot(_) => "product".into(),
             MatrixOp::LoadMatrix(LoadMatrix { at, .. }) => format!("{}_part", buffer(p, at.place)),
             MatrixOp::LoadRow(LoadRow { place, .. }) => format!("{}_row", buffer(p, *place)),
+            MatrixOp::ReduceLines(ReduceLines { op, lines: Lines::Rows, .. }) => format!("row_{}", op.name()),
+            MatrixOp::ReduceLines(ReduceLines { op, lines: Lines::Columns, .. }) => {
+                format!("column_{}", op.name())
+            }
             MatrixOp::StoreMatrix(_) => "value".into(),
         },
         Some(OpKind::Comm(op)) => match op {

@@ -21,6 +21,7 @@ use crate::{
 use super::{
     args::{self, TensorMap},
     emitter::Facts,
+    lines,
     matrix::{self, Moved},
     ops::type_name,
     source,
@@ -75,6 +76,9 @@ pub(super) struct Crew {
     /// What a lane of the loader, and of roles beside, keeps and a lane of the others gets then. Only whole warpgroups can give
     /// registers away, so that up to three warps are idle.
     pub registers: Option<[u32; 2]>,
+    /// Whether what ends an expired wait is emitted wherever one may: a function that is called with other numbers of registers than
+    /// those who multiply have keeps the compiler from giving these to them.
+    pub ends_inline: bool,
 }
 
 impl Crew {
@@ -83,13 +87,14 @@ impl Crew {
     fn of(kernel: &Kernel) -> Crew {
         let beside = kernel.beside_warps();
         if kernel.block_warps + beside < 2 * WARPGROUP {
-            return Crew { warps: 1, registers: None };
+            return Crew { warps: 1, registers: None, ends_inline: false };
         }
         let (warps, others) = ((1 + beside).next_multiple_of(WARPGROUP), kernel.block_threads());
         let few = warps * kernel.warp_size;
         let round = |registers: u32| registers / REGISTERS_STEP * REGISTERS_STEP;
         let all = round(REGISTERS / (others + few)) * (others + few);
-        Crew { warps: warps - beside, registers: Some([KEPT, round((all - few * KEPT) / others)]) }
+        let registers = Some([KEPT, round((all - few * KEPT) / others)]);
+        Crew { warps: warps - beside, registers, ends_inline: false }
     }
 }
 
@@ -122,7 +127,7 @@ impl Loaders {
         let boxes = f.target == Target::Cuda(CudaArch::Sm90a);
         // Those who would leave together, or go on together as another role, are all warps but the loader.
         let leaves = source::asks_status(kernel);
-        let crew = Crew::of(kernel);
+        let mut crew = Crew::of(kernel);
         let threads = (kernel.block_warps + crew.warps + kernel.beside_warps()) * kernel.warp_size;
         let alone = kernel.roles.iter().all(|role| role.goes_on_as.is_none());
         if !boxes || leaves || !alone || f.timeline.is_some() || threads > 1024 {
@@ -132,6 +137,13 @@ impl Loaders {
         if rings.iter().all(Option::is_none) {
             return None;
         }
+        let waits = |body| {
+            let mut found = false;
+            kernel.walk(body, &mut |_, op| found |= op.kind.may_expire());
+            found
+        };
+        let mut others = kernel.roles.iter().zip(&rings).filter(|(_, ring)| ring.is_none());
+        crew.ends_inline = crew.registers.is_some() && others.any(|(role, _)| waits(&role.body));
         let with_ring = |role: &usize| rings[*role].is_some();
         let roles: Vec<usize> = (0..rings.len()).filter(with_ring).collect();
         let mut maps = vec![];
@@ -340,6 +352,8 @@ impl Fit<'_, '_> {
             OpKind::Matrix(op) => match op {
                 MatrixOp::Dot(_) => true,
                 MatrixOp::StoreMatrix(_) => true,
+                // Of a row that a warpgroup multiplies one warp has all; of a column several have parts, and would meet.
+                MatrixOp::ReduceLines(reduce) => !lines::meets(self.f, reduce),
                 MatrixOp::LoadMatrix(LoadMatrix { at: Rows { place, receipt, .. }, .. }) => {
                     input(*place, *receipt) || self.in_lane_order(*place)
                 }
@@ -370,7 +384,7 @@ impl Waits {
                 }
                 OpKind::Matrix(MatrixOp::LoadMatrix(load)) => read.extend([load.at.receipt]),
                 OpKind::Matrix(MatrixOp::LoadRow(load)) => read.extend([load.receipt]),
-                OpKind::Matrix(MatrixOp::StoreMatrix(_))
+                OpKind::Matrix(MatrixOp::ReduceLines(_) | MatrixOp::StoreMatrix(_))
                 | OpKind::Value(_)
                 | OpKind::Memory(_)
                 | OpKind::Comm(_)

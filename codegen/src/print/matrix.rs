@@ -181,7 +181,8 @@ impl Emitter<'_, '_> {
                 let moved = Moved { rows: to, column: *column, matrix: *value };
                 (!self.in_lane_order(to) && !exchanges(self.f, moved)).then_some(*value)
             }
-            MatrixOp::Dot(_) => None,
+            // All lanes at once.
+            MatrixOp::Dot(_) | MatrixOp::ReduceLines(_) => None,
         }
     }
 
@@ -198,6 +199,7 @@ impl Emitter<'_, '_> {
                 let base = self.base(to.place)?;
                 self.store_at(id, &base, Moved { rows: to, column: *column, matrix: *value })
             }
+            MatrixOp::ReduceLines(reduce) => self.reduce_lines(reduce),
             MatrixOp::LoadMatrix(load) if self.in_lane_order(&load.at) => self.load_lanes(load),
             MatrixOp::LoadMatrix(_) | MatrixOp::LoadRow(_) => {
                 let loc = self.f.p.kernel.op(id).loc;
@@ -398,7 +400,9 @@ impl Emitter<'_, '_> {
                 let base = self.base(to.place)?;
                 self.store_step(&base, Moved { rows: to, column: *column, matrix: *value }, step)?;
             }
-            MatrixOp::Dot(_) => return Err(PrintError::Misplaced { loc, op: "dot" }),
+            MatrixOp::Dot(_) | MatrixOp::ReduceLines(_) => {
+                return Err(PrintError::Misplaced { loc, op: OpKind::from(op.clone()).name() });
+            }
         }
         Ok(())
     }

@@ -40,6 +40,7 @@ mod inline;
 mod lane_order;
 mod launch;
 mod layout;
+mod lines;
 mod ll;
 mod loader;
 mod matrix;

@@ -228,6 +228,10 @@ prims! {
     Rows = common "rows", Nothing, [];
     /// Which elements of a matrix a lane has.
     Fragments = own "fragments", Nothing, [];
+    /// Rows and columns of matrices, as lanes have parts of them.
+    Lines = own "lines", Nothing, [Fragments];
+    /// Reduction along them.
+    ReduceLines = common "reduce_lines", Block, [Lines, Shuffle, Vec];
     /// Read a part of a row of a matrix.
     LoadInside = common "load_inside", Nothing, [Vec, LoadBelow];
     /// Write a part of a row of a matrix.
@@ -261,7 +265,7 @@ prims! {
     /// What records the timeline.
     Timeline = common "timeline", Block, [Index, Clock, TimelineEvent];
     /// Bounded polling, and what happens when it fails.
-    Poll = own "poll", Nothing, [Index, System, Clock];
+    Poll = own "poll", Block, [Index, System, Clock];
     /// Wait for one flag.
     Wait = common "wait", Nothing, [Poll];
     /// Wait for many flags.

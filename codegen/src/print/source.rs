@@ -15,7 +15,7 @@ use super::{
     copy::room_of,
     emitter::Facts,
     entry::entry_body,
-    launch,
+    launch, lines,
     loader::{Crew, Loaders, Ring},
     matrix, multimem,
     names::{is_identifier, is_taken},
@@ -40,7 +40,7 @@ pub(super) fn emit(
     let facts = Facts::new(kernel, target, timeline)?;
     let loaders = Loaders::of(&facts);
     let timeline = facts.timeline.as_ref().map(|sites| sites.layout(kernel));
-    let (offsets, shared_bytes) = shared_offsets(kernel, target, loaders.as_ref())?;
+    let (offsets, shared_bytes) = shared_offsets(&facts, loaders.as_ref())?;
     let launch = LaunchShape {
         grid: kernel.grid_blocks(),
         block_threads: block_threads(kernel) + loaders.as_ref().map_or(0, Loaders::threads),
@@ -163,10 +163,10 @@ fn block_threads(kernel: &Kernel) -> u32 {
 /// The first byte of each shared array, and the bytes of a block. A block is of one role, so roles overlap; those beside a role come
 /// behind its arrays and its ring.
 fn shared_offsets(
-    kernel: &Kernel,
-    target: Target,
+    facts: &Facts,
     loaders: Option<&Loaders>,
 ) -> Result<(HashMap<SharedId, u32>, u32), PrintError> {
+    let (kernel, target) = (facts.p.kernel, facts.target);
     let mut offsets = HashMap::new();
     let mut most = 0u64;
     let rooms: BTreeSet<SharedId> = kernel.ops.iter().filter_map(|op| matrix::room_of(&op.kind)).collect();
@@ -190,7 +190,8 @@ fn shared_offsets(
         taken.insert(block, end);
         most = most.max(end);
     }
-    let limit = u64::from(Device::of(target).block_array_bytes());
+    let all = u64::from(Device::of(target).block_array_bytes());
+    let limit = all.saturating_sub(lines::shared_bytes(facts));
     if most > limit {
         return Err(PrintError::SharedTooLarge {
             kernel: kernel.variant.clone(),

@@ -177,6 +177,8 @@ struct BlockText {
     /// Warps that are of no role's group, if blocks have some.
     loader: Option<Crew>,
     loader_threads: u32,
+    /// Whether what ends an expired wait is emitted wherever one may expire.
+    ends_inline: bool,
     shared_align: u32,
 }
 
@@ -262,6 +264,7 @@ pub(super) fn primitive(
                 meetings: 1 + kernel.roles.iter().filter(|role| role.beside.is_some()).count() as u32,
                 loader_threads: loader.map_or(0, |crew| crew.warps * kernel.warp_size),
                 loader,
+                ends_inline: loader.is_some_and(|crew| crew.ends_inline),
                 shared_align: matrix::shared_align(kernel, target),
             };
             render(name, &block)

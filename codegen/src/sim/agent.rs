@@ -9,6 +9,7 @@ use super::code::{Compiled, Pc, RoleCode};
 use super::launch::Life;
 use super::machine::Bound;
 use super::shadow::DataEpoch;
+use super::staging::Staging;
 use super::value::Tile;
 
 /// Index of an agent among those that exist.
@@ -45,6 +46,8 @@ pub(super) struct Agent {
     pub heard: Vec<u64>,
     /// How many flags of a `WaitAll` have arrived.
     pub arrived: u64,
+    /// Its products, where these are staged.
+    pub staging: Option<Box<Staging>>,
     /// Rank in the adversary's order; higher runs first.
     pub priority: u64,
 }
@@ -67,6 +70,7 @@ impl Ended {
     pub fn new(mut agent: Box<Agent>) -> Ended {
         agent.clock.clear();
         agent.tiles.clear();
+        agent.staging = None;
         Ended(agent)
     }
 
@@ -129,6 +133,7 @@ impl Agent {
         };
         child.clock.clone_from(known);
         (child.who, child.time, child.group, child.parent, child.arrived) = (who, time, None, None, 0);
+        child.staging = None;
         child
     }
 
@@ -136,7 +141,7 @@ impl Agent {
     fn become_like(&mut self, other: &Agent) {
         let Agent { who, time, clock: _, rank, compiled, kernel, role, launch, params, .. } = other;
         let Agent { block, block_in_role, group, parent, pc, scalars, tiles, receipts, .. } = other;
-        let Agent { heard, arrived, priority, .. } = other;
+        let Agent { heard, arrived, priority, staging: _, .. } = other;
         if !Arc::ptr_eq(&self.compiled, compiled) {
             self.compiled = compiled.clone();
         }

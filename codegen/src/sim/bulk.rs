@@ -172,7 +172,7 @@ pub(super) const fn fold_op(op: ReduceOp) -> BinaryOp {
     }
 }
 
-fn combine<T: Num>(op: ReduceOp) -> impl Fn(T, T) -> T {
+pub(super) fn combine<T: Num>(op: ReduceOp) -> impl Fn(T, T) -> T {
     let op = fold_op(op);
     move |a, b| {
         let mut out = [a];

@@ -340,7 +340,7 @@ pub(super) fn describe(kernel: &Kernel, op: OpId) -> String {
         }
         OpKind::Comm(CommOp::SendLl(SendLl { ll, .. })) => format!("sending LL {}", param(*ll)),
         OpKind::Comm(CommOp::ReadLl(ReadLl { ll, .. })) => format!("reading LL {}", param(*ll)),
-        OpKind::Value(_) => "arithmetic".into(),
+        OpKind::Value(_) | OpKind::Matrix(MatrixOp::ReduceLines(_)) => "arithmetic".into(),
         OpKind::Control(
             ControlOp::If { .. }
             | ControlOp::For { .. }

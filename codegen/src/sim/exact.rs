@@ -186,7 +186,11 @@ fn index_of(kind: &OpKind) -> Option<ValueId> {
             CommOp::ReadLl(_) | CommOp::PutMatrix(_) => None,
         },
         OpKind::Matrix(
-            MatrixOp::Dot(_) | MatrixOp::LoadMatrix(_) | MatrixOp::LoadRow(_) | MatrixOp::StoreMatrix(_),
+            MatrixOp::Dot(_)
+            | MatrixOp::LoadMatrix(_)
+            | MatrixOp::LoadRow(_)
+            | MatrixOp::ReduceLines(_)
+            | MatrixOp::StoreMatrix(_),
         ) => None,
         // Their indices are tiles.
         OpKind::Memory(MemoryOp::Gather { .. } | MemoryOp::Scatter { .. } | MemoryOp::Tally { .. })

@@ -116,7 +116,7 @@ impl World<'_> {
                 let (from, to) = ((base + a as u64) * size, (base + b as u64) * size);
                 self.note_put(agent, place, rank, (from, to), size, data_epoch);
             }
-            let event = agent.event(&self.sites);
+            let event = self.stored(agent);
             let cargo = Cargo::Data { buffer, at: base * size, payload: payload.clone() };
             let span = payload.span();
             let spot = Spot::Bytes { buffer, from: base * size, to: base * size + span };
@@ -136,7 +136,7 @@ impl World<'_> {
         data_epoch: DataEpoch,
     ) {
         let Place::Param(param) = place else { return };
-        let event = agent.event(&self.sites);
+        let event = self.stored(agent);
         let mut clashes = std::mem::take(&mut self.clashes);
         if let Some(shadow) = &mut self.memory[rank][agent.buffer(param)].shadow {
             shadow.write(from, to, Who { clock: &agent.clock, event }, data_epoch, &mut clashes);

@@ -1,6 +1,7 @@
 //! Matrices: made of rows in memory, multiplied, and stored there.
 
 use super::agent::Agent;
+use super::bulk::combine;
 use super::code::{Access, Reg};
 use super::convert::cast_tile;
 use super::exec::Flow;
@@ -9,10 +10,10 @@ use super::insns::{Dot, MatrixInsn, PutMatrix, RowsReg};
 use super::value::Tile;
 use super::wire::{Cargo, Payload, Pending, Spot};
 use super::world::World;
-use crate::ir::{Dtype, Place, ReceiptId};
+use crate::ir::{Dtype, Lines, Place, ReceiptId, ReduceOp};
 
 /// A part of a matrix in memory, of which rows and columns may not be there.
-struct Part {
+pub(super) struct Part {
     place: Place,
     dtype: Dtype,
     /// First row and first column.
@@ -28,7 +29,7 @@ struct Part {
 
 impl Part {
     /// Rows of a matrix from a column on.
-    fn new(agent: &Agent, of: RowsReg, column: u64, shape: (u32, u32)) -> Part {
+    pub fn new(agent: &Agent, of: RowsReg, column: u64, shape: (u32, u32)) -> Part {
         let RowsReg { place, rank, row, end, receipt } = of;
         let (at, end) = ((narrow(agent, row), column), end.map_or(u64::MAX, |end| narrow(agent, end)));
         let param = place.param().expect("the verifier lets matrices in memory be parameters");
@@ -49,6 +50,7 @@ impl Part {
 impl World<'_> {
     pub fn matrix(&mut self, agent: &mut Agent, insn: &MatrixInsn) -> Flow {
         let done = match *insn {
+            MatrixInsn::Dot(ref dot) if self.stages() => return self.staged_dot(agent, dot),
             MatrixInsn::Dot(ref dot) => self.dot(agent, dot),
             MatrixInsn::Load { at, column, shape, out } => self.fill_tile(agent, out, |world, agent, out| {
                 world.load_part(agent, &Part::new(agent, at, narrow(agent, column), shape), out)
@@ -58,6 +60,14 @@ impl World<'_> {
                     world.load_row(agent, from, shape, receipt, out)
                 })
             }
+            MatrixInsn::Lines { op, lines, shape, out, a } => self.fill_tile(agent, out, |_, agent, out| {
+                let of = out.fresh_copy::<f32>(agent.tile(a));
+                match lines {
+                    Lines::Rows => reduce_lines(op, of, (shape.0, shape.1), (shape.1, 1)),
+                    Lines::Columns => reduce_lines(op, of, (shape.1, shape.0), (1, shape.1)),
+                }
+                Ok(())
+            }),
             MatrixInsn::Store { to, column, shape, value } => {
                 self.store_part(agent, &Part::new(agent, to, narrow(agent, column), shape), value)
             }
@@ -69,7 +79,7 @@ impl World<'_> {
     }
 
     /// Rows of zeros stand for what is not there.
-    fn load_part(&mut self, agent: &Agent, part: &Part, out: &mut Tile) -> Result<(), Fault> {
+    pub(super) fn load_part(&mut self, agent: &Agent, part: &Part, out: &mut Tile) -> Result<(), Fault> {
         let size = part.dtype.bytes() as usize;
         let wide = part.shape.1 as usize * size;
         let bytes = out.fresh::<u8>(part.shape.0 as usize * wide);
@@ -161,7 +171,7 @@ impl World<'_> {
 
     /// Each sum is of products in the order of columns, added to what was there before.
     fn dot(&mut self, agent: &mut Agent, dot: &Dot) -> Result<(), Fault> {
-        let Dot { dtype, acc, a, b, from, count, shape: (rows, columns), out } = *dot;
+        let Dot { dtype, acc, a, b, from, count, shape: (rows, columns), out, .. } = *dot;
         self.fill_tile(agent, out, |world, agent, out| {
             let (first, count) = (narrow(agent, from), narrow(agent, count));
             let [a, b] = [(a, rows), (b, columns)].map(|(of, rows)| {
@@ -189,7 +199,13 @@ impl World<'_> {
     }
 
     /// Columns of a matrix from one on.
-    fn columns_exist(&mut self, agent: &Agent, place: Place, first: u64, count: u64) -> Result<(), Fault> {
+    pub(super) fn columns_exist(
+        &mut self,
+        agent: &Agent,
+        place: Place,
+        first: u64,
+        count: u64,
+    ) -> Result<(), Fault> {
         let (_, columns) = shape_of(agent, place);
         match first.checked_add(count).is_some_and(|end| end <= columns) {
             true => Ok(()),
@@ -199,7 +215,7 @@ impl World<'_> {
 }
 
 /// A `U32`, as it is after it has wrapped.
-fn narrow(agent: &Agent, r: Reg) -> u64 {
+pub(super) fn narrow(agent: &Agent, r: Reg) -> u64 {
     u64::from(agent.get(r) as u32)
 }
 
@@ -208,9 +224,20 @@ fn shape_of(agent: &Agent, place: Place) -> (u64, u64) {
     agent.compiled.kernel().params[param.index()].shape().unwrap_or_default()
 }
 
+/// Gives all elements of a line what these come to, one after the other from the first on. `apart` says how far lines are, and the
+/// elements of one.
+fn reduce_lines(op: ReduceOp, of: &mut [f32], (lines, long): (u32, u32), apart: (u32, u32)) {
+    let combine = combine::<f32>(op);
+    for line in 0..lines {
+        let at = |i: u32| (line * apart.0 + i * apart.1) as usize;
+        let all = (1..long).fold(of[at(0)], |sofar, i| combine(sofar, of[at(i)]));
+        (0..long).for_each(|i| of[at(i)] = all);
+    }
+}
+
 /// Adds to `sums`, rows of `columns`, the products of the rows of `a` and of `b`, of `k` elements each. Eight columns of the result at
 /// a time, each in the order of `k`.
-fn multiply(a: &[f32], b: &[f32], k: usize, columns: usize, sums: &mut [f32]) {
+pub(super) fn multiply(a: &[f32], b: &[f32], k: usize, columns: usize, sums: &mut [f32]) {
     if k == 0 {
         return;
     }

@@ -49,6 +49,8 @@ pub enum FindingKind {
     EndlessSpin,
     /// The run executed more instructions than allowed.
     StepLimit,
+    /// A piece of an operand comes into a slot of shared memory that another one still needs, or is multiplied before it has come.
+    PieceOutOfTurn,
     /// A work counter that is not zero at the end of a launch.
     CounterNotReset,
     /// An index that was computed in 32 bits and does not fit them.
@@ -84,6 +86,7 @@ impl FindingKind {
             FindingKind::NotResident => "not-resident",
             FindingKind::EndlessSpin => "endless-spin",
             FindingKind::StepLimit => "step-limit",
+            FindingKind::PieceOutOfTurn => "piece-out-of-turn",
             FindingKind::CounterNotReset => "counter-not-reset",
             FindingKind::WrappedIndex => "wrapped-index",
             FindingKind::DivisionByZero => "division-by-zero",
@@ -107,7 +110,8 @@ impl FindingKind {
             | FindingKind::DoubledSignal
             | FindingKind::CounterNotReset
             | FindingKind::WrongSender => false,
-            FindingKind::OutOfBounds
+            FindingKind::PieceOutOfTurn
+            | FindingKind::OutOfBounds
             | FindingKind::WrappedIndex
             | FindingKind::EpochConfusion
             | FindingKind::EarlyEpoch
@@ -134,6 +138,7 @@ impl FindingKind {
             | FindingKind::EpochConfusion
             | FindingKind::EarlyEpoch
             | FindingKind::WrongSender
+            | FindingKind::PieceOutOfTurn
             | FindingKind::CounterNotReset
             | FindingKind::Deadlock
             | FindingKind::NotResident

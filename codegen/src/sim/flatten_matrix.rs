@@ -3,7 +3,7 @@
 use super::code::{Access, Insn};
 use super::flatten::Flattener;
 use super::insns::{self, CommInsn, MatrixInsn, RowsReg};
-use crate::ir::{Dot, LoadMatrix, LoadRow, MatrixOp, PutMatrix, Rows, StoreMatrix, ValueId};
+use crate::ir::{Dot, LoadMatrix, LoadRow, MatrixOp, PutMatrix, ReduceLines, Rows, StoreMatrix, ValueId};
 
 impl Flattener<'_> {
     pub(super) fn matrix(&mut self, op: &MatrixOp) {
@@ -16,6 +16,9 @@ impl Flattener<'_> {
             MatrixOp::LoadRow(LoadRow { out, place, index, receipt }) => {
                 let from = Access { place, index: self.reg(index), dtype: self.kernel.ty(out).dtype };
                 MatrixInsn::Row { from, shape: self.shape(out), out: self.tile(out), receipt }
+            }
+            MatrixOp::ReduceLines(ReduceLines { out, op, lines, a }) => {
+                MatrixInsn::Lines { op, lines, shape: self.shape(a), out: self.tile(out), a: self.tile(a) }
             }
             MatrixOp::StoreMatrix(StoreMatrix { ref to, column, value }) => {
                 let (shape, to, column) = (self.shape(value), self.rows(to), self.reg(column));
@@ -37,7 +40,7 @@ impl Flattener<'_> {
         })
     }
 
-    fn dot(&mut self, Dot { out, acc, a, b, from, count, .. }: &Dot) -> MatrixInsn {
+    fn dot(&mut self, Dot { out, acc, a, b, from, count, stages, room }: &Dot) -> MatrixInsn {
         let of = a.place.param().expect("the verifier lets rows be of parameters");
         MatrixInsn::Dot(insns::Dot {
             dtype: self.kernel.params[of.index()].dtype,
@@ -47,6 +50,8 @@ impl Flattener<'_> {
             from: self.reg(*from),
             count: self.reg(*count),
             shape: self.shape(*out),
+            stages: *stages,
+            room: *room,
             out: self.tile(*out),
         })
     }

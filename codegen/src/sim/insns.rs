@@ -1,7 +1,9 @@
 //! Groups of instructions: those on tiles, those that access memory, those that communicate.
 
 use super::code::{Access, AnyReg, EpochOf, Reg, TakenReg, TargetReg, TileReg};
-use crate::ir::{BinaryOp, CompareOp, Dtype, ParamId, Place, ReceiptId, ReduceOp, SignalOrder, UnaryOp};
+use crate::ir::{
+    BinaryOp, CompareOp, Dtype, Lines, ParamId, Place, ReceiptId, ReduceOp, SharedId, SignalOrder, UnaryOp,
+};
 
 /// What computes on tiles.
 #[derive(Clone, Debug)]
@@ -40,6 +42,7 @@ pub(super) enum MatrixInsn {
     Dot(Dot),
     Load { at: RowsReg, column: Reg, shape: (u32, u32), out: TileReg },
     Row { from: Access, shape: (u32, u32), out: TileReg, receipt: Option<ReceiptId> },
+    Lines { op: ReduceOp, lines: Lines, shape: (u32, u32), out: TileReg, a: TileReg },
     Store { to: RowsReg, column: Reg, shape: (u32, u32), value: TileReg },
 }
 
@@ -66,6 +69,8 @@ pub(super) struct Dot {
     pub count: Reg,
     /// Rows and columns of the result.
     pub shape: (u32, u32),
+    pub stages: u32,
+    pub room: SharedId,
     pub out: TileReg,
 }
 
@@ -327,6 +332,7 @@ impl MatrixInsn {
         match self {
             MatrixInsn::Dot(Dot { acc, out, .. }) => acc.iter_mut().chain([out]).for_each(visit),
             MatrixInsn::Load { out, .. } | MatrixInsn::Row { out, .. } => visit(out),
+            MatrixInsn::Lines { out, a, .. } => [a, out].into_iter().for_each(visit),
             MatrixInsn::Store { value, .. } => visit(value),
         }
     }

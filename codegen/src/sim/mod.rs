@@ -73,9 +73,11 @@ mod pages;
 mod pool;
 mod registers;
 mod report;
+mod ring;
 mod runs;
 mod sched;
 mod shadow;
+mod staging;
 mod value;
 mod waiters;
 mod wire;
@@ -89,6 +91,7 @@ pub use machine::{Bindings, Machine, Outcome};
 pub use memory::{HostMemory, Memory};
 pub use options::{Options, Strategy};
 pub use report::{Counts, Report};
+pub use ring::Mistake;
 
 #[cfg(test)]
 mod tests;

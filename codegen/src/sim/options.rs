@@ -2,6 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::ring::Mistake;
+
 /// How the next agent is chosen and how long peer stores stay invisible.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -29,6 +31,11 @@ pub struct Options {
     pub max_steps: u64,
     /// Different findings to collect before counting only.
     pub max_findings: usize,
+    /// Whether products are staged as printers do it, piece by piece, with loads that land late; `None` for one seed in four, since it
+    /// takes longer.
+    pub staged: Option<bool>,
+    /// A mistake that printers could make with what runs by itself.
+    pub mistake: Option<Mistake>,
     /// Peer stores that may be invisible at once on one rank; the oldest becomes visible beyond that.
     pub max_delayed: usize,
 }
@@ -42,6 +49,8 @@ impl Default for Options {
             resident_blocks: None,
             max_steps: 4_000_000_000,
             max_findings: 32,
+            staged: None,
+            mistake: None,
             max_delayed: 1024,
         }
     }

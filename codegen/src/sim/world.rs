@@ -313,6 +313,7 @@ impl<'m> World<'m> {
             receipts,
             heard,
             arrived: 0,
+            staging: None,
             priority: self.sched.priority(rank, Some((role, block_in_role))),
             compiled,
         };

@@ -4,6 +4,7 @@ mod broadcast;
 mod census;
 mod freight;
 mod mail;
+mod norms;
 mod parts;
 mod products;
 mod pull;
@@ -40,6 +41,7 @@ pub const ALL: &[Fixture] = &[
     ("tails_of_vectors", tails::tails_of_vectors),
     ("pull", pull::pull),
     ("products", products::products),
+    ("norms", norms::norms),
     ("parts", parts::parts),
     ("relay", |warp_size| relay::relay(warp_size, EpochWord::begin)),
     ("relay_in_anothers_epoch", |warp_size| relay::relay(warp_size, EpochWord::peek)),

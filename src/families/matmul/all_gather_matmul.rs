@@ -26,6 +26,9 @@ pub struct AllGatherMatmul {
     /// Type of all elements; sums are of `f32` and rounded once.
     #[key(values = [Dtype::Bf16, Dtype::Fp16])]
     pub dtype: Dtype,
+    /// Whether the gathered rows are a result as well.
+    #[key(short = "ga", default = false)]
+    pub gathered: bool,
     /// Warps of a block.
     #[tune(short = "w", values = [4, 8], default = |key| order::warps(tile_rows(key)))]
     pub warps: u32,
@@ -124,7 +127,9 @@ const LEAST_SENDERS: u32 = 4;
 /// has one tile, as nobody has anything to do until then.
 fn send_blocks(key: &AllGatherMatmulKey) -> u32 {
     let pieces = elements(key).div_ceil(LEAST_SENT).next_power_of_two().min(SENDERS.into()) as u32;
-    let wanted = (COLUMNS_OF_A_BLOCK * (key.ranks - 1)).div_ceil(key.n).next_power_of_two();
+    // Each row that a block sends is one that it writes to the gathered ones later.
+    let moved = if key.gathered { 2 } else { 1 };
+    let wanted = (COLUMNS_OF_A_BLOCK * (key.ranks - 1) * moved).div_ceil(key.n).next_power_of_two();
     if one_each(key) { pieces } else { pieces.min(wanted.max(LEAST_SENDERS)) }
 }
 
@@ -155,6 +160,8 @@ impl Legal for AllGatherMatmul {
         let allowed =
             || format!("false with chunk = {}: a rank's rows are no whole number of these", self.chunk);
         Illegal::unless(!self.beside || whole, "beside", self.beside, allowed)?;
+        let allowed = || "false with gathered = true: warps beside have no registers for rows".to_owned();
+        Illegal::unless(!self.beside || !self.gathered, "beside", self.beside, allowed)?;
         let there = !self.beside || self.send_blocks <= self.blocks;
         let allowed = || format!("at most {}, the blocks that its warps are in", self.blocks);
         Illegal::unless(there, "send_blocks", self.send_blocks, allowed)?;
@@ -194,6 +201,12 @@ impl AllGatherMatmul {
         self.rows().div_ceil(self.part_rows())
     }
 
+    /// The first piece of a part that a block sends, and the one behind the part.
+    fn pieces_of(&self, part: Val<u32>, b: Group) -> (Val<u32>, Val<u32>) {
+        let of_part = self.part_rows() * self.k / self.chunk;
+        (part * of_part + b.index(), ((part + 1) * of_part).min(self.pieces().count()))
+    }
+
     /// Flags for the rows of a rank.
     fn flags(&self) -> u32 {
         self.parts() * self.send_blocks
@@ -219,6 +232,11 @@ pub struct AllGatherMatmulArgs {
     #[shape(|c| [c.m, c.n])]
     #[dtype(|c| c.dtype)]
     pub out: AnyMatrix,
+    /// Everybody's rows, `[m][k]`, if they are asked for.
+    #[output]
+    #[shape(|c| [if c.gathered { c.m } else { 0 }, c.k])]
+    #[dtype(|c| c.dtype)]
+    pub gathered: Option<AnyMatrix>,
     /// Others' rows, `[parity][rank][row][k]`; where tiles are of all ranks' rows, this rank's own as well.
     #[shape(|c| [2 * c.m, c.k])]
     #[dtype(|c| c.dtype)]
@@ -245,7 +263,6 @@ pub fn all_gather_matmul(c: &AllGatherMatmul, a: &AllGatherMatmulArgs) {
     let ragged = !cut.rows.is_multiple_of(c.tile_rows);
     let of_rank =
         |rows: MatrixRows, first: Val<u32>| if ragged { rows.below(first + cut.rows) } else { rows };
-
     let to = Inbox { bank, flags, epoch };
     if !c.beside {
         role("send", c.send_blocks, |b| send(b, c, a, to));
@@ -299,24 +316,57 @@ struct Inbox {
     epoch: Epoch,
 }
 
-/// Sends this rank's rows, each block or warp its pieces of each part.
+impl Inbox {
+    /// The flag for what a block sends of a part of a rank's rows.
+    fn flag(&self, c: &AllGatherMatmul, from: Val<u32>, part: Val<u32>, b: Group) -> Val<u32> {
+        self.flags + from * c.flags() + part * c.send_blocks + b.index()
+    }
+}
+
+/// Sends this rank's rows, each block or warp its pieces of each part, and gathers everybody's if they are asked for.
 #[kernel]
 fn send(b: Group, c: &AllGatherMatmul, a: &AllGatherMatmulArgs, to: Inbox) {
-    let (pieces, of_part) = (c.pieces(), c.part_rows() * c.k / c.chunk);
+    let (inbox, x, own) = (a.inbox.elements(), a.x.elements(), rank() * c.rows() * c.k);
+    let gathered = a.gathered.map(|gathered| gathered.elements());
     for part in 0u32.val()..c.parts().val() {
         let mut rows = send_to(if c.together { Peers::all() } else { Peers::others() });
-        let (first, end) = (part * of_part, ((part + 1) * of_part).min(pieces.count()));
-        for number in (first + b.index()..end).step_by(c.send_blocks) {
-            let piece = pieces.tile(number);
-            let (inbox, x) = (a.inbox.elements(), a.x.elements());
-            let place = (to.bank + rank() * c.rows()) * c.k + piece.at();
+        let (first, end) = c.pieces_of(part, b);
+        for number in (first..end).step_by(c.send_blocks) {
+            let piece = c.pieces().tile(number);
+            let place = to.bank * c.k + own + piece.at();
             if c.beside {
                 // Nothing of it goes through registers, of which those who multiply need most.
                 rows.copy_any(&inbox, place, &x, piece.at(), c.chunk);
             } else {
-                rows.put_any(&inbox, place, x.load(piece.at(), piece.len()));
+                let elements = x.load(piece.at(), piece.len());
+                rows.put_any(&inbox, place, elements);
+                if let Some(gathered) = gathered {
+                    gathered.store(own + piece.at(), elements);
+                }
             }
         }
-        rows.signal(&a.arrived, to.flags + rank() * c.flags() + part * c.send_blocks + b.index(), to.epoch);
+        rows.signal(&a.arrived, to.flag(c, rank(), part, b), to.epoch);
+    }
+    if let Some(gathered) = gathered {
+        gather(b, c, a, to, gathered);
+    }
+}
+
+/// Writes others' rows from the inbox to the gathered ones, each block those that the block of its number has sent on the other ranks:
+/// by now this rank's own are on their way. Nothing crosses a link a second time, and nobody who multiplies does it.
+#[kernel]
+fn gather(b: Group, c: &AllGatherMatmul, a: &AllGatherMatmulArgs, to: Inbox, gathered: AnyPtr) {
+    for part in 0u32.val()..c.parts().val() {
+        for back in 1u32.val()..c.ranks.val() {
+            let from = (rank() + back) % c.ranks;
+            let got = a.arrived.from(from).wait(to.flag(c, from, part, b), to.epoch);
+            let (first, end) = c.pieces_of(part, b);
+            for number in (first..end).step_by(c.send_blocks) {
+                let piece = c.pieces().tile(number);
+                let place = from * c.rows() * c.k + piece.at();
+                let elements = a.inbox.elements().load(&got, to.bank * c.k + place, piece.len());
+                gathered.store(place, elements);
+            }
+        }
     }
 }

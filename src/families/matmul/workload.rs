@@ -35,11 +35,16 @@ fn contents(buffer: &str, dtype: Dtype, values: &[f32]) -> Contents {
     Contents::new(buffer, encode(dtype, values))
 }
 
-/// Rows of `out`, each where it is.
-fn row(at: u32, dtype: Dtype, values: &[f32], activation: Activation) -> Expected {
+/// A row of a result, where it is.
+fn row_of(buffer: &str, at: u32, dtype: Dtype, values: &[f32]) -> Expected {
     let bytes = u64::from(dtype.bytes()) * values.len() as u64;
-    let expected = Expected::exactly("out", dtype, encode(dtype, values));
-    let expected = Expected { at: u64::from(at) * bytes, ..expected }.called(&format!("row {at}"));
+    let expected = Expected::exactly(buffer, dtype, encode(dtype, values));
+    Expected { at: u64::from(at) * bytes, ..expected }.called(&format!("row {at}"))
+}
+
+/// A row of `out`.
+fn row(at: u32, dtype: Dtype, values: &[f32], activation: Activation) -> Expected {
+    let expected = row_of("out", at, dtype, values);
     // The exponential is the target's own, and so may be the last bit of the result.
     let rel = if dtype == Dtype::Bf16 { 1.0 / 128.0 } else { 1.0 / 1024.0 };
     if activation == Activation::Silu { expected.within(1e-5, rel) } else { expected }
@@ -106,13 +111,18 @@ impl Workload for AllGatherMatmul {
 
     fn expected(&self, turn: Turn) -> Vec<Expected> {
         let w: Vec<Vec<i32>> = (0..self.n).map(|row| right(turn, self.k).row(row)).collect();
+        let x = |at: u32| left(Turn { rank: at / self.rows(), ..turn }, self.k).row(at % self.rows());
         let of = |at: u32| {
-            let x = left(Turn { rank: at / self.rows(), ..turn }, self.k);
-            let sums = product(&x.row(at % self.rows()), &w);
+            let sums = product(&x(at), &w);
             row(at, self.dtype, &activated(Activation::None, &sums, self.dtype), Activation::None)
         };
+        let gathered = |at: u32| {
+            let x: Vec<f32> = x(at).into_iter().map(|x| x as f32).collect();
+            row_of("gathered", at, self.dtype, &x)
+        };
         let rows = looked_at(turn.seed, self.m, u64::from(self.n) * u64::from(self.k));
-        rows.into_iter().map(of).collect()
+        let all = looked_at(turn.seed, if self.gathered { self.m } else { 0 }, self.k.into());
+        rows.into_iter().map(of).chain(all.into_iter().map(gathered)).collect()
     }
 
     fn work(&self) -> Work {

@@ -107,6 +107,9 @@ impl Exprs<'_> {
             OpKind::Matrix(MatrixOp::LoadRow(LoadRow { place, index, .. })) => {
                 format!("{}[{}]", self.place(*place), self.at(*index, 0, depth))
             }
+            OpKind::Matrix(MatrixOp::ReduceLines(ReduceLines { a, .. })) => {
+                format!("{}({})", kind.name(), self.at(*a, 0, depth))
+            }
             OpKind::Comm(CommOp::ReadLl(ReadLl { ll, index, .. })) => {
                 format!("{}[{}]", self.place(Place::Param(*ll)), self.at(*index, 0, depth))
             }

@@ -278,7 +278,7 @@ impl<'k> Teller<'k> {
                 let read = at(Deed::Waits, Place::Param(*ll), index, out);
                 Action { ranks: Some(format!("rank `{}`", text(from))), ..masked(read, Some(mask)) }
             }
-            OpKind::Value(_) | OpKind::Control(_) => return None,
+            OpKind::Value(_) | OpKind::Matrix(MatrixOp::ReduceLines(_)) | OpKind::Control(_) => return None,
         })
     }
 

@@ -182,6 +182,8 @@ impl Every<'_> {
                 rank.into_iter().chain([(row, "row", 1)]).chain(end).chain([column]).collect()
             }
             OpKind::Matrix(MatrixOp::LoadRow(_)) => vec![index],
+            // Its operand is no number.
+            OpKind::Matrix(MatrixOp::ReduceLines(_)) => vec![],
             OpKind::Memory(_) | OpKind::Comm(CommOp::Put(_)) => vec![index],
             OpKind::Comm(CommOp::BulkCopy(_)) => vec![index, (1, "source", 1)],
             OpKind::Comm(CommOp::Signal(_) | CommOp::BlockSignal(_)) => vec![index, (1, "epoch", 1)],

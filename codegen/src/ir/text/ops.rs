@@ -199,6 +199,9 @@ impl Line<'_> {
             OpKind::Matrix(MatrixOp::LoadRow(LoadRow { place, index, receipt, .. })) => {
                 format!("load_row {}{}", self.element(*place, *index), self.after(*receipt))
             }
+            OpKind::Matrix(MatrixOp::ReduceLines(ReduceLines { a, .. })) => {
+                format!("{}({})", kind.name(), v(a))
+            }
             OpKind::Matrix(MatrixOp::StoreMatrix(StoreMatrix { to, column, value })) => {
                 format!("store_matrix {}, column {} <- {}", self.rows(to), v(column), v(value))
             }

@@ -177,6 +177,7 @@ impl Check<'_, '_, '_> {
             }
             MatrixOp::LoadMatrix(LoadMatrix { at, .. }) => self.row(at.place, at.row),
             MatrixOp::LoadRow(LoadRow { place, index, .. }) => self.wide_enough(*place, *index),
+            MatrixOp::ReduceLines(_) => {}
             MatrixOp::StoreMatrix(StoreMatrix { to, .. }) => self.row(to.place, to.row),
         }
     }

@@ -22,6 +22,17 @@ impl Check<'_, '_> {
                 self.is_matrix("result", *out);
                 self.scalar_index(*index);
             }
+            MatrixOp::ReduceLines(ReduceLines { out, op, a, .. }) => {
+                let ty = self.ty(*a);
+                self.is_matrix("operand", *a);
+                self.operand("operand", *a, ty.with_dtype(Dtype::F32));
+                self.result(*out, ty);
+                if matches!(op, ReduceOp::And | ReduceOp::Or) {
+                    let value = self.report.typed(*a);
+                    let expected = "sums, minima or maxima".into();
+                    self.add(Problem::OperandType { op: self.name, what: "reduction", value, expected });
+                }
+            }
             MatrixOp::StoreMatrix(StoreMatrix { to, column, value }) => {
                 self.rows(to);
                 self.writable(to.place);
