@@ -155,10 +155,10 @@ fn in_one_launch(world: &Arc<World>, shape: &MoeShape, n: &[u32], rounds: u32, s
 
 /// Runs a problem in a world, and has every bit compared.
 fn every_bit(world: &Arc<World>, tuning: &MoeTuning, n: &[u32], rounds: u32, replays: u32, seed: u64) {
-    right(apart(world, tuning, n, rounds, seed), replays);
+    right(&mut apart(world, tuning, n, rounds, seed), replays);
 }
 
-fn right(mut rounds: GpuSession, replays: u32) {
+fn right(rounds: &mut GpuSession, replays: u32) {
     let ran = rounds.run(replays).unwrap();
     assert!(ran.ok, "{ran:?}");
     assert_eq!(ran.replayed.map_or(0, |r| r.replays), replays);
@@ -199,7 +199,7 @@ fn every_dtype_and_option_is_right_to_the_bit() {
                     let one_launch =
                         (hook, protocol) == (Hook::Expert, Protocol::Packets) && tuning.semantics().weighs();
                     if one_launch {
-                        right(in_one_launch(&world, &shape, &n, 4, 7), 51);
+                        right(&mut in_one_launch(&world, &shape, &n, 4, 7), 51);
                     }
                     let replays = if hook == Hook::Expert { 51 } else { 0 };
                     every_bit(&world, &tuning, &n, 4, replays, 7);
@@ -207,7 +207,7 @@ fn every_dtype_and_option_is_right_to_the_bit() {
                 }
             }
         }
-        cases += in_bulk(&world) + scheduled_dynamically(&world) + rows::of_every_kind(&world);
+        cases += in_bulk(&world) + scheduled_dynamically(&world);
         report("every bit", json!({ "sharing": sharing, "cases": cases }));
     }
 }
@@ -269,11 +269,11 @@ fn scheduled_dynamically(world: &Arc<World>) -> u32 {
 fn epochs_wrap(rounds: impl Fn(u32, u64) -> GpuSession) {
     let mut by_one = rounds(7, 5);
     by_one.start_after(u32::MAX - 3).unwrap();
-    right(by_one, 0);
+    right(&mut by_one, 0);
     let mut in_a_graph = rounds(3, 6);
     // After the three rounds that are looked at, the last epoch is the second of the first replay.
     in_a_graph.start_after(u32::MAX - 5).unwrap();
-    right(in_a_graph, 5);
+    right(&mut in_a_graph, 5);
 }
 
 #[test]
@@ -362,10 +362,10 @@ fn masked_repeated_and_skewed_ids_are_right_to_the_bit() {
                 &world,
                 &MoeTuning::defaults_with(&shape, Hook::None, Layout::ExpertMajor).unwrap().with_dedup(dedup),
             );
-            right(session(&world, MoeRounds::new(&problem, &tuning, 3).unwrap()), 0);
+            right(&mut session(&world, MoeRounds::new(&problem, &tuning, 3).unwrap()), 0);
             if dedup {
                 let config = one_launch(&world, &shape);
-                right(session(&world, MoeRounds::in_one_launch(&problem, &config, 3).unwrap()), 0);
+                right(&mut session(&world, MoeRounds::in_one_launch(&problem, &config, 3).unwrap()), 0);
             }
         }
     }
@@ -413,7 +413,7 @@ fn ranks_may_launch_whenever_they_like() {
     world.check().unwrap();
     drop((op, in_one));
     every_bit(&world, &tuning, &[3, 4], 3, 101, 1);
-    right(in_one_launch(&world, &shape, &[3, 4], 3, 1), 101);
+    right(&mut in_one_launch(&world, &shape, &[3, 4], 3, 1), 101);
     report("random delays", json!({ "rounds": 2000, "seconds": start.elapsed().as_secs_f64() }));
 }
 

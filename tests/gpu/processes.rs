@@ -95,7 +95,7 @@ fn in_processes(world: &Arc<World>) {
     every_bit(world, &tuning.clone().with_protocol(Protocol::Flags), &n, 3, replays, 9);
     every_bit(world, &tuning, &n, 3, replays, 10);
     let shape = tuning.dispatch.shape();
-    right(in_one_launch(world, &shape, &n, 3, 10), replays);
+    right(&mut in_one_launch(world, &shape, &n, 3, 10), replays);
     epochs_wrap(|rounds, seed| apart(world, &tuning, &n, rounds, seed));
     epochs_wrap(|rounds, seed| in_one_launch(world, &shape, &n, rounds, seed));
 }

@@ -1,23 +1,23 @@
 //! Rows as bytes of any sizes, rows that dispatch quantises, rows that come back in another type, and fewer places than rows.
 
-use std::sync::Arc;
-
 use peerwarp::families::moe::kernels::{CombineDtype, Hook, Layout, Protocol, Quantise};
 use peerwarp::families::moe::run::MoeTuning;
 use peerwarp::families::moe::{MoeShape, RowDtype};
-use peerwarp::runtime::World;
+use serde_json::json;
 
-use crate::{every_bit, shape};
+use crate::{every_bit, gpus, options, report, shape, two};
 
 fn defaults(shape: &MoeShape, layout: Layout) -> MoeTuning {
     MoeTuning::defaults_with(shape, Hook::None, layout).unwrap()
 }
 
-/// Runs all of it; says how many cases that were.
-pub fn of_every_kind(world: &Arc<World>) -> u32 {
+#[test]
+fn rows_of_every_kind_are_right_to_the_bit() {
+    let Some((_one, gpus)) = gpus() else { return };
+    let world = two(&gpus, &options());
     let mut cases = 0;
     let mut case = |tuning: &MoeTuning, n: [u32; 2]| {
-        every_bit(world, tuning, &n, 4, 0, 7);
+        every_bit(&world, tuning, &n, 4, 0, 7);
         cases += 1;
     };
     for (tokens, n) in [(3, [3, 1]), (48, [48, 20]), (700, [700, 333])] {
@@ -47,5 +47,5 @@ pub fn of_every_kind(world: &Arc<World>) -> u32 {
             case(&flags.with_max_rows(max_rows).with_split(true), n);
         }
     }
-    cases
+    report("rows of every kind", json!({ "cases": cases }));
 }
