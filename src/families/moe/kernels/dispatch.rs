@@ -167,13 +167,20 @@ pub fn dispatch_with(c: &Dispatch, a: &DispatchArgs, hook: RowHook<'_>) {
         if c.layout.by_expert() {
             role("recv", c.recv_blocks, |b| receive(c, a, b, epoch, bank, hook));
         } else {
+            // Blocks that look for packets begin first; a role is declared before the one that its blocks go on as.
+            let recv = || role("recv", c.recv_blocks, |b| receive_by_token(c, a, b, epoch, bank, hook));
+            if c.index_counts() {
+                recv();
+            }
             role("index", c.index_blocks(), |b| {
                 index(c, a, b, epoch, bank);
                 if !c.index_counts() {
                     b.goes_on_as("recv");
                 }
             });
-            role("recv", c.recv_blocks, |b| receive_by_token(c, a, b, epoch, bank, hook));
+            if !c.index_counts() {
+                recv();
+            }
             if c.entry_blocks() > 0 {
                 role("entries", c.entry_blocks(), |b| b.split(1, |g| note_entries(c, a, g, epoch, bank)));
             }
