@@ -24,12 +24,13 @@ use super::send::send;
 use crate::families::moe::RowDtype;
 
 /// Numbers of tokens with which it pays that more blocks send, and receive when they are done: rows come back while others still go
-/// out. With 64 a round took 14.5 us so, and 13.8 without and with one vector a lane; with 256 it took 32.1 and 30.6
-/// (`bench/results/2026-11-25-few-rows-and-few-sms-on-two-h100.md`).
-const JOINED: RangeInclusive<u32> = 32..=63;
+/// out. With 256 a round took 32.1 us so, and 30.6 without (two H100s, 25 November 2026).
+const JOINED: RangeInclusive<u32> = 32..=128;
 
+/// On two ranks from 64 tokens on it did not: with 64 a round took 14.5 us so, and 13.8 without and with one vector a lane
+/// (`bench/results/2026-11-25-few-rows-and-few-sms-on-two-h100.md`).
 fn joins(key: &RoundTripKey) -> bool {
-    JOINED.contains(&key.tokens)
+    JOINED.contains(&key.tokens) && (key.ranks > 2 || key.tokens < 64)
 }
 
 /// One where rows are few enough for all warps to have a piece, and more pieces are on their way so; of fp8 one has as many elements as
@@ -70,7 +71,7 @@ pub struct RoundTrip {
     #[tune(short = "s", values = [1, 2, 4, 8, 16, 32, 64], default = |key| (key.tokens * 4).next_power_of_two().clamp(8, if joins(key) { 32 } else { 16 }))]
     pub send_blocks: u32,
     /// Blocks that receive rows, run the experts and send back.
-    #[tune(short = "x", values = [1, 2, 4, 8, 16, 32, 64, 80], default = |key| (key.tokens * key.ranks * 2).next_power_of_two().clamp(8, if key.tokens < 128 { 64 } else { 80 }))]
+    #[tune(short = "x", values = [1, 2, 4, 8, 16, 32, 64, 80], default = |key| (key.tokens * key.ranks * 2).next_power_of_two().clamp(8, if joins(key) || key.tokens < 128 { 64 } else { 80 }))]
     pub expert_blocks: u32,
     /// Blocks that receive what comes back.
     #[tune(short = "r", values = [1, 2, 4, 8, 16, 32, 64], default = |key| (key.tokens * 4).next_power_of_two().clamp(8, 32))]
