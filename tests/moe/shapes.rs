@@ -230,11 +230,11 @@ fn counters(tuning: &MoeTuning) -> (usize, usize) {
     (counters(dispatch.params()), counters(combine.params()))
 }
 
-/// With as many numbers for each of four groups as make scheduling dynamic; by rank there are fewer, none, and as many.
+/// With as many numbers for each of six groups as make scheduling dynamic; by rank there are fewer, none, and as many.
 #[test]
 fn dynamic_scheduling() {
-    let shape = shape(32, 8, 4, 17, 4);
-    let n = |round: u32| [17, round * 3, 2, 9];
+    let shape = shape(32, 8, 4, 25, 4);
+    let n = |round: u32| [25, round * 3, 2, 9];
     let rounds = (0..3).map(|round| Routing::uniform(&shape, &n(round), round.into()));
     let problem = MoeProblem::with_rounds(shape, rounds.collect(), 5).unwrap();
     for (layout, protocol, batch, dedup, split) in [

@@ -92,6 +92,7 @@ pub(super) const DEFINED: &[&str] = &[
     "ranks",
     "reached",
     "read_ll",
+    "read_ll_elements",
     "read_ll_row",
     "read_rows",
     "reduce_lines",

@@ -402,14 +402,21 @@ impl Dispatch {
     /// before, where they had been ahead of it. That pays if a row goes to many ranks, or if so many groups send that the link is
     /// what they wait for.
     pub(super) fn dynamic_slots(&self) -> bool {
-        let groups = (self.send_blocks + self.route_blocks()) * (self.warps / self.group_warps);
+        let joining = if self.few_send() { self.route_blocks() } else { 0 };
+        let groups = (self.send_blocks + joining) * (self.warps / self.group_warps);
         let copies = self.ranks.min(self.slot_entries());
         worth_dynamic_scheduling(self.protocol, self.slots(), groups) && (copies >= 4 || groups >= 512)
     }
 
+    /// Whether rows go with flags and so few blocks send them that the others are missed when they are done with their own. Where
+    /// many do, one kernel for all of it would have more registers than a thread of 32 warps has.
+    pub(super) fn few_send(&self) -> bool {
+        !self.index_counts() && self.send_blocks < 32
+    }
+
     /// Whether blocks send rows once they have told the ranks where rows go: those who draw rows share them with whoever comes.
     pub(super) fn route_joins(&self) -> bool {
-        !self.index_counts() && self.dynamic_slots()
+        self.few_send() && self.dynamic_slots()
     }
 
     /// Blocks that write down which rows the experts have, where rows stand by token: one if it counts them.
@@ -426,9 +433,8 @@ impl Dispatch {
         if self.index_counts() { self.blocks_for_entries() } else { 0 }
     }
 
-    /// Where rows come with flags, as many of eight as fit the number of those that send.
     fn blocks_for_entries(&self) -> u32 {
-        let most = if self.index_counts() { 8 } else { (self.send_blocks / 6).clamp(1, 8) };
+        let most = if self.few_send() { (self.send_blocks / 6).max(1) } else { 8 };
         (self.records() * entry_pieces(self).parts() + 1).div_ceil(self.warps).min(most)
     }
 

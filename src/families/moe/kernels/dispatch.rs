@@ -167,18 +167,18 @@ pub fn dispatch_with(c: &Dispatch, a: &DispatchArgs, hook: RowHook<'_>) {
         if c.layout.by_expert() {
             role("recv", c.recv_blocks, |b| receive(c, a, b, epoch, bank, hook));
         } else {
-            // Blocks that look for packets begin first; a role is declared before the one that its blocks go on as.
+            // Blocks that look for rows begin first, but a role is declared before the one that its blocks go on as.
             let recv = || role("recv", c.recv_blocks, |b| receive_by_token(c, a, b, epoch, bank, hook));
-            if c.index_counts() {
+            if !c.few_send() {
                 recv();
             }
             role("index", c.index_blocks(), |b| {
                 index(c, a, b, epoch, bank);
-                if !c.index_counts() {
+                if c.few_send() {
                     b.goes_on_as("recv");
                 }
             });
-            if !c.index_counts() {
+            if c.few_send() {
                 recv();
             }
             if c.entry_blocks() > 0 {
