@@ -14,14 +14,14 @@
 // Launch on each of 8 ranks: 96 blocks of 1024 threads, 8192 bytes of dynamic shared memory
 //     (116736 instead where there are as many SMs: each has one to itself then)
 //     blocks 0..8    route  reads n, ids, weights; puts rec_route, rec_count, rec_weight, rec_n; signals
-//                           rec_flag; then go on as send (src/families/moe/kernels/dispatch.rs:154)
+//                           rec_flag (src/families/moe/kernels/dispatch.rs:154)
 //     blocks 8..72   send   reads n, ids, x; writes next_slot; puts inbox; signals row_flag
 //                           (src/families/moe/kernels/dispatch.rs:164)
-//     blocks 72..80  index  waits for rec_flag; reads rec_count, rec_route, rec_weight, rec_n; writes
-//                           expert_start, expert_rows, gather, entry_expert, weight_from, n_from; then go on
-//                           as recv (src/families/moe/kernels/dispatch.rs:175)
-//     blocks 80..96  recv   waits for rec_flag, row_flag; reads rec_n, rec_route
+//     blocks 72..88  recv   waits for rec_flag, row_flag; reads rec_n, rec_route
 //                           (src/families/moe/kernels/dispatch.rs:171)
+//     blocks 88..96  index  waits for rec_flag; reads rec_count, rec_route, rec_weight, rec_n; writes
+//                           expert_start, expert_rows, gather, entry_expert, weight_from, n_from
+//                           (src/families/moe/kernels/dispatch.rs:175)
 //
 // Buffers
 //     x             local      u32[14680064]   56 MiB   Tokens to send, `[token][row]`. Of rows that are
@@ -141,8 +141,8 @@ struct Args {
 
 inline constexpr u32 ranks = 8;
 inline constexpr u64 kernel_id = 0x314c99eaa4d5a865ull;  // in the record of a wait that expires
-inline constexpr u32 role_index = 2;
-inline constexpr u32 role_recv = 3;
+inline constexpr u32 role_recv = 2;
+inline constexpr u32 role_index = 3;
 inline constexpr u32 flag_row_flag = 14;
 inline constexpr u32 flag_rec_flag = 19;
 
@@ -444,9 +444,9 @@ __device__ __forceinline__ void route_role(const Args& args, const u32 epoch, co
     signal_ranks(block, args, args.rec_flag, number, 255, epoch);
 }
 
-// send: blocks 8..72, and those of route when they are done (src/families/moe/kernels/dispatch.rs:164)
-__device__ __forceinline__ void send_role(const Args& args, const u32 epoch, const u32 nth) {
-    const Block block(block_in_grid() - nth);
+// send: blocks 8..72 (src/families/moe/kernels/dispatch.rs:164)
+__device__ __forceinline__ void send_role(const Args& args, const u32 epoch) {
+    const Block block(8);
 
     // 8 groups of 4 warps each (dispatch.rs:164)
     const Warps<4> group;
@@ -456,7 +456,7 @@ __device__ __forceinline__ void send_role(const Args& args, const u32 epoch, con
     while (true) {  // send.rs:32
         const u32 i = once(group, [&] { return fetch_sum(args.next_slot, 1u); });
         if (i >= value) {  // send.rs:32
-            if (i == value + 575) {  // send.rs:32
+            if (i == value + 511) {  // send.rs:32
                 // for the next launch: every group has heard of the end
                 if (group.lane == 0) fetch_and(args.next_slot, 0u);
             }
@@ -512,9 +512,48 @@ __device__ __forceinline__ void send_role(const Args& args, const u32 epoch, con
     }
 }
 
-// index: blocks 72..80 (src/families/moe/kernels/dispatch.rs:175)
-__device__ __forceinline__ void index_role(const Args& args, const u32 epoch, const u32 bank) {
+// recv: blocks 72..88 (src/families/moe/kernels/dispatch.rs:171)
+__device__ __forceinline__ void recv_role(const Args& args, const u32 epoch, const u32 bank) {
     const Block block(72);
+
+    // Wait for 64 of rec_flag: what was put before setting them can be read from here on (records.rs:164)
+    if (!wait_flags(block, args, args.rec_flag[args.rank], bank, 64, 8, epoch,
+        {role_recv, flag_rec_flag, 164})) return;
+    u32 partial = Max::none<u32>();
+    if (block.lane < 64) {  // records.rs:174
+        const u32 rec_n_gathered = args.rec_n[args.rank][block.lane + bank];
+        partial = rec_n_gathered;
+    }
+    const u32 most_2 = group_reduce<Max>(block, partial);
+
+    // 32 groups of a warp each (dispatch.rs:363)
+    const Warp group;
+    for (u32 i = group.number * 16 + block.index; i < most_2 * 8; i += 512) {  // dispatch.rs:364
+        const u32 source = i % 8;
+        const u32 slot = i / 8;
+        const u32 chunk = slot / 512;
+        const u32 in_record = slot * 8 - chunk * 4096;
+        bool lane_owned = false;
+        if (group.lane < 8) {  // records.rs:192
+            const u32 word =
+                args.rec_route[args.rank][(bank + (source * 8 + chunk)) * 4096 + in_record + group.lane];
+            const u32 expert = word & 65535;
+            const u32 local = expert - args.rank * 32;
+            const bool owned = local < 32;
+            lane_owned = owned;
+        }
+        const bool any_owned = group.any(lane_owned);
+        if (any_owned) {  // dispatch.rs:371
+            // Wait for row_flag: what the rank put before setting it can be read from here on (inbox.rs:59)
+            if (!wait_flag(group, args, args.row_flag[args.rank], source * 4096 + slot, source, epoch,
+                {role_recv, flag_row_flag, 59})) return;
+        }
+    }
+}
+
+// index: blocks 88..96 (src/families/moe/kernels/dispatch.rs:175)
+__device__ __forceinline__ void index_role(const Args& args, const u32 epoch, const u32 bank) {
+    const Block block(88);
     u32* const base = shared_array<u32>(0);  // u32[2048]
 
     // Wait for 64 of rec_flag: what was put before setting them can be read from here on (records.rs:164)
@@ -610,45 +649,6 @@ __device__ __forceinline__ void index_role(const Args& args, const u32 epoch, co
     }
 }
 
-// recv: blocks 80..96, and those of index when they are done (src/families/moe/kernels/dispatch.rs:171)
-__device__ __forceinline__ void recv_role(const Args& args, const u32 epoch, const u32 bank, const u32 nth) {
-    const Block block(block_in_grid() - nth);
-
-    // Wait for 64 of rec_flag: what was put before setting them can be read from here on (records.rs:164)
-    if (!wait_flags(block, args, args.rec_flag[args.rank], bank, 64, 8, epoch,
-        {role_recv, flag_rec_flag, 164})) return;
-    u32 partial = Max::none<u32>();
-    if (block.lane < 64) {  // records.rs:174
-        const u32 rec_n_gathered = args.rec_n[args.rank][block.lane + bank];
-        partial = rec_n_gathered;
-    }
-    const u32 most_2 = group_reduce<Max>(block, partial);
-
-    // 32 groups of a warp each (dispatch.rs:363)
-    const Warp group;
-    for (u32 i = group.number * 24 + block.index; i < most_2 * 8; i += 768) {  // dispatch.rs:364
-        const u32 source = i % 8;
-        const u32 slot = i / 8;
-        const u32 chunk = slot / 512;
-        const u32 in_record = slot * 8 - chunk * 4096;
-        bool lane_owned = false;
-        if (group.lane < 8) {  // records.rs:192
-            const u32 word =
-                args.rec_route[args.rank][(bank + (source * 8 + chunk)) * 4096 + in_record + group.lane];
-            const u32 expert = word & 65535;
-            const u32 local = expert - args.rank * 32;
-            const bool owned = local < 32;
-            lane_owned = owned;
-        }
-        const bool any_owned = group.any(lane_owned);
-        if (any_owned) {  // dispatch.rs:371
-            // Wait for row_flag: what the rank put before setting it can be read from here on (inbox.rs:59)
-            if (!wait_flag(group, args, args.row_flag[args.rank], source * 4096 + slot, source, epoch,
-                {role_recv, flag_row_flag, 59})) return;
-        }
-    }
-}
-
 // ---- The kernel: who is of which role
 
 extern "C" __global__ void __launch_bounds__(1024, 1)
@@ -658,26 +658,14 @@ moe_dispatch_h7168_e256_k8_t4096_r8_bf16_raw_rankmajor_both__w32_s64_r16_g4_v2_c
     const u32 epoch = begin_epoch(args, args.epoch, 96);
     const u32 bank = (epoch & 1) * 64;
     if (epoch == 0) return;  // what launches before this one left behind may be anything
-    u32 nth_of_send = ~0u;  // this block's number in send, once it is of it
-    u32 nth_of_recv = ~0u;  // this block's number in recv, once it is of it
     if (block_in_grid() < 8) {
         route_role(args, epoch, bank);
-        Block(0).sync();  // all of it is done: shared memory may be another's
-        nth_of_send = block_in_grid() + 64;
     } else if (block_in_grid() < 72) {
-        nth_of_send = block_in_grid() - 8;
-    } else if (block_in_grid() < 80) {
-        index_role(args, epoch, bank);
-        Block(72).sync();  // all of it is done: shared memory may be another's
-        nth_of_recv = block_in_grid() - 56;
+        send_role(args, epoch);
+    } else if (block_in_grid() < 88) {
+        recv_role(args, epoch, bank);
     } else {
-        nth_of_recv = block_in_grid() - 80;
-    }
-    if (nth_of_send < 72) {
-        send_role(args, epoch, nth_of_send);
-    }
-    if (nth_of_recv < 24) {
-        recv_role(args, epoch, bank, nth_of_recv);
+        index_role(args, epoch, bank);
     }
     // Blocks of the next launch may take the place of those that are done.
     asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
