@@ -96,11 +96,7 @@ impl<T: LlElement> Ll<T> {
         mask: impl Operand<bool>,
         epoch: Epoch,
     ) -> Tile<T> {
-        let loc = Loc::caller();
-        let index = index.tile().to_raw();
-        let len = index.len.unwrap_or(1);
-        let (from, mask) = (spread(from.raw(), len, loc), spread(mask.raw(), len, loc));
-        Tile::from_raw(gather(&self.buf, index, from, mask, epoch, loc))
+        Tile::from_raw(gather_of(&self.buf, index, [from.raw(), mask.raw()], epoch, Loc::caller()))
     }
 
     /// Waits for the `len` elements from element `i` on, which rank `from` sends, and reads them.
@@ -168,11 +164,7 @@ impl AnyLl {
         mask: impl Operand<bool>,
         epoch: Epoch,
     ) -> AnyTile {
-        let loc = Loc::caller();
-        let index = index.tile().to_raw();
-        let len = index.len.unwrap_or(1);
-        let (from, mask) = (spread(from.raw(), len, loc), spread(mask.raw(), len, loc));
-        AnyTile::new(gather(&self.buf, index, from, mask, epoch, loc))
+        AnyTile::new(gather_of(&self.buf, index, [from.raw(), mask.raw()], epoch, Loc::caller()))
     }
 }
 
@@ -207,6 +199,13 @@ pub(super) fn send(buf: &Buf, to: Peers, index: Index, value: Raw, epoch: Epoch,
         t.push(CommOp::SendLl(SendLl { ll, target, index, value, epoch, count }), loc);
         Ok(())
     });
+}
+
+/// Reads elements of a tile of indices, all from one rank or each from its own, and all or those of a mask.
+fn gather_of(buf: &Buf, index: impl IntoTile<u32>, each: [Raw; 2], epoch: Epoch, loc: Loc) -> Raw {
+    let index = index.tile().to_raw();
+    let [from, mask] = each.map(|value| spread(value, index.len.unwrap_or(1), loc));
+    gather(buf, index, from, mask, epoch, loc)
 }
 
 /// Reads elements of a tile of indices.

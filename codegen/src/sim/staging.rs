@@ -40,8 +40,10 @@ impl World<'_> {
     /// When a store by an instruction of a group happens. One that nobody waits for happens after what the group signals next.
     pub(super) fn stored(&self, agent: &Agent) -> Event {
         let event = agent.event(&self.sites);
-        let op = agent.role_code().ops[agent.pc as usize];
-        let copies = || matches!(agent.compiled.kernel().op(op).kind, OpKind::Comm(CommOp::BulkCopy(_)));
+        let copies = || {
+            let op = agent.role_code().ops[agent.pc as usize];
+            matches!(agent.compiled.kernel().op(op).kind, OpKind::Comm(CommOp::BulkCopy(_)))
+        };
         let late = self.options.mistake == Some(Mistake::CopyNotAwaited) && copies();
         Event { time: event.time + u32::from(late), ..event }
     }

@@ -380,7 +380,7 @@ __device__ __forceinline__ void send_role(const Args& args, const u32 parity) {
     const u32 given = args.n[0];
     const u32 there = min_of(args.rows_there, 128u);
     const u32 all = min_of(given, there) * 7;
-    for (u32 i = group.number * 32 + block.index; i < all * 8; i += 512) {  // send.rs:114
+    for (u32 i = group.number * 32 + block.index; i < all * 8; i += 512) {  // send.rs:112
         const u32 phase = i / all;
         const u32 to = (args.rank + phase) % 8;
         const u32 piece = i - phase * all;
@@ -391,11 +391,11 @@ __device__ __forceinline__ void send_role(const Args& args, const u32 parity) {
         const u64 start_u64 = u64(start);
         Vec<u32, 4> x[4];
 #pragma unroll
-        for (u32 step = 0; step < 4; ++step) {  // send.rs:140
+        for (u32 step = 0; step < 4; ++step) {  // send.rs:138
             x[step] = load_early<4>(args.x + (u64(token) * 3584 + start_u64) + group.lane * 4 + step * 128);
         }
         bool lane_owned = false;
-        if (group.lane < 8) {  // send.rs:142
+        if (group.lane < 8) {  // send.rs:140
             const i32 ids = args.ids[token * 8 + group.lane];
             const u32 expert = u32(ids);
             const u32 local = expert - to * 32;
@@ -403,7 +403,7 @@ __device__ __forceinline__ void send_role(const Args& args, const u32 parity) {
             lane_owned = owned;
         }
         const bool any_owned = group.any(lane_owned);
-        if (any_owned) {  // send.rs:144
+        if (any_owned) {  // send.rs:142
             u32* const inbox_packets_there = args.inbox_packets[to];
 #pragma unroll
             for (u32 step = 0; step < 4; ++step) {  // inbox.rs:32

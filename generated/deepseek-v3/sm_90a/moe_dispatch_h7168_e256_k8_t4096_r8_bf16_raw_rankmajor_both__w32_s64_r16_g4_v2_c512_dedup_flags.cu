@@ -507,7 +507,7 @@ __device__ __forceinline__ void send_role(const Args& args, const u32 epoch) {
             }
         }
 
-        // Signal row_flag: every lane's puts are there before it is (send.rs:58)
+        // Signal row_flag: every lane's puts are there before it is (send.rs:56)
         signal_ranks(group, args, args.row_flag, row_flag_index, to, epoch);
     }
 }

@@ -382,7 +382,7 @@ __device__ __forceinline__ void send_role(const Args& args, const u32 parity) {
     const u32 given = args.n[0];
     const u32 there = min_of(args.rows_there, 128u);
     const u32 all = min_of(given, there) * 3;
-    for (u32 i = group.number * 32 + block.index; i < all * 8; i += 512) {  // send.rs:114
+    for (u32 i = group.number * 32 + block.index; i < all * 8; i += 512) {  // send.rs:112
         const u32 phase = i / all;
         const u32 to = (args.rank + phase) % 8;
         const u32 piece = i - phase * all;
@@ -393,11 +393,11 @@ __device__ __forceinline__ void send_role(const Args& args, const u32 parity) {
             const u64 x_start = u64(min_of(part, 1u) * 512);
             Vec<u32, 4> x[2];
 #pragma unroll
-            for (u32 step = 0; step < 2; ++step) {  // send.rs:140
+            for (u32 step = 0; step < 2; ++step) {  // send.rs:138
                 x[step] = load<4>(args.x + (u64(token) * 1440 + x_start) + group.lane * 4 + step * 256);
             }
             bool lane_owned = false;
-            if (group.lane < 4) {  // send.rs:142
+            if (group.lane < 4) {  // send.rs:140
                 const i32 ids = args.ids[token * 4 + group.lane];
                 const u32 expert = u32(ids);
                 const u32 local = expert - to * 16;
@@ -405,7 +405,7 @@ __device__ __forceinline__ void send_role(const Args& args, const u32 parity) {
                 lane_owned = owned;
             }
             const bool any_owned = group.any(lane_owned);
-            if (any_owned) {  // send.rs:144
+            if (any_owned) {  // send.rs:142
                 u32* const inbox_packets_there = args.inbox_packets[to];
 #pragma unroll
                 for (u32 step = 0; step < 2; ++step) {  // inbox.rs:32
@@ -416,14 +416,14 @@ __device__ __forceinline__ void send_role(const Args& args, const u32 parity) {
         } else {
             Vec<u32, 4> x[2];
 #pragma unroll
-            for (u32 step = 0; step < 2; ++step) {  // send.rs:140
+            for (u32 step = 0; step < 2; ++step) {  // send.rs:138
                 const u32 at = (step * 64 + group.lane) * 4;
                 if (step < 1 || at < 416) {  // the last step is partial
                     x[step] = load<4>(args.x + (u64(token) * 1440 + 1024) + group.lane * 4 + step * 256);
                 }
             }
             bool lane_owned = false;
-            if (group.lane < 4) {  // send.rs:142
+            if (group.lane < 4) {  // send.rs:140
                 const i32 ids = args.ids[token * 4 + group.lane];
                 const u32 expert = u32(ids);
                 const u32 local = expert - to * 16;
@@ -431,7 +431,7 @@ __device__ __forceinline__ void send_role(const Args& args, const u32 parity) {
                 lane_owned = owned;
             }
             const bool any_owned = group.any(lane_owned);
-            if (any_owned) {  // send.rs:144
+            if (any_owned) {  // send.rs:142
                 u32* const inbox_packets_there = args.inbox_packets[to];
 #pragma unroll
                 for (u32 step = 0; step < 2; ++step) {  // inbox.rs:32

@@ -362,7 +362,7 @@ __device__ __forceinline__ void send_role(const Args& args, const u32 epoch) {
     const u32 given = args.n[0];
     const u32 there = min_of(args.rows_there, 128u);
     const u32 all = min_of(given, there) * 14;
-    for (u32 i = group.number * 32 + block.index; i < all * 8; i += 512) {  // send.rs:114
+    for (u32 i = group.number * 32 + block.index; i < all * 8; i += 512) {  // send.rs:112
         const u32 phase = i / all;
         const u32 to = (args.rank + phase) % 8;
         const u32 piece = i - phase * all;
@@ -374,7 +374,7 @@ __device__ __forceinline__ void send_role(const Args& args, const u32 epoch) {
         Vec<bf16, 8> x;
         x = load<8>(args.x + (u64(token) * 7168 + start_u64) + group.lane * 8);
         bool lane_owned = false;
-        if (group.lane < 8) {  // send.rs:142
+        if (group.lane < 8) {  // send.rs:140
             const i32 ids = args.ids[token * 8 + group.lane];
             const u32 expert = u32(ids);
             const u32 local = expert - to * 32;
@@ -382,7 +382,7 @@ __device__ __forceinline__ void send_role(const Args& args, const u32 epoch) {
             lane_owned = owned;
         }
         const bool any_owned = group.any(lane_owned);
-        if (any_owned) {  // send.rs:144
+        if (any_owned) {  // send.rs:142
             bf16* const inbox_packets_there = args.inbox_packets[to];
             send_packet(inbox_packets_there + (inbox_packets_start + start_u64) + group.lane * 8, x);
         }

@@ -3,7 +3,7 @@
 use peerwarp_codegen::dsl::prelude::*;
 
 use super::all_reduce_config::{Algorithm, AllReduce};
-use super::cut::{self, Part, Piece};
+use super::cut::{Part, Piece, owner};
 use super::exchange::{self, Tiles, send_to_all};
 use super::multimem::MultimemArgs;
 use super::norm::{NormArgs, NormLaunch};
@@ -137,11 +137,6 @@ fn reduce_all(c: &AllReduce, a: &AllReduceArgs, b: Group, tiles: &Tiles<'_>, x: 
     });
 }
 
-/// Who owns a tile.
-fn owner(c: &AllReduce, b: Group, t: &Piece) -> Val<u32> {
-    cut::owner(c.ranks, b, t)
-}
-
 /// Which of its owner's tiles it is.
 fn owned(c: &AllReduce, b: Group, t: &Piece) -> Val<u32> {
     t.index / (b.count() * c.ranks) * b.count() + t.index % b.count()
@@ -151,7 +146,7 @@ fn owned(c: &AllReduce, b: Group, t: &Piece) -> Val<u32> {
 #[kernel]
 fn two_shot(c: &AllReduce, a: &AllReduceArgs, b: Group, tiles: &Tiles<'_>, x: &AnyPtr) {
     let (cut, all) = (c.cut(), Part::whole());
-    let owner = |t: &Piece| owner(c, b, t);
+    let owner = |t: &Piece| owner(c.ranks, b, t);
     let owned = |t: &Piece| owned(c, b, t);
     cut.each(b, |t| {
         if owner(&t) != rank() {
@@ -207,7 +202,7 @@ fn pull_two_shot(
     let (cut, sums) = (c.cut(), args.pull_sums.open(epoch, c.pull_sums()));
     let slot = |t: &Piece| owned(c, b, t) * cut.longest();
     cut.each(b, |t| {
-        if owner(c, b, &t) == rank() {
+        if owner(c.ranks, b, &t) == rank() {
             let sum = AnyTile::rounded(c.reduce().published(&all, &got, &t), c.dtype);
             sums.store(slot(&t), sum);
             a.norm.store(&a.out, &t, sum);
@@ -215,7 +210,7 @@ fn pull_two_shot(
     });
     let got = sums.exchange(b);
     cut.each(b, |t| {
-        let from = owner(c, b, &t);
+        let from = owner(c.ranks, b, &t);
         if from != rank() {
             a.norm.store(&a.out, &t, sums.load(from, &got, slot(&t), t.len));
         }
@@ -229,7 +224,7 @@ fn by_switch(c: &AllReduce, a: &AllReduceArgs, b: Group, args: &BySwitchArgs, x:
     let (cut, sums) = (c.cut(), args.multimem.open(epoch, c.multimem()));
     let mut parcel = multicast();
     cut.each(b, |t| {
-        if owner(c, b, &t) == rank() {
+        if owner(c.ranks, b, &t) == rank() {
             sums.put(&mut parcel, t.at, all.reduced(c.op.of_switch(), &got, &t));
         }
     });

@@ -269,8 +269,8 @@ impl MoeRank {
     }
 
     /// Where a buffer that dispatch fills is, and its size in bytes: `rows`, `row_scale`, `expert_start`, `expert_rows`,
-    /// `n_from`, `weight_from`; with expert-major rows `pos`, and where there may be more of them than places `overflow` and `needed`; with rank-major rows `gather` and
-    /// `entry_expert`, whose expert ids are those of all ranks.
+    /// `n_from`, `weight_from`; with expert-major rows `pos`, and where there may be more of them than places `overflow` and
+    /// `needed`; with rank-major rows `gather` and `entry_expert`, whose expert ids are those of all ranks.
     ///
     /// # Errors
     /// There is none of this name.

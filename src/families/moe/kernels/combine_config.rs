@@ -5,7 +5,7 @@ use peerwarp_codegen::family::{Choice, Family, Illegal, Legal};
 use peerwarp_codegen::ir::Dtype;
 
 use super::combine::CombineArgs;
-use super::config::{MOST_PACKETS, group_warps, protocol, worth_dynamic_scheduling};
+use super::defaults::{MOST_PACKETS, group_warps, protocol, worth_dynamic_scheduling};
 use super::layout::{Layout, Room};
 use super::limits::{fewer, groups_of, layout_of, numbers_of, resident, topk_of, warps_of, with_barriers};
 use super::pieces::{Pieces, piece_len};

@@ -4,6 +4,10 @@ use peerwarp_codegen::dsl::{ChannelShape, Slots};
 use peerwarp_codegen::family::{Choice, Family, Illegal, Legal};
 use peerwarp_codegen::ir::{Dtype, PACKET_BYTES};
 
+use super::defaults::{
+    MAX_SHARED_BYTES, group_warps, protocol_of_key, record_tokens, recv_blocks_of_dispatch, send_blocks,
+    vectors_of_dispatch, warps_of_dispatch, worth_dynamic_scheduling,
+};
 use super::dispatch::DispatchArgs;
 use super::hook::Hook;
 use super::index::entry_pieces;
@@ -15,12 +19,6 @@ use super::pieces::{Pieces, piece_len};
 use super::protocol::{Phase, Protocol, protocol_of};
 use super::quantise::{self, Quantise};
 use crate::families::moe::{ExpertMap, MoeShape, RowDtype, SCALE_BLOCK};
-
-/// Shared memory that every supported device gives a block without being asked, less what reductions take.
-const MAX_SHARED_BYTES: u64 = 46 << 10;
-
-/// Tokens up to which latency is what counts.
-pub(super) const MOST_PACKETS: u32 = 256;
 
 /// Elements of a tile that a lane should hold at most, so that a few of them fit its registers.
 const MAX_A_LANE: u32 = 16;
@@ -122,97 +120,6 @@ impl DispatchKey {
     fn rows(&self) -> RowDtype {
         self.dtype.with_sizes(self.row_bytes, self.scale_bytes)
     }
-}
-
-/// Whether receivers have nothing to do but wait: by token and with flags, unless a hook looks into rows.
-fn only_waits(key: &DispatchKey) -> bool {
-    key.layout == Layout::RankMajor && key.hook == Hook::None && protocol_of_key(key) == Protocol::Flags
-}
-
-/// Of fp8 a lane has as many elements to compute with in one vector as it should have.
-fn vectors_of_dispatch(key: &DispatchKey) -> u32 {
-    match key.dtype {
-        _ if key.quantise != Quantise::None => 1,
-        _ if only_waits(key) => 2,
-        RowDtype::Fp8 if key.hook != Hook::None => 1,
-        _ => 4,
-    }
-}
-
-/// Where nothing is moved but by stores to other ranks, more warps have more of them under way.
-fn warps_of_dispatch(key: &DispatchKey) -> u32 {
-    match key.tokens {
-        _ if key.quantise != Quantise::None => 8,
-        _ if only_waits(key) => 32,
-        ..32 => 8,
-        _ => 16,
-    }
-}
-
-/// Fewer that send once there are enough warps for all rows, as receivers have more to do: until the link is what they wait for.
-fn send_blocks(key: &DispatchKey) -> u32 {
-    match key.tokens * key.ranks {
-        _ if only_waits(key) => 64,
-        slots if slots > 512 => 32,
-        _ if key.tokens >= 32 => 16,
-        _ => (key.tokens * 4).next_power_of_two().clamp(8, 32),
-    }
-}
-
-fn recv_blocks_of_dispatch(key: &DispatchKey) -> u32 {
-    if only_waits(key) { 16 } else { recv_blocks(key.tokens * key.ranks) }
-}
-
-/// Blocks for a number of (source, token) slots to receive.
-fn recv_blocks(slots: u32) -> u32 {
-    if slots > 512 { 80 } else { (slots * 2).next_power_of_two().clamp(8, 64) }
-}
-
-/// Packets while latency is what counts, if rows of every type are whole packets: dispatch and combine have to agree.
-pub(super) fn protocol(hidden: u32, tokens: u32) -> Protocol {
-    if tokens <= MOST_PACKETS && hidden.is_multiple_of(PACKET_BYTES) {
-        Protocol::Packets
-    } else {
-        Protocol::Flags
-    }
-}
-
-/// The same, unless rows are no floats that have a NaN.
-fn protocol_of_key(key: &DispatchKey) -> Protocol {
-    if key.dtype.survives_packets() { protocol(key.hidden, key.tokens) } else { Protocol::Flags }
-}
-
-/// One where groups share rows, which spreads a row over as many SMs as can be; else as many that a lane has
-/// one to four vectors, and for few tokens more.
-pub(super) fn group_warps(row_bytes: u32, protocol: Protocol, tokens: u32) -> u32 {
-    match protocol {
-        Protocol::Packets => 1,
-        Protocol::Flags | Protocol::Bulk => {
-            let most = if tokens <= 8 { 8 } else { 4 };
-            row_bytes.div_ceil(16 * 32 * 4).next_power_of_two().min(most)
-        }
-    }
-}
-
-/// Whether rows that go with flags are scheduled dynamically, and not dealt to groups: it comes back only where each has several, as not all
-/// groups are equally fast.
-pub(super) fn worth_dynamic_scheduling(protocol: Protocol, numbers: u32, groups: u32) -> bool {
-    protocol != Protocol::Packets && numbers >= 4 * groups
-}
-
-/// The smallest chunk whose records are worth sending, no more than four a rank unless those are too long to be made at once, or
-/// eight where it is the index that counts them, a warp each; and whose bases fit half the shared memory.
-fn record_tokens(key: &DispatchKey) -> u32 {
-    let base_words = |chunk: u32| {
-        let map = ExpertMap { experts: key.experts, ranks: key.ranks };
-        u64::from(map.at_most() * key.ranks) * u64::from(key.tokens.div_ceil(chunk))
-    };
-    let counted_at_once = key.layout == Layout::RankMajor && protocol_of_key(key) == Protocol::Packets;
-    let records = if counted_at_once { 8 } else { 4 };
-    let worth = |chunk: u32| chunk * key.topk >= 128 && chunk >= (key.tokens / records).min(512);
-    let enough = |chunk: &u32| *chunk >= key.tokens || worth(*chunk);
-    let fits = |chunk: &u32| base_words(*chunk) * 4 <= MAX_SHARED_BYTES / 2;
-    (0..=10).map(|bit| 1 << bit).find(|chunk| enough(chunk) && fits(chunk)).unwrap_or(1024)
 }
 
 impl Dispatch {

@@ -79,6 +79,7 @@
 mod combine;
 mod combine_config;
 mod config;
+mod defaults;
 mod device;
 mod dispatch;
 mod hook;

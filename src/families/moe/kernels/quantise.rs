@@ -61,16 +61,16 @@ pub(super) struct Quantiser {
 
 /// Words of shared memory that a group takes to quantise pieces of so many elements, with room to align three arrays.
 pub(super) fn shared_words(dtype: RowDtype, pieces: Pieces) -> u32 {
-    pieces.len + pieces.len.div_ceil(STRIP) + factors(dtype, pieces) + 3 * 3
+    pieces.len + pieces.len.div_ceil(STRIP) + factors(block(dtype), pieces.len) + 3 * 3
 }
 
 fn block(dtype: RowDtype) -> u32 {
     if dtype == RowDtype::Mxfp8 { MX_BLOCK } else { SCALE_BLOCK }
 }
 
-/// Factors of a piece, as many as travel with it: of fp8 packets some more than it has blocks.
-fn factors(dtype: RowDtype, pieces: Pieces) -> u32 {
-    pieces.len.div_ceil(block(dtype)).next_multiple_of(4)
+/// Factors that are worked out for a piece of `len` elements, as many as travel with it: of fp8 packets some more than it has blocks.
+fn factors(block: u32, len: u32) -> u32 {
+    len.div_ceil(block).next_multiple_of(4)
 }
 
 impl Quantiser {
@@ -80,7 +80,7 @@ impl Quantiser {
             block: block(c.dtype),
             magnitudes: shared("magnitudes", c.pieces().len),
             strips: shared("strips", c.pieces().len.div_ceil(STRIP)),
-            factors: shared("factors", factors(c.dtype, c.pieces())),
+            factors: shared("factors", factors(block(c.dtype), c.pieces().len)),
         })
     }
 
@@ -108,7 +108,7 @@ impl Quantiser {
             largest = largest.maximum(self.magnitudes.gather(element, true, 0.0));
         }
         self.strips.store(0, largest);
-        let blocks = self.factors_of(len);
+        let blocks = factors(self.block, len);
         let of_block = self.block / STRIP;
         let mut largest = splat(0f32, blocks);
         for i in 0..of_block {
@@ -116,11 +116,6 @@ impl Quantiser {
             largest = largest.maximum(self.strips.gather(strip, strip < strips, 0.0));
         }
         largest
-    }
-
-    /// Factors that are worked out for a piece of `len` elements.
-    fn factors_of(&self, len: u32) -> u32 {
-        len.div_ceil(self.block).next_multiple_of(4)
     }
 
     /// fp8: a scale is the largest magnitude over 448, or 1 in a block of zeros; elements are divided by it, and rounded to the nearest

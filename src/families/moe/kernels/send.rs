@@ -41,9 +41,7 @@ fn send_to_all(c: &Dispatch, a: &TokenArgs, arrive: &InboxArgs, g: Group, epoch:
             pieces.each(part, |start, len| {
                 let x = a.x.load(at(token, c.given_row()) + start.to_u64(), len);
                 if let Some(quantiser) = quantiser {
-                    let (x, scales) = quantiser.quantise(c, x, len);
-                    put_row(&rows, &row, start, x);
-                    put_scales(&rows, &row, start / c.scaled(), scales);
+                    put_quantised(c, &quantiser, &rows, &row, start, (x, len));
                 } else {
                     put_row(&rows, &row, start, x);
                 }
@@ -143,9 +141,7 @@ fn send_part(
         let (_, owned) = experts_of(c.map(), to, ids.cast::<u32>());
         if owned.any() & also() {
             if let Some(quantiser) = quantiser {
-                let (x, scales) = quantiser.quantise(c, x, len);
-                put_row(&rows, &message, start, x);
-                put_scales(&rows, &message, start / c.scaled(), scales);
+                put_quantised(c, &quantiser, &rows, &message, start, (x, len));
             } else {
                 put_row(&rows, &message, start, x);
                 if let Some(scale) = scale {
@@ -155,6 +151,21 @@ fn send_part(
         }
     });
     message.done();
+}
+
+/// Puts a piece of a row as it is quantised, and its scales.
+#[kernel]
+fn put_quantised(
+    c: &Dispatch,
+    quantiser: &Quantiser,
+    rows: &OpenChannel<'_, Row>,
+    message: &Outgoing<'_, Row>,
+    start: Val<u32>,
+    (x, len): (AnyTile, u32),
+) {
+    let (x, scales) = quantiser.quantise(c, x, len);
+    put_row(rows, message, start, x);
+    put_scales(rows, message, start / c.scaled(), scales);
 }
 
 /// Does something with each of the scales that go with a part of a row, given the first word, how many there are, and how many

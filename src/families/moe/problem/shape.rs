@@ -47,16 +47,10 @@ const WORD: u32 = 4;
 
 impl RowDtype {
     /// Those that have names of their own.
-    pub const NAMED: &'static [RowDtype] = &[
-        RowDtype::Bf16,
-        RowDtype::Fp16,
-        RowDtype::Fp8,
-        RowDtype::Fp8Token,
-        RowDtype::Fp8Tensor,
-        RowDtype::Mxfp8,
-        RowDtype::Nvfp4,
-        RowDtype::Mxfp4,
-    ];
+    pub const NAMED: &'static [RowDtype] = match <RowDtype as Choice>::ALL {
+        [named @ .., RowDtype::Bytes { .. }] => named,
+        all => all,
+    };
 
     /// The most bytes of a row that is bytes.
     pub const MOST_ROW_BYTES: u32 = 131072;

@@ -91,7 +91,7 @@ impl MoeTuning {
     /// The same with rows that dispatch quantises, of fp8 or mxfp8, and the defaults for a dispatch that does.
     ///
     /// # Errors
-    /// There are none.
+    /// There are no defaults of that kind: `dtype` is another one.
     pub fn with_quantise(mut self, quantise: Quantise) -> Result<MoeTuning, MoeError> {
         if quantise != self.dispatch.quantise {
             let dedup = self.dispatch.dedup;
