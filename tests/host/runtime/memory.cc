@@ -2,6 +2,7 @@
 
 #include <sys/mman.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <cstring>
 
@@ -203,16 +204,28 @@ void Memory::check_reads(Actor& who, const Cell& cell, const u64 at, const Site 
         check_one(cell.reader, cell.read_time);
         return;
     }
-    const std::vector<u32>& times = read_sets_[cell.read_time];
-    for (u32 agent = 0; agent < agents; ++agent) {
-        if (times[agent] != 0 && check_one(agent, times[agent])) return;
+    for (const Read& read : read_sets_[cell.read_time]) {
+        if (check_one(read.agent, read.time)) return;
     }
+}
+
+void Memory::add_read(Reads& reads, const Read read) {
+    if (!reads.empty() && reads.back().agent == read.agent) {
+        reads.back().time = read.time;
+        return;
+    }
+    reads.push_back(read);
+    if (reads.size() < 2 * agents) return;
+    // The last time of each will do.
+    std::sort(reads.begin(), reads.end());
+    const auto same = [](const Read& a, const Read& b) { return a.agent == b.agent; };
+    reads.erase(std::unique(reads.begin(), reads.end(), same), reads.end());
 }
 
 void Memory::note_read(Actor& who, Cell& cell, const Site site) {
     cell.read_site = site;
     if (cell.reader == many) {
-        read_sets_[cell.read_time][who.agent] = who.time;
+        add_read(read_sets_[cell.read_time], {who.agent, who.time});
         return;
     }
     const bool alone = cell.reader == nobody || cell.reader == who.agent ||
@@ -225,14 +238,14 @@ void Memory::note_read(Actor& who, Cell& cell, const Site site) {
     u32 set;
     if (spare_sets_.empty()) {
         set = u32(read_sets_.size());
-        read_sets_.emplace_back(agents, 0);
+        read_sets_.emplace_back();
     } else {
         set = spare_sets_.back();
         spare_sets_.pop_back();
-        read_sets_[set].assign(agents, 0);
+        read_sets_[set].clear();
     }
-    read_sets_[set][cell.reader] = cell.read_time;
-    read_sets_[set][who.agent] = who.time;
+    add_read(read_sets_[set], {cell.reader, cell.read_time});
+    add_read(read_sets_[set], {who.agent, who.time});
     cell.reader = many;
     cell.read_time = set;
 }

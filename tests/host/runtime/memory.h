@@ -104,13 +104,21 @@ class Memory {
         Site read_site;
         u32 flags;
     };
+    // Who read a cell, and when. Few agents do, of thousands; one that does so twice may stand there twice.
+    struct Read {
+        u32 agent, time;
+        bool operator<(const Read& other) const {
+            return agent != other.agent ? agent < other.agent : other.time < time;
+        }
+    };
+    using Reads = std::vector<Read>;
     static constexpr unsigned short nobody = 0xffff, many = 0xfffe;
     enum : u32 { used = 1, written = 2, is_atomic = 4, split = 8 };
 
     u64 begin_ = 0, size_ = 0, next_ = 0;
     Cell* cells_ = nullptr;  // one for each 4 bytes
     std::vector<std::vector<Cell>> parts_;  // of cells whose bytes differ
-    std::vector<std::vector<u32>> read_sets_;
+    std::vector<Reads> read_sets_;
     std::vector<u32> spare_sets_;
     std::map<u64, Region> regions_;  // by end
     std::unordered_map<u64, AtomicVar> atomics_;
@@ -124,6 +132,7 @@ class Memory {
     void check_reads(Actor& who, const Cell& cell, u64 at, Site site);
     void unwritten(Actor& who, u64 at, Site site);
     void note_read(Actor& who, Cell& cell, Site site);
+    static void add_read(Reads& reads, Read read);
     void forget_reads(Cell& cell);
     const Region* region_of(u64 at) const;
     std::string where(u64 at) const;
