@@ -5,15 +5,16 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use peerwarp::codegen::dsl::Binding;
+use peerwarp::codegen::ir::ParamKind;
 use peerwarp::families::collectives::{
-    AllGather, AllReduce, AllToAll, Broadcast, RaggedAllToAll, ReduceScatter,
+    AllGather, AllReduce, AllToAll, Broadcast, RaggedAllToAll, ReduceScatter, RegisteredAllReduce,
 };
 use peerwarp::harness::suite;
 use peerwarp::harness::verdict::{Expected, Verdict};
 use peerwarp::harness::workload::{Inputs, Problem, Workload};
 use peerwarp::runtime::gpu::DevicePtr;
 use peerwarp::runtime::handles::{Buffer, Stream};
-use peerwarp::runtime::op::{BufferSpec, Operation, RankOp};
+use peerwarp::runtime::op::{BufferSpec, Operation, RankOp, SymmetricPart};
 use peerwarp::runtime::{RuntimeError, World};
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
@@ -70,6 +71,8 @@ impl Collectives<'_> {
         self.add::<AllReduce>("elements=20021 dtype=bf16 algorithm=pull protocol=flags");
         self.add::<AllReduce>("elements=40009 dtype=f32 algorithm=pull-two-shot protocol=flags");
         self.add::<AllReduce>("elements=32768 dtype=bf16 hook=rms-norm hidden=4096");
+        self.add::<RegisteredAllReduce>("elements=10007 dtype=bf16 shots=one");
+        self.add::<RegisteredAllReduce>("elements=50021 dtype=f32 shots=two");
         self.add::<ReduceScatter>("elements=65539 dtype=bf16");
         self.add::<ReduceScatter>("elements=5003 dtype=f32 protocol=flags op=max");
         self.add::<AllGather>("elements=33013 dtype=bf16");
@@ -84,9 +87,28 @@ impl Collectives<'_> {
     }
 }
 
+/// An operand that peers reach. All slots of its kernel share it, so that each launch gets its input by a copy before it, and its
+/// result is copied away behind it.
+struct Registered {
+    operand: usize,
+    part: SymmetricPart<u8>,
+}
+
+impl Registered {
+    /// That of each rank, if the kernel has one.
+    fn of(op: &Operation, world: &World) -> Option<Vec<Registered>> {
+        let operands = op.ranks()[0].operands();
+        let operand = operands.iter().position(|o| o.param.kind == ParamKind::Window)?;
+        let parts = world.symmetric(operands[operand].param.bytes()).unwrap();
+        Some(parts.into_iter().map(|part| Registered { operand, part }).collect())
+    }
+}
+
 /// Inputs and results of one kernel in one of its rounds, on one rank.
 struct Slot {
     buffers: Vec<Buffer>,
+    /// What a registered operand is before launches.
+    input: Option<Buffer>,
     expected: Vec<Expected>,
 }
 
@@ -94,15 +116,32 @@ impl Slot {
     fn new(rank: &RankOp, problem: &dyn Problem, round: u32) -> Slot {
         let buffer = |o: &BufferSpec| Buffer::new(rank.gpu(), o.param.bytes()).unwrap();
         let buffers: Vec<Buffer> = rank.operands().iter().map(buffer).collect();
+        let input = rank.operands().iter().find(|o| o.param.kind == ParamKind::Window).map(buffer);
         for contents in problem.inputs(rank.rank(), round) {
-            let buffer = &buffers[rank.operand(&contents.buffer).unwrap()];
-            buffer.write(contents.at, &contents.bytes).unwrap();
+            let own = &buffers[rank.operand(&contents.buffer).unwrap()];
+            input.as_ref().unwrap_or(own).write(contents.at, &contents.bytes).unwrap();
         }
-        Slot { buffers, expected: problem.expected(rank.rank(), round) }
+        Slot { buffers, input, expected: problem.expected(rank.rank(), round) }
     }
 
-    fn addresses(&self) -> Vec<DevicePtr> {
-        self.buffers.iter().map(Buffer::ptr).collect()
+    fn launch(&self, op: &mut RankOp, registered: Option<&Registered>, stream: &Stream) {
+        let mut addresses: Vec<DevicePtr> = self.buffers.iter().map(Buffer::ptr).collect();
+        let gpu = Arc::clone(op.gpu());
+        let copy = |to: DevicePtr, from: &Buffer| {
+            // SAFETY: both are of this GPU, of that size, and live as long as the stream.
+            unsafe {
+                gpu.copy_to_peer(gpu.info().ordinal, to, from.ptr(), from.bytes(), stream.raw()).unwrap()
+            };
+        };
+        if let (Some(Registered { operand, part }), Some(input)) = (registered, &self.input) {
+            addresses[*operand] = part.buffer().ptr();
+            copy(addresses[*operand], input);
+        }
+        // SAFETY: the buffers are of this GPU, as large as the specs demand, and live as long as the stream.
+        unsafe { op.launch_raw(0, &addresses, stream.raw()).unwrap() };
+        if let Some(Registered { operand, part }) = registered {
+            copy(self.buffers[*operand].ptr(), part.buffer());
+        }
     }
 
     fn poison(&self, rank: &RankOp, stream: &Stream) {
@@ -137,6 +176,7 @@ fn pause(random: &mut StdRng) {
 /// What one rank does: launches whatever comes next, whether the other rank has got so far or not.
 struct Rank<'a> {
     ops: Vec<&'a mut RankOp>,
+    registered: Vec<Option<Registered>>,
     names: &'a [String],
     stream: Stream,
     slots: Vec<[Slot; SLOTS as usize]>,
@@ -159,9 +199,8 @@ impl Rank<'_> {
                 let (which, slot) =
                     (order.random_range(0..self.ops.len()), order.random_range(0..SLOTS as usize));
                 pause(&mut pauses);
-                let addresses = self.slots[which][slot].addresses();
-                // SAFETY: the buffers are of this GPU, as large as the specs demand, and live as long as the stream.
-                unsafe { self.ops[which].launch_raw(0, &addresses, self.stream.raw()).unwrap() };
+                let registered = self.registered[which].as_ref();
+                self.slots[which][slot].launch(self.ops[which], registered, &self.stream);
                 launched[which][slot] = true;
             }
             world.finish(member, self.stream.raw()).unwrap();
@@ -192,10 +231,18 @@ fn soak_of_all_collectives_in_any_order_is_right_to_the_bit() {
     let mut ranks: Vec<Rank<'_>> = world
         .members()
         .iter()
-        .map(|m| Rank { ops: vec![], names: &names, stream: Stream::new(&m.gpu).unwrap(), slots: vec![] })
+        .map(|m| Rank {
+            ops: vec![],
+            registered: vec![],
+            names: &names,
+            stream: Stream::new(&m.gpu).unwrap(),
+            slots: vec![],
+        })
         .collect();
     for Collective { op, problem, .. } in &mut all {
+        let mut registered = Registered::of(op, &world).into_iter().flatten();
         for (rank, op) in ranks.iter_mut().zip(op.ranks_mut()) {
+            rank.registered.push(registered.next());
             rank.slots.push(std::array::from_fn(|round| Slot::new(op, &**problem, round as u32)));
             rank.ops.push(op);
         }
