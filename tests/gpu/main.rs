@@ -6,9 +6,9 @@
 mod cases;
 mod collectives;
 mod endurance;
+mod every_bit;
 mod processes;
 mod products;
-mod rows;
 mod soak;
 mod streams;
 
@@ -28,7 +28,7 @@ use peerwarp::harness::trace::clock::ClockLine;
 use peerwarp::harness::trace::clocks::Clocks;
 use peerwarp::harness::trace::{Trace, matches};
 use peerwarp::runtime::cache::ModuleCache;
-use peerwarp::runtime::gpu::{Gpu, Sharing};
+use peerwarp::runtime::gpu::Gpu;
 use peerwarp::runtime::handles::{Buffer, Stream};
 use peerwarp::runtime::image::Jit;
 use peerwarp::runtime::op::{LaunchSpec, Operation};
@@ -162,106 +162,6 @@ fn right(rounds: &mut GpuSession, replays: u32) {
     let ran = rounds.run(replays).unwrap();
     assert!(ran.ok, "{ran:?}");
     assert_eq!(ran.replayed.map_or(0, |r| r.replays), replays);
-}
-
-#[test]
-fn every_dtype_and_option_is_right_to_the_bit() {
-    let Some((_one, gpus)) = gpus() else { return };
-    for sharing in [Sharing::Vmm, Sharing::Ipc] {
-        let options = WorldOptions { sharing: Some(sharing), ..options() };
-        let world = two(&gpus, &options);
-        let mut cases = 0;
-        for dtype in [RowDtype::Bf16, RowDtype::Fp16, RowDtype::Fp8] {
-            for (hidden, tokens, n) in
-                [(2880, 37, [37, 0]), (64, 1, [1, 1]), (520, 9, [4, 9]), (1024, 16, [0, 0])]
-            {
-                for (dedup, split, hook, protocol, layout) in [
-                    (true, false, Hook::None, Protocol::Flags, Layout::ExpertMajor),
-                    (false, false, Hook::None, Protocol::Flags, Layout::ExpertMajor),
-                    (true, true, Hook::None, Protocol::Flags, Layout::ExpertMajor),
-                    (true, false, Hook::Expert, Protocol::Flags, Layout::ExpertMajor),
-                    (true, false, Hook::None, Protocol::Packets, Layout::ExpertMajor),
-                    (false, true, Hook::None, Protocol::Packets, Layout::ExpertMajor),
-                    (true, false, Hook::Expert, Protocol::Packets, Layout::ExpertMajor),
-                    (true, true, Hook::None, Protocol::Flags, Layout::RankMajor),
-                    (true, false, Hook::Expert, Protocol::Flags, Layout::RankMajor),
-                    (true, false, Hook::None, Protocol::Packets, Layout::RankMajor),
-                    (true, true, Hook::Expert, Protocol::Packets, Layout::RankMajor),
-                ] {
-                    let shape = shape(hidden, tokens, dtype);
-                    let tuning = MoeTuning::defaults_with(&shape, Hook::None, Layout::ExpertMajor).unwrap();
-                    let tuning = tuning.with_dedup(dedup).with_split(split).with_hook(hook);
-                    let tuning = tuning.with_protocol(protocol).with_layout(layout);
-                    // Rows of 520 bytes are no whole number of packets.
-                    if tuning.check(&shape).is_err() {
-                        continue;
-                    }
-                    let one_launch =
-                        (hook, protocol) == (Hook::Expert, Protocol::Packets) && tuning.semantics().weighs();
-                    if one_launch {
-                        right(&mut in_one_launch(&world, &shape, &n, 4, 7), 51);
-                    }
-                    let replays = if hook == Hook::Expert { 51 } else { 0 };
-                    every_bit(&world, &tuning, &n, 4, replays, 7);
-                    cases += 1;
-                }
-            }
-        }
-        cases += in_bulk(&world) + scheduled_dynamically(&world);
-        report("every bit", json!({ "sharing": sharing, "cases": cases }));
-    }
-}
-
-/// Rows in bulk, and several with a flag: by token, and one for each entry.
-fn in_bulk(world: &Arc<World>) -> u32 {
-    let mut cases = 0;
-    for dtype in [RowDtype::Bf16, RowDtype::Fp8] {
-        for (hidden, tokens, n) in [(2880, 37, [37, 0]), (1024, 16, [9, 16])] {
-            for (dedup, split, layout) in
-                [(true, false, Layout::RankMajor), (false, true, Layout::ExpertMajor)]
-            {
-                for batch in [1, 4] {
-                    let shape = shape(hidden, tokens, dtype);
-                    let tuning = MoeTuning::defaults_with(&shape, Hook::None, Layout::ExpertMajor)
-                        .unwrap()
-                        .with_dedup(dedup)
-                        .with_split(split);
-                    let mut tuning = tuning.with_protocol(Protocol::Bulk).with_layout(layout);
-                    tuning.combine.batch = batch;
-                    (tuning.dispatch.group_warps, tuning.combine.group_warps) = (2, 1);
-                    every_bit(world, &tuning, &n, 4, 0, 7);
-                    cases += 1;
-                }
-            }
-        }
-    }
-    cases
-}
-
-/// As many groups as draw what they send on two ranks, and rows for each: of one warp and of two, with a flag for a row and for
-/// several, and few that send back and sum.
-fn scheduled_dynamically(world: &Arc<World>) -> u32 {
-    let mut cases = 0;
-    for (dtype, layout, split) in [
-        (RowDtype::Bf16, Layout::RankMajor, false),
-        (RowDtype::Fp8, Layout::RankMajor, true),
-        (RowDtype::Bf16, Layout::ExpertMajor, false),
-    ] {
-        for (warps, group_warps, batch) in [(8, 1, 4), (16, 2, 1)] {
-            let shape = shape(512, 2048, dtype);
-            let tuning =
-                MoeTuning::defaults_with(&shape, Hook::None, Layout::ExpertMajor).unwrap().with_split(split);
-            let mut tuning = tuning.with_protocol(Protocol::Flags).with_layout(layout);
-            let (dispatch, combine) = (&mut tuning.dispatch, &mut tuning.combine);
-            (dispatch.warps, dispatch.group_warps) = (warps, group_warps);
-            (dispatch.send_blocks, dispatch.recv_blocks) = (64, 16);
-            (combine.warps, combine.group_warps, combine.batch) = (warps, group_warps, batch);
-            (combine.send_blocks, combine.recv_blocks) = (8, 4);
-            every_bit(world, &tuning, &[2048, 1311], 4, 0, 7);
-            cases += 1;
-        }
-    }
-    cases
 }
 
 /// Rounds over the end of epochs, looked at one by one and in a graph; `rounds` makes so many from a seed. With one expert a

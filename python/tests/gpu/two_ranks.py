@@ -327,7 +327,8 @@ def quantised(world: peerwarp.World) -> None:
             blocks = x.float().view(TOKENS, -1, block)
             largest = blocks.abs().amax(2)
             if dtype == "fp8":
-                scales = torch.where(largest == 0, 1.0, largest / 448.0)
+                # By a number, PyTorch multiplies by its reciprocal on GPUs.
+                scales = torch.where(largest == 0, 1.0, largest / torch.full_like(largest, 448.0))
                 by = scales
             else:
                 power = torch.where(largest == 0, 127, torch.frexp(largest).exponent - 1 - 8 + 127).clamp(0, 254)
