@@ -72,6 +72,9 @@ fn statement(instruction: &str, operands: &[String], registers: &[&str]) -> Resu
             let to = format!("static_cast<::host::u128*>({to})");
             format!("::host::atomic_store({to}, {value}, ::host::Order::Relaxed, {at});")
         }
+        (["cvt", "rn", "bf16x2", "f32"], [to, high, low]) => {
+            format!("{to} = unsigned(::host::bf16_from({high})) << 16 | ::host::bf16_from({low});")
+        }
         (["mov", "u64"], [to, "%globaltimer"]) => format!("{to} = ::host::now_ns();"),
         (["barrier", "cta", "sync"] | ["bar", "sync"], [number, threads]) => {
             format!("::host::barrier({number}, {threads}, true);")

@@ -98,6 +98,7 @@ pub(super) const DEFINED: &[&str] = &[
     "reduce_lines",
     "release_device",
     "release_earlier_launches",
+    "rounded_to_bf16",
     "rows_of",
     "send_ll",
     "send_packet",

@@ -96,6 +96,17 @@ impl Expr {
         if index.is_zero() { base.clone() } else { Expr::binary("+", Prec::Sum, base, index) }
     }
 
+    /// What a function is called with, if this is nothing but a call of it with one argument.
+    pub fn argument_of(&self, function: &str) -> Option<Expr> {
+        let inside = self.text.strip_prefix(function)?.strip_prefix('(')?.strip_suffix(')')?;
+        let mut open = 0;
+        let closed_early = inside.chars().any(|c| {
+            open += i32::from(c == '(') - i32::from(c == ')');
+            open < 0
+        });
+        (!closed_early).then(|| Expr::atom(inside))
+    }
+
     /// The text for a place that fixes the type by itself: an initialiser, an index, an assignment.
     pub fn plain(&self) -> &str {
         self.bare.as_deref().unwrap_or(&self.text)

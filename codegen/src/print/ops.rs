@@ -294,6 +294,10 @@ fn cast(used: &mut Used, from: Type, to: Type, x: Expr) -> Expr {
     if from == to {
         return x;
     }
+    if let (Dtype::Bf16, Dtype::F32, Some(single)) = (from, to, x.argument_of("to_bf16")) {
+        used.add(Prim::RoundedBf16);
+        return Expr::call("rounded_to_bf16", [&single]);
+    }
     if let Some(prim) = Prim::of_dtype(from) {
         used.add(prim);
         let wide = Expr::call("to_f32", [&x]);
@@ -341,6 +345,10 @@ mod tests {
         assert_eq!(text(&mut used, Dtype::U32, Dtype::U64), "u64(x)");
         assert_eq!(text(&mut used, Dtype::U64, Dtype::Bool), "x != 0");
         assert_eq!(text(&mut used, Dtype::F32, Dtype::F32), "x");
+        let back = |x: &str| cast(&mut Used::default(), Type::scalar(Dtype::Bf16), Type::scalar(Dtype::F32), n(x)).text;
+        assert_eq!(back("to_bf16(x * (y + z))"), "rounded_to_bf16(x * (y + z))");
+        assert_eq!(back("f(to_bf16(x), to_bf16(y))"), "to_f32(f(to_bf16(x), to_bf16(y)))");
+        assert_eq!(back("to_bf16(x)[to_u32(y)]"), "to_f32(to_bf16(x)[to_u32(y)])");
         for p in [Prim::Bf16, Prim::Fp8, Prim::Fp16, Prim::ToInt] {
             assert!(used.contains(p), "{p:?} must be included");
         }

@@ -110,6 +110,8 @@ prims! {
     Fp16 = own "fp16", Nothing, [];
     /// bfloat16.
     Bf16 = own "bf16", Nothing, [Bits];
+    /// `f32` rounded to bfloat16.
+    RoundedBf16 = own "rounded_bf16", Nothing, [Bits, Bf16];
     /// OCP e4m3fn.
     Fp8 = own "fp8", Nothing, [Bits];
     /// Vector of one value.

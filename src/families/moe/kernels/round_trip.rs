@@ -23,20 +23,25 @@ use super::records::{ReadyArgs, await_ready, notify_ready};
 use super::send::send;
 use crate::families::moe::RowDtype;
 
-/// Numbers of tokens with which it pays that more blocks send, and receive when they are done: rows come back while others still go
-/// out. With 256 a round took 32.1 us so, and 30.6 without (two H100s, 25 November 2026).
+/// Numbers of tokens with which it pays on more than two ranks that more blocks send, and receive when they are done: rows come back
+/// while others still go out.
 const JOINED: RangeInclusive<u32> = 32..=128;
 
-/// On two ranks from 64 tokens on it did not: with 64 a round took 14.5 us so, and 13.8 without and with one vector a lane
-/// (`bench/results/2026-11-25-few-rows-and-few-sms-on-two-h100.md`).
+/// On two ranks it pays nowhere (`bench/results/2026-11-25-one-launch-on-two-h100.md`).
 fn joins(key: &RoundTripKey) -> bool {
-    JOINED.contains(&key.tokens) && (key.ranks > 2 || key.tokens < 64)
+    JOINED.contains(&key.tokens) && key.ranks > 2
 }
 
-/// One where rows are few enough for all warps to have a piece, and more pieces are on their way so; of fp8 one has as many elements as
-/// two should have.
+/// Blocks that send at most: few where what they send waits for what comes back.
+fn most_send_blocks(key: &RoundTripKey) -> u32 {
+    if joins(key) || key.tokens < 64 { 32 } else { 16 }
+}
+
+/// One where all warps have a piece then and none has two, and where rows are few enough for more pieces to be on their way so; of fp8
+/// one has as many elements as two should have.
 fn vectors(key: &RoundTripKey) -> u32 {
-    if key.dtype == RowDtype::Fp8 || (128..=256).contains(&(key.tokens * key.ranks)) { 1 } else { 2 }
+    let rows = key.tokens * key.ranks;
+    if key.dtype == RowDtype::Fp8 || rows <= 16 || (128..=512).contains(&rows) { 1 } else { 2 }
 }
 
 /// Configuration of [`round_trip`].
@@ -68,10 +73,10 @@ pub struct RoundTrip {
     #[tune(short = "w", values = [2, 4, 8, 16], default = |key| if key.tokens < 8 { 8 } else { 16 })]
     pub warps: u32,
     /// Blocks that send rows.
-    #[tune(short = "s", values = [1, 2, 4, 8, 16, 32, 64], default = |key| (key.tokens * 4).next_power_of_two().clamp(8, if joins(key) { 32 } else { 16 }))]
+    #[tune(short = "s", values = [1, 2, 4, 8, 16, 32, 64], default = |key| (key.tokens * 4).next_power_of_two().clamp(8, most_send_blocks(key)))]
     pub send_blocks: u32,
     /// Blocks that receive rows, run the experts and send back.
-    #[tune(short = "x", values = [1, 2, 4, 8, 16, 32, 64, 80], default = |key| (key.tokens * key.ranks * 2).next_power_of_two().clamp(8, if joins(key) || key.tokens < 128 { 64 } else { 80 }))]
+    #[tune(short = "x", values = [1, 2, 4, 8, 16, 32, 64, 80], default = |key| (key.tokens * key.ranks * 2).next_power_of_two().clamp(8, 64))]
     pub expert_blocks: u32,
     /// Blocks that receive what comes back.
     #[tune(short = "r", values = [1, 2, 4, 8, 16, 32, 64], default = |key| (key.tokens * 4).next_power_of_two().clamp(8, 32))]
@@ -340,10 +345,10 @@ fn answer(c: &RoundTrip, a: &RoundTripArgs, g: Group, epoch: Epoch, hook: RowHoo
 fn weighted(c: &RoundTrip, mine: Val<u32>, entries: &Shared<u32>, y: Tile<f32>, len: u32) -> Tile<f32> {
     let mut sum = var(splat(0f32, len));
     for k in 0..c.topk.val() {
-        if (mine >> k) & 1 != 0 {
-            let weight = entries.get(k * 2 + 1).bitcast::<f32>();
-            sum = y.fma(weight, &sum);
-        }
+        // Others' weights are loaded too, so that no load waits for a branch.
+        let weight = entries.get(k * 2 + 1).bitcast::<f32>();
+        let owned = (mine >> k) & 1 != 0;
+        sum = owned.select(y.fma(weight, &sum), &sum);
     }
     sum.get()
 }
