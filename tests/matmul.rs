@@ -124,6 +124,19 @@ fn tiles_are_drawn_by_whoever_is_free() {
     }
 }
 
+/// Numbers that are passed over, drawn twice or left for the next launch.
+#[test]
+fn every_bug_of_one_change_in_drawing_is_found() {
+    let shape =
+        "m=195 n=72 k=8 ranks=2 dtype=bf16 tile_rows=64 tile_columns=64 warps=4 blocks=3 order=counter";
+    let config = config::<Matmul>(shape);
+    let inputs = Inputs { seed: 0, rounds: 3, ..Inputs::default() };
+    let exploration = Exploration { inputs, seeds: 3, resident_blocks: None };
+    let run = plant_each(suite::of::<Matmul>(), &[config.into_variant()], &exploration);
+    let run = run.unwrap_or_else(|e| panic!("{e}"));
+    assert!(run.planted > 5 && run.survivors.is_empty(), "{run}");
+}
+
 /// Every row, slot, flag, rank and epoch that is off by one, each by itself.
 #[test]
 fn every_bug_of_one_change_in_adding_up_is_found() {

@@ -2,8 +2,9 @@
 //!
 //! A GPU whose copies bring whole boxes of a matrix needs one lane for that, and the lanes that multiply then neither compute
 //! addresses nor wait for what they have brought themselves. A role that only multiplies becomes two functions: the loader's has
-//! the role's waits and its loads, the other one all the rest. They meet by a ring of pieces in shared memory. What takes part is
-//! decided here, and the kernel is cut in two; the emitter then writes either part as it writes any other kernel.
+//! the role's waits, its loads and its draws from work counters, the other one all the rest. They meet by a ring of pieces in
+//! shared memory. What takes part is decided here, and the kernel is cut in two; the emitter then writes either part as it writes
+//! any other kernel.
 
 use std::collections::HashSet;
 

@@ -232,6 +232,7 @@ fn counters_are_drawn_from_in_loops_alone() {
     let [loads, multiplies] = drawn(multiply_twice).expect("one loop after the other");
     assert_eq!(loads.matches("draw_for_all(").count(), 2, "{loads}");
     assert_eq!(multiplies.matches("take_drawn(").count(), 2, "{multiplies}");
+    assert!(!loads.contains("sync()"), "a loader meets nobody: {loads}");
     // Who is the last one knows what all warps did, and other memory may be anybody's.
     assert!(drawn(take_a_ticket).is_none() && drawn(count).is_none());
 }
