@@ -108,6 +108,35 @@ fn sums_over_parts_of_the_columns_are_added_up() {
     }
 }
 
+/// Some blocks have several tiles, some one and some none, in all rounds; and the fourth seed stages products.
+#[test]
+fn tiles_are_drawn_by_whoever_is_free() {
+    for (rest, blocks) in [("m=300 n=136 k=136 ranks=2", 7), ("m=195 n=8 k=72 ranks=3", 4)] {
+        let tile = format!("tile_rows=64 tile_columns=64 warps=4 order=counter blocks={blocks}");
+        let shape = format!("{rest} {tile} dtype=bf16");
+        explore::<Matmul>(&format!("{shape} activation=relu"), 4);
+        for together in [true, false] {
+            explore::<AllGatherMatmul>(&format!("{shape} chunk=512 send_blocks=2 together={together}"), 4);
+        }
+        for how in ["pull early=true lead=1", "push"] {
+            explore::<MatmulReduceScatter>(&format!("{shape} algorithm={how}"), 4);
+        }
+    }
+}
+
+/// Numbers that are passed over, drawn twice or left for the next launch.
+#[test]
+fn every_bug_of_one_change_in_drawing_is_found() {
+    let shape =
+        "m=195 n=72 k=8 ranks=2 dtype=bf16 tile_rows=64 tile_columns=64 warps=4 blocks=3 order=counter";
+    let config = config::<Matmul>(shape);
+    let inputs = Inputs { seed: 0, rounds: 3, ..Inputs::default() };
+    let exploration = Exploration { inputs, seeds: 3, resident_blocks: None };
+    let run = plant_each(suite::of::<Matmul>(), &[config.into_variant()], &exploration);
+    let run = run.unwrap_or_else(|e| panic!("{e}"));
+    assert!(run.planted > 5 && run.survivors.is_empty(), "{run}");
+}
+
 /// Every row, slot, flag, rank and epoch that is off by one, each by itself.
 #[test]
 fn every_bug_of_one_change_in_adding_up_is_found() {
@@ -189,6 +218,18 @@ fn what_cannot_be_multiplied_is_refused_by_name() {
         &["stages", "6", "at most 4"],
     );
     refused::<Matmul>(&format!("m=64 n=64 k=192 {key} split=2"), &["split", "2", "divides 3"]);
+    refused::<Matmul>(
+        &format!("m=64 n=64 k=256 {key} split=2 order=counter"),
+        &["order", "counter", "strided with split = 2"],
+    );
+    refused::<AllGatherMatmul>(
+        &format!("m=64 n=64 k=64 {key} order=drawn"),
+        &["order", "drawn", "strided or counter"],
+    );
+    refused::<MatmulReduceScatter>(
+        &format!("m=64 n=64 k=256 {key} split=4 order=counter"),
+        &["order", "counter", "strided with split = 4"],
+    );
     refused::<MatmulReduceScatter>(&format!("m=64 n=64 k=72 {key} split=2"), &["split", "2", "1", "k = 72"]);
     refused::<AllGatherMatmul>(&format!("m=65 n=64 k=64 {key}"), &["m", "65", "multiple of 2"]);
     refused::<AllGatherMatmul>(
@@ -243,6 +284,14 @@ fn emitted_roles() {
     let shape = "m=8192 n=7168 k=4096 ranks=2 dtype=bf16";
     let tuned = "tile_rows=128 tile_columns=256 stages=3";
     insta::assert_snapshot!("matmul.cuda", roles::<Matmul>(&format!("{shape} {tuned}"), "cuda:sm_90a"));
+    // Tiles that are drawn: by a loader for all, and by whoever multiplies.
+    for target in ["cuda:sm_90a", "hip:gfx942"] {
+        let drawn = format!("{shape} tile_columns=64 order=counter");
+        insta::assert_snapshot!(
+            format!("matmul_of_drawn_tiles.{}", target.split_once(':').unwrap().0),
+            roles::<Matmul>(&drawn, target)
+        );
+    }
     insta::assert_snapshot!(
         "matmul.hip",
         roles::<Matmul>(&format!("{shape} tile_columns=64 bias=true activation=silu"), "hip:gfx942")

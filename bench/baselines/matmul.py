@@ -50,6 +50,7 @@ class Product:
         self.kernel, self.shape = kernel, Shape(kernel.name)
         self.entry = emitted.Entry(kernel, library)
         self.status = torch.zeros(ctypes.sizeof(emitted.Status), dtype=torch.uint8, device="cuda")
+        self.next_tile = torch.zeros(1, dtype=torch.int32, device="cuda")
         self.resident = self.entry.resident_blocks()
 
     def args(self, x, w, out, bias=None):
@@ -57,6 +58,8 @@ class Product:
         args.x, args.w, args.out = x.data_ptr(), w.data_ptr(), out.data_ptr()
         if bias is not None:
             args.bias = bias.data_ptr()
+        if hasattr(args, "next_tile"):  # with order=counter
+            args.next_tile = self.next_tile.data_ptr()
         for rank in range(self.kernel.ranks):
             args.status[rank] = self.status.data_ptr()
         return args

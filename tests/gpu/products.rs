@@ -13,7 +13,7 @@ fn run<F: Workload>(cases: &mut Cases<'_>, settings: &str) {
 
 #[test]
 fn products_are_right_to_the_bit() {
-    cases("matmul", 20, |cases| {
+    cases("matmul", 26, |cases| {
         for dtype in ["bf16", "fp16"] {
             for rest in [
                 "m=1 n=8 k=8",
@@ -28,6 +28,10 @@ fn products_are_right_to_the_bit() {
                 "m=200 n=264 k=136 warps=8 tile_rows=64 tile_columns=128",
                 // Blocks that share the columns of tiles, in turn and not.
                 "m=200 n=520 k=512 tile_columns=128 split=4 stages=4 blocks=9",
+                // Tiles that a loader draws, with fewer pieces than stages as well, and tiles that all warps draw.
+                "m=333 n=1032 k=200 tile_columns=64 stages=2 blocks=5 order=counter",
+                "m=333 n=1032 k=72 tile_columns=128 stages=6 blocks=7 bias=true order=counter",
+                "m=300 n=264 k=136 warps=4 tile_rows=128 tile_columns=64 blocks=3 order=counter",
             ] {
                 run::<Matmul>(cases, &format!("{rest} ranks=2 dtype={dtype}"));
             }
@@ -37,7 +41,7 @@ fn products_are_right_to_the_bit() {
 
 #[test]
 fn gathered_rows_are_right_to_the_bit() {
-    cases("all_gather_matmul", 24, |cases| {
+    cases("all_gather_matmul", 28, |cases| {
         for dtype in ["bf16", "fp16"] {
             for rest in [
                 "m=2 n=8 k=8",
@@ -56,6 +60,9 @@ fn gathered_rows_are_right_to_the_bit() {
                 "m=512 n=520 k=512 together=false beside=true tile_columns=256 stages=3 send_blocks=4 blocks=5",
                 "m=512 n=136 k=520 beside=true tile_columns=64 stages=4 send_blocks=2 blocks=4 chunk=1024 sent=1",
                 "m=512 n=520 k=512 together=false tile_columns=256 split=2 stages=4 blocks=7",
+                // A loader draws what it waits for, alone and with warps beside it.
+                "m=512 n=520 k=512 together=false tile_columns=64 send_blocks=4 blocks=7 order=counter",
+                "m=512 n=136 k=520 beside=true tile_columns=64 stages=4 send_blocks=2 blocks=4 chunk=1024 sent=1 order=counter",
             ] {
                 run::<AllGatherMatmul>(cases, &format!("{rest} ranks=2 dtype={dtype}"));
             }
@@ -65,7 +72,7 @@ fn gathered_rows_are_right_to_the_bit() {
 
 #[test]
 fn parts_are_added_up_to_the_bit() {
-    cases("matmul_reduce_scatter", 28, |cases| {
+    cases("matmul_reduce_scatter", 32, |cases| {
         for (dtype, how) in [
             ("bf16", "algorithm=pull early=false"),
             ("fp16", "algorithm=pull early=true"),
@@ -82,6 +89,8 @@ fn parts_are_added_up_to_the_bit() {
                 "m=256 n=520 k=512 tile_columns=128 split=4 stages=4 blocks=8",
                 // What warps multiply.
                 "m=512 n=264 k=136 warps=4 tile_rows=128 tile_columns=64",
+                // Tiles that a loader draws, own ones between others'.
+                "m=1024 n=520 k=200 tile_columns=64 stages=6 blocks=7 lead=1 order=counter",
             ] {
                 run::<MatmulReduceScatter>(cases, &format!("{rest} ranks=2 dtype={dtype} {how}"));
             }

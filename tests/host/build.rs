@@ -137,7 +137,7 @@ fn prelude_text() -> &'static str {
 fn runtime() -> &'static [PathBuf] {
     static OBJECTS: OnceLock<Vec<PathBuf>> = OnceLock::new();
     OBJECTS.get_or_init(|| {
-        let object = |name: &&str| {
+        let object = |name: &str| {
             cached(&(name, runtime_text()), "o", |out| {
                 let mut compile = Command::new(compiler());
                 compile.args([
@@ -155,7 +155,12 @@ fn runtime() -> &'static [PathBuf] {
                 compile
             })
         };
-        RUNTIME.par_iter().map(object).collect()
+        // By threads of their own: those of rayon may all be waiting for this.
+        std::thread::scope(|scope| {
+            let object = &object;
+            let compiling = RUNTIME.map(|name| scope.spawn(move || object(name)));
+            compiling.into_iter().map(|one| one.join().expect("the runtime compiles")).collect()
+        })
     })
 }
 

@@ -74,6 +74,21 @@ fn products_whose_columns_blocks_share() {
     run::<MatmulReduceScatter>(&format!("{key} dtype=bf16 m=128 split=4 blocks=4 algorithm=pull early=true"));
 }
 
+/// More tiles than blocks, as many as do not divide by these.
+#[test]
+fn tiles_that_blocks_draw() {
+    let key =
+        "n=72 k=136 ranks=2 dtype=bf16 tile_rows=64 tile_columns=64 warps=4 stages=2 blocks=3 order=counter";
+    run::<Matmul>(&format!("{key} m=300 bias=true"));
+    // By warps, and by warpgroups that bring operands themselves.
+    run::<Matmul>(&key.replace("tile_rows=64", "tile_rows=128 m=300"));
+    let sent = format!("{key} chunk=512 send_blocks=1 together=false");
+    run::<AllGatherMatmul>(&format!("{sent} m=264"));
+    // A loader, and warps that send beside it.
+    run::<AllGatherMatmul>(&format!("{sent} m=256 beside=true"));
+    run::<MatmulReduceScatter>(&format!("{key} m=264 algorithm=pull early=true lead=1"));
+}
+
 /// How a block multiplies.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum By {
@@ -86,10 +101,12 @@ enum By {
     Parts,
     /// The same of rows that are gathered, and blocks share columns.
     Shares,
+    /// The same of tiles that loaders draw.
+    Draws,
 }
 
 impl By {
-    /// Runs a kernel that multiplies so: two tiles a block, and more pieces than stages.
+    /// Runs a kernel that multiplies so: two tiles a block or three, and more pieces than stages but where tiles are drawn.
     fn outcomes(self, language: Language, edit: impl FnOnce(Text) -> Text) -> Vec<Outcome> {
         let key = "n=40 k=136 ranks=2 dtype=bf16 tile_rows=128 tile_columns=64 stages=2 blocks=1";
         match self {
@@ -100,6 +117,11 @@ impl By {
                 outcomes::<AllGatherMatmul>(language, &settings, 0..2, edit)
             }
             By::Loader => outcomes::<Matmul>(language, &format!("m=140 warps=8 {key}"), 0..2, edit),
+            // Pieces of two tiles fit the ring, so that a loader could be further ahead than by the one that it has drawn.
+            By::Draws => {
+                let key = "m=300 n=40 k=72 ranks=2 dtype=bf16 tile_rows=64 tile_columns=64 stages=4";
+                outcomes::<Matmul>(language, &format!("{key} warps=4 blocks=2 order=counter"), 0..2, edit)
+            }
             By::Shares => {
                 let key =
                     "m=256 n=40 k=512 ranks=2 dtype=bf16 tile_rows=128 tile_columns=64 stages=2 blocks=2";
@@ -119,8 +141,8 @@ impl By {
 /// Mistakes that a template could have made, each of which has to show: in what is found, or in the results.
 #[test]
 fn every_bug_of_a_product_shows() {
-    use By::{Loader, Parts, Shares, Warpgroups, Warps};
-    let bugs: [(Language, By, &str, &str, &str); 35] = [
+    use By::{Draws, Loader, Parts, Shares, Warpgroups, Warps};
+    let bugs: [(Language, By, &str, &str, &str); 43] = [
         (
             Cuda,
             Warps,
@@ -274,6 +296,56 @@ fn every_bug_of_a_product_shows() {
             "arrived = poll_block(args, flags, first + i, block, expected, site);",
             "",
         ),
+        (
+            Cuda,
+            Draws,
+            "a number is taken before it has been drawn",
+            "phase_done(drawn.full, drawn.parity);",
+            "",
+        ),
+        (
+            Cuda,
+            Draws,
+            "a number is drawn over one that not all have taken",
+            "phase_done(drawn.empty, drawn.parity ^ 1);",
+            "",
+        ),
+        (
+            Cuda,
+            Draws,
+            "a number is gone while a warp has not taken it",
+            "expect_arrivals(empty, Block::warps);",
+            "expect_arrivals(empty, Block::warps - 1);",
+        ),
+        (
+            Cuda,
+            Draws,
+            "a number is gone while a lane has not read it",
+            "__syncwarp();  // all lanes have",
+            "//",
+        ),
+        (Cuda, Draws, "nobody hears that a number is there", "        arrive_at(drawn.full);", ""),
+        (
+            Cuda,
+            Draws,
+            "the loader's parity stays as it is",
+            "    }\n    drawn.parity ^= 1;\n    return shuffle",
+            "    }\n    return shuffle",
+        ),
+        (
+            Cuda,
+            Draws,
+            "the others' parity stays as it is",
+            "    drawn.parity ^= 1;\n    return number;",
+            "    return number;",
+        ),
+        (
+            Cuda,
+            Draws,
+            "the counter is not set back",
+            "if (loader.lane == 0) fetch_and(args.next_tile, 0u);",
+            "",
+        ),
         (Hip, Warps, "a piece is multiplied before it is there", "group.sync();  // this piece is there", ""),
         (
             Hip,
@@ -291,8 +363,10 @@ fn every_bug_of_a_product_shows() {
         })
         .collect();
     assert!(missed.is_empty(), "{}", missed.join("\n"));
-    for (language, by) in
-        [(Cuda, Warps), (Cuda, Warpgroups), (Cuda, Loader), (Cuda, Parts), (Cuda, Shares), (Hip, Warps)]
+    for (language, by) in [Warps, Warpgroups, Loader, Parts, Shares, Draws]
+        .map(|by| (Cuda, by))
+        .into_iter()
+        .chain([(Hip, Warps)])
     {
         let runs = by.outcomes(language, |text| text);
         assert!(runs.iter().all(|run| run.wrong.is_empty()), "{language:?}, {by:?}: {}", runs[0].wrong);

@@ -16,7 +16,7 @@ fn settings(text: &str) -> Vec<(&str, &str)> {
     text.split(' ').map(|s| s.split_once('=').expect("field=value")).collect()
 }
 
-/// With a loader: alone, behind a wait, and with parts of other ranks. And without one, where boxes would bring what is not there yet.
+/// With a loader: alone, behind a wait, of tiles that it draws, and with parts of other ranks. And without one, where boxes would bring what is not there yet.
 fn sources() -> Vec<Source> {
     let target = "cuda:sm_90a";
     let shape = "ranks=2 dtype=bf16 n=7168 k=4096";
@@ -24,6 +24,8 @@ fn sources() -> Vec<Source> {
         source::<Matmul>(&settings(&format!("{shape} m=8192")), target),
         source::<AllGatherMatmul>(&settings(&format!("{shape} m=8192 gathered=true")), target),
         source::<AllGatherMatmul>(&settings(&format!("{shape} m=128 split=2")), target),
+        source::<Matmul>(&settings(&format!("{shape} m=8192 order=counter")), target),
+        source::<AllGatherMatmul>(&settings(&format!("{shape} m=8192 order=counter")), target),
         source::<MatmulReduceScatter>(&settings(&format!("{shape} m=8192")), target),
         source::<AllGatherMatmul>(
             &settings(&format!("{shape} m=280 together=false tile_columns=64")),

@@ -98,7 +98,7 @@
 //! | `default = 8` | of a tuning field, or a closure over the key; without it the first of its values. Of a key, which must be given without it |
 //! | `help = "text"` | what it means; without it the first paragraph of the field's docs |
 //! | `ranks` | on one key field, a `u32`: it is the world size |
-//! | `omitted` | on keys with a default and a short name: variant names leave it out where it has its default |
+//! | `omitted` | with a default that is a value, and a short name: variant names leave it out where it has its default |
 //! | `covers` | on key fields without a sign: a variant with more of it does as well where there is none for just the problem |
 
 mod candidates;

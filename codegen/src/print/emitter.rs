@@ -121,6 +121,8 @@ pub(super) struct Emitter<'f, 'k> {
     pub shared: HashMap<SharedId, String>,
     /// Name of the ring by which a loader and the others meet.
     pub ring: String,
+    /// Name of what a loader draws for the others.
+    pub drawn: String,
     /// Waits of a loader that are written where what they are for is brought.
     pub put_off: Vec<(ReceiptId, OpId)>,
     /// With a timeline: the variables that say when parcels were opened.
@@ -158,6 +160,7 @@ impl<'f, 'k> Emitter<'f, 'k> {
             vars: HashMap::new(),
             shared: HashMap::new(),
             ring: String::new(),
+            drawn: String::new(),
             put_off: vec![],
             opened: HashMap::new(),
             seen: HashMap::new(),

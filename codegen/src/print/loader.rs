@@ -2,8 +2,9 @@
 //!
 //! A GPU whose copies bring whole boxes of a matrix needs one lane for that, and the lanes that multiply then neither compute
 //! addresses nor wait for what they have brought themselves. A role that only multiplies becomes two functions: the loader's has
-//! the role's waits and its loads, the other one all the rest. They meet by a ring of pieces in shared memory. What takes part is
-//! decided here, and the kernel is cut in two; the emitter then writes either part as it writes any other kernel.
+//! the role's waits, its loads and its draws from work counters, the other one all the rest. They meet by a ring of pieces in
+//! shared memory. What takes part is decided here, and the kernel is cut in two; the emitter then writes either part as it writes
+//! any other kernel.
 
 use std::collections::HashSet;
 
@@ -20,6 +21,7 @@ use crate::{
 
 use super::{
     args::{self, TensorMap},
+    drawn,
     emitter::Facts,
     lines,
     matrix::{self, Moved},
@@ -50,6 +52,8 @@ pub(super) struct Ring {
     /// How many of them boxes have: fewer if that is all that a matrix has.
     boxes: [u32; 2],
     stages: u32,
+    /// Whether the loader draws numbers, which the others take from it.
+    pub draws: bool,
 }
 
 impl Ring {
@@ -60,9 +64,14 @@ impl Ring {
         format!("Ring<{stages}, {left}, {right}, {}{fewer}>", type_name(dtype))
     }
 
-    /// Bytes of shared memory, barriers included. Where the pieces fit these do, too: pieces end at a multiple of 8 KiB, which is 1
-    /// KiB and more before the end of what a block can have.
+    /// Bytes of shared memory, barriers and what is drawn included. Where the pieces fit these do, too: pieces end at a multiple of
+    /// 8 KiB, which is 1 KiB and more before the end of what a block can have.
     pub fn bytes(&self) -> u32 {
+        self.end() + if self.draws { drawn::BYTES } else { 0 }
+    }
+
+    /// The first byte behind pieces and barriers.
+    pub fn end(&self) -> u32 {
         let piece = (self.rows[0] + self.rows[1]) * DOT_COLUMNS * self.dtype.bytes();
         self.stages * (piece + BARRIERS)
     }
@@ -101,9 +110,9 @@ impl Crew {
 /// What a function is for that some warps of a block run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Side {
-    /// The loader's: it waits for operands of other ranks, and brings them.
+    /// The loader's: it waits for operands of other ranks, and brings them. It draws from work counters, for the others as well.
     Loads,
-    /// All other warps': they multiply, store, signal, and wait for what they read themselves.
+    /// All other warps': they multiply, store, signal, and wait for what they read themselves. They take what the loader has drawn.
     Multiplies,
 }
 
@@ -115,6 +124,8 @@ pub(super) struct Loaders {
     pub crew: Crew,
     /// The matrices that operands are boxes of.
     maps: Vec<(ParamId, TensorMap)>,
+    /// What the loaders draw for the others.
+    drawn: HashSet<OpId>,
     /// The kernel as the loaders run it, and as all others do.
     pub loads: Kernel,
     pub multiplies: Kernel,
@@ -150,17 +161,25 @@ impl Loaders {
         for &role in &roles {
             kernel.walk(&kernel.roles[role].body, &mut |_, op| add_maps(f, &op.kind, &mut maps));
         }
+        let drawn: HashSet<OpId> =
+            roles.iter().flat_map(|&role| drawn::of(&f.p, &kernel.roles[role].body)).collect();
         let cut = |side| {
             let mut part = kernel.clone();
             let zero = constant(&mut part, Const::U32(0));
             for &role in &roles {
                 let waits = Waits::of(kernel, &kernel.roles[role].body);
                 let body = std::mem::take(&mut part.roles[role].body);
-                part.roles[role].body = Cut { side, zero, waits }.region(&mut part, body);
+                part.roles[role].body = Cut { side, zero, waits, drawn: &drawn }.region(&mut part, body);
             }
             part
         };
-        Some(Loaders { crew, maps, loads: cut(Side::Loads), multiplies: cut(Side::Multiplies), rings })
+        let (loads, multiplies) = (cut(Side::Loads), cut(Side::Multiplies));
+        Some(Loaders { crew, maps, loads, multiplies, rings, drawn })
+    }
+
+    /// Whether the loader draws a number for the others.
+    pub fn draws(&self, id: OpId) -> bool {
+        self.drawn.contains(&id)
     }
 
     /// The ring of a role that has a loader.
@@ -251,7 +270,8 @@ impl Fit<'_, '_> {
             && rings.iter().all(|r| *r == ring)
             && shapes.iter().all(|&(m, n)| [m, n] == ring.rows)
             && stores.iter().all(|exchanges| *exchanges == stores[0]);
-        (fits && alike).then_some(ring)
+        let draws = !drawn::of(&self.f.p, body).is_empty();
+        (fits && alike).then_some(Ring { draws, ..ring })
     }
 
     fn ring_of(&self, id: OpId, dot: &Dot, written: &HashSet<ParamId>) -> Option<Ring> {
@@ -277,6 +297,7 @@ impl Fit<'_, '_> {
             rows: [left, right],
             boxes,
             stages: *stages,
+            draws: false,
         })
     }
 
@@ -325,11 +346,12 @@ impl Fit<'_, '_> {
                 ValueOp::Reduce { .. } | ValueOp::Scan { .. } => false,
             },
             OpKind::Control(op) => match op {
-                ControlOp::If { .. } | ControlOp::For { .. } => true,
-                ControlOp::While { .. }
+                ControlOp::If { .. }
+                | ControlOp::For { .. }
+                | ControlOp::While { .. }
                 | ControlOp::Break { .. }
-                | ControlOp::Continue { .. }
-                | ControlOp::VarDecl { .. }
+                | ControlOp::Continue { .. } => true,
+                ControlOp::VarDecl { .. }
                 | ControlOp::VarGet { .. }
                 | ControlOp::VarSet { .. }
                 | ControlOp::Split { .. } => false,
@@ -348,7 +370,7 @@ impl Fit<'_, '_> {
                 | CommOp::SendLl(_)
                 | CommOp::ReadLl(_) => false,
             },
-            OpKind::Memory(_) => false,
+            OpKind::Memory(op) => drawn::draws(kernel, op),
             OpKind::Matrix(op) => match op {
                 MatrixOp::Dot(_) => true,
                 MatrixOp::StoreMatrix(_) => true,
@@ -407,14 +429,16 @@ impl Waits {
 }
 
 /// Leaves one side's operations of a kernel.
-struct Cut {
+struct Cut<'a> {
     side: Side,
     /// A value that is 0.
     zero: ValueId,
     waits: Waits,
+    /// What the loader draws for the others.
+    drawn: &'a HashSet<OpId>,
 }
 
-impl Cut {
+impl Cut<'_> {
     fn region(&self, kernel: &mut Kernel, region: Region) -> Region {
         Region { ops: region.ops.into_iter().filter(|&id| self.op(kernel, id)).collect() }
     }
@@ -435,7 +459,8 @@ impl Cut {
                 self.product(dot);
                 true
             }
-            OpKind::Matrix(_) | OpKind::Memory(_) => self.side == Side::Multiplies,
+            OpKind::Matrix(_) => self.side == Side::Multiplies,
+            OpKind::Memory(_) => self.side == Side::Loads || self.drawn.contains(&id),
             OpKind::Control(ControlOp::If { then, otherwise, results, .. }) => {
                 *then = self.region(kernel, std::mem::take(then));
                 *otherwise = self.region(kernel, std::mem::take(otherwise));
@@ -445,6 +470,11 @@ impl Cut {
                 !results.is_empty() || acts(kernel, then) || acts(kernel, otherwise)
             }
             OpKind::Control(ControlOp::For { body, .. }) => {
+                *body = self.region(kernel, std::mem::take(body));
+                acts(kernel, body)
+            }
+            OpKind::Control(ControlOp::While { header, body, .. }) => {
+                *header = self.region(kernel, std::mem::take(header));
                 *body = self.region(kernel, std::mem::take(body));
                 acts(kernel, body)
             }
@@ -468,11 +498,12 @@ impl Cut {
     }
 }
 
-/// Whether a region does anything but compute.
+/// Whether a region does anything but compute, or ends a turn of a loop around it.
 fn acts(kernel: &Kernel, region: &Region) -> bool {
     let mut found = false;
     kernel.walk(region, &mut |_, op| {
-        found |= !matches!(op.kind, OpKind::Value(_) | OpKind::Control(_));
+        let ends = matches!(op.kind, OpKind::Control(ControlOp::Break { .. } | ControlOp::Continue { .. }));
+        found |= ends || !matches!(op.kind, OpKind::Value(_) | OpKind::Control(_));
     });
     found
 }

@@ -19,7 +19,7 @@ impl Emitter<'_, '_> {
             MemoryOp::Load { out, place, index, .. } => self.load_scalar(id, out, place, index),
             MemoryOp::Store { place, index, value, mask } => self.store_scalar(place, index, value, mask),
             MemoryOp::Atomic { out, op, place, index, value } => {
-                self.atomic(out, op, place, index, value, loc)
+                self.atomic(id, out, op, place, index, value)
             }
             MemoryOp::Tally { out, place, index, mask } => self.tally(out, place, index, mask, loc),
             MemoryOp::Ticket { out, counter, index, count, order } => {
@@ -117,14 +117,18 @@ impl Emitter<'_, '_> {
 
     fn atomic(
         &mut self,
+        id: OpId,
         out: ValueId,
         how: ReduceOp,
         place: Place,
         index: ValueId,
         value: ValueId,
-        loc: Loc,
     ) -> Result<(), PrintError> {
         self.flush()?;
+        if self.takes_drawn(id, out) {
+            return Ok(());
+        }
+        let loc = self.f.p.kernel.op(id).loc;
         let dtype = self.ty(value).dtype;
         let (name, ok) = match how {
             ReduceOp::Sum => ("fetch_sum", dtype.is_arithmetic()),
@@ -143,6 +147,9 @@ impl Emitter<'_, '_> {
         let address = Expr::offset(&base, &index);
         let operand = self.scalar(value)?;
         let call = Expr::call(&format!("{name}{scope}"), [&address, &operand]).text;
+        if self.draws_for_others(id, out, &call) {
+            return Ok(());
+        }
         if self.f.p.users(out).is_empty() {
             let line = format!("if ({} == 0) {call};", self.lane());
             if let (Place::Param(p), ReduceOp::And) = (place, how)

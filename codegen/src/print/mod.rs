@@ -30,6 +30,7 @@ mod control;
 mod copy;
 mod defined;
 mod describe;
+mod drawn;
 mod effects;
 mod emitter;
 mod entry;

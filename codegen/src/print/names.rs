@@ -108,6 +108,7 @@ const RESERVED: &[&str] = &[
     "Status",
     "EpochWord",
     "Ring",
+    "Drawn",
     "Loader",
     "TensorMap",
     "WaitSite",

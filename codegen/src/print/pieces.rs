@@ -15,6 +15,7 @@ impl Emitter<'_, '_> {
         let Some(ring) = self.f.side.and_then(|(_, loaders)| loaders.ring(role)) else { return };
         self.used.add(Prim::Ring);
         self.ring = self.names.fresh("ring");
+        self.declare_drawn(ring);
         let room = &self.shared[&ring.room];
         self.w.line_with(
             &format!("{} {}({room});", ring.text(), self.ring),

@@ -260,6 +260,8 @@ prims! {
     Registers = cuda "registers", Block, [];
     /// A ring of pieces of matrices, which a warp brings and the others multiply.
     Ring = cuda "ring", Block, [Vec, TensorMap, Block, Fragments, Wgmma];
+    /// Numbers that a loader draws for all warps.
+    Drawn = cuda "drawn", Nothing, [Ring, Shared, Shuffle];
     /// Bring what needs no wait before the rest of a piece.
     BringAhead = cuda "bring_ahead", Nothing, [Ring, MinMax];
     /// The wall clock.

@@ -23,22 +23,30 @@ fn a_name_has_the_family_the_keys_and_the_tuning_in_order() {
 }
 
 #[test]
-fn a_name_leaves_out_keys_that_are_as_they_are_by_default() {
-    let named = |most, step| Sparing { ranks: 4, most, step, warps: 8 }.variant_name();
+fn a_name_leaves_out_fields_that_are_as_they_are_by_default() {
+    let of = |most, step| Sparing { ranks: 4, most, step, drawn: false, warps: 8, stages: 1 };
+    let named = |most, step| of(most, step).variant_name();
     assert_eq!(named(0, 1), "sparing_r4__w8");
     assert_eq!(named(64, 1), "sparing_m64_r4__w8");
     assert_eq!(named(64, 2), "sparing_m64_r4_st2__w8");
     for (most, step) in [(0, 1), (0, 2), (64, 1), (8, 4)] {
-        let all = Sparing { ranks: 4, most, step, warps: 8 };
-        assert_eq!(Sparing::parse_variant(&named(most, step)).unwrap(), all);
+        assert_eq!(Sparing::parse_variant(&named(most, step)).unwrap(), of(most, step));
     }
-    assert_eq!(Sparing::name_form(), "sparing[_m<most>]_r<ranks>[_st<step>]__w<warps>");
+    for (drawn, stages, name) in
+        [(true, 1, "sparing_r4__by_w8"), (false, 2, "sparing_r4__w8_s2"), (true, 8, "sparing_r4__by_w8_s8")]
+    {
+        let tuned = Sparing { drawn, stages, ..of(0, 1) };
+        assert_eq!(tuned.variant_name(), name);
+        assert_eq!(Sparing::parse_variant(name).unwrap(), tuned);
+    }
+    assert_eq!(Sparing::name_form(), "sparing[_m<most>]_r<ranks>[_st<step>][__[no]by]_w<warps>[_s<stages>]");
     let said = |name: &str| Sparing::parse_variant(name).unwrap_err().to_string();
     // One name for each variant: what is left out is never there.
     assert!(said("sparing_m0_r4__w8").contains("`m0`"), "{}", said("sparing_m0_r4__w8"));
     assert!(said("sparing_m64_r4_st2_x__w8").contains("4 key values, before `__`, where there are 1 to 3"));
     assert!(said("sparing_r4_m64__w8").contains("`m64`"), "{}", said("sparing_r4_m64__w8"));
     assert!(said("sparing__w8").contains("0 key values, before `__`, where there are 1 to 3"));
+    assert!(said("sparing_r4__noby_w8").contains("`noby`"), "{}", said("sparing_r4__noby_w8"));
     assert!(said("sparing_m12__w8").contains("it must be a multiple of 8"), "{}", said("sparing_m12__w8"));
 }
 

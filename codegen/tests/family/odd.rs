@@ -120,8 +120,12 @@ pub struct Sparing {
     pub ranks: u32,
     #[key(short = "st", range = 1..=8, default = 1, omitted)]
     pub step: u32,
+    #[tune(short = "by", default = false, omitted)]
+    pub drawn: bool,
     #[tune(short = "w", values = [4, 8])]
     pub warps: u32,
+    #[tune(short = "s", range = 1..=8, omitted)]
+    pub stages: u32,
 }
 
 impl Legal for Sparing {

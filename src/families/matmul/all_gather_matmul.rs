@@ -4,7 +4,7 @@ use peerwarp_codegen::dsl::prelude::*;
 use peerwarp_codegen::family::{Family, Illegal, Legal};
 use peerwarp_codegen::ir::Dtype;
 
-use super::order::{self, Cut, Tiling};
+use super::order::{self, Cut, Order, Tiling};
 use super::split::{Split, SplitArgs};
 
 /// A variant of all-gather and matrix multiplication.
@@ -44,6 +44,9 @@ pub struct AllGatherMatmul {
     /// Rows of tiles that are gone through column by column.
     #[tune(short = "g", values = [1, 2, 4, 8, 16, 32], default = 8)]
     pub group: u32,
+    /// Which tiles a block has: its own from the start, or the next one of a work counter whenever it is free.
+    #[tune(short = "by", default = Order::Strided, omitted)]
+    pub order: Order,
     /// Parts of the columns of `x` and `w`, which blocks share: sums over all of them are added up in order by one of them.
     #[tune(short = "sp", values = [1, 2, 4, 7, 8, 16], default = |key| tiling(key).split)]
     pub split: u32,
@@ -165,6 +168,7 @@ impl Legal for AllGatherMatmul {
         let there = !self.beside || self.send_blocks <= self.blocks;
         let allowed = || format!("at most {}, the blocks that its warps are in", self.blocks);
         Illegal::unless(there, "send_blocks", self.send_blocks, allowed)?;
+        self.order.legal(self.split)?;
         self.split_parts().legal()
     }
 }
@@ -241,6 +245,9 @@ pub struct AllGatherMatmulArgs {
     #[shape(|c| [2 * c.m, c.k])]
     #[dtype(|c| c.dtype)]
     pub inbox: AnySymMatrix,
+    /// Work counter of the tiles, if blocks draw them.
+    #[len(|c| c.order.counters())]
+    pub next_tile: Option<Counters>,
     /// What blocks need that share the columns of tiles.
     #[group(|c| c.split_parts())]
     pub split: SplitArgs,
@@ -257,6 +264,7 @@ pub struct AllGatherMatmulArgs {
 #[kernel]
 pub fn all_gather_matmul(c: &AllGatherMatmul, a: &AllGatherMatmulArgs) {
     let (epoch, cut, parts) = (a.epoch.begin(), c.cut(), c.split_parts());
+    let tiles = a.next_tile.map(|next| next.counter(0));
     let bank = epoch.parity() * c.m;
     let flags = epoch.parity() * (c.ranks * c.flags());
     // Where rows end within a tile, what comes behind is not read nor written: it has not arrived.
@@ -269,7 +277,7 @@ pub fn all_gather_matmul(c: &AllGatherMatmul, a: &AllGatherMatmulArgs) {
     }
 
     role("multiply", c.blocks, |b| {
-        for i in b.strided(parts.items()) {
+        for i in b.dynamic(parts.items(), tiles) {
             let part = parts.item(i);
             // This rank's own rows first: the others' travel meanwhile.
             let from = (part.tile / cut.tiles() + rank()) % c.ranks;

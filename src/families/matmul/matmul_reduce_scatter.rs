@@ -4,7 +4,7 @@ use peerwarp_codegen::dsl::prelude::*;
 use peerwarp_codegen::family::{Choice, Family, Illegal, Legal};
 use peerwarp_codegen::ir::Dtype;
 
-use super::order::{self, Cut, Tiling};
+use super::order::{self, Cut, Order, Tiling};
 use super::split::{Split, SplitArgs};
 
 /// How parts of tiles get to who adds them up.
@@ -60,6 +60,9 @@ pub struct MatmulReduceScatter {
     /// Rows of tiles that are gone through column by column.
     #[tune(short = "g", values = [1, 2, 4, 8, 16, 32], default = 16)]
     pub group: u32,
+    /// Which tiles a block has: its own from the start, or the next one of a work counter whenever it is free.
+    #[tune(short = "by", default = Order::Strided, omitted)]
+    pub order: Order,
     /// Parts of the columns of `x` and `w`, which blocks share: sums over all of them are added up in order by one of them.
     #[tune(short = "sp", values = [1, 2, 4, 7, 8, 16], default = |key| tiling(key).split)]
     pub split: u32,
@@ -120,6 +123,7 @@ impl Legal for MatmulReduceScatter {
         order::whole_rows(self.n, self.k)?;
         order::shared_rows(self.m, self.ranks)?;
         order::legal(self.tile_rows, self.tile_columns, self.warps, self.stages)?;
+        self.order.legal(self.split)?;
         self.split_parts().legal()?;
         // Rows of tiles that are sent, in two banks, are counted in 32 bits.
         let of_a_band = 2 * (self.ranks - 1) * self.cut().strips();
@@ -193,6 +197,9 @@ pub struct MatmulReduceScatterArgs {
     /// Another rank has multiplied its part of a tile, `[parity][turn][tile]`.
     #[len(|c| 2 * u64::from(c.sent()))]
     pub multiplied: Flags,
+    /// Work counter of the tiles, if blocks draw them.
+    #[len(|c| c.order.counters())]
+    pub next_tile: Option<Counters>,
     /// What blocks need that share the columns of tiles.
     #[group(|c| c.split_parts())]
     pub split: SplitArgs,
@@ -207,10 +214,11 @@ pub struct MatmulReduceScatterArgs {
 #[kernel]
 pub fn matmul_reduce_scatter(c: &MatmulReduceScatter, a: &MatmulReduceScatterArgs) {
     let (epoch, cut, parts) = (a.epoch.begin(), c.cut(), c.split_parts());
+    let tiles = a.next_tile.map(|next| next.counter(0));
     let bank = epoch.parity() * c.sent();
 
     role("multiply", c.blocks, |b| {
-        for i in b.strided(parts.items()) {
+        for i in b.dynamic(parts.items(), tiles) {
             // The next rank's rows first, this rank's own last: by then the others have multiplied their part.
             let columns = parts.item(i);
             let (turn, tile) = turn(c, columns.tile);

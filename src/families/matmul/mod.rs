@@ -15,6 +15,7 @@ pub use matmul_reduce_scatter::{
     Algorithm, MatmulReduceScatter, MatmulReduceScatterArgs, MatmulReduceScatterKey,
     MatmulReduceScatterLaunch, matmul_reduce_scatter,
 };
+pub use order::Order;
 pub use product::{Activation, Matmul, MatmulArgs, MatmulKey, MatmulLaunch, matmul};
 
 use peerwarp_codegen::family::FamilyEntry;

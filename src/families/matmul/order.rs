@@ -1,10 +1,33 @@
 //! Tiles of a result: how large, in which order, and what they take.
 
 use peerwarp_codegen::dsl::prelude::*;
-use peerwarp_codegen::family::Illegal;
+use peerwarp_codegen::family::{Choice, Illegal};
 use peerwarp_codegen::ir::DOT_COLUMNS;
 
 use super::split::Split;
+
+/// Which tiles a block has. Both go through all of them in the same order.
+#[derive(Choice, Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Order {
+    /// Those that are its own from the start, as many apart as there are blocks.
+    Strided,
+    /// The next one whenever it is free, from a work counter.
+    Counter,
+}
+
+impl Order {
+    /// Work counters that blocks draw tiles from.
+    pub(super) fn counters(self) -> u64 {
+        u64::from(self == Order::Counter)
+    }
+
+    /// Refused where blocks wait for those that have other parts of a tile: they know these by the order.
+    pub(super) fn legal(self, split: u32) -> Result<(), Illegal> {
+        let allowed =
+            || format!("strided with split = {split}: blocks know who has the other parts of a tile");
+        Illegal::unless(self == Order::Strided || split == 1, "order", "counter", allowed)
+    }
+}
 
 /// How rows of one matrix times rows of another are cut into tiles.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -4,7 +4,7 @@ use peerwarp_codegen::dsl::prelude::*;
 use peerwarp_codegen::family::{Choice, Family, Illegal, Legal};
 use peerwarp_codegen::ir::Dtype;
 
-use super::order::{self, Cut, Tiling};
+use super::order::{self, Cut, Order, Tiling};
 use super::split::{Split, SplitArgs};
 
 /// What becomes of a sum of products before it is rounded.
@@ -69,6 +69,9 @@ pub struct Matmul {
     /// Rows of tiles that are gone through column by column.
     #[tune(short = "g", values = [1, 2, 4, 8, 16, 32], default = 16)]
     pub group: u32,
+    /// Which tiles a block has: its own from the start, or the next one of a work counter whenever it is free.
+    #[tune(short = "by", default = Order::Strided, omitted)]
+    pub order: Order,
     /// Parts of the columns of `x` and `w`, which blocks share: sums over all of them are added up in order by one of them.
     #[tune(short = "sp", values = [1, 2, 4, 7, 8, 16], default = |key| tiling(key).split)]
     pub split: u32,
@@ -94,6 +97,7 @@ impl Legal for Matmul {
     fn legal(&self) -> Result<(), Illegal> {
         order::whole_rows(self.n, self.k)?;
         order::legal(self.tile_rows, self.tile_columns, self.warps, self.stages)?;
+        self.order.legal(self.split)?;
         self.parts().legal()
     }
 }
@@ -133,6 +137,9 @@ pub struct MatmulArgs {
     #[shape(|c| [c.m, c.n])]
     #[dtype(|c| c.dtype)]
     pub out: AnyMatrix,
+    /// Work counter of the tiles, if blocks draw them.
+    #[len(|c| c.order.counters())]
+    pub next_tile: Option<Counters>,
     /// What blocks need that share the columns of tiles.
     #[group(|c| c.parts())]
     pub split: SplitArgs,
@@ -146,8 +153,9 @@ pub struct MatmulArgs {
 pub fn matmul(c: &Matmul, a: &MatmulArgs) {
     let (cut, parts) = (c.cut(), c.parts());
     let epoch = a.epoch.map(|epoch| epoch.begin());
+    let tiles = a.next_tile.map(|next| next.counter(0));
     role("multiply", c.blocks, |b| {
-        for i in b.strided(parts.items()) {
+        for i in b.dynamic(parts.items(), tiles) {
             let part = parts.item(i);
             let at = cut.tile(part.tile);
             let row = at.row();

@@ -47,7 +47,7 @@ impl Field {
         let tune = attr.path().is_ident("tune");
         check_type(&field.ty, errors);
         let known: &[&str] = if tune {
-            &["short", "range", "multiple_of", "values", "default", "help"]
+            &["short", "range", "multiple_of", "values", "default", "help", "omitted"]
         } else {
             &["short", "range", "multiple_of", "values", "default", "help", "ranks", "covers", "omitted"]
         };
@@ -85,8 +85,11 @@ impl Field {
         let help = help.map_or_else(|| first_paragraph(&field.attrs), |h| h.value());
         let (vis, ty) = (field.vis.clone(), field.ty.clone());
         let omitted = set.flag("omitted", errors);
-        if let (Some(span), false) = (omitted, short.is_some() && default.is_some()) {
-            errors.at(span, "names leave out a key with a default, and tell it by its `short` name");
+        // A tuning field without a default has the first of its values.
+        let constant = default.as_ref().map_or(tune, |default| !matches!(default, Expr::Closure(_)));
+        if let (Some(span), false) = (omitted, short.is_some() && constant) {
+            let message = "names leave out a field whose default is a value, and tell it by its `short` name";
+            errors.at(span, message);
         }
         let omitted = omitted.is_some();
         Some(Field { ident, vis, ty, tune, short, help, values, default, ranks, covers, omitted })

@@ -157,6 +157,86 @@ fn nothing_else_needs_all_warps() {
     }));
 }
 
+/// The two functions of a role whose blocks draw so many tiles, and what else it has.
+fn drawn(body: impl FnOnce(Group, Given, Counters)) -> Option<[String; 2]> {
+    let traced = trace(TraceMeta::new("sample", 2, 32, 8), |p| {
+        let matrix = |p: &mut Binder, name| p.matrix::<AnyMatrix>(name, [512, 200], Dtype::Bf16);
+        let given = Given {
+            x: matrix(p, "x"),
+            w: matrix(p, "w"),
+            out: matrix(p, "out"),
+            y: p.arg::<Ptr<u32>>("y", 4096),
+        };
+        let next = p.arg::<Counters>("next", 2);
+        role("multiply", 2, |b| body(b, given, next));
+    });
+    let source = emitted(&traced.unwrap_or_else(|e| panic!("{e}")), "cuda:sm_90a");
+    has_loader(&source).then(|| sides(&source.text))
+}
+
+#[kernel]
+fn multiply_drawn(b: Group, g: Given, next: Counters) {
+    for i in b.dynamic(9u32, Some(next.counter(1))) {
+        let sums = b.dot(g.x.rows(i * 128, 128), g.w.rows(64, 64), 3);
+        g.out.rows(i * 128, 128).store_f32(0, sums);
+    }
+}
+
+#[test]
+fn the_loader_draws_for_all() {
+    let [loads, multiplies] = drawn(multiply_drawn).expect("a role with a counter has a loader");
+    for (text, of_loader) in [
+        ("draw_for_all(loader, drawn, [&] { return fetch_sum(args.next + 1, 1u); });", true),
+        ("fetch_and(args.next + 1, 0u);", true),
+        ("= take_drawn(drawn);", false),
+    ] {
+        assert_eq!(
+            [&loads, &multiplies].map(|side| side.matches(text).count()),
+            [of_loader, !of_loader].map(usize::from),
+            "{text}: {loads}{multiplies}"
+        );
+    }
+    // Both leave the loop where the numbers end.
+    for side in [&loads, &multiplies] {
+        let (end, leave) = (side.find("if (i >= 9) {"), side.find("break;"));
+        assert!(end.is_some() && end < leave && side.contains("while (true) {"), "{side}");
+        // Three pieces of 128 and 64 rows with their barriers, and what is drawn behind them.
+        assert!(side.contains(&format!("shared_array<u64>({})", 3 * (192 * 128 + 16))), "{side}");
+    }
+}
+
+#[kernel]
+fn multiply_twice(b: Group, g: Given, next: Counters) {
+    for i in b.dynamic(9u32, Some(next.counter(0))) {
+        g.out.rows(i * 128, 128).store_f32(0, g.product(b));
+    }
+    for i in b.dynamic(5u32, Some(next.counter(1))) {
+        g.out.rows(i * 128, 128).store_f32(64, g.product(b));
+    }
+}
+
+#[kernel]
+fn take_a_ticket(b: Group, g: Given, next: Counters) {
+    g.store(g.product(b));
+    b.last(next.counter(0), || g.y.set(0, 1u32));
+}
+
+#[kernel]
+fn count(b: Group, g: Given, _next: Counters) {
+    let before = g.y.atomic_add(0, 1u32);
+    g.out.rows(before * 128, 128).store_f32(0, g.product(b));
+}
+
+#[test]
+fn counters_are_drawn_from_in_loops_alone() {
+    let [loads, multiplies] = drawn(multiply_twice).expect("one loop after the other");
+    assert_eq!(loads.matches("draw_for_all(").count(), 2, "{loads}");
+    assert_eq!(multiplies.matches("take_drawn(").count(), 2, "{multiplies}");
+    assert!(!loads.contains("sync()"), "a loader meets nobody: {loads}");
+    // Who is the last one knows what all warps did, and other memory may be anybody's.
+    assert!(drawn(take_a_ticket).is_none() && drawn(count).is_none());
+}
+
 #[test]
 fn who_leaves_at_once_has_none() {
     let with = |epoch: bool| {
@@ -198,7 +278,11 @@ fn both_sides(body: impl FnOnce(Group, Given, AnyWindowMatrix, AnySymMatrix, Fla
         });
         role("multiply", 2, |b| body(b, given, parts, inbox, flags, epoch));
     });
-    let text = emitted(&traced.unwrap_or_else(|e| panic!("{e}")), "cuda:sm_90a").text;
+    sides(&emitted(&traced.unwrap_or_else(|e| panic!("{e}")), "cuda:sm_90a").text)
+}
+
+/// What the loader of a role runs, and what the others do.
+fn sides(text: &str) -> [String; 2] {
     ["void multiply_loader(", "void multiply_role("].map(|head| {
         let body = &text[text.find(head).unwrap_or_else(|| panic!("no {head} in {text}"))..];
         body[..body.find("\n}\n").expect("a function ends")].to_owned()

@@ -18,6 +18,8 @@ struct Covers {
     without_a_short_name: u32,
     #[key(short = "d", range = 1..=4, omitted)]
     without_a_default: u32,
+    #[tune(short = "e", values = [1, 2], default = |_| 1, omitted)]
+    by_the_key: u32,
 }
 
 fn main() {}
