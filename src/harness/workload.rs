@@ -122,6 +122,10 @@ pub trait RankMemory {
     fn rank(&self) -> u32;
     /// `bytes` bytes of a buffer from byte `at` on.
     fn read(&mut self, buffer: &str, at: u64, bytes: usize) -> Result<Vec<u8>, String>;
+    /// Whether a buffer has these bytes from byte `at` on.
+    fn holds(&mut self, buffer: &str, at: u64, bytes: &[u8]) -> Result<bool, String> {
+        Ok(self.read(buffer, at, bytes.len())? == bytes)
+    }
     /// Overwrites a part of a buffer from byte `at` on.
     fn write(&mut self, buffer: &str, at: u64, bytes: &[u8]) -> Result<(), String>;
     /// Size of a buffer in bytes.

@@ -258,7 +258,7 @@ fn add_combine(
 /// Reads all that dispatch yields.
 fn expect_dispatched(job: &mut Job, round: &Round, rank: u32, expected: &mut Vec<(String, Vec<u8>)>) {
     for Expected { buffer, at, what, bytes } in round.dispatched(rank) {
-        expect(job, rank, expected, buffer, at, what, bytes);
+        expect(job, rank, expected, buffer, at, what, bytes.into_owned());
     }
 }
 

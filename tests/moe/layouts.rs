@@ -56,7 +56,7 @@ fn rows_beyond_the_stride_are_counted_and_contribute_nothing() {
             let round = Round::new(&problem, tuning.semantics(), 0);
             let overflow = round.dispatched(0).find(|e| e.buffer == "overflow").unwrap();
             // Nine rows, of which four have a place.
-            assert_eq!(overflow.bytes, 5u32.to_ne_bytes());
+            assert_eq!(*overflow.bytes, 5u32.to_ne_bytes());
         }
     }
 }

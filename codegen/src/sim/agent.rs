@@ -55,7 +55,6 @@ pub(super) struct Agent {
 /// Storage that agents leave when they end, for those that begin: thousands do in each launch.
 #[derive(Debug, Default)]
 pub(super) struct Storage {
-    pub clock: Clock,
     pub scalars: Vec<u64>,
     pub tiles: Vec<Tile>,
     pub receipts: Vec<DataEpoch>,
@@ -69,16 +68,16 @@ pub(super) struct Ended(Box<Agent>);
 impl Ended {
     pub fn new(mut agent: Box<Agent>) -> Ended {
         agent.clock.clear();
-        agent.tiles.clear();
+        agent.tiles.iter_mut().for_each(Tile::clear);
         agent.staging = None;
         Ended(agent)
     }
 
     /// Its storage, once.
     pub fn storage(&mut self) -> Storage {
-        let Agent { clock, scalars, tiles, receipts, heard, .. } = &mut *self.0;
-        let (clock, scalars, tiles) = (take(clock), take(scalars), take(tiles));
-        Storage { clock, scalars, tiles, receipts: take(receipts), heard: take(heard) }
+        let Agent { scalars, tiles, receipts, heard, .. } = &mut *self.0;
+        let (scalars, tiles, receipts, heard) = (take(scalars), take(tiles), take(receipts), take(heard));
+        Storage { scalars, tiles, receipts, heard }
     }
 
     /// Puts another agent into its place.
@@ -121,9 +120,9 @@ impl Agent {
         }
     }
 
-    /// An agent of the same block that goes on where this one is, with what this one has published; in the place of one that has ended,
-    /// if there is one.
-    pub fn fork(&self, who: AgentNo, time: u32, known: &Clock, place: Option<Ended>) -> Box<Agent> {
+    /// An agent of the same block with the same registers, which knows what is given; in the place of one that has ended, if there is
+    /// one.
+    pub fn fork(&self, known: &Clock, place: Option<Ended>) -> Box<Agent> {
         let mut child = match place {
             Some(Ended(mut place)) => {
                 place.become_like(self);
@@ -131,8 +130,8 @@ impl Agent {
             }
             None => Box::new(self.clone()),
         };
-        child.clock.clone_from(known);
-        (child.who, child.time, child.group, child.parent, child.arrived) = (who, time, None, None, 0);
+        child.clock = known.clone();
+        child.arrived = 0;
         child.staging = None;
         child
     }
@@ -153,7 +152,8 @@ impl Agent {
         (self.group, self.parent, self.pc, self.arrived) = (*group, *parent, *pc, *arrived);
         self.priority = *priority;
         self.scalars.clone_from(scalars);
-        self.tiles.clone_from(tiles);
+        self.tiles.resize_with(tiles.len(), Tile::default);
+        self.tiles.iter_mut().zip(tiles).for_each(|(mine, theirs)| mine.become_like(theirs));
         self.receipts.clone_from(receipts);
         self.heard.clone_from(heard);
     }

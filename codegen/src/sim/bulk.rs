@@ -1,5 +1,7 @@
 //! Tile operations that are not plain elementwise arithmetic, and dispatch by element type.
 
+use smallvec::SmallVec;
+
 use super::arith::{Num, Trap, bool_binary, compare, map, with_num};
 use super::exact;
 use super::value::Tile;
@@ -12,12 +14,23 @@ pub(super) fn binary(op: BinaryOp, dtype: Dtype, a: &Tile, b: &Tile, out: &mut T
     }
     with_num!(dtype, T => {
         let (a, b) = (a.view::<T>(), b.view::<T>());
-        T::binary(op, a, b, out.fresh(a.len()))
+        match a.len() {
+            0..LONG => T::binary(op, a, b, out.fresh(a.len())),
+            LONG.. => long_binary(op, a, b, out.fresh(a.len())),
+        }
     })?;
     if dtype == Dtype::U32 {
         exact::note_binary(op, a, b, out);
     }
     Ok(())
+}
+
+/// Elements from which on it is worth asking for vectors of 32 bytes.
+const LONG: usize = 64;
+
+#[multiversion::multiversion(targets("x86_64+avx2"))]
+fn long_binary<T: Num>(op: BinaryOp, a: &[T], b: &[T], out: &mut [T]) -> Result<(), Trap> {
+    T::binary(op, a, b, out)
 }
 
 pub(super) fn unary(op: UnaryOp, dtype: Dtype, a: &Tile, out: &mut Tile) {
@@ -120,7 +133,7 @@ pub(super) fn reduce(op: ReduceOp, dtype: Dtype, a: &Tile) -> u64 {
     with_num!(dtype, T => {
         let a = a.view::<T>();
         let f = combine::<T>(op);
-        let mut lanes: Vec<T> = a[..a.len().min(TREE)].to_vec();
+        let mut lanes: SmallVec<[T; TREE]> = a[..a.len().min(TREE)].into();
         for chunk in a[lanes.len()..].chunks(TREE) {
             for (lane, &v) in lanes.iter_mut().zip(chunk) {
                 *lane = f(*lane, v);

@@ -1,6 +1,6 @@
 //! Vector clocks.
 //!
-//! A clock has one row a rank with the times of that rank's agents. Rows, and chunks of rows, are shared and copied on write:
+//! A clock has one row a rank with the times of that rank's agents. Rows, all together, each, and in chunks, are shared and copied on write:
 //! agents that synchronise end up with the same ones, so that joining clocks mostly compares pointers.
 
 use std::rc::Rc;
@@ -52,10 +52,14 @@ fn less_in_rows(mine: &[Rc<Chunk>], theirs: &[Rc<Chunk>]) -> (bool, bool) {
     unlike.map(|(m, t)| less(m, t)).fold((false, false), |a, b| (a.0 | b.0, a.1 | b.1))
 }
 
+/// The times of a rank's agents.
+type Row = Rc<[Rc<Chunk>]>;
+
 /// For every agent, up to which of its times its actions are ordered before the owner of the clock.
 #[derive(Debug, Default)]
 pub(super) struct Clock {
-    rows: Vec<Rc<[Rc<Chunk>]>>,
+    /// By rank. All of them are shared, too: most agents end without having learnt anything.
+    rows: Option<Rc<[Row]>>,
     /// Whether anything has been added since it was copied.
     grown: bool,
 }
@@ -64,22 +68,27 @@ impl Clone for Clock {
     fn clone(&self) -> Clock {
         Clock { rows: self.rows.clone(), grown: false }
     }
-
-    fn clone_from(&mut self, other: &Clock) {
-        self.rows.clone_from(&other.rows);
-        self.grown = false;
-    }
 }
 
 impl Clock {
     pub fn new(ranks: usize, agents: usize) -> Clock {
         let chunk = Rc::new([0; CHUNK]);
-        let row: Rc<[Rc<Chunk>]> = std::iter::repeat_n(chunk, agents.div_ceil(CHUNK)).collect();
-        Clock { rows: std::iter::repeat_n(row, ranks).collect(), grown: false }
+        let row: Row = std::iter::repeat_n(chunk, agents.div_ceil(CHUNK)).collect();
+        Clock { rows: Some(std::iter::repeat_n(row, ranks).collect()), grown: false }
+    }
+
+    fn rows(&self) -> &[Row] {
+        self.rows.as_deref().unwrap_or_default()
+    }
+
+    /// A row to change, in a copy of them all if others have it.
+    fn row_mut(&mut self, rank: usize) -> &mut Row {
+        self.grown = true;
+        &mut Rc::make_mut(self.rows.as_mut().expect("nobody changes what was cleared"))[rank]
     }
 
     pub fn get(&self, agent: AgentNo) -> u32 {
-        self.rows[agent.rank()][agent.number() / CHUNK][agent.number() % CHUNK]
+        self.rows()[agent.rank()][agent.number() / CHUNK][agent.number() % CHUNK]
     }
 
     /// Whether what the agent did at that time is ordered before the owner.
@@ -88,8 +97,7 @@ impl Clock {
     }
 
     pub fn set(&mut self, agent: AgentNo, time: u32) {
-        self.grown = true;
-        let row = Rc::make_mut(&mut self.rows[agent.rank()]);
+        let row = Rc::make_mut(self.row_mut(agent.rank()));
         Rc::make_mut(&mut row[agent.number() / CHUNK])[agent.number() % CHUNK] = time;
     }
 
@@ -106,23 +114,28 @@ impl Clock {
         self.grown
     }
 
-    /// Lets go of everything, so that nobody else copies what this alone shares. The storage stays.
+    /// Lets go of everything, so that nobody else copies what this alone shares.
     pub fn clear(&mut self) {
-        self.rows.clear();
+        self.rows = None;
     }
 
     /// Orders whatever is ordered before `other` before the owner too.
     pub fn join(&mut self, other: &Clock) {
-        for (mine, theirs) in self.rows.iter_mut().zip(&other.rows) {
+        if let (Some(mine), Some(theirs)) = (&self.rows, &other.rows)
+            && Rc::ptr_eq(mine, theirs)
+        {
+            return;
+        }
+        for (rank, theirs) in other.rows().iter().enumerate() {
+            let mine = &self.rows()[rank];
             if Rc::ptr_eq(mine, theirs) {
                 continue;
             }
             match less_in_rows(mine, theirs) {
-                (false, _) => continue,
-                (true, false) => *mine = theirs.clone(),
-                (true, true) => join_rows(Rc::make_mut(mine), theirs),
+                (false, _) => {}
+                (true, false) => *self.row_mut(rank) = theirs.clone(),
+                (true, true) => join_rows(Rc::make_mut(self.row_mut(rank)), theirs),
             }
-            self.grown = true;
         }
     }
 }

@@ -1,5 +1,6 @@
 //! Linear code: what a role runs, with jumps instead of regions, so that an agent's state is a position and registers.
 
+use super::exec_scalar::Scalar;
 use super::insns::{CommInsn, MatrixInsn, MemoryInsn, TileInsn};
 use super::registers::TileRegisters;
 use crate::ir::{BinaryOp, CompareOp, Dtype, Kernel, OpId, ParamId, Place, UnaryOp};
@@ -165,6 +166,8 @@ pub(super) enum Insn {
 #[derive(Debug)]
 pub(super) struct RoleCode {
     pub code: Vec<Insn>,
+    /// The same as the loop of instructions on scalars reads it.
+    pub scalar_code: Vec<Scalar>,
     /// The operation that each instruction comes from.
     pub ops: Vec<OpId>,
     /// Initial scalar registers: constants are there from the start.

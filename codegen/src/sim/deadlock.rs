@@ -55,7 +55,7 @@ impl World<'_> {
                 let packets = memory.packets.iter().flat_map(|p| p.waiting());
                 let ll = memory.ll.iter().flat_map(|s| s.waiting());
                 for (index, id) in flags.chain(packets).chain(ll) {
-                    let Some(agent) = &self.agents[id as usize] else { continue };
+                    let Some(agent) = self.agents.get(id) else { continue };
                     let (from, value) = self.awaited(agent, index);
                     let block = awaited_block(agent, index);
                     all.push(Stuck { agent: id, rank, buffer, index, from, block, value });
@@ -157,7 +157,7 @@ impl World<'_> {
 
     /// The wait, as an event.
     fn event_of(&self, s: &Stuck) -> Event {
-        self.agents[s.agent as usize].as_ref().expect("waiting agents exist").event(&self.sites)
+        self.agents.get(s.agent).expect("waiting agents exist").event(&self.sites)
     }
 
     fn wait_line(&self, s: &Stuck) -> String {
@@ -201,7 +201,7 @@ impl World<'_> {
                 || compiled.kernel.goes_on(role).is_some_and(|(next, _)| roles.contains(&next))
         };
         let in_roles = |id: AgentId| {
-            let agent = self.agents[id as usize].as_ref();
+            let agent = self.agents.get(id);
             agent.is_some_and(|a| roles.is_empty() || is_or_becomes(a.role))
         };
         let unstarted = (launch.next_block..launch.blocks).flat_map(|b| compiled.roles_of(b));

@@ -46,10 +46,7 @@ pub(super) fn note_binary(op: BinaryOp, a: &Tile, b: &Tile, out: &mut Tile) {
     let (x, y) = (Lanes::of(a), Lanes::of(b));
     let lanes = || (0..x.values.len()).filter_map(|i| exact(op, x.at(i), y.at(i)));
     if !lanes().all(fits) {
-        // How many there are is not to be found out by growing.
-        let mut all = Vec::with_capacity(x.values.len());
-        all.extend(lanes());
-        out.set_exact(all);
+        out.set_exact(lanes());
     }
 }
 
@@ -78,7 +75,7 @@ fn wraps(op: BinaryOp, a: &[u32], b: &[u32]) -> bool {
 /// The same of a tile that is full of one number.
 pub(super) fn note_splat(bits: u64, len: usize, out: &mut Tile) {
     if !fits(bits) {
-        out.set_exact(vec![bits; len]);
+        out.set_exact(std::iter::repeat_n(bits, len));
     }
 }
 
@@ -87,7 +84,7 @@ pub(super) fn note_select(cond: &Tile, a: &Tile, b: &Tile, out: &mut Tile) {
     if a.exact().is_some() || b.exact().is_some() {
         let (x, y) = (Lanes::of(a), Lanes::of(b));
         let pick = |(i, &c): (usize, &u8)| if c != 0 { x.at(i) } else { y.at(i) };
-        out.set_exact(cond.view::<u8>().iter().enumerate().map(pick).collect());
+        out.set_exact(cond.view::<u8>().iter().enumerate().map(pick));
     }
 }
 
@@ -95,7 +92,7 @@ pub(super) fn note_select(cond: &Tile, a: &Tile, b: &Tile, out: &mut Tile) {
 pub(super) fn note_signed(a: &Tile, out: &mut Tile) {
     let signed = a.view::<i32>();
     if signed.iter().any(|&v| v < 0) {
-        out.set_exact(signed.iter().map(|&v| i64::from(v) as u64).collect());
+        out.set_exact(signed.iter().map(|&v| i64::from(v) as u64));
     }
 }
 

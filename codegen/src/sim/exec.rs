@@ -1,12 +1,13 @@
 //! The interpreter's loop and the operations on registers.
 
 use super::agent::{Agent, AgentId};
-use super::arith::{Trap, scalar_binary, scalar_compare, scalar_unary};
+use super::arith::Trap;
 use super::bulk;
 use super::code::{COMMUNICATION, Insn, Pc, RoleCode, TileReg};
-use super::convert::{cast_scalar, cast_tile};
+use super::convert::cast_tile;
 use super::diagnose::describe;
 use super::exact;
+use super::exec_scalar::{self, Ran};
 use super::finding::FindingKind;
 use super::insns::{CommInsn, TileInsn};
 use super::machine::Bound;
@@ -53,12 +54,11 @@ impl Agent {
         &self.tiles[r as usize]
     }
 
-    /// Computes a tile from others. The result's register is none of the operands'.
-    fn with_tile<R>(&mut self, out: TileReg, f: impl FnOnce(&Agent, &mut Tile) -> R) -> R {
-        let mut tile = std::mem::take(&mut self.tiles[out as usize]);
-        let r = f(self, &mut tile);
-        self.tiles[out as usize] = tile;
-        r
+    /// A tile register to write, and the others to read from.
+    fn tile_mut(&mut self, out: TileReg) -> (&mut Tile, Others<'_>) {
+        let (before, rest) = self.tiles.split_at_mut(out as usize);
+        let (out, after) = rest.split_first_mut().expect("registers are allocated");
+        (out, Others { before, after })
     }
 
     /// The buffer that a parameter stands for.
@@ -78,17 +78,22 @@ impl Agent {
 
 impl World<'_> {
     /// Lets an agent run until it has communicated `stretch` times or stops by itself. See [`Insn::share_of_turn`].
+    #[inline(never)]
     pub fn execute(&mut self, id: AgentId, agent: &mut Agent, stretch: u32) -> Stop {
         let machine = self.machine;
-        let RoleCode { code, tiles: TileRegisters { after, .. }, .. } =
+        let RoleCode { code, scalar_code, tiles: TileRegisters { after, .. }, .. } =
             &machine.kernels[agent.kernel].roles[agent.role];
         let mut left = stretch * COMMUNICATION;
         loop {
-            self.steps += 1;
+            let Ran { pc, steps, trap } = exec_scalar::run(scalar_code, &mut agent.scalars, agent.pc);
+            agent.pc = pc;
+            self.steps += steps + 1;
+            if let Some(trap) = trap {
+                return self.trapped(agent, trap);
+            }
             let insn = &code[agent.pc as usize];
             let After { share, ref dead } = after[agent.pc as usize];
-            let visible = share > 0;
-            if visible {
+            if share > 0 {
                 if left == 0 {
                     self.steps -= 1;
                     return Stop::Stretch;
@@ -98,11 +103,12 @@ impl World<'_> {
             match self.step(id, agent, insn) {
                 Flow::Next => {
                     for &tile in dead {
-                        agent.tiles[tile as usize] = Tile::default();
+                        agent.tiles[tile as usize].clear();
                     }
                     agent.pc += 1;
                     // What stands next to a signal on the wrong side shows when others act right after it.
-                    if matches!(insn, Insn::Comm(CommInsn::Signal(_))) && self.sched.chance(4) {
+                    let signalled = share > 0 && matches!(insn, Insn::Comm(CommInsn::Signal(_)));
+                    if signalled && self.sched.chance(4) {
                         agent.priority = self.sched.demoted();
                         return Stop::Stretch;
                     }
@@ -143,7 +149,7 @@ impl World<'_> {
         Stop::Fault
     }
 
-    fn trapped(&mut self, agent: &Agent, trap: Trap) -> Flow {
+    fn trapped(&mut self, agent: &Agent, trap: Trap) -> Stop {
         let at = agent.event(&self.sites);
         let (kind, message) = match trap {
             Trap::DivisionByZero => (FindingKind::DivisionByZero, "integer division by zero"),
@@ -155,12 +161,13 @@ impl World<'_> {
             }
         };
         self.find(kind, message.into(), at, None);
-        Flow::Stop(Stop::Fault)
+        Stop::Fault
     }
 
+    // A call of it for each instruction, with the flow in memory, would cost more than most of them.
+    #[inline(always)]
     fn step(&mut self, id: AgentId, agent: &mut Agent, insn: &Insn) -> Flow {
         match *insn {
-            Insn::Copy { out, a } => agent.set(out, agent.get(a)),
             Insn::CopyTile { out, a } => agent.tiles[out as usize] = agent.tile(a).clone(),
             Insn::Rank { out } => agent.set(out, u64::from(agent.rank)),
             Insn::ScalarParam { out, param } => match agent.params[param.index()] {
@@ -175,56 +182,15 @@ impl World<'_> {
                 let index = agent.group.unwrap_or(0) * team.blocks + team.first + agent.block_in_role;
                 agent.set(out, u64::from(index));
             }
-            Insn::Binary { op, dtype, out, a, b } => {
-                if dtype == Dtype::U32
-                    && let Some(bits) = exact::exact(op, agent.get(a), agent.get(b))
-                {
-                    agent.set(out, bits);
-                    return Flow::Next;
-                }
-                match scalar_binary(op, dtype, agent.get(a), agent.get(b)) {
-                    Ok(bits) => agent.set(out, bits),
-                    Err(trap) => return self.trapped(agent, trap),
-                }
-            }
-            Insn::Unary { op, dtype, out, a } => agent.set(out, scalar_unary(op, dtype, agent.get(a))),
-            Insn::Compare { op, dtype, out, a, b } => {
-                agent.set(out, scalar_compare(op, dtype, agent.get(a), agent.get(b)));
-            }
-            Insn::Select { out, cond, a, b } => {
-                let pick = if agent.get(cond) != 0 { a } else { b };
-                agent.set(out, agent.get(pick));
-            }
-            Insn::Cast { from: Dtype::I32, to: Dtype::U32, out, a } => {
-                agent.set(out, exact::signed(agent.get(a)));
-            }
-            Insn::Cast { from, to, out, a } => {
-                let bits = if from == Dtype::U32 { agent.get(a) as u32 as u64 } else { agent.get(a) };
-                agent.set(out, cast_scalar(from, to, bits));
-            }
-            Insn::Fma { out, a, b, c } => {
-                let [a, b, c] = [a, b, c].map(|r| f32::from_bits(agent.get(r) as u32));
-                agent.set(out, u64::from(a.mul_add(b, c).to_bits()));
-            }
             Insn::Tile(ref insn) => {
                 if let Err(trap) = agent.compute_tile(insn) {
-                    return self.trapped(agent, trap);
+                    return Flow::Stop(self.trapped(agent, trap));
                 }
             }
             Insn::Memory(ref insn) => return self.access_memory(agent, insn),
             Insn::Matrix(ref insn) => return self.matrix(agent, insn),
             Insn::Comm(ref insn) => return self.communicate(id, agent, insn),
             Insn::Jump { to } => return Flow::Jump(to),
-            Insn::Unless { cond, to } => {
-                if agent.get(cond) == 0 {
-                    return Flow::Jump(to);
-                }
-            }
-            Insn::LoopHead { dtype, var, end, to } => {
-                if !less(dtype, agent.get(var), agent.get(end)) {
-                    return Flow::Jump(to);
-                }
-            }
             Insn::LoopNext { dtype, var, step, head, exit } => {
                 return match count_up(dtype, agent.get(var), agent.get(step)) {
                     Some(next) => {
@@ -241,8 +207,30 @@ impl World<'_> {
             }
             Insn::Join => return Flow::Stop(Stop::Join),
             Insn::End => return Flow::Stop(Stop::End),
+            Insn::Copy { .. }
+            | Insn::Binary { .. }
+            | Insn::Unary { .. }
+            | Insn::Compare { .. }
+            | Insn::Select { .. }
+            | Insn::Cast { .. }
+            | Insn::Fma { .. }
+            | Insn::Unless { .. }
+            | Insn::LoopHead { .. } => unreachable!("a run of instructions on scalars does not stop at one"),
         }
         Flow::Next
+    }
+}
+
+/// All tile registers but one: the result's register is none of the operands'.
+struct Others<'a> {
+    before: &'a [Tile],
+    after: &'a [Tile],
+}
+
+impl Others<'_> {
+    fn tile(&self, r: TileReg) -> &Tile {
+        let at = r as usize;
+        self.before.get(at).unwrap_or_else(|| &self.after[at - self.before.len() - 1])
     }
 }
 
@@ -250,51 +238,47 @@ impl Agent {
     fn compute_tile(&mut self, insn: &TileInsn) -> Result<(), Trap> {
         match *insn {
             TileInsn::Binary { op, dtype, out, a, b } => {
-                return self.with_tile(out, |g, out| bulk::binary(op, dtype, g.tile(a), g.tile(b), out));
+                let (out, of) = self.tile_mut(out);
+                return bulk::binary(op, dtype, of.tile(a), of.tile(b), out);
             }
             TileInsn::Unary { op, dtype, out, a } => {
-                self.with_tile(out, |g, out| bulk::unary(op, dtype, g.tile(a), out));
+                let (out, of) = self.tile_mut(out);
+                bulk::unary(op, dtype, of.tile(a), out);
             }
             TileInsn::Compare { op, dtype, out, a, b } => {
-                self.with_tile(out, |g, out| bulk::compare_tiles(op, dtype, g.tile(a), g.tile(b), out));
+                let (out, of) = self.tile_mut(out);
+                bulk::compare_tiles(op, dtype, of.tile(a), of.tile(b), out);
             }
-            TileInsn::Select { dtype, out, cond, a, b } => self.with_tile(out, |g, out| {
-                bulk::select(dtype, g.tile(cond), g.tile(a), g.tile(b), out);
-            }),
+            TileInsn::Select { dtype, out, cond, a, b } => {
+                let (out, of) = self.tile_mut(out);
+                bulk::select(dtype, of.tile(cond), of.tile(a), of.tile(b), out);
+            }
             TileInsn::Cast { from, to, out, a } => {
-                self.with_tile(out, |g, out| {
-                    cast_tile(from, to, g.tile(a), out);
-                    if (from, to) == (Dtype::I32, Dtype::U32) {
-                        exact::note_signed(g.tile(a), out);
-                    }
-                });
+                let (out, of) = self.tile_mut(out);
+                cast_tile(from, to, of.tile(a), out);
+                if (from, to) == (Dtype::I32, Dtype::U32) {
+                    exact::note_signed(of.tile(a), out);
+                }
             }
             TileInsn::Fma { out, a, b, c } => {
-                self.with_tile(out, |g, out| bulk::fma(g.tile(a), g.tile(b), g.tile(c), out));
+                let (out, of) = self.tile_mut(out);
+                bulk::fma(of.tile(a), of.tile(b), of.tile(c), out);
             }
             TileInsn::Splat { dtype, len, out, a } => {
-                self.with_tile(out, |g, out| bulk::splat(dtype, g.get(a), len as usize, out));
+                let bits = self.get(a);
+                bulk::splat(dtype, bits, len as usize, &mut self.tiles[out as usize]);
             }
-            TileInsn::Arange { len, out } => self.with_tile(out, |_, out| bulk::arange(len as usize, out)),
+            TileInsn::Arange { len, out } => bulk::arange(len as usize, &mut self.tiles[out as usize]),
             TileInsn::Reduce { op, dtype, out, a } => {
                 let bits = bulk::reduce(op, dtype, self.tile(a));
                 self.set(out, bits);
             }
             TileInsn::Scan { op, dtype, exclusive, out, a } => {
-                self.with_tile(out, |g, out| bulk::scan(op, dtype, exclusive, g.tile(a), out));
+                let (out, of) = self.tile_mut(out);
+                bulk::scan(op, dtype, exclusive, of.tile(a), out);
             }
         }
         Ok(())
-    }
-}
-
-fn less(dtype: Dtype, a: u64, b: u64) -> bool {
-    match dtype {
-        Dtype::I32 => (a as u32 as i32) < (b as u32 as i32),
-        Dtype::U64 => a < b,
-        Dtype::Bool | Dtype::U32 | Dtype::F32 | Dtype::Fp16 | Dtype::Bf16 | Dtype::Fp8 => {
-            (a as u32) < b as u32
-        }
     }
 }
 

@@ -270,7 +270,7 @@ impl World<'_> {
         let released = signal.release.then(|| signal.clock.clone());
         let (old, waiters) = flags.set(index, Flag { value: signal.value, by, released, seen: vec![] });
         for id in waiters {
-            if let Some(agent) = &self.agents[id as usize] {
+            if let Some(agent) = self.agents.get(id) {
                 self.sched.ready(Task::Agent(id), agent.priority);
             }
         }
@@ -415,7 +415,8 @@ fn put_parts(
         (AnyReg::Scalar(v), _) => (Payload::Word(agent.get(v), size), smallvec![(0, 1)]),
         (AnyReg::Tile(v), Some(AnyReg::Tile(m))) => {
             let parts = runs(agent.tile(m)).collect();
-            (Payload::Masked(agent.tile(v).clone(), agent.tile(m).clone(), size), parts)
+            let masked = Box::new((agent.tile(v).clone(), agent.tile(m).clone()));
+            (Payload::Masked(masked, size), parts)
         }
         (AnyReg::Tile(v), _) => {
             let tile = agent.tile(v).clone();

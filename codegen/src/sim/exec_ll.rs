@@ -143,7 +143,7 @@ impl World<'_> {
         }
         let Some(array) = &mut memory.ll else { return };
         for id in array.arrive(first..first + (data.bytes() / words.size) as u64, sent) {
-            if let Some(agent) = &self.agents[id as usize] {
+            if let Some(agent) = self.agents.get(id) {
                 self.sched.ready(Task::Agent(id), agent.priority);
             }
         }

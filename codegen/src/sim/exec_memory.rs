@@ -122,11 +122,20 @@ impl World<'_> {
 
     /// Elements `from..to` of a place must exist.
     pub(super) fn bounds(&mut self, agent: &Agent, place: Place, from: u64, to: u64) -> Result<(), Fault> {
-        let len = self.place_len(agent, place);
-        if to <= len && from <= to {
+        let kernel = agent.compiled.kernel();
+        let there = match place {
+            // As `place_len` has it, without a division.
+            Place::Param(p) | Place::Peer(p, _) | Place::All(p, _) => {
+                let param = &kernel.params[p.index()];
+                let end = self.memory[agent.rank as usize][agent.buffer(p)].end;
+                to <= param.len && to * u64::from(param.element_bytes()) <= end
+            }
+            Place::Shared(s) => to <= u64::from(kernel.shared[s.index()].len),
+        };
+        if there && from <= to {
             return Ok(());
         }
-        Err(self.out_of_bounds(agent, place, (from, to), len))
+        Err(self.out_of_bounds(agent, place, (from, to), self.place_len(agent, place)))
     }
 
     /// Records a read of elements `from..to` in the shadow.

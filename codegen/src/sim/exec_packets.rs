@@ -42,7 +42,7 @@ impl World<'_> {
         let stretch = self.stretch(agent, packets, dtype, agent.get(index), bytes)?;
         // Packets hold bytes: nothing else that is known of the tile goes with them.
         tile.forget_exact();
-        if tile.view::<u8>().chunks_exact(size).any(|p| p[size - 4..] == [0xff; 4]) {
+        if looks_empty(&tile, size) {
             let mut data = Tile::default();
             not_empty(data.fresh_copy::<u8>(&tile), size);
             tile = data;
@@ -123,7 +123,7 @@ impl World<'_> {
         let range = at / packet..(at + data.bytes() as u64) / packet;
         array.set(range.clone(), State::Full(by, data));
         for id in array.wake(range) {
-            if let Some(agent) = &self.agents[id as usize] {
+            if let Some(agent) = self.agents.get(id) {
                 self.sched.ready(Task::Agent(id), agent.priority);
             }
         }
@@ -196,6 +196,18 @@ impl World<'_> {
             let (first, _) = self.elements(agent, packets, &range);
             self.check_sender(agent, packets, first, Sender::Rank(from), by);
         }
+    }
+}
+
+/// Whether the data of any packet ends in the word that stands for an empty one.
+fn looks_empty(data: &Tile, packet_bytes: usize) -> bool {
+    // Without a way out of the loop, so that it vectorises: hardly any does.
+    fn any<const WORDS: usize>(data: &[u32]) -> bool {
+        data.as_chunks::<WORDS>().0.iter().fold(false, |any, packet| any | (packet[WORDS - 1] == u32::MAX))
+    }
+    match packet_bytes {
+        8 => any::<2>(data.view()),
+        _ => any::<4>(data.view()),
     }
 }
 

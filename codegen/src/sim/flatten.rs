@@ -4,6 +4,7 @@ use std::collections::{HashMap, HashSet};
 
 use super::bulk::const_bits;
 use super::code::{Access, AnyReg, Compiled, Insn, Pc, Reg, RoleCode, Team, TileReg};
+use super::exec_scalar::Scalar;
 use super::registers;
 use crate::ir::{
     Const, ControlOp, Kernel, OpId, OpKind, ParamId, ParcelId, Place, Planted, Region, Signal, ValueId,
@@ -121,6 +122,7 @@ fn flatten_role(kernel: &Kernel, facts: &Facts, role: usize) -> RoleCode {
     f.emit(Insn::End);
     let tiles = registers::allocate(&mut f.code, &f.loops, f.tiles);
     RoleCode {
+        scalar_code: f.code.iter().zip(0..).map(|(insn, pc)| Scalar::of(insn, pc)).collect(),
         code: f.code,
         ops: f.ops,
         scalars: f.scalars,

@@ -30,19 +30,19 @@ impl Flattener<'_> {
 
     pub(super) fn put_matrix(&mut self, put: &PutMatrix) -> CommInsn {
         let PutMatrix { parcel, to, column, value } = put;
-        CommInsn::PutMatrix(insns::PutMatrix {
+        CommInsn::PutMatrix(Box::new(insns::PutMatrix {
             target: self.target(self.kernel.parcels[parcel.index()].target),
             to: self.rows(to),
             column: self.reg(*column),
             shape: self.shape(*value),
             value: self.tile(*value),
             epoch: self.parcel_epoch(*parcel),
-        })
+        }))
     }
 
     fn dot(&mut self, Dot { out, acc, a, b, from, count, stages, room }: &Dot) -> MatrixInsn {
         let of = a.place.param().expect("the verifier lets rows be of parameters");
-        MatrixInsn::Dot(insns::Dot {
+        MatrixInsn::Dot(Box::new(insns::Dot {
             dtype: self.kernel.params[of.index()].dtype,
             acc: acc.map(|acc| self.tile(acc)),
             a: self.rows(a),
@@ -53,7 +53,7 @@ impl Flattener<'_> {
             stages: *stages,
             room: *room,
             out: self.tile(*out),
-        })
+        }))
     }
 
     fn rows(&mut self, rows: &Rows) -> RowsReg {

@@ -39,11 +39,33 @@ pub(super) enum MemoryInsn {
 /// What makes matrices of this rank's memory, and stores them there.
 #[derive(Clone, Debug)]
 pub(super) enum MatrixInsn {
-    Dot(Dot),
-    Load { at: RowsReg, column: Reg, shape: (u32, u32), out: TileReg },
-    Row { from: Access, shape: (u32, u32), out: TileReg, receipt: Option<ReceiptId> },
-    Lines { op: ReduceOp, lines: Lines, shape: (u32, u32), out: TileReg, a: TileReg },
-    Store { to: RowsReg, column: Reg, shape: (u32, u32), value: TileReg },
+    /// Apart, as it has many fields: all instructions are of one size.
+    Dot(Box<Dot>),
+    Load {
+        at: RowsReg,
+        column: Reg,
+        shape: (u32, u32),
+        out: TileReg,
+    },
+    Row {
+        from: Access,
+        shape: (u32, u32),
+        out: TileReg,
+        receipt: Option<ReceiptId>,
+    },
+    Lines {
+        op: ReduceOp,
+        lines: Lines,
+        shape: (u32, u32),
+        out: TileReg,
+        a: TileReg,
+    },
+    Store {
+        to: RowsReg,
+        column: Reg,
+        shape: (u32, u32),
+        value: TileReg,
+    },
 }
 
 /// Rows of a matrix in memory, as registers.
@@ -78,7 +100,7 @@ pub(super) struct Dot {
 #[derive(Clone, Debug)]
 pub(super) enum CommInsn {
     Put(Put),
-    PutMatrix(PutMatrix),
+    PutMatrix(Box<PutMatrix>),
     Signal(Signal),
     Wait(Wait),
     WaitAll(WaitAll),
@@ -330,7 +352,7 @@ impl MatrixInsn {
     /// See [`Insn::tiles`](super::code::Insn::tiles).
     pub fn tiles(&mut self, visit: &mut dyn FnMut(&mut TileReg)) {
         match self {
-            MatrixInsn::Dot(Dot { acc, out, .. }) => acc.iter_mut().chain([out]).for_each(visit),
+            MatrixInsn::Dot(dot) => dot.acc.iter_mut().chain([&mut dot.out]).for_each(visit),
             MatrixInsn::Load { out, .. } | MatrixInsn::Row { out, .. } => visit(out),
             MatrixInsn::Lines { out, a, .. } => [a, out].into_iter().for_each(visit),
             MatrixInsn::Store { value, .. } => visit(value),
@@ -345,9 +367,10 @@ impl CommInsn {
             CommInsn::Put(Put { value, mask, .. }) => {
                 [value].into_iter().chain(mask).for_each(|r| any(r, visit))
             }
-            CommInsn::SendPackets(SendPackets { value, .. })
-            | CommInsn::SendLl(SendLl { value, .. })
-            | CommInsn::PutMatrix(PutMatrix { value, .. }) => visit(value),
+            CommInsn::SendPackets(SendPackets { value, .. }) | CommInsn::SendLl(SendLl { value, .. }) => {
+                visit(value)
+            }
+            CommInsn::PutMatrix(put) => visit(&mut put.value),
             CommInsn::ReadLl(ReadLl { out, index, from, mask, .. }) => {
                 [index, from, mask, out].into_iter().for_each(visit);
             }

@@ -101,6 +101,8 @@ pub(super) struct RunningBlock {
     pub shared: Vec<Vec<Option<Memory>>>,
     /// Groups of a split that are not done.
     pub groups: u32,
+    /// What the block knew at the split, as long as they are not.
+    pub known: Option<Rc<Clock>>,
     /// Those that are, with the times at which they ended, until somebody needs to be ordered after them.
     pub ended: SmallVec<[(AgentNo, u32); 8]>,
 }

@@ -151,10 +151,18 @@ impl<'a, 'm> HostMemory<'a, 'm> {
     /// Copies elements out of a buffer; `range` counts elements of type `T`. A packet buffer is read as zeros: nobody but those who
     /// take packets sees what arrives.
     pub fn read<T: Pod>(&mut self, name: &str, range: Range<u64>) -> Result<Vec<T>, SimError> {
+        self.view(name, range).map(<[T]>::to_vec)
+    }
+
+    /// As [`HostMemory::read`], in place.
+    ///
+    /// # Errors
+    /// There is no such buffer, or it ends before the range does.
+    pub fn view<T: Pod>(&mut self, name: &str, range: Range<u64>) -> Result<&[T], SimError> {
         let (buffer, from, to) = self.range::<T>(name, range.clone())?;
         self.world.host_read(self.rank, buffer, from, to);
         let all = self.world.memory[self.rank as usize][buffer].view::<T>();
-        Ok(all[range.start as usize..range.end as usize].to_vec())
+        Ok(&all[range.start as usize..range.end as usize])
     }
 
     /// Writes elements to a buffer; `at` counts elements of type `T`.

@@ -38,6 +38,7 @@
 //! ```
 
 mod agent;
+mod agents;
 mod arith;
 mod bulk;
 mod clock;
@@ -54,6 +55,7 @@ mod exec_ll;
 mod exec_matrix;
 mod exec_memory;
 mod exec_packets;
+mod exec_scalar;
 mod exec_window;
 mod explore;
 mod finding;
@@ -70,6 +72,7 @@ mod memory;
 mod options;
 mod packets;
 mod pages;
+mod places;
 mod pool;
 mod registers;
 mod report;
@@ -78,6 +81,7 @@ mod runs;
 mod sched;
 mod shadow;
 mod staging;
+mod teams;
 mod value;
 mod waiters;
 mod wire;

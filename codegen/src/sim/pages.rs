@@ -67,7 +67,7 @@ impl Readers {
                     if list.len() >= SEARCHED {
                         keep_last(list);
                     }
-                } else if list.len() < SEARCHED {
+                } else if list.len() < SEARCHED && list.iter().any(|old| old.agent == event.agent) {
                     list.retain(|old| old.agent != event.agent || !redundant(old));
                 }
                 list.push(event);
@@ -118,11 +118,11 @@ impl Segment {
     }
 
     fn same_history(&self, other: &Segment) -> bool {
-        self.written == other.written
+        self.readers.same(&other.readers)
+            && self.written == other.written
             && self.write == other.write
             && self.data_epoch == other.data_epoch
             && self.atomics == other.atomics
-            && self.readers.same(&other.readers)
     }
 }
 

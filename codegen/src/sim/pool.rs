@@ -14,8 +14,8 @@ thread_local! {
     static POOL: RefCell<[Vec<Rc<[u64]>>; SIZES]> = const { RefCell::new([const { Vec::new() }; SIZES]) };
 }
 
-/// At least one word, shared by the tiles that are copies of each other.
-#[derive(Clone, Debug)]
+/// At least one word, shared by the tiles that are copies of each other; none by default.
+#[derive(Clone, Debug, Default)]
 pub(super) struct Words(Option<Rc<[u64]>>);
 
 impl Words {
@@ -31,6 +31,15 @@ impl Words {
         let mut words = Words::new(need);
         if let Some(all) = words.all_mut() {
             all[..need].fill(word);
+        }
+        words
+    }
+
+    /// At least `need` words, the first of which are given.
+    pub fn of(need: usize, given: impl Iterator<Item = u64>) -> Words {
+        let mut words = Words::new(need);
+        if let Some(all) = words.all_mut() {
+            all[..need].iter_mut().zip(given).for_each(|(word, given)| *word = given);
         }
         words
     }

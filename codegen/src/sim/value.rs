@@ -1,48 +1,57 @@
 //! Tiles at run time: plain bytes with a shared owner, so that a copy of a tile is a pointer.
 
 use std::cell::OnceCell;
-use std::rc::Rc;
 
 use bytemuck::Pod;
 
 use super::pool::Words;
 
+/// Words of a tile that needs no storage beside its register: eight elements of 32 bits are what most tiles have at most.
+const SMALL: usize = 4;
+
 /// The elements of a tile, aligned for every element type. Booleans are one byte each, 0 or 1.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Tile {
-    /// Of a tile that is full of one element, there from when somebody wants to see them all.
+    /// Size.
+    bytes: u32,
+    /// Whether it is known to be full of one element. A word that repeats it is the first of `small` then.
+    full: bool,
+    /// The elements, if these are few.
+    small: [u64; SMALL],
+    /// The elements, if these are more; of a tile that is full of one, there from when somebody wants to see them all.
     words: OnceCell<Words>,
-    bytes: usize,
-    /// The word that repeats, of a tile that is full of one element.
-    uniform: Option<u64>,
     /// See [`Tile::exact`].
-    exact: Option<Rc<Vec<u64>>>,
+    exact: Words,
 }
 
 impl Tile {
     /// The elements; `T` has the size of the tile's element type.
     pub fn view<T: Pod>(&self) -> &[T] {
-        let words = match (self.words.get(), self.uniform) {
-            (Some(words), _) => words.all(),
-            (None, Some(word)) => self.words.get_or_init(|| Words::full(self.bytes.div_ceil(8), word)).all(),
-            (None, None) => &[],
+        let need = self.words_needed();
+        let words = match need <= SMALL {
+            true => &self.small,
+            false => self.words.get_or_init(|| Words::full(need, self.small[0])).all(),
         };
-        bytemuck::cast_slice(&bytemuck::cast_slice::<u64, u8>(words)[..self.bytes])
+        bytemuck::cast_slice(&bytemuck::cast_slice::<u64, u8>(words)[..self.bytes()])
     }
 
     /// Size in bytes.
     pub fn bytes(&self) -> usize {
-        self.bytes
+        self.bytes as usize
+    }
+
+    fn words_needed(&self) -> usize {
+        self.bytes().div_ceil(8)
     }
 
     /// Of a tile that is known to be full of one element: a word that repeats it.
     pub fn uniform(&self) -> Option<u64> {
-        self.uniform
+        self.full.then_some(self.small[0])
     }
 
     /// The same as an element, of whose size the elements are.
     pub fn element<T: Pod>(&self) -> Option<T> {
-        self.uniform.map(|word| bytemuck::cast_slice::<u64, T>(&[word])[0])
+        self.uniform().map(|word| bytemuck::cast_slice::<u64, T>(&[word])[0])
     }
 
     /// Fills it with `len` elements of `size` bytes, all of which are the low bits of `bits`.
@@ -53,35 +62,69 @@ impl Tile {
             4 => u64::from(bits as u32) * (u64::MAX / 0xffff_ffff),
             _ => bits,
         };
-        *self = Tile { bytes: len * size, uniform: Some(word), ..Tile::default() };
+        self.clear();
+        (self.bytes, self.full, self.small) = ((len * size) as u32, true, [word; SMALL]);
+    }
+
+    /// Lets go of the elements.
+    pub fn clear(&mut self) {
+        if self.bytes == 0 {
+            return;
+        }
+        (self.bytes, self.full) = (0, false);
+        self.forget_words();
+        self.forget_exact();
+    }
+
+    fn forget_words(&mut self) {
+        // Most tiles have none, and to ask costs less than to put nothing into the place of nothing.
+        if self.words.get().is_some() {
+            self.words = OnceCell::new();
+        }
+    }
+
+    /// Makes it a copy of another one: of nothing, most of the time.
+    pub fn become_like(&mut self, other: &Tile) {
+        match other.bytes {
+            0 => self.clear(),
+            _ => *self = other.clone(),
+        }
     }
 
     /// Of a `U32` tile in which an element has wrapped: all elements as they would be if none had, modulo 2^64.
     pub fn exact(&self) -> Option<&[u64]> {
-        self.exact.as_ref().map(|e| &e[..])
+        let exact = self.exact.all();
+        (!exact.is_empty()).then(|| &exact[..self.bytes() / 4])
     }
 
     /// See [`Tile::exact`].
-    pub fn set_exact(&mut self, exact: Vec<u64>) {
-        self.exact = Some(Rc::new(exact));
+    pub fn set_exact(&mut self, exact: impl Iterator<Item = u64>) {
+        self.exact = Words::of(self.bytes() / 4, exact);
     }
 
     /// See [`Tile::exact`].
     pub fn forget_exact(&mut self) {
-        self.exact = None;
+        if !self.exact.all().is_empty() {
+            self.exact = Words::default();
+        }
     }
 
     /// Turns this into a tile of `len` elements that nobody shares and returns them, with unspecified content. The
     /// storage is kept where it can be.
     pub fn fresh<T: Pod>(&mut self, len: usize) -> &mut [T] {
-        self.bytes = len * size_of::<T>();
-        (self.exact, self.uniform) = (None, None);
-        let need = self.bytes.div_ceil(8);
-        if !self.words.get_mut().is_some_and(|w| w.make_room(need)) {
-            self.words = Words::new(need).into();
-        }
-        let words = self.words.get_mut().and_then(Words::all_mut).expect("nobody else has it");
-        bytemuck::cast_slice_mut(&mut bytemuck::cast_slice_mut::<u64, u8>(words)[..self.bytes])
+        (self.bytes, self.full) = ((len * size_of::<T>()) as u32, false);
+        self.forget_exact();
+        let (need, bytes) = (self.words_needed(), self.bytes());
+        let words = if need <= SMALL {
+            self.forget_words();
+            &mut self.small[..]
+        } else {
+            if !self.words.get_mut().is_some_and(|w| w.make_room(need)) {
+                self.words = Words::new(need).into();
+            }
+            self.words.get_mut().and_then(Words::all_mut).expect("nobody else has it")
+        };
+        bytemuck::cast_slice_mut(&mut bytemuck::cast_slice_mut::<u64, u8>(words)[..bytes])
     }
 
     /// As [`Tile::fresh`], with another tile's content.

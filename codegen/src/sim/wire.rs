@@ -1,11 +1,13 @@
 //! Peer stores on their way: issued, not yet visible at their destination.
 
-use std::collections::btree_map::Entry;
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::VecDeque;
 use std::rc::Rc;
+
+use smallvec::SmallVec;
 
 use super::clock::Clock;
 use super::ll::Sent;
+use super::places::Places;
 use super::shadow::Event;
 use super::value::{Tile, runs};
 use crate::ir::Dtype;
@@ -18,7 +20,7 @@ pub(super) enum Payload {
     /// A whole tile.
     Tile(Tile),
     /// The elements of a tile that a mask selects, and the size of one.
-    Masked(Tile, Tile, u8),
+    Masked(Box<(Tile, Tile)>, u8),
 }
 
 impl Payload {
@@ -26,7 +28,8 @@ impl Payload {
     pub fn span(&self) -> u64 {
         match self {
             Payload::Word(_, bytes) => u64::from(*bytes),
-            Payload::Tile(t) | Payload::Masked(t, ..) => t.bytes() as u64,
+            Payload::Tile(t) => t.bytes() as u64,
+            Payload::Masked(masked, _) => masked.0.bytes() as u64,
         }
     }
 
@@ -37,8 +40,8 @@ impl Payload {
                 memory[..*bytes as usize].copy_from_slice(&bits.to_le_bytes()[..*bytes as usize]);
             }
             Payload::Tile(t) => memory[..t.bytes()].copy_from_slice(t.view()),
-            Payload::Masked(t, mask, size) => {
-                let size = *size as usize;
+            Payload::Masked(masked, size) => {
+                let ((t, mask), size) = (&**masked, *size as usize);
                 for (from, to) in runs(mask) {
                     memory[from * size..to * size].copy_from_slice(&t.view()[from * size..to * size]);
                 }
@@ -89,53 +92,6 @@ impl Spot {
     }
 }
 
-/// Bits of a place within its buffer: no machine has more memory ([`super::machine`] says so).
-const PLACE_BITS: u32 = 40;
-
-/// To which places there are stores, and how many to each. Most of the time nothing is on its way to the place that somebody
-/// looks at, and this says so without a look at every store.
-#[derive(Debug, Default)]
-struct Places {
-    /// How many begin at a place, and where the last of these ends.
-    stores: BTreeMap<u64, (u32, u64)>,
-    /// The most bytes that any store has spanned.
-    longest: u64,
-}
-
-impl Places {
-    /// One number for each byte and flag of a rank, where the spot begins and where it ends: the buffer stands in the upper bits.
-    /// Comparing one number is faster than comparing several.
-    fn span(spot: &Spot) -> (u64, u64) {
-        let at = |sort: usize, at: u64| (sort as u64) << PLACE_BITS | at;
-        match *spot {
-            Spot::Bytes { buffer, from, to } => (at(2 * buffer, from), at(2 * buffer, to)),
-            Spot::Flag { buffer, index } => (at(2 * buffer + 1, index), at(2 * buffer + 1, index + 1)),
-        }
-    }
-
-    fn add(&mut self, spot: &Spot) {
-        let (from, to) = Places::span(spot);
-        self.longest = self.longest.max(to - from);
-        let (stores, end) = self.stores.entry(from).or_default();
-        (*stores, *end) = (*stores + 1, to.max(*end));
-    }
-
-    fn remove(&mut self, spot: &Spot) {
-        if let Entry::Occupied(mut stores) = self.stores.entry(Places::span(spot).0) {
-            stores.get_mut().0 -= 1;
-            if stores.get().0 == 0 {
-                stores.remove();
-            }
-        }
-    }
-
-    /// Whether any store may meet a place.
-    fn meet(&self, spot: &Spot) -> bool {
-        let (from, to) = Places::span(spot);
-        self.stores.range(from.saturating_sub(self.longest)..to).any(|(_, &(_, end))| end > from)
-    }
-}
-
 /// A store on its way.
 #[derive(Debug)]
 pub(super) struct Pending {
@@ -144,25 +100,27 @@ pub(super) struct Pending {
     pub cargo: Cargo,
 }
 
-/// The same in a queue. Many are looked at for each that arrives, so what it carries stands elsewhere: in `Wire::cargo`, under a
-/// number.
-#[derive(Debug)]
-struct Queued {
+/// The same on a wire. Many are looked at for each that arrives, so what it carries stands elsewhere.
+#[derive(Clone, Copy, Debug)]
+struct Issued {
     by: Event,
     spot: Spot,
-    cargo: u32,
 }
 
-impl Queued {
+impl Issued {
     fn is_flag(&self) -> bool {
         matches!(self.spot, Spot::Flag { .. })
     }
 }
 
-/// The stores on their way to one rank, in the order they were issued.
+/// The stores on their way to one rank.
 #[derive(Debug, Default)]
 pub(super) struct Wire {
-    queue: VecDeque<Queued>,
+    /// Numbers of stores, in the order they were issued. Any may be taken out of the middle, and the others close up: that moves
+    /// little only because numbers are small.
+    queue: VecDeque<u32>,
+    /// By number; of those that have arrived as they were.
+    issued: Vec<Issued>,
     cargo: Vec<Option<Cargo>>,
     unused: Vec<u32>,
     /// How many of them are flags.
@@ -173,20 +131,21 @@ pub(super) struct Wire {
 impl Wire {
     pub fn push(&mut self, p: Pending) {
         let Pending { by, spot, cargo } = p;
+        let issued = Issued { by, spot };
         let number = match self.unused.pop() {
             Some(number) => {
-                self.cargo[number as usize] = Some(cargo);
+                (self.issued[number as usize], self.cargo[number as usize]) = (issued, Some(cargo));
                 number
             }
             None => {
+                self.issued.push(issued);
                 self.cargo.push(Some(cargo));
                 self.cargo.len() as u32 - 1
             }
         };
-        let queued = Queued { by, spot, cargo: number };
-        self.flags += usize::from(queued.is_flag());
-        self.places.add(&queued.spot);
-        self.queue.push_back(queued);
+        self.flags += usize::from(issued.is_flag());
+        self.places.add(number, &spot);
+        self.queue.push_back(number);
     }
 
     /// How many there are.
@@ -199,22 +158,23 @@ impl Wire {
     }
 
     pub fn take(&mut self, at: usize) -> Option<Pending> {
-        let queued = self.queue.remove(at)?;
-        self.loaded(queued)
+        let number = self.queue.remove(at)?;
+        self.loaded(number)
     }
 
     /// All of them, in order.
     pub fn take_all(&mut self) -> Vec<Pending> {
-        self.take_where(|_| true)
+        self.take_where(|_, _| true)
     }
 
     /// What was taken out of the queue, with its cargo.
-    fn loaded(&mut self, taken: Queued) -> Option<Pending> {
-        self.flags -= usize::from(taken.is_flag());
-        self.places.remove(&taken.spot);
-        self.unused.push(taken.cargo);
-        let cargo = self.cargo[taken.cargo as usize].take()?;
-        Some(Pending { by: taken.by, spot: taken.spot, cargo })
+    fn loaded(&mut self, number: u32) -> Option<Pending> {
+        let Issued { by, spot } = self.issued[number as usize];
+        self.flags -= usize::from(self.issued[number as usize].is_flag());
+        self.places.remove(number, &spot);
+        self.unused.push(number);
+        let cargo = self.cargo[number as usize].take()?;
+        Some(Pending { by, spot, cargo })
     }
 
     /// The first flag at or after a position, from the start if there is none.
@@ -223,29 +183,36 @@ impl Wire {
             return None;
         }
         let n = self.queue.len();
-        (start..n).chain(0..start.min(n)).find(|&i| self.queue[i].is_flag())
+        (start..n).chain(0..start.min(n)).find(|&i| self.issued[self.queue[i] as usize].is_flag())
     }
 
     /// Takes the stores that are ordered before the owner of a clock, in the order they were issued.
     pub fn take_ordered(&mut self, clock: &Clock) -> Vec<Pending> {
-        self.take_where(|p| clock.covers(p.by.agent, p.by.time))
+        self.take_where(|_, p| clock.covers(p.by.agent, p.by.time))
     }
 
     /// As [`Wire::take_ordered`], of an agent itself or ordered before it, but only those to a place.
     pub fn take_to(&mut self, place: &Spot, after: impl Fn(Event) -> bool) -> Vec<Pending> {
-        if !self.places.meet(place) {
+        let ordered = |number: &u32| {
+            let p = &self.issued[*number as usize];
+            p.spot.overlaps(place) && after(p.by)
+        };
+        let meant: SmallVec<[u32; 8]> = self.places.near(place).filter(ordered).collect();
+        if meant.is_empty() {
             return vec![];
         }
-        self.take_where(|p| p.spot.overlaps(place) && after(p.by))
+        self.take_where(|number, _| meant.contains(&number))
     }
 
-    fn take_where(&mut self, take: impl Fn(&Queued) -> bool) -> Vec<Pending> {
-        if !self.queue.iter().any(&take) {
-            return vec![];
-        }
-        let all = std::mem::take(&mut self.queue);
-        let (taken, left) = all.into_iter().partition::<VecDeque<_>, _>(take);
-        self.queue = left;
-        taken.into_iter().filter_map(|queued| self.loaded(queued)).collect()
+    fn take_where(&mut self, take: impl Fn(u32, &Issued) -> bool) -> Vec<Pending> {
+        let (issued, mut taken) = (&self.issued, vec![]);
+        self.queue.retain(|&number| {
+            let meant = take(number, &issued[number as usize]);
+            if meant {
+                taken.push(number);
+            }
+            !meant
+        });
+        taken.into_iter().filter_map(|number| self.loaded(number)).collect()
     }
 }

@@ -4,12 +4,9 @@ use std::collections::HashMap;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use smallvec::SmallVec;
-
-use super::agent::{Agent, AgentId, BlockId, Ended, Storage};
+use super::agent::{Agent, BlockId};
+use super::agents::Agents;
 use super::clock::{AgentNo, Clock};
-use super::code::{Insn, Pc};
-use super::exec::Stop;
 use super::finding::{Collector, FindingKind, Findings};
 use super::flags::next_epoch;
 use super::launch::{Launch, Life, RunningBlock, Stream};
@@ -19,7 +16,6 @@ use super::options::Options;
 use super::report::{Counts, Report};
 use super::sched::{Scheduler, Task};
 use super::shadow::{Clash, DataEpoch, Event, Shadow, Who};
-use super::value::Tile;
 use super::wire::Wire;
 use crate::ir::ParamKind;
 
@@ -32,11 +28,9 @@ pub(super) struct World<'m> {
     pub wires: Vec<Wire>,
     pub sched: Scheduler,
     pub streams: Vec<Stream>,
-    pub agents: Vec<Option<Box<Agent>>>,
-    free_agents: Vec<AgentId>,
-    ended: Vec<Ended>,
+    pub agents: Agents,
     pub blocks: Vec<Option<RunningBlock>>,
-    free_blocks: Vec<BlockId>,
+    pub free_blocks: Vec<BlockId>,
     /// The epoch that each launch works in, once it has read it.
     pub epochs: Vec<Option<u32>>,
     /// By rank, in the order in which they began.
@@ -97,9 +91,7 @@ impl<'m> World<'m> {
             wires: (0..ranks).map(|_| Wire::default()).collect(),
             sched,
             streams,
-            agents: vec![],
-            free_agents: vec![],
-            ended: vec![],
+            agents: Agents::default(),
             blocks: vec![],
             free_blocks: vec![],
             epochs: vec![],
@@ -247,7 +239,7 @@ impl<'m> World<'m> {
     }
 
     /// Starts as many blocks as there is room for, or ends the launch when all are done.
-    fn start_blocks(&mut self, rank: u32) {
+    pub(super) fn start_blocks(&mut self, rank: u32) {
         let room = self.options.resident_blocks.unwrap_or(u32::MAX).max(1);
         while let Some(launch) = &mut self.streams[rank as usize].launch {
             if launch.next_block == launch.blocks {
@@ -274,60 +266,6 @@ impl<'m> World<'m> {
                 self.start_team(rank, role, number);
             }
         }
-    }
-
-    /// Starts what runs a role's body in one of its blocks.
-    fn start_team(&mut self, rank: u32, role: usize, block_in_role: u32) {
-        let Some(launch) = &self.streams[rank as usize].launch else { return };
-        let compiled = self.machine.kernels[launch.kernel].clone();
-        let code = &compiled.roles[role];
-        let who = AgentNo::new(rank, 1 + code.first_agent + block_in_role * code.max_groups);
-        let shared = compiled.kernel.shared.iter().map(|s| (0..s.copies).map(|_| None).collect());
-        let block = RunningBlock { shared: shared.collect(), groups: 0, ended: SmallVec::new() };
-        let mut place = self.ended.pop();
-        let storage = place.as_mut().map(Ended::storage).unwrap_or_default();
-        let Storage { mut clock, mut scalars, mut tiles, mut receipts, mut heard } = storage;
-        clock.clone_from(&launch.start);
-        scalars.clone_from(&code.scalars);
-        tiles.resize(code.tiles.count as usize, Tile::default());
-        receipts.clear();
-        receipts.resize(compiled.kernel.receipts.len(), DataEpoch::default());
-        heard.clear();
-        heard.resize(compiled.kernel.receipts.len(), 0);
-        let agent = Agent {
-            who,
-            time: launch.start.get(who) + 1,
-            clock,
-            rank,
-            kernel: launch.kernel,
-            role,
-            launch: launch.number,
-            params: launch.params.clone(),
-            block: insert(&mut self.blocks, &mut self.free_blocks, block),
-            block_in_role,
-            group: None,
-            parent: None,
-            pc: 0,
-            scalars,
-            tiles,
-            receipts,
-            heard,
-            arrived: 0,
-            staging: None,
-            priority: self.sched.priority(rank, Some((role, block_in_role))),
-            compiled,
-        };
-        self.add_agent(match place {
-            Some(ended) => ended.replaced(agent),
-            None => Box::new(agent),
-        });
-    }
-
-    fn add_agent(&mut self, agent: Box<Agent>) {
-        self.lives[agent.who.rank()].push(agent.life());
-        let priority = agent.priority;
-        let id = insert(&mut self.agents, &mut self.free_agents, agent);
-        self.sched.ready(Task::Agent(id), priority);
     }
 
     fn end_launch(&mut self, rank: u32) {
@@ -362,89 +300,6 @@ impl<'m> World<'m> {
         epoch
     }
 
-    fn run_agent(&mut self, id: AgentId) {
-        let Some(mut agent) = self.agents[id as usize].take() else { return };
-        let stretch = self.sched.stretch();
-        if self.sched.change_point() {
-            agent.priority = self.sched.demoted();
-        }
-        let before = self.steps;
-        let stop = self.execute(id, &mut agent, stretch);
-        self.counts[agent.kernel].steps += self.steps - before;
-        match stop {
-            Stop::Stretch => {
-                self.sched.ready(Task::Agent(id), agent.priority);
-                self.agents[id as usize] = Some(agent);
-            }
-            Stop::Waiting | Stop::Fault => self.agents[id as usize] = Some(agent),
-            Stop::Split { groups, body } => self.split(id, agent, groups, body),
-            Stop::Join => {
-                self.join(id, &agent);
-                self.ended.push(Ended::new(agent));
-            }
-            Stop::End => {
-                self.end_block(id, &agent);
-                self.ended.push(Ended::new(agent));
-            }
-        }
-    }
-
-    fn split(&mut self, id: AgentId, mut agent: Box<Agent>, groups: u32, body: Pc) {
-        let known = agent.publish();
-        if let Some(block) = &mut self.blocks[agent.block as usize] {
-            block.groups = groups;
-        }
-        for group in 0..groups {
-            let who = AgentNo::new(agent.rank, agent.who.number() as u32 + group);
-            let time = if group == 0 { agent.time } else { known.get(who) + 1 };
-            let mut child = agent.fork(who, time, &known, self.ended.pop());
-            child.pc = body;
-            child.group = Some(group);
-            child.priority = self.sched.priority(agent.rank, Some((agent.role, agent.block_in_role)));
-            child.parent = Some(id);
-            self.add_agent(child);
-        }
-        self.agents[id as usize] = Some(agent);
-    }
-
-    fn join(&mut self, id: AgentId, group: &Agent) {
-        self.free_agents.push(id);
-        let Some(block) = &mut self.blocks[group.block as usize] else { return };
-        block.ended.push((group.who, group.time));
-        block.groups -= 1;
-        if block.groups > 0 && !group.clock.has_grown() {
-            return;
-        }
-        let Some(parent_id) = group.parent else { return };
-        let Some(parent) = &mut self.agents[parent_id as usize] else { return };
-        parent.clock.rejoin(&group.clock);
-        if block.groups > 0 {
-            return;
-        }
-        // The first group has had the block's own number.
-        let own = block.ended.iter().find(|e| e.0 == parent.who).map_or(parent.time, |e| e.1);
-        parent.time = own + 1;
-        // Most blocks are done then, and nobody asks them what they know.
-        if !matches!(parent.role_code().code[parent.pc as usize], Insn::End) {
-            block.ended.drain(..).for_each(|(who, time)| parent.clock.set(who, time));
-        }
-        self.lives[parent.who.rank()].push(parent.life());
-        self.sched.ready(Task::Agent(parent_id), parent.priority);
-    }
-
-    fn end_block(&mut self, id: AgentId, agent: &Agent) {
-        self.progress();
-        self.free_agents.push(id);
-        let block = self.blocks[agent.block as usize].take();
-        self.free_blocks.push(agent.block);
-        if let Some(launch) = &mut self.streams[agent.rank as usize].launch {
-            block.into_iter().flat_map(|b| b.ended).for_each(|(who, time)| launch.end.set(who, time));
-            agent.end_before(&mut launch.end);
-            launch.ends(agent.role_code().first_block + agent.block_in_role);
-        }
-        self.start_blocks(agent.rank);
-    }
-
     /// What a rank's host does now, as an event.
     pub fn host_event(&self, rank: u32) -> Event {
         let stream = &self.streams[rank as usize];
@@ -467,7 +322,7 @@ impl<'m> World<'m> {
 }
 
 /// Puts something into a list with holes.
-fn insert<T>(list: &mut Vec<Option<T>>, free: &mut Vec<u32>, item: T) -> u32 {
+pub(super) fn insert<T>(list: &mut Vec<Option<T>>, free: &mut Vec<u32>, item: T) -> u32 {
     if let Some(at) = free.pop() {
         list[at as usize] = Some(item);
         return at;

@@ -110,6 +110,11 @@ impl RankMemory for HostMemory<'_, '_> {
         HostMemory::read(self, buffer, at..at + bytes as u64).map_err(|e| e.to_string())
     }
 
+    fn holds(&mut self, buffer: &str, at: u64, bytes: &[u8]) -> Result<bool, String> {
+        let there = self.view::<u8>(buffer, at..at + bytes.len() as u64).map_err(|e| e.to_string())?;
+        Ok(there == bytes)
+    }
+
     fn write(&mut self, buffer: &str, at: u64, bytes: &[u8]) -> Result<(), String> {
         HostMemory::write(self, buffer, at, bytes).map_err(|e| e.to_string())
     }

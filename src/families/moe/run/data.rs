@@ -1,5 +1,6 @@
 //! What every rank starts a round with, and what it has to end up with.
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 
 use peerwarp_codegen::ir::Dtype;
@@ -187,10 +188,10 @@ impl Round {
     }
 
     /// The bytes of a row of a rank after dispatch.
-    pub fn row(&self, rank: u32, entry: Entry) -> Vec<u8> {
+    pub fn row(&self, rank: u32, entry: Entry) -> Cow<'_, [u8]> {
         match self.semantics.hook {
-            Hook::None => self.tokens[entry.source as usize].row(&self.shape, entry.token).to_vec(),
-            Hook::Expert | Hook::Custom => self.expert_row(rank, entry),
+            Hook::None => self.tokens[entry.source as usize].row(&self.shape, entry.token).into(),
+            Hook::Expert | Hook::Custom => self.expert_row(rank, entry).into(),
         }
     }
 
@@ -249,7 +250,7 @@ pub(super) fn stream(seed: u64, round: u32, rank: u32) -> ChaCha8Rng {
 fn random_tokens(shape: &MoeShape, from: Option<Dtype>, n: u32, mut rng: ChaCha8Rng) -> Tokens {
     let mut out = Tokens::default();
     for _ in 0..n {
-        let mut row: Vec<f32> = (0..shape.hidden).map(|_| rng.random_range(-1.0..1.0)).collect();
+        let mut row = uniform(shape.hidden, &mut rng);
         if let Some(from) = from {
             // Blocks of every size that the type has, and of zeros.
             let powers = if from == Dtype::Fp16 { -14..15 } else { -60..60 };
@@ -267,6 +268,14 @@ fn random_tokens(shape: &MoeShape, from: Option<Dtype>, n: u32, mut rng: ChaCha8
         out.scales.extend(scales);
     }
     out
+}
+
+/// Numbers from -1 up to 1. They are those that `random_range` draws one by one, and come many at a time: rows are long.
+fn uniform(len: u32, rng: &mut ChaCha8Rng) -> Vec<f32> {
+    let mut bits = vec![0u32; len as usize];
+    rng.fill(&mut bits[..]);
+    let between_1_and_2 = |bits: u32| f32::from_bits(1f32.to_bits() | bits >> 9);
+    bits.into_iter().map(|bits| (between_1_and_2(bits) - 1.0) * 2.0 - 1.0).collect()
 }
 
 /// The bytes of a row as it is sent, and of its scales.
@@ -292,5 +301,20 @@ fn sent_row(dtype: RowDtype, row: &[f32]) -> (Vec<u8>, Vec<u8>) {
             };
             ((0..bytes).map(byte).collect(), (bytes..bytes + scales).map(byte).collect())
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn many_numbers_at_once_are_those_drawn_one_by_one() {
+        let (mut all, mut each) = (stream(7, 1, 2), stream(7, 1, 2));
+        for len in [1, 7168, 3, 0, 64] {
+            let drawn: Vec<f32> = (0..len).map(|_| each.random_range(-1.0..1.0)).collect();
+            assert_eq!(uniform(len, &mut all), drawn);
+        }
+        assert_eq!(all, each);
     }
 }

@@ -1,5 +1,7 @@
 //! What a round has to leave in a rank's memory, and what the experts put there in between.
 
+use std::borrow::Cow;
+
 use bytemuck::cast_slice;
 
 use super::data::{Round, Semantics};
@@ -10,7 +12,7 @@ use crate::harness::elements;
 
 /// A part of a buffer that has to hold certain bytes.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Expected {
+pub struct Expected<'r> {
     /// The buffer, by the name of the kernels' parameter.
     pub buffer: &'static str,
     /// First byte.
@@ -18,25 +20,25 @@ pub struct Expected {
     /// What it is, in words.
     pub what: String,
     /// The bytes.
-    pub bytes: Vec<u8>,
+    pub bytes: Cow<'r, [u8]>,
 }
 
-impl Expected {
-    fn new(buffer: &'static str, at: u64, what: impl Into<String>, bytes: &[u8]) -> Expected {
-        Expected::of(buffer, at, what, bytes.to_vec())
+impl<'r> Expected<'r> {
+    fn new(buffer: &'static str, at: u64, what: impl Into<String>, bytes: &[u8]) -> Expected<'r> {
+        Expected::of(buffer, at, what, bytes.to_vec().into())
     }
 
-    fn of(buffer: &'static str, at: u64, what: impl Into<String>, bytes: Vec<u8>) -> Expected {
+    fn of(buffer: &'static str, at: u64, what: impl Into<String>, bytes: Cow<'r, [u8]>) -> Expected<'r> {
         Expected { buffer, at, what: what.into(), bytes }
     }
 
     /// What is wrong about the bytes that are there, if something is.
     pub fn wrong(&self, got: &[u8]) -> Option<String> {
         // All of them at once is faster than one by one.
-        if got.get(..self.bytes.len()).is_some_and(|got| got == self.bytes) {
+        if got.get(..self.bytes.len()).is_some_and(|got| *got == *self.bytes) {
             return None;
         }
-        let Some(i) = got.iter().zip(&self.bytes).position(|(g, w)| g != w) else {
+        let Some(i) = got.iter().zip(&*self.bytes).position(|(g, w)| g != w) else {
             return (got.len() < self.bytes.len())
                 .then(|| format!("{}: only {} bytes", self.what, got.len()));
         };
@@ -76,7 +78,7 @@ impl Semantics {
 
 impl Round {
     /// All that dispatch has to leave on a rank, made one by one: rows are many.
-    pub fn dispatched(&self, rank: u32) -> impl Iterator<Item = Expected> {
+    pub fn dispatched(&self, rank: u32) -> impl Iterator<Item = Expected<'_>> {
         let mut all = self.counts(rank);
         match self.semantics.layout.by_expert() {
             true => self.positions(rank, &mut all),
@@ -131,7 +133,7 @@ impl Round {
         elements::encode(self.semantics.combined.dtype(), &sum)
     }
 
-    fn counts(&self, rank: u32) -> Vec<Expected> {
+    fn counts(&self, rank: u32) -> Vec<Expected<'_>> {
         let counts = &self.grouped[rank as usize].counts;
         let mut start = self.semantics.first_rows(&self.shape, counts);
         let (mut rows, mut placed) = (vec![0; self.shape.map().at_most() as usize], vec![]);
@@ -168,7 +170,7 @@ impl Round {
         u64::from(self.shape.tokens * self.shape.topk) * 4
     }
 
-    fn positions(&self, rank: u32, all: &mut Vec<Expected>) {
+    fn positions(&self, rank: u32, all: &mut Vec<Expected<'_>>) {
         let places = self.by_expert(rank);
         let place = |row: &i32| match usize::try_from(*row) {
             // Where it is not here.
@@ -182,7 +184,7 @@ impl Round {
         }
     }
 
-    fn index(&self, rank: u32, all: &mut Vec<Expected>) {
+    fn index(&self, rank: u32, all: &mut Vec<Expected<'_>>) {
         let grouped = &self.grouped[rank as usize];
         let owned = self.shape.map().owned(rank);
         for (source, ids) in (0..).zip(&self.routing.ids) {
@@ -203,7 +205,7 @@ impl Round {
         all.push(Expected::new("gather", 0, "rows of the experts", cast_slice(&gather)));
     }
 
-    fn rows(&self, rank: u32) -> impl Iterator<Item = Expected> {
+    fn rows(&self, rank: u32) -> impl Iterator<Item = Expected<'_>> {
         let [rows, scales_of_rows] = self.semantics.rows();
         let scaled = self.shape.scales() > 0 && self.semantics.hook == Hook::None;
         self.places(rank).into_iter().flat_map(move |(place, entry)| {
