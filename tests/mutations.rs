@@ -58,7 +58,7 @@ fn cases() -> Vec<(&'static str, Vec<Variant>, usize)> {
         ("rank-major, flags", launches(&flags_by_token), 2),
         ("rank-major, packets", launches(&packets_by_token), 2),
         ("rank-major, bulk", launches(&bulk), 3),
-        ("round trip", vec![RoundTrip::defaults(&SHAPE).unwrap().small().into_variant()], 1),
+        ("round trip", vec![RoundTrip::defaults(&SHAPE).unwrap().small().into_variant()], 0),
     ]
 }
 

@@ -110,13 +110,17 @@ impl By {
     fn outcomes(self, language: Language, edit: impl FnOnce(Text) -> Text) -> Vec<Outcome> {
         let key = "n=40 k=136 ranks=2 dtype=bf16 tile_rows=128 tile_columns=64 stages=2 blocks=1";
         match self {
-            By::Warps => outcomes::<Matmul>(language, &format!("m=140 warps=4 {key}"), 0..2, edit),
+            By::Warps => {
+                outcomes::<Matmul>(language, &format!("m=140 order=strided warps=4 {key}"), 0..2, edit)
+            }
             // Rows that end within a tile, and what comes behind has not arrived: no boxes of it are loaded.
             By::Warpgroups => {
                 let settings = format!("m=280 warps=8 {key} chunk=512 send_blocks=1 together=false");
                 outcomes::<AllGatherMatmul>(language, &settings, 0..2, edit)
             }
-            By::Loader => outcomes::<Matmul>(language, &format!("m=140 warps=8 {key}"), 0..2, edit),
+            By::Loader => {
+                outcomes::<Matmul>(language, &format!("m=140 order=strided warps=8 {key}"), 0..2, edit)
+            }
             // Pieces of two tiles fit the ring, so that a loader could be further ahead than by the one that it has drawn.
             By::Draws => {
                 let key = "m=300 n=40 k=72 ranks=2 dtype=bf16 tile_rows=64 tile_columns=64 stages=4";

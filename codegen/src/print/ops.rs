@@ -345,7 +345,9 @@ mod tests {
         assert_eq!(text(&mut used, Dtype::U32, Dtype::U64), "u64(x)");
         assert_eq!(text(&mut used, Dtype::U64, Dtype::Bool), "x != 0");
         assert_eq!(text(&mut used, Dtype::F32, Dtype::F32), "x");
-        let back = |x: &str| cast(&mut Used::default(), Type::scalar(Dtype::Bf16), Type::scalar(Dtype::F32), n(x)).text;
+        let back = |x: &str| {
+            cast(&mut Used::default(), Type::scalar(Dtype::Bf16), Type::scalar(Dtype::F32), n(x)).text
+        };
         assert_eq!(back("to_bf16(x * (y + z))"), "rounded_to_bf16(x * (y + z))");
         assert_eq!(back("f(to_bf16(x), to_bf16(y))"), "to_f32(f(to_bf16(x), to_bf16(y)))");
         assert_eq!(back("to_bf16(x)[to_u32(y)]"), "to_f32(to_bf16(x)[to_u32(y)])");

@@ -70,7 +70,7 @@ pub struct Matmul {
     #[tune(short = "g", values = [1, 2, 4, 8, 16, 32], default = 16)]
     pub group: u32,
     /// Which tiles a block has: its own from the start, or the next one of a work counter whenever it is free.
-    #[tune(short = "by", default = Order::Strided, omitted)]
+    #[tune(short = "by", default = |key| drawn(key))]
     pub order: Order,
     /// Parts of the columns of `x` and `w`, which blocks share: sums over all of them are added up in order by one of them.
     #[tune(short = "sp", values = [1, 2, 4, 7, 8, 16], default = |key| tiling(key).split)]
@@ -78,6 +78,12 @@ pub struct Matmul {
     /// Blocks.
     #[tune(short = "bl", range = 1..=1024, default = |key| blocks(key))]
     pub blocks: u32,
+}
+
+/// From 256 rows on blocks that draw their tiles took 3 to 4 % less, and with 64 rows 4 % more
+/// (`bench/results/2026-11-25-one-launch-and-drawn-tiles-on-two-h100.md`).
+fn drawn(key: &MatmulKey) -> Order {
+    if key.m > 128 && tiling(key).split == 1 { Order::Counter } else { Order::Strided }
 }
 
 fn tiling(key: &MatmulKey) -> Tiling {

@@ -65,8 +65,12 @@ fn warps_of_combine(key: &CombineKey) -> u32 {
     if many_by_token(key) && !one_vector_left_over(key) {
         return 32;
     }
-    let few = key.layout.by_expert() || key.tokens * key.ranks <= 256;
-    if (key.tokens <= 64 && few) || key.topk > 8 { 8 } else { 16 }
+    let few = if key.layout.by_expert() {
+        key.tokens < 64
+    } else {
+        key.tokens <= 64 && key.tokens * key.ranks <= 256
+    };
+    if few || key.topk > 8 { 8 } else { 16 }
 }
 
 /// Whether there are so many rows that stores are what is waited for, and nothing is summed before them.

@@ -44,19 +44,25 @@ pub(super) fn warps_of_dispatch(key: &DispatchKey) -> u32 {
 pub(super) fn send_blocks(key: &DispatchKey) -> u32 {
     match key.tokens * key.ranks {
         _ if only_waits(key) => 64,
-        slots if slots > 512 => 32,
+        slots if slots > 512 || many_packets(key) => 32,
         _ if key.tokens >= 32 => 16,
         _ => (key.tokens * 4).next_power_of_two().clamp(8, 32),
     }
 }
 
 pub(super) fn recv_blocks_of_dispatch(key: &DispatchKey) -> u32 {
-    if only_waits(key) { 16 } else { recv_blocks(key.tokens * key.ranks) }
+    // Slots of a source and a token each.
+    match key.tokens * key.ranks {
+        _ if only_waits(key) => 16,
+        slots if slots > 512 || many_packets(key) => 80,
+        slots => (slots * 2).next_power_of_two().clamp(8, 64),
+    }
 }
 
-/// Blocks for a number of (source, token) slots to receive.
-fn recv_blocks(slots: u32) -> u32 {
-    if slots > 512 { 80 } else { (slots * 2).next_power_of_two().clamp(8, 64) }
+/// Whether rows by token are so many that the link is what counts, although they are packets: with 256 of two ranks dispatch takes
+/// 19.0 us so, where it took 22.5 (`bench/results/2026-11-25-one-launch-and-drawn-tiles-on-two-h100.md`).
+fn many_packets(key: &DispatchKey) -> bool {
+    key.layout == Layout::RankMajor && key.tokens >= 128
 }
 
 /// Packets while latency is what counts, if rows of every type are whole packets: dispatch and combine have to agree.
@@ -92,14 +98,14 @@ pub(super) fn worth_dynamic_scheduling(protocol: Protocol, numbers: u32, groups:
 }
 
 /// The smallest chunk whose records are worth sending, no more than four a rank unless those are too long to be made at once, or
-/// eight where it is the index that counts them, a warp each; and whose bases fit half the shared memory.
+/// sixteen where it is the index that counts them, a warp each; and whose bases fit half the shared memory.
 pub(super) fn record_tokens(key: &DispatchKey) -> u32 {
     let base_words = |chunk: u32| {
         let map = ExpertMap { experts: key.experts, ranks: key.ranks };
         u64::from(map.at_most() * key.ranks) * u64::from(key.tokens.div_ceil(chunk))
     };
     let counted_at_once = key.layout == Layout::RankMajor && protocol_of_key(key) == Protocol::Packets;
-    let records = if counted_at_once { 8 } else { 4 };
+    let records = if counted_at_once { 16 } else { 4 };
     let worth = |chunk: u32| chunk * key.topk >= 128 && chunk >= (key.tokens / records).min(512);
     let enough = |chunk: &u32| *chunk >= key.tokens || worth(*chunk);
     let fits = |chunk: &u32| base_words(*chunk) * 4 <= MAX_SHARED_BYTES / 2;

@@ -27,7 +27,7 @@ use crate::families::moe::RowDtype;
 /// while others still go out.
 const JOINED: RangeInclusive<u32> = 32..=128;
 
-/// On two ranks it pays nowhere (`bench/results/2026-11-25-one-launch-on-two-h100.md`).
+/// On two ranks it pays nowhere (`bench/results/2026-11-25-one-launch-and-drawn-tiles-on-two-h100.md`).
 fn joins(key: &RoundTripKey) -> bool {
     JOINED.contains(&key.tokens) && key.ranks > 2
 }
