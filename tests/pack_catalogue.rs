@@ -22,10 +22,10 @@ const FEWER_BLOCKS: [Setting; 3] = [
     ("moe_dispatch.recv_blocks", "32"),
     ("moe_combine.recv_blocks", "32"),
 ];
-/// The other architectures, in what their tuning differs from the defaults, with which some of the combines of thousands of tokens
+/// The other architectures, in what their tuning differs from the defaults, with which some of the kernels for thousands of tokens
 /// spill there (docs/packs.md), and whether they have fewer SMs.
 const OTHERS: [(&str, &[Setting], bool); 4] = [
-    ("cuda:sm_100a", &[], false),
+    ("cuda:sm_100a", &[("moe_dispatch.warps", "16")], false),
     ("hip:gfx950", &[("moe_combine.vectors", "2")], false),
     ("cuda:sm_80", &[("moe_combine.warps", "16")], true),
     ("hip:gfx90a", &[], true),
