@@ -18,6 +18,11 @@ struct Given {
 }
 
 impl Given {
+    fn of(p: &mut Binder) -> Given {
+        let matrix = |p: &mut Binder, name| p.matrix::<AnyMatrix>(name, [512, 200], Dtype::Bf16);
+        Given { x: matrix(p, "x"), w: matrix(p, "w"), out: matrix(p, "out"), y: p.arg::<Ptr<u32>>("y", 4096) }
+    }
+
     /// A product of 128 rows of `x` and 64 of `w`.
     fn product(self, b: Group) -> Tile<f32> {
         b.dot(self.x.rows(0, 128), self.w.rows(64, 64), 3)
@@ -32,13 +37,7 @@ impl Given {
 #[track_caller]
 fn role_of(warps: u32, body: impl FnOnce(Group, Given)) -> Kernel {
     let traced = trace(TraceMeta::new("sample", 2, 32, warps), |p| {
-        let matrix = |p: &mut Binder, name| p.matrix::<AnyMatrix>(name, [512, 200], Dtype::Bf16);
-        let given = Given {
-            x: matrix(p, "x"),
-            w: matrix(p, "w"),
-            out: matrix(p, "out"),
-            y: p.arg::<Ptr<u32>>("y", 4096),
-        };
+        let given = Given::of(p);
         role("multiply", 2, |b| body(b, given));
     });
     traced.unwrap_or_else(|e| panic!("{e}"))
@@ -160,13 +159,7 @@ fn nothing_else_needs_all_warps() {
 /// The two functions of a role whose blocks draw so many tiles, and what else it has.
 fn drawn(body: impl FnOnce(Group, Given, Counters)) -> Option<[String; 2]> {
     let traced = trace(TraceMeta::new("sample", 2, 32, 8), |p| {
-        let matrix = |p: &mut Binder, name| p.matrix::<AnyMatrix>(name, [512, 200], Dtype::Bf16);
-        let given = Given {
-            x: matrix(p, "x"),
-            w: matrix(p, "w"),
-            out: matrix(p, "out"),
-            y: p.arg::<Ptr<u32>>("y", 4096),
-        };
+        let given = Given::of(p);
         let next = p.arg::<Counters>("next", 2);
         role("multiply", 2, |b| body(b, given, next));
     });
@@ -260,13 +253,7 @@ fn who_leaves_at_once_has_none() {
 /// The loader's function and that of the others, of a role that tells other ranks what it has multiplied.
 fn both_sides(body: impl FnOnce(Group, Given, AnyWindowMatrix, AnySymMatrix, Flags, Epoch)) -> [String; 2] {
     let traced = trace(TraceMeta::new("sample", 2, 32, 8), |p| {
-        let matrix = |p: &mut Binder, name| p.matrix::<AnyMatrix>(name, [512, 200], Dtype::Bf16);
-        let given = Given {
-            x: matrix(p, "x"),
-            w: matrix(p, "w"),
-            out: matrix(p, "out"),
-            y: p.arg::<Ptr<u32>>("y", 4096),
-        };
+        let given = Given::of(p);
         let parts: AnyWindowMatrix = p.matrix("parts", [256, 64], Dtype::Bf16);
         let inbox: AnySymMatrix = p.matrix("inbox", [128, 200], Dtype::Bf16);
         let flags = p.arg::<Flags>("flags", 8);

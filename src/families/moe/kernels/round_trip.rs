@@ -32,7 +32,7 @@ fn joins(key: &RoundTripKey) -> bool {
     JOINED.contains(&key.tokens) && key.ranks > 2
 }
 
-/// Blocks that send at most: few where what they send waits for what comes back.
+/// The most blocks that send: with more, many rows go out sooner, and come back no sooner.
 fn most_send_blocks(key: &RoundTripKey) -> u32 {
     if joins(key) || key.tokens < 64 { 32 } else { 16 }
 }
