@@ -6,11 +6,13 @@ import torch
 import torch.distributed as dist
 from timing import Unsupported
 
+from flashinfer.comm.mapping import Mapping
+from flashinfer.comm.mnnvl import MnnvlConfig, TorchDistBackend
 from flashinfer.comm.trtllm_moe_alltoall import MoeAlltoAll
 
 try:
     from flashinfer.fused_moe import QuantFormat
-    from flashinfer.moe_ep import BootstrapConfig, MoEEpCommParams, create_communication
+    from flashinfer.moe_ep import BootstrapConfig, MoEEpCommParams, NVLinkOneSidedConfig, create_communication
 except ImportError:
     create_communication = None
 
@@ -18,13 +20,18 @@ except ImportError:
 NOBODY = -1
 
 
+class Ranks(TorchDistBackend):
+    """All ranks, to exchange handles of memory. A group of its own for each workspace would be one of NCCL, whose memory on the
+    GPU is not what dispatch and combine need."""
+
+    def Split(self, color, key):
+        return self
+
+
 class Older:
     """Its class of before, with the methods of the newer one that are called here."""
 
     def __init__(self, case):
-        from flashinfer.comm.mapping import Mapping
-        from flashinfer.comm.mnnvl import MnnvlConfig, TorchDistBackend
-
         ranks = case.ranks
         mapping = Mapping(world_size=ranks, rank=case.rank, gpus_per_node=ranks, tp_size=ranks, moe_ep_size=ranks)
         self.case = case
@@ -34,7 +41,7 @@ class Older:
             top_k=case.topk,
             num_experts=case.experts,
             hidden_size=case.hidden,
-            mnnvl_config=MnnvlConfig(comm_backend=TorchDistBackend()),
+            mnnvl_config=MnnvlConfig(comm_backend=Ranks()),
         )
 
     def dispatch(self, rows, ids, weights, scales):
@@ -48,7 +55,7 @@ class Older:
         y = self.all_to_all.get_combine_payload_tensor_in_workspace(case.tokens, case.hidden, case.combined)
         return y.flatten(0, 1)
 
-    def combine(self, y):
+    def combine(self, y, out):
         case = self.case
         return self.all_to_all.combine(y.view(case.ranks, case.tokens, -1), case.tokens, payload_in_workspace=True)
 
@@ -69,7 +76,7 @@ class Newer:
             invalid_expert_id=NOBODY,
         )
         self.case = case
-        self.communication = create_communication(bootstrap, params, "nvlink_one_sided")
+        self.communication = create_communication(bootstrap, params, NVLinkOneSidedConfig(comm_backend=Ranks()))
 
     def dispatch(self, rows, ids, weights, scales):
         got = self.communication.dispatch(rows, ids, weights, hidden_states_scale=scales)
@@ -78,8 +85,8 @@ class Newer:
     def buffer(self):
         return self.communication.get_combine_input_buffer(self.case.combined)
 
-    def combine(self, y):
-        return self.communication.combine(y)
+    def combine(self, y, out):
+        return self.communication.combine(y, output=out)
 
     def destroy(self):
         self.communication.destroy()
@@ -104,6 +111,7 @@ class FlashInfer:
             raise Unsupported("masked entries: they are sent as if they were an expert's")
         self.case = case
         self.ids = case.ids.to(torch.int32)
+        self.out = torch.empty((case.n, case.hidden), dtype=case.combined, device="cuda")
         self.library = Older(case) if create_communication is None else Newer(case)
         # Rows that are combined are those that were written last.
         self.dispatch()
@@ -116,7 +124,7 @@ class FlashInfer:
         self.y = self.library.buffer()
 
     def combine(self):
-        self.out = self.library.combine(self.y)
+        self.out = self.library.combine(self.y, self.out)
 
     def check(self):
         case = self.case
