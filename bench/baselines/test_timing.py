@@ -132,6 +132,13 @@ class Checked(Baseline):
         Memory.free += 30
 
 
+class After(Checked):
+    """One that comes after a library whose memory is given back late."""
+
+    def check(self):
+        Memory.free += 50
+
+
 class Wrong(Checked):
     right = False
 
@@ -176,6 +183,7 @@ class TimingTests(unittest.TestCase):
         self.assertEqual(log, once * 2)
         self.assertEqual(self.said[0], "progress: shown: loading")
         self.assertEqual(self.said[1:], [f"progress: theirs: problem {n} of 2" for n in (1, 2)])
+        self.assertEqual(self.reply(lambda: After, ["there"], 1)[1]["memory_bytes"], [None])
         log, reply = self.reply(lambda: Wrong, ["there"], 1, cases=2)
         self.assertEqual(reply["absent"], "case 0: wrong results: AssertionError: 5 of 8 rows differ")
         self.assertEqual((reply["times"], log), ([], ["check", "close"]))

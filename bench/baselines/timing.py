@@ -273,7 +273,9 @@ def time_problem(timer, make, case, metrics, round_name, request, number, reply)
         taken = before - free_bytes()
         times, problem = time_case(timer, baseline, metrics, round_name, request, number)
         reply["times"] += times
-        reply["memory_bytes"].append(max(everybodys(taken)))
+        most = max(everybodys(taken))
+        # Less than nothing: what a library before has given back meanwhile was more, and how much more is not known.
+        reply["memory_bytes"].append(most if most >= 0 else None)
     if not problem and request.get("eager"):
         us, problem = attempt(lambda: host_time([getattr(baseline, metric) for metric in metrics]))
         reply["host_us"].append(None if problem else max(everybodys(us)))
