@@ -250,7 +250,7 @@ impl Model {
         let rows = self.rows(f.is("dedup"));
         // An owner that sums loads an entry's row after the other, as many at once as are in flight together.
         let loads = match combine.sums_at_owner() {
-            true => f64::from(s.topk.div_ceil(combine.tiles_in_flight())),
+            true => f64::from(s.topk.div_ceil(combine.rows_in_flight())),
             false => 0.0,
         };
         let send = f.turns(rows, bytes, "send_blocks") * (f.step_us(c) + loads * f.local_us(c));

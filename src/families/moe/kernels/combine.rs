@@ -1,7 +1,7 @@
 //! Combine: the experts' outputs back to the tokens' ranks, summed with the weights.
 
 use peerwarp_codegen::dsl::prelude::*;
-use peerwarp_codegen::dsl::{Any, IncomingSome};
+use peerwarp_codegen::dsl::{Any, AnyTile, IncomingSome};
 
 use super::combine_config::Combine;
 use super::device::{at, expert, owner, owners};
@@ -9,7 +9,7 @@ use super::layout::Layout;
 use super::pieces::each_piece;
 use super::protocol::{Phase, Protocol};
 use super::records::await_ready;
-use super::send_back::send;
+use super::send_back::{owned_sum, send};
 
 /// What rows of combine come back in.
 #[derive(KernelArgs)]
@@ -167,21 +167,33 @@ pub(super) fn returned<'a>(
     if c.batch > 1 { rows.batch(batch_of(c, token), token) } else { rows.slot(token) }
 }
 
-/// The row that this rank has of a token of its own, where it stays where it is.
-pub(super) struct Own {
-    y: AnyPtr,
-    /// Its first element.
-    first: Val<u64>,
-    /// Whether there is one.
+/// What this rank has of a token of its own, where that stays where it is.
+pub(super) struct Own<'a> {
+    c: &'a Combine,
+    a: &'a CombineArgs,
+    /// The token, among all that ranks have.
+    token: Val<u32>,
+    /// Whether there is something.
     there: Val<bool>,
 }
 
-impl Own {
+impl<'a> Own<'a> {
     #[kernel]
-    fn of(c: &Combine, a: &CombineArgs, owners: Val<u64>, token: Val<u32>) -> Own {
-        let first = at(rank() * c.tokens + token, c.hidden);
+    fn of(c: &'a Combine, a: &'a CombineArgs, owners: Val<u64>, token: Val<u32>) -> Own<'a> {
         let there = (owners & bit(rank())) != 0;
-        Own { y: a.y, first, there }
+        Own { c, a, token: rank() * c.tokens + token, there }
+    }
+
+    /// A piece of it, as it would have come back: by token its row, by expert the weighted sum of its experts' rows.
+    #[kernel]
+    fn piece(&self, start: Val<u32>, len: u32) -> Tile<f32> {
+        let Own { c, a, token, there } = *self;
+        if let Some(weights) = a.weight_from {
+            let sum = owned_sum(c, a, &weights, token * c.topk, start, len);
+            AnyTile::rounded(sum, c.dtype.dtype()).to_f32()
+        } else {
+            a.y.load_if(at(token, c.hidden) + start.to_u64(), len, there).to_f32()
+        }
     }
 }
 
@@ -191,16 +203,15 @@ impl Own {
 pub(super) fn sum_of_owners(
     c: &Combine,
     returned: &IncomingSome<'_, Any>,
-    own: Option<&Own>,
+    own: Option<&Own<'_>>,
     start: Val<u32>,
     len: u32,
 ) -> Tile<f32> {
     let mut sum = var(splat(0f32, len));
     if let Some(own) = own {
-        let others = returned.load_each(1 - rank(), 1, start.to_u64(), len);
-        let own = own.y.load_if(own.first + start.to_u64(), len, own.there);
-        sum += own.to_f32();
-        for other in others {
+        // Its loads are on their way while the other rank's row is waited for.
+        sum += own.piece(start, len);
+        for other in returned.load_each(1 - rank(), 1, start.to_u64(), len) {
             sum += other.to_f32();
         }
     } else {

@@ -204,7 +204,7 @@ impl Combine {
     /// With fewer blocks that send and that receive, so that a launch has at most so many, or as few as it can have.
     #[must_use]
     pub fn within(mut self, most: u32) -> Combine {
-        if self.blocks() > most && self.keeps_own() {
+        if self.blocks() > most && self.keeps_own() && self.layout == Layout::RankMajor {
             // A warp that has rows of its own waits for nobody else's loads and stores: 24 SMs have 91 % of all SMs' speed so, and 81 % at
             // most with four warps a row (`bench/results/2026-11-25-few-rows-and-few-sms-on-two-h100.md`).
             (self.group_warps, self.batch) = (1, 2);
@@ -238,12 +238,13 @@ impl Combine {
         Combine { protocol, batch, ..self }
     }
 
-    /// Whether rows that this rank has of its own tokens stay where they are, and are summed from there. Of two ranks they are half of
-    /// all, and few SMs take longer to move them through memory than the link takes for the others. Which of two
-    /// comes first makes no difference to the sum; of more it does.
+    /// Whether what this rank has of its own tokens stays where it is, and is summed from there. Of two ranks that is half of
+    /// all, and few SMs take longer to move it through memory than the link takes for the others; by expert both roles read rows
+    /// so, and not one alone. Few rows by token are as soon there as packets. Which of two comes first makes no difference to the
+    /// sum; of more it does.
     pub(super) fn keeps_own(&self) -> bool {
-        let moves = self.dedup && self.layout == Layout::RankMajor && self.protocol != Protocol::Packets;
-        moves && self.phase == Phase::Both && self.ranks == 2
+        let pays = self.layout.by_expert() || self.protocol != Protocol::Packets;
+        pays && self.dedup && self.phase == Phase::Both && self.ranks == 2
     }
 
     /// Ranks that rows go back to.
@@ -297,7 +298,15 @@ impl Combine {
     /// as many where nobody polls for them and a thread has more than 64 registers.
     pub(crate) fn tiles_in_flight(&self) -> u32 {
         let polls = self.protocol == Protocol::Packets || self.layout.by_expert();
-        let vectors = if polls || self.warps > 16 { 8 } else { 16 };
+        self.tiles_of(if polls || self.warps > 16 { 8 } else { 16 })
+    }
+
+    /// The same of a token's rows where an owner sums them, of which many entries are not here.
+    pub(crate) fn rows_in_flight(&self) -> u32 {
+        self.tiles_of(16)
+    }
+
+    fn tiles_of(&self, vectors: u32) -> u32 {
         (vectors / self.vectors).max(1)
     }
 

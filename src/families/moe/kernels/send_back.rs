@@ -160,7 +160,7 @@ fn row_of_y(c: &Combine, a: &CombineArgs, slot: &Slot) -> Val<u32> {
 
 /// A piece of the weighted sum of the rows that this rank has of a token, in the order of k.
 #[kernel]
-fn owned_sum(
+pub(super) fn owned_sum(
     c: &Combine,
     a: &CombineArgs,
     weights: &Ptr<f32>,
@@ -170,7 +170,7 @@ fn owned_sum(
 ) -> Tile<f32> {
     let mut sum = var(splat(0f32, len));
     // A loop of the device, as all rows at once would not fit the registers.
-    each_piece(c.topk, c.tiles_in_flight().min(c.topk), |first, count| {
+    each_piece(c.topk, c.rows_in_flight().min(c.topk), |first, count| {
         let rows = (0..count).map(|i| {
             let k = first + i;
             let row = here(a).get(entry + k);
