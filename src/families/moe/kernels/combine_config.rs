@@ -49,11 +49,12 @@ fn one_vector_left_over(key: &CombineKey) -> bool {
     vectors > 4 * lanes && (1..=lanes).contains(&(vectors % (4 * lanes)))
 }
 
-/// By token nothing is summed where rows are sent: so a lane has room for more of them, or few rows of many ranks, which are
-/// summed at home, are better spread over more warps.
+/// By token nothing is summed where rows are sent, and of two ranks both roles sum by expert: so a lane has room for more of
+/// them, or few rows of many ranks, which are summed at home, are better spread over more warps.
 fn vectors_of_combine(key: &CombineKey) -> u32 {
+    let room = key.layout == Layout::RankMajor || many_of_two(key);
     match (key.layout, protocol(key.hidden, key.tokens)) {
-        (Layout::RankMajor, Protocol::Flags | Protocol::Bulk) if !one_vector_left_over(key) => 4,
+        (_, Protocol::Flags | Protocol::Bulk) if room && !one_vector_left_over(key) => 4,
         (Layout::RankMajor, Protocol::Packets) if key.ranks > 4 && key.tokens <= 32 => 1,
         _ => 2,
     }
@@ -78,8 +79,14 @@ fn many_by_token(key: &CombineKey) -> bool {
     key.layout == Layout::RankMajor && key.tokens > MOST_PACKETS
 }
 
+/// Whether rows by expert are so many that loads are what is waited for, and both of two ranks' roles have some: four warps a row
+/// bring 4096 tokens back in 246 us, and one in 292 (`bench/results/2026-11-25-beside-flashinfer-from-pytorch-on-two-h100.md`).
+fn many_of_two(key: &CombineKey) -> bool {
+    key.layout.by_expert() && key.tokens > MOST_PACKETS && key.ranks == 2 && key.phase == Phase::Both
+}
+
 fn group_warps_of_combine(key: &CombineKey) -> u32 {
-    if many_by_token(key) || key.tokens <= 128 {
+    if many_by_token(key) || many_of_two(key) || key.tokens <= 128 {
         with_barriers(
             group_warps(2 * key.hidden, protocol(key.hidden, key.tokens), key.tokens),
             warps_of_combine(key),
@@ -240,10 +247,10 @@ impl Combine {
 
     /// Whether what this rank has of its own tokens stays where it is, and is summed from there. Of two ranks that is half of
     /// all, and few SMs take longer to move it through memory than the link takes for the others; by expert both roles read rows
-    /// so, and not one alone. Few rows by token are as soon there as packets. Which of two comes first makes no difference to the
-    /// sum; of more it does.
+    /// so, and not one alone. Packets of few rows are there as soon. Which of two comes first makes no difference to the sum; of
+    /// more it does.
     pub(super) fn keeps_own(&self) -> bool {
-        let pays = self.layout.by_expert() || self.protocol != Protocol::Packets;
+        let pays = self.protocol != Protocol::Packets || self.layout.by_expert() && self.tokens >= 64;
         pays && self.dedup && self.phase == Phase::Both && self.ranks == 2
     }
 
@@ -303,7 +310,7 @@ impl Combine {
 
     /// The same of a token's rows where an owner sums them, of which many entries are not here.
     pub(crate) fn rows_in_flight(&self) -> u32 {
-        self.tiles_of(16)
+        self.tiles_of(if self.keeps_own() { 16 } else { 8 })
     }
 
     fn tiles_of(&self, vectors: u32) -> u32 {

@@ -5,8 +5,8 @@ use peerwarp_codegen::family::{Choice, Family, Illegal, Legal};
 use peerwarp_codegen::ir::{Dtype, PACKET_BYTES};
 
 use super::defaults::{
-    MAX_SHARED_BYTES, group_warps_of_dispatch, protocol_of_key, record_tokens, recv_blocks_of_dispatch,
-    send_blocks, vectors_of_dispatch, warps_of_dispatch, worth_dynamic_scheduling,
+    MAX_SHARED_BYTES, group_warps, protocol_of_key, record_tokens, recv_blocks_of_dispatch, send_blocks,
+    vectors_of_dispatch, warps_of_dispatch, worth_dynamic_scheduling,
 };
 use super::dispatch::DispatchArgs;
 use super::hook::Hook;
@@ -77,7 +77,7 @@ pub struct Dispatch {
     #[tune(short = "r", values = [1, 2, 4, 8, 16, 32, 64, 80, 96], default = |key| recv_blocks_of_dispatch(key))]
     pub recv_blocks: u32,
     /// Warps that move a row together, or a piece of it where groups share rows.
-    #[tune(short = "g", values = [1, 2, 4, 8, 16], default = |key| with_barriers(group_warps_of_dispatch(key), warps_of_dispatch(key)))]
+    #[tune(short = "g", values = [1, 2, 4, 8, 16], default = |key| with_barriers(group_warps(key.rows().row_bytes(key.hidden), protocol_of_key(key), key.tokens), warps_of_dispatch(key)))]
     pub group_warps: u32,
     /// Vectors of 16 bytes that a lane has in flight.
     #[tune(short = "v", values = [1, 2, 4, 8], default = |key| vectors_of_dispatch(key))]
@@ -114,11 +114,6 @@ impl DispatchKey {
             max_rows,
             phase,
         }
-    }
-
-    /// The bytes of a row as it is sent.
-    pub(super) fn bytes_of_row(&self) -> u32 {
-        self.rows().row_bytes(self.hidden)
     }
 
     /// What rows are sent as, with their sizes.

@@ -20,26 +20,10 @@ fn only_waits(key: &DispatchKey) -> bool {
     key.layout == Layout::RankMajor && key.hook == Hook::None && protocol_of_key(key) == Protocol::Flags
 }
 
-/// Whether receivers only wait, and rows are so short that two warps have half of one under way, four vectors a lane. 4096 rows of
-/// fp8 take dispatch 100 us so, and 105 with four warps of two vectors, which longer rows have
-/// (`bench/results/2026-11-25-beside-flashinfer-from-pytorch-on-two-h100.md`).
-fn short_rows(key: &DispatchKey) -> bool {
-    key.tokens > MOST_PACKETS
-        && only_waits(key)
-        && key.quantise == Quantise::None
-        && (4097..=8192).contains(&key.bytes_of_row())
-}
-
-/// Warps that move a row together.
-pub(super) fn group_warps_of_dispatch(key: &DispatchKey) -> u32 {
-    if short_rows(key) { 2 } else { group_warps(key.bytes_of_row(), protocol_of_key(key), key.tokens) }
-}
-
 /// Of fp8 a lane has as many elements to compute with in one vector as it should have.
 pub(super) fn vectors_of_dispatch(key: &DispatchKey) -> u32 {
     match key.dtype {
         _ if key.quantise != Quantise::None => 1,
-        _ if short_rows(key) => 4,
         _ if only_waits(key) => 2,
         RowDtype::Fp8 if key.hook != Hook::None => 1,
         _ => 4,
@@ -50,7 +34,6 @@ pub(super) fn vectors_of_dispatch(key: &DispatchKey) -> u32 {
 pub(super) fn warps_of_dispatch(key: &DispatchKey) -> u32 {
     match key.tokens {
         _ if key.quantise != Quantise::None => 8,
-        _ if short_rows(key) => 16,
         _ if only_waits(key) => 32,
         ..32 => 8,
         _ => 16,
