@@ -133,9 +133,20 @@ pub(super) fn legal(rows: u32, columns: u32, warps: u32, stages: u32) -> Result<
     let allowed =
         || format!("at least {} for {rows} x {columns}: a warp holds 4096 sums", parts.div_ceil(16));
     Illegal::unless(parts <= 16 * warps, "warps", warps, allowed)?;
-    let stage = (rows + columns) * DOT_COLUMNS * 2;
+    let stage = stage(rows, columns);
     let allowed = || format!("at most {}: one takes {stage} bytes of shared memory", MOST_SHARED / stage);
     Illegal::unless(stages * stage <= MOST_SHARED, "stages", stages, allowed)
+}
+
+/// Bytes of shared memory that a stage takes.
+fn stage(rows: u32, columns: u32) -> u32 {
+    (rows + columns) * DOT_COLUMNS * 2
+}
+
+/// Bytes of shared memory that so many stages leave, which fit. Less 3 KiB, of which barriers and what is drawn take some, it is a
+/// multiple of 8 KiB.
+pub(super) fn left(rows: u32, columns: u32, stages: u32) -> u32 {
+    MOST_SHARED - stages * stage(rows, columns)
 }
 
 /// Rows of tiles: as many as there are rows, if these are few.
@@ -204,7 +215,7 @@ impl Tiling {
 /// As many as fit an SM's shared memory, and no more than were of use: narrow tiles, of which each block has one, wait for memory most of
 /// the time, and more of them are on their way then.
 pub(super) fn stages(rows: u32, columns: u32, one_each: bool) -> u32 {
-    let fit = MOST_SHARED / ((rows + columns) * DOT_COLUMNS * 2);
+    let fit = MOST_SHARED / stage(rows, columns);
     let many = [12, 10, 8].into_iter().find(|stages| one_each && columns == 64 && *stages <= fit);
     many.unwrap_or(fit.min(6))
 }
