@@ -3,8 +3,8 @@
 //! A GPU whose copies bring whole boxes of a matrix needs one lane for that, and the lanes that multiply then neither compute
 //! addresses nor wait for what they have brought themselves. A role that only multiplies becomes two functions: the loader's has
 //! the role's waits, its loads and its draws from work counters, the other one all the rest. They meet by a ring of pieces in
-//! shared memory. What takes part is decided here, and the kernel is cut in two; the emitter then writes either part as it writes
-//! any other kernel.
+//! shared memory. What takes part is decided here; the kernel is then cut in two, of which the emitter writes either part as it
+//! writes any other kernel.
 
 use std::collections::HashSet;
 
@@ -13,16 +13,16 @@ use serde::Serialize;
 use crate::{
     family::{CudaArch, Target},
     ir::{
-        CommOp, Const, ControlOp, DOT_COLUMNS, Dot, Dtype, Kernel, LoadMatrix, LoadRow, MatrixOp, OpId,
-        OpKind, Param, ParamId, ParamKind, Place, ReceiptId, Region, Rows, SharedId, ValueId, ValueOp, Wait,
-        WaitAll, mutate::constant,
+        CommOp, ControlOp, DOT_COLUMNS, Dot, Dtype, Kernel, LoadMatrix, LoadRow, MatrixOp, OpId, OpKind,
+        Param, ParamId, ParamKind, Place, Region, Rows, SharedId, ValueOp,
     },
 };
 
 use super::{
     args::{self, TensorMap},
+    cut::{self, Side},
     drawn,
-    emitter::Facts,
+    facts::Facts,
     lines,
     matrix::{self, Moved},
     ops::type_name,
@@ -107,15 +107,6 @@ impl Crew {
     }
 }
 
-/// What a function is for that some warps of a block run.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Side {
-    /// The loader's: it waits for operands of other ranks, and brings them. It draws from work counters, for the others as well.
-    Loads,
-    /// All other warps': they multiply, store, signal, and wait for what they read themselves. They take what the loader has drawn.
-    Multiplies,
-}
-
 /// The loaders of a kernel.
 #[derive(Debug)]
 pub(super) struct Loaders {
@@ -163,17 +154,8 @@ impl Loaders {
         }
         let drawn: HashSet<OpId> =
             roles.iter().flat_map(|&role| drawn::of(&f.p, &kernel.roles[role].body)).collect();
-        let cut = |side| {
-            let mut part = kernel.clone();
-            let zero = constant(&mut part, Const::U32(0));
-            for &role in &roles {
-                let waits = Waits::of(kernel, &kernel.roles[role].body);
-                let body = std::mem::take(&mut part.roles[role].body);
-                part.roles[role].body = Cut { side, zero, waits, drawn: &drawn }.region(&mut part, body);
-            }
-            part
-        };
-        let (loads, multiplies) = (cut(Side::Loads), cut(Side::Multiplies));
+        let [loads, multiplies] =
+            [Side::Loads, Side::Multiplies].map(|side| cut::part(kernel, &roles, &drawn, side));
         Some(Loaders { crew, maps, loads, multiplies, rings, drawn })
     }
 
@@ -383,127 +365,4 @@ impl Fit<'_, '_> {
             },
         }
     }
-}
-
-/// What the waits of a role are for.
-#[derive(Debug)]
-struct Waits {
-    /// Receipts with which operands of products are brought.
-    brought: HashSet<ReceiptId>,
-    /// Receipts with which anything else is read.
-    read: HashSet<ReceiptId>,
-    /// Whether the role tells other ranks anything, which comes after what it has waited for.
-    signals: bool,
-}
-
-impl Waits {
-    fn of(kernel: &Kernel, body: &Region) -> Waits {
-        let (mut brought, mut read, mut signals) = (HashSet::new(), HashSet::new(), false);
-        kernel.walk(body, &mut |_, op| {
-            match &op.kind {
-                OpKind::Matrix(MatrixOp::Dot(dot)) => {
-                    brought.extend([&dot.a, &dot.b].map(|rows| rows.receipt))
-                }
-                OpKind::Matrix(MatrixOp::LoadMatrix(load)) => read.extend([load.at.receipt]),
-                OpKind::Matrix(MatrixOp::LoadRow(load)) => read.extend([load.receipt]),
-                OpKind::Matrix(MatrixOp::ReduceLines(_) | MatrixOp::StoreMatrix(_))
-                | OpKind::Value(_)
-                | OpKind::Memory(_)
-                | OpKind::Comm(_)
-                | OpKind::Control(_) => {}
-            }
-            signals |= op.kind.release().is_some();
-        });
-        let some = |all: HashSet<Option<ReceiptId>>| all.into_iter().flatten().collect();
-        Waits { brought: some(brought), read: some(read), signals }
-    }
-
-    /// Whether a side waits: for what it reads, for what nobody reads, and who signals for everything.
-    fn is_for(&self, side: Side, receipt: ReceiptId) -> bool {
-        let (brought, read) = (self.brought.contains(&receipt), self.read.contains(&receipt));
-        match side {
-            Side::Loads => brought || !read,
-            Side::Multiplies => read || !brought || self.signals,
-        }
-    }
-}
-
-/// Leaves one side's operations of a kernel.
-struct Cut<'a> {
-    side: Side,
-    /// A value that is 0.
-    zero: ValueId,
-    waits: Waits,
-    /// What the loader draws for the others.
-    drawn: &'a HashSet<OpId>,
-}
-
-impl Cut<'_> {
-    fn region(&self, kernel: &mut Kernel, region: Region) -> Region {
-        Region { ops: region.ops.into_iter().filter(|&id| self.op(kernel, id)).collect() }
-    }
-
-    /// Cuts an operation; false when nothing of it is left.
-    fn op(&self, kernel: &mut Kernel, id: OpId) -> bool {
-        let mut kind = kernel.op(id).kind.clone();
-        let stays = match &mut kind {
-            OpKind::Value(_) => {
-                let tile = kind.outs().iter().any(|v| kernel.ty(*v).is_tile());
-                self.side == Side::Multiplies || !tile
-            }
-            OpKind::Comm(CommOp::Wait(Wait { receipt, .. }) | CommOp::WaitAll(WaitAll { receipt, .. })) => {
-                self.waits.is_for(self.side, *receipt)
-            }
-            OpKind::Comm(_) => self.side == Side::Multiplies,
-            OpKind::Matrix(MatrixOp::Dot(dot)) => {
-                self.product(dot);
-                true
-            }
-            OpKind::Matrix(_) => self.side == Side::Multiplies,
-            OpKind::Memory(_) => self.side == Side::Loads || self.drawn.contains(&id),
-            OpKind::Control(ControlOp::If { then, otherwise, results, .. }) => {
-                *then = self.region(kernel, std::mem::take(then));
-                *otherwise = self.region(kernel, std::mem::take(otherwise));
-                if self.side == Side::Loads {
-                    results.retain(|r| !kernel.ty(r.0).is_tile());
-                }
-                !results.is_empty() || acts(kernel, then) || acts(kernel, otherwise)
-            }
-            OpKind::Control(ControlOp::For { body, .. }) => {
-                *body = self.region(kernel, std::mem::take(body));
-                acts(kernel, body)
-            }
-            OpKind::Control(ControlOp::While { header, body, .. }) => {
-                *header = self.region(kernel, std::mem::take(header));
-                *body = self.region(kernel, std::mem::take(body));
-                acts(kernel, body)
-            }
-            OpKind::Control(_) => true,
-        };
-        kernel.ops[id.index()].kind = kind;
-        stays
-    }
-
-    /// The loader knows nothing of sums, and those who multiply nothing of where operands are.
-    fn product(&self, dot: &mut Dot) {
-        match self.side {
-            Side::Loads => dot.acc = None,
-            Side::Multiplies => {
-                dot.from = self.zero;
-                for rows in [&mut dot.a, &mut dot.b] {
-                    (rows.row, rows.receipt) = (self.zero, None);
-                }
-            }
-        }
-    }
-}
-
-/// Whether a region does anything but compute, or ends a turn of a loop around it.
-fn acts(kernel: &Kernel, region: &Region) -> bool {
-    let mut found = false;
-    kernel.walk(region, &mut |_, op| {
-        let ends = matches!(op.kind, OpKind::Control(ControlOp::Break { .. } | ControlOp::Continue { .. }));
-        found |= ends || !matches!(op.kind, OpKind::Value(_) | OpKind::Control(_));
-    });
-    found
 }
