@@ -11,6 +11,7 @@ use std::collections::HashSet;
 use serde::Serialize;
 
 use crate::{
+    device::Device,
     family::{CudaArch, Target},
     ir::{
         CommOp, ControlOp, DOT_COLUMNS, Dot, Dtype, Kernel, LoadMatrix, LoadRow, MatrixOp, OpId, OpKind,
@@ -29,8 +30,7 @@ use super::{
     source,
 };
 
-/// Registers of an SM, and what the number of a lane's is a multiple of.
-const REGISTERS: u32 = 65536;
+/// What the number of a lane's registers is a multiple of.
 const REGISTERS_STEP: u32 = 8;
 
 /// Registers that a loader's lane keeps, where others want them.
@@ -93,7 +93,7 @@ pub(super) struct Crew {
 impl Crew {
     /// That of a kernel's loaders. An SM's quarter has registers for two warps as large as can be. Where blocks have four warps,
     /// one more changes nothing.
-    fn of(kernel: &Kernel) -> Crew {
+    fn of(kernel: &Kernel, target: Target) -> Crew {
         let beside = kernel.beside_warps();
         if kernel.block_warps + beside < 2 * WARPGROUP {
             return Crew { warps: 1, registers: None, ends_inline: false };
@@ -101,7 +101,7 @@ impl Crew {
         let (warps, others) = ((1 + beside).next_multiple_of(WARPGROUP), kernel.block_threads());
         let few = warps * kernel.warp_size;
         let round = |registers: u32| registers / REGISTERS_STEP * REGISTERS_STEP;
-        let all = round(REGISTERS / (others + few)) * (others + few);
+        let all = round(Device::of(target).sm_registers() / (others + few)) * (others + few);
         let registers = Some([KEPT, round((all - few * KEPT) / others)]);
         Crew { warps: warps - beside, registers, ends_inline: false }
     }
@@ -129,7 +129,7 @@ impl Loaders {
         let boxes = f.target == Target::Cuda(CudaArch::Sm90a);
         // Those who would leave together, or go on together as another role, are all warps but the loader.
         let leaves = source::asks_status(kernel);
-        let mut crew = Crew::of(kernel);
+        let mut crew = Crew::of(kernel, f.target);
         let threads = (kernel.block_warps + crew.warps + kernel.beside_warps()) * kernel.warp_size;
         let alone = kernel.roles.iter().all(|role| role.goes_on_as.is_none());
         if !boxes || leaves || !alone || f.timeline.is_some() || threads > 1024 {

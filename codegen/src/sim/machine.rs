@@ -297,7 +297,7 @@ impl Machine {
             let value = bindings.scalars.iter().find(|s| s.0 == p.name).ok_or_else(|| {
                 SimError::MissingScalar { kernel: variant(), param: param(), dtype: p.dtype }
             })?;
-            let given = const_dtype(value.1);
+            let given = value.1.dtype();
             if given != p.dtype {
                 let dtype = p.dtype;
                 return Err(SimError::ScalarType { kernel: variant(), param: param(), dtype, given });
@@ -317,15 +317,5 @@ impl Machine {
             return Err(SimError::TooSmall { kernel: variant(), param: param(), buffer, need, have });
         }
         Ok(Bound::Buffer(at))
-    }
-}
-
-const fn const_dtype(value: Const) -> Dtype {
-    match value {
-        Const::Bool(_) => Dtype::Bool,
-        Const::I32(_) => Dtype::I32,
-        Const::U32(_) => Dtype::U32,
-        Const::U64(_) => Dtype::U64,
-        Const::F32(_) => Dtype::F32,
     }
 }
