@@ -15,12 +15,12 @@ use peerwarp_codegen::print::{self, EmitInfo, TensorMap};
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 
-use super::RuntimeError;
 use super::gpu::{
     DevicePtr, Gpu, GpuInfo, LaunchConfig, PeerLink, RawEvent, RawFunction, RawGraph, RawModule, RawStream,
     ShareHandle, SharedBlock, Sharing,
 };
 use super::image::{Images, KernelImage};
+use super::{RuntimeError, World, WorldOptions};
 use machine::{Region, State};
 
 pub(crate) use machine::{Launched, Machine};
@@ -114,6 +114,11 @@ impl MockGpu {
         self.machine.memory.lock().unwrap().insert(ptr as u64, region);
         Ok(SharedBlock { ptr: ptr as u64, bytes, sharing, imported })
     }
+}
+
+/// A world of two ranks, with a GPU each.
+pub(crate) fn world(machine: &Machine) -> Arc<World> {
+    Arc::new(World::of_gpus(&MockGpu::all(machine, 2), &WorldOptions::default()).unwrap())
 }
 
 // SAFETY: it gives out memory of the host, and keeps it until it is given back.

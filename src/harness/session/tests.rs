@@ -8,12 +8,7 @@ use crate::families::collectives::RegisteredAllReduce;
 use crate::harness::bench::align::{Idle, IdleKey};
 use crate::harness::suite;
 use crate::harness::workload::{Inputs, Problem};
-use crate::runtime::mock::{Machine, MockGpu, Uncompiled};
-use crate::runtime::{World, WorldOptions};
-
-fn world(machine: &Machine) -> Arc<World> {
-    Arc::new(World::of_gpus(&MockGpu::all(machine, 2), &WorldOptions::default()).unwrap())
-}
+use crate::runtime::mock::{Machine, Uncompiled, world};
 
 /// A family of which nothing is known but its parameters.
 fn plain() -> Arc<dyn Problem> {
