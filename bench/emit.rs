@@ -7,7 +7,7 @@ use peerwarp::build::emit::{self, Job};
 use peerwarp::cli::builtin;
 use peerwarp::codegen::family::{Family, Registry, Target, Variant};
 use peerwarp::families::matmul::{AllGatherMatmul, Matmul, MatmulReduceScatter};
-use peerwarp::families::moe::select;
+use peerwarp::families::moe::catalogue;
 use peerwarp::harness::request::{self, Request};
 
 fn registry() -> Registry {
@@ -15,7 +15,7 @@ fn registry() -> Registry {
 }
 
 fn deepseek() -> Vec<Request> {
-    let all = select::builtin().problems;
+    let all = catalogue::builtin().problems;
     let tokens = ("tokens".to_owned(), "128".to_owned());
     let wanted = |r: &Vec<Request>| r[0].label == "deepseek-v3" && r[0].key.contains(&tokens);
     all.into_iter().find(wanted).expect("in the built-in catalogue")
@@ -54,7 +54,7 @@ fn one_variant(c: &mut Criterion) {
 
 fn whole_catalogue(c: &mut Criterion) {
     let registry = registry();
-    let catalogue = select::builtin();
+    let catalogue = catalogue::builtin();
     let mut jobs = vec![];
     for requests in &catalogue.problems {
         for &target in &catalogue.targets {

@@ -11,72 +11,21 @@ use rayon::prelude::*;
 
 /// Shapes that differ in what they ask of the printer: rows that do and don't divide, one and several pieces a row, each
 /// dtype, both modes, a split operation, a hook.
-const DISPATCH: &[&[(&str, &str)]] = &[
-    &[
-        ("hidden", "7168"),
-        ("experts", "256"),
-        ("topk", "8"),
-        ("tokens", "128"),
-        ("ranks", "8"),
-        ("dtype", "bf16"),
-    ],
-    &[
-        ("hidden", "7168"),
-        ("experts", "256"),
-        ("topk", "8"),
-        ("tokens", "128"),
-        ("ranks", "8"),
-        ("dtype", "fp8"),
-    ],
-    &[
-        ("hidden", "2880"),
-        ("experts", "10"),
-        ("topk", "4"),
-        ("tokens", "37"),
-        ("ranks", "4"),
-        ("dtype", "fp16"),
-        ("dedup", "false"),
-    ],
-    &[
-        ("hidden", "2048"),
-        ("experts", "64"),
-        ("topk", "6"),
-        ("tokens", "32"),
-        ("ranks", "2"),
-        ("dtype", "bf16"),
-        ("hook", "expert"),
-    ],
+const DISPATCH: &[&str] = &[
+    "hidden=7168 experts=256 topk=8 tokens=128 ranks=8 dtype=bf16",
+    "hidden=7168 experts=256 topk=8 tokens=128 ranks=8 dtype=fp8",
+    "hidden=2880 experts=10 topk=4 tokens=37 ranks=4 dtype=fp16 dedup=false",
+    "hidden=2048 experts=64 topk=6 tokens=32 ranks=2 dtype=bf16 hook=expert",
 ];
-const COMBINE: &[&[(&str, &str)]] = &[
-    &[
-        ("hidden", "7168"),
-        ("experts", "256"),
-        ("topk", "8"),
-        ("tokens", "128"),
-        ("ranks", "8"),
-        ("dtype", "bf16"),
-    ],
-    &[
-        ("hidden", "2880"),
-        ("experts", "10"),
-        ("topk", "4"),
-        ("tokens", "37"),
-        ("ranks", "4"),
-        ("dtype", "fp16"),
-        ("dedup", "false"),
-    ],
-    &[
-        ("hidden", "2880"),
-        ("experts", "128"),
-        ("topk", "4"),
-        ("tokens", "8"),
-        ("ranks", "8"),
-        ("dtype", "bf16"),
-    ],
+const COMBINE: &[&str] = &[
+    "hidden=7168 experts=256 topk=8 tokens=128 ranks=8 dtype=bf16",
+    "hidden=2880 experts=10 topk=4 tokens=37 ranks=4 dtype=fp16 dedup=false",
+    "hidden=2880 experts=128 topk=4 tokens=8 ranks=8 dtype=bf16",
 ];
 
-fn emitted<F: Family>(settings: &[(&str, &str)], target: Target) -> Result<Source, PrintError> {
-    let mut settings = settings.to_vec();
+fn emitted<F: Family>(settings: &str, target: Target) -> Result<Source, PrintError> {
+    let mut settings: Vec<(&str, &str)> =
+        settings.split(' ').map(|s| s.split_once('=').expect("field=value")).collect();
     for (field, usual) in [("hook", "raw"), ("layout", "expert-major"), ("phase", "both")] {
         let known = F::fields().iter().any(|f| f.name == field);
         if known && !settings.iter().any(|s| s.0 == field) {

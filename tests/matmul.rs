@@ -4,7 +4,7 @@
 #[path = "collectives/support.rs"]
 mod support;
 
-use peerwarp::families::matmul::{AllGatherMatmul, Matmul, MatmulReduceScatter};
+use peerwarp::families::matmul::{AllGatherMatmul, Matmul, MatmulReduceScatter, Order};
 use peerwarp::harness::check::Exploration;
 use peerwarp::harness::mutation::plant_each;
 use peerwarp::harness::suite;
@@ -195,6 +195,24 @@ fn defaults_of_few_rows_are_those_that_were_fastest() {
     assert_eq!([1792, 3584, 7168].map(lead), [1, 0, 0]);
 }
 
+/// What is not given goes by what is.
+#[test]
+fn defaults_go_with_what_is_given() {
+    for m in [256, 8192] {
+        let shape = format!("m={m} n=4096 k=4096 ranks=2 dtype=bf16");
+        let alone = config::<Matmul>(&shape);
+        assert_eq!((alone.order, alone.split), (Order::Counter, 1));
+        let split = Matmul { order: Order::Strided, split: 2, ..alone };
+        assert_eq!(config::<Matmul>(&format!("{shape} split=2")), split);
+        // What warps beside send goes by way of shared memory, of which stages leave 35 KiB.
+        let apart = config::<AllGatherMatmul>(&shape);
+        let beside = AllGatherMatmul { beside: true, chunk: 16384, ..apart };
+        let asked = format!("{shape} beside=true");
+        assert_eq!(config::<AllGatherMatmul>(&asked), beside);
+        assert!(roles::<AllGatherMatmul>(&asked, "cuda:sm_90a").contains("copy_bulk_ranks<32768>"));
+    }
+}
+
 #[track_caller]
 fn refused<F: Family>(settings: &str, words: &[&str]) {
     let settings: Vec<(&str, &str)> =
@@ -247,6 +265,12 @@ fn what_cannot_be_multiplied_is_refused_by_name() {
     refused::<AllGatherMatmul>(
         &format!("m=66 n=64 k=64 {key} beside=true chunk=512"),
         &["beside", "false with chunk = 512"],
+    );
+    refused::<AllGatherMatmul>(
+        &format!(
+            "m=512 n=4096 k=4096 {key} tile_rows=128 tile_columns=256 warps=8 stages=4 beside=true chunk=32768"
+        ),
+        &["chunk", "32768", "at most 16384 with beside = true", "beside 4 stages"],
     );
     refused::<AllGatherMatmul>(
         &format!("m=64 n=64 k=72 {key} tile_rows=64 chunk=4096"),

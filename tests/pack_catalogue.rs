@@ -9,7 +9,7 @@ use peerwarp::build::emit::Job;
 use peerwarp::build::pack::{self, BuildError, Options, Pack};
 use peerwarp::cli;
 use peerwarp::codegen::family::{Registry, Target};
-use peerwarp::families::moe::select;
+use peerwarp::families::moe::catalogue;
 use peerwarp::harness::request;
 
 const WHOLE: [&str; 2] = ["cuda:sm_90a", "hip:gfx942"];
@@ -35,7 +35,7 @@ const OTHERS: [(&str, &[Setting], bool); 4] = [
 fn jobs(target: &str, tuning: &[Setting]) -> Vec<Job> {
     let registry = Registry::new(cli::builtin().iter().map(|e| e.family()));
     let target: Target = target.parse().unwrap();
-    let mut problems = select::builtin().problems;
+    let mut problems = catalogue::builtin().problems;
     for request in problems.iter_mut().flatten() {
         request.tuning.extend(tuning.iter().map(|(f, v)| ((*f).to_owned(), (*v).to_owned())));
     }
@@ -93,7 +93,8 @@ fn a_seventh_of_it_for_each_of_the_others() {
     let seventh = |(at, other)| of(other).into_iter().skip(at).step_by(7);
     let jobs: Vec<Job> = OTHERS.into_iter().enumerate().flat_map(seventh).collect();
     let labels: BTreeSet<&str> = jobs.iter().map(|j| j.label.as_str()).collect();
-    let all: BTreeSet<String> = select::builtin().problems.into_iter().flatten().map(|r| r.label).collect();
+    let all: BTreeSet<String> =
+        catalogue::builtin().problems.into_iter().flatten().map(|r| r.label).collect();
     assert_eq!(labels.len(), all.len(), "every model is among them");
     packs(&jobs);
 }

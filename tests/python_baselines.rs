@@ -1,5 +1,5 @@
 //! `bench/baselines/emitted.py` understands what `generate` writes: its own tests, on the folder that `gpumode.py` is run with;
-//! and `timing.py` times what it is asked for, by its own tests, which need no PyTorch.
+//! `timing.py` times what it is asked for, by its own tests, which need no PyTorch; and all scripts are Python.
 //! Without python3 it says so; in CI it is an error.
 
 use std::path::{Path, PathBuf};
@@ -42,6 +42,20 @@ fn unittest(name: &str, emitted: Option<&Path>) {
     let ran = python.output().expect("it was there before");
     println!("{}", said(&ran));
     assert!(ran.status.success(), "bench/baselines/{name}.py failed");
+}
+
+#[test]
+fn scripts_compile() {
+    if !has_python() {
+        return;
+    }
+    let all = Path::new(env!("CARGO_MANIFEST_DIR")).join("bench/baselines");
+    let all = std::fs::read_dir(all).unwrap().map(|entry| entry.unwrap().path());
+    let scripts: Vec<PathBuf> = all.filter(|path| path.extension().is_some_and(|end| end == "py")).collect();
+    assert!(scripts.len() > 10, "{scripts:?}");
+    let compile = "import sys\nfor name in sys.argv[1:]: compile(open(name).read(), name, 'exec')";
+    let ran = Command::new("python3").args(["-c", compile]).args(scripts).output().unwrap();
+    assert!(ran.status.success(), "{}", said(&ran));
 }
 
 #[test]

@@ -22,16 +22,18 @@ class Nccl:
 
     def __init__(self, case):
         asked, ranks = case.asked, case.ranks
-        elements, self.dtype = int(asked["elements"]), DTYPES[asked["dtype"]]
+        # Ragged parts are timed whole.
+        elements = int(asked["elements"]) if "elements" in asked else ranks * int(asked["capacity"])
+        self.dtype = DTYPES[asked["dtype"]]
         if asked.get("hook", "none") != "none":
             raise Unsupported("a hook behind the all-reduce")
-        if asked["collective"] in ("reduce_scatter", "all_to_all") and elements % ranks:
+        if asked["family"] in ("reduce_scatter", "all_to_all") and elements % ranks:
             raise Unsupported(f"{elements} elements in {ranks} equal parts")
         self.op, self.root = OPS[asked.get("op", "sum")], int(asked.get("root", 0))
         self.splits = [elements // ranks] * ranks
         self.x = self.vector(case, elements)
         sizes = {"all_gather": ranks * elements, "reduce_scatter": elements // ranks}
-        self.out = torch.empty(sizes.get(asked["collective"], elements), dtype=self.dtype, device="cuda")
+        self.out = torch.empty(sizes.get(asked["family"], elements), dtype=self.dtype, device="cuda")
 
     def vector(self, case, elements):
         return case.random((elements,), self.dtype)
@@ -68,7 +70,7 @@ class OneShot(Nccl):
     GRAPH = True
 
     def __init__(self, case):
-        if case.asked["collective"] != "all_reduce" or case.asked["op"] != "sum":
+        if case.asked["family"] != "all_reduce" or case.asked["op"] != "sum":
             raise Unsupported("all_reduce of sums alone")
         super().__init__(case)
 
@@ -103,6 +105,6 @@ class TwoShotEager(TwoShot):
 if __name__ == "__main__":
     # All cases are of one collective, whose name is its metric's and that of the method.
     with open(sys.argv[1], encoding="utf-8") as request:
-        collective = json.load(request)["cases"][0]["collective"]
+        collective = json.load(request)["cases"][0]["family"]
     baselines = [Nccl, NcclGraph, OneShot, OneShotEager, TwoShot, TwoShotEager]
     main([(baseline.NAME, lambda baseline=baseline: baseline) for baseline in baselines], [collective])

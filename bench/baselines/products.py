@@ -24,7 +24,7 @@ class Cublas:
         if asked.get("activation", "none") != "none":
             raise Unsupported("an activation of the product")
         m, n, k, dtype = int(asked["m"]), int(asked["n"]), int(asked["k"]), DTYPES[asked["dtype"]]
-        self.product = asked["product"]
+        self.product = asked["family"]
         gathered, scattered = self.product == "all_gather_matmul", self.product == "matmul_reduce_scatter"
         self.x = self.matrix(case, (m // case.ranks if gathered else m, k), dtype)
         self.w = case.random((n, k), dtype)
@@ -94,6 +94,6 @@ class AsyncTp(Cublas):
 if __name__ == "__main__":
     # All cases are of one product, whose name is its metric's and that of the method.
     with open(sys.argv[1], encoding="utf-8") as request:
-        product = json.load(request)["cases"][0]["product"]
+        product = json.load(request)["cases"][0]["family"]
     baselines = [Cublas, CublasEager] if product == "matmul" else [Cublas, CublasAlone, CublasEager, AsyncTp]
     main([(baseline.NAME, lambda baseline=baseline: baseline) for baseline in baselines], [product])

@@ -1,5 +1,6 @@
 //! Copies in bulk on the simulator: what arrives, that each mistake with them is found, and what is refused.
 
+mod findings;
 #[path = "printed/freight.rs"]
 mod freight;
 
@@ -56,16 +57,7 @@ fn what_is_copied_is_there_when_its_flag_is() {
 
 /// The kinds of findings over some seeds.
 fn found(mutation: Mutation) -> Vec<FindingKind> {
-    let machine = machine(mutate(&freight(32), &mutation).unwrap().into_kernel(), 4);
-    let mut kinds: Vec<FindingKind> = vec![];
-    for seed in 0..24 {
-        if let Err(findings) = machine.run(&Options::default().with_seed(seed)) {
-            kinds.extend(findings.list.iter().map(|f| f.kind));
-        }
-    }
-    kinds.sort();
-    kinds.dedup();
-    kinds
+    findings::kinds(&machine(mutate(&freight(32), &mutation).unwrap().into_kernel(), 4), 24)
 }
 
 #[test]

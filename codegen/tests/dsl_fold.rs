@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use peerwarp_codegen::dsl::prelude::*;
 use peerwarp_codegen::dsl::{Constant, FromRaw, TraceMeta, rt, trace};
-use peerwarp_codegen::ir::{Loc, verify};
+use peerwarp_codegen::ir::{Const, Loc, verify};
 use peerwarp_codegen::sim::{Bindings, Compiled, Machine, Options};
 
 /// Stores results computed twice, of operands that are constants and of operands that are read, side by side.
@@ -53,7 +53,7 @@ impl<T: Element + IntoVal<T>> Twice<'_, T> {
     fn one<R: Probe>(&mut self, f: impl Fn(Val<T>) -> Val<R>) {
         for (i, &x) in self.values.iter().enumerate() {
             let folded = f(x.val());
-            assert!(rt::known(folded.to_raw(), Loc::caller()).is_some(), "case {}: not folded", self.next);
+            assert!(known(folded).is_some(), "case {}: not folded", self.next);
             self.store(folded, f(self.read.get(i)));
         }
     }
@@ -63,11 +63,7 @@ impl<T: Element + IntoVal<T>> Twice<'_, T> {
         for (i, &x) in self.values.iter().enumerate() {
             for (j, &y) in self.values.iter().enumerate().filter(|(_, y)| allowed(x, **y)) {
                 let folded = f(x.val(), y.val());
-                assert!(
-                    rt::known(folded.to_raw(), Loc::caller()).is_some(),
-                    "case {}: not folded",
-                    self.next
-                );
+                assert!(known(folded).is_some(), "case {}: not folded", self.next);
                 self.store(folded, f(self.read.get(i), self.read.get(j)));
             }
         }
@@ -243,4 +239,77 @@ fn identities() {
     same(&values, |x| x & x, |x| x);
     same(&values, |x| x - x, |_| 0);
     same(&values, |x| x.min(x) + x.max(0), |x| x.wrapping_mul(2));
+}
+
+/// The constant that a value is known to be.
+fn known<T: Element>(v: Val<T>) -> Option<Const> {
+    rt::known(v.to_raw(), Loc::caller())
+}
+
+#[test]
+fn constants_are_folded() {
+    let kernel = trace(TraceMeta::new("fold", 1, 32, 1), |p| {
+        let x: Ptr<u32> = p.arg("x", 1);
+        role("all", 1, |_| expect_constants(x));
+    });
+    verify(kernel.unwrap()).unwrap();
+}
+
+fn expect_constants(x: Ptr<u32>) {
+    let (zero, one) = (0u32, 1u32);
+    let k = |x: u32| IntoVal::<u32>::val(x);
+    let i = |x: i32| IntoVal::<i32>::val(x);
+    let f = |x: f32| IntoVal::<f32>::val(x);
+    for (v, expected) in [
+        (k(7) + 5, 12),
+        (k(7) - 8, u32::MAX),
+        (k(7) * 5, 35),
+        (k(7) / 2, 3),
+        (k(7) % 4, 3),
+        (k(7) & 12, 4),
+        (k(7) | 8, 15),
+        (k(7) ^ 2, 5),
+        (k(7) << 30, 0xc000_0000),
+        (k(7) >> 1, 3),
+        (k(7).min(5), 5),
+        (k(7).max(5), 7),
+        (!k(7), !7),
+        (k(7).popcount(), 3),
+        (k(0).trailing_zeros(), 32),
+        (bit(40).trailing_zeros(), 40),
+        (i(-1).to_u32(), u32::MAX),
+        (f(-3.7).to_u32(), 0),
+        (f(3.7).to_u32(), 3),
+        (k(7).lt(8).select(k(1), 2), 1),
+        (k(8).lt(8).select(k(1), 2), 2),
+        (x.get(0) % one, 0),
+        (x.get(0) * zero, 0),
+        (x.get(0) & zero, 0),
+    ] {
+        assert_eq!(known(v), Some(Const::U32(expected)));
+    }
+    for (v, expected) in [(i(-7) / 2, -3), (i(-7) % 2, -1), (i(-8) >> 1, -4), (-i(3), -3), (i(-4).abs(), 4)] {
+        assert_eq!(known(v), Some(Const::I32(expected)));
+    }
+    for (v, expected) in
+        [(f(1.5) + 2.0, 3.5f32), (f(1.5) - 2.0, -0.5), (f(1.5) * 2.0, 3.0), (f(1.0) / 4.0, 0.25)]
+    {
+        assert_eq!(known(v), Some(Const::F32(expected.to_bits())));
+    }
+    let nan = f(f32::NAN);
+    for (c, expected) in [
+        (k(3).le(3), true),
+        (k(3).ge(4), false),
+        (k(3).gt(2), true),
+        (k(3).ne_to(3), false),
+        (i(-1).lt(0), true),
+        (nan.eq_to(nan), false),
+        (nan.ne_to(nan), true),
+        (nan.lt(1.0), false),
+        (nan.ge(1.0), false),
+        (!k(3).eq_to(3), false),
+        (k(3).eq_to(3) & k(3).eq_to(4), false),
+    ] {
+        assert_eq!(known(c), Some(Const::Bool(expected)));
+    }
 }

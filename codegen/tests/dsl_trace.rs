@@ -4,10 +4,8 @@ use std::thread;
 
 use half::{bf16, f16};
 use peerwarp_codegen::dsl::prelude::*;
-use peerwarp_codegen::dsl::{
-    Binder, Binding, FromRaw, KernelArgs, ParamSpec, TraceMeta, rt, trace, trace_args,
-};
-use peerwarp_codegen::ir::{Const, ControlOp, Dtype, Kernel, Loc, MemoryOp, OpKind, Region, ValueOp, verify};
+use peerwarp_codegen::dsl::{Binder, Binding, KernelArgs, ParamSpec, TraceMeta, rt, trace, trace_args};
+use peerwarp_codegen::ir::{ControlOp, Dtype, Kernel, MemoryOp, OpKind, Region, ValueOp, verify};
 
 fn traced(body: impl FnOnce(&mut Binder)) -> Kernel {
     let kernel = trace(TraceMeta::new("test", 8, 32, 4), body).unwrap();
@@ -200,75 +198,6 @@ fn narrow_floats_and_erased_buffers_convert() {
         });
     });
     snapshot!(kernel.to_string());
-}
-
-/// The constant that a value is known to be.
-fn known<T: peerwarp_codegen::dsl::Element>(v: Val<T>) -> Option<Const> {
-    rt::known(v.to_raw(), Loc::caller())
-}
-
-#[test]
-fn constants_are_folded() {
-    role_of(|b| {
-        let (zero, one) = (0u32, 1u32);
-        let k = |x: u32| IntoVal::<u32>::val(x);
-        let i = |x: i32| IntoVal::<i32>::val(x);
-        let f = |x: f32| IntoVal::<f32>::val(x);
-        for (v, expected) in [
-            (k(7) + 5, 12),
-            (k(7) - 8, u32::MAX),
-            (k(7) * 5, 35),
-            (k(7) / 2, 3),
-            (k(7) % 4, 3),
-            (k(7) & 12, 4),
-            (k(7) | 8, 15),
-            (k(7) ^ 2, 5),
-            (k(7) << 30, 0xc000_0000),
-            (k(7) >> 1, 3),
-            (k(7).min(5), 5),
-            (k(7).max(5), 7),
-            (!k(7), !7),
-            (k(7).popcount(), 3),
-            (k(0).trailing_zeros(), 32),
-            (bit(40).trailing_zeros(), 40),
-            (i(-1).to_u32(), u32::MAX),
-            (f(-3.7).to_u32(), 0),
-            (f(3.7).to_u32(), 3),
-            (k(7).lt(8).select(k(1), 2), 1),
-            (k(8).lt(8).select(k(1), 2), 2),
-            (b.u.get(0) % one, 0),
-            (b.u.get(0) * zero, 0),
-            (b.u.get(0) & zero, 0),
-        ] {
-            assert_eq!(known(v), Some(Const::U32(expected)));
-        }
-        for (v, expected) in
-            [(i(-7) / 2, -3), (i(-7) % 2, -1), (i(-8) >> 1, -4), (-i(3), -3), (i(-4).abs(), 4)]
-        {
-            assert_eq!(known(v), Some(Const::I32(expected)));
-        }
-        for (v, expected) in
-            [(f(1.5) + 2.0, 3.5f32), (f(1.5) - 2.0, -0.5), (f(1.5) * 2.0, 3.0), (f(1.0) / 4.0, 0.25)]
-        {
-            assert_eq!(known(v), Some(Const::F32(expected.to_bits())));
-        }
-        let nan = f(f32::NAN);
-        for (c, expected) in [
-            (k(3).le(3), true),
-            (k(3).ge(4), false),
-            (k(3).gt(2), true),
-            (k(3).ne_to(3), false),
-            (i(-1).lt(0), true),
-            (nan.eq_to(nan), false),
-            (nan.ne_to(nan), true),
-            (nan.lt(1.0), false),
-            (nan.ge(1.0), false),
-            (!k(3).eq_to(3), false),
-            (k(3).eq_to(3) & k(3).eq_to(4), false),
-        ] {
-            assert_eq!(known(c), Some(Const::Bool(expected)));
-        }
-    });
 }
 
 #[test]

@@ -3,6 +3,7 @@
 
 #[path = "printed/broadcast.rs"]
 mod broadcast;
+mod findings;
 
 use std::sync::Arc;
 
@@ -11,7 +12,7 @@ use peerwarp_codegen::dsl::prelude::*;
 use peerwarp_codegen::dsl::{Binder, TraceMeta, trace};
 use peerwarp_codegen::ir::mutate::{Access, Mutation, Operand, Site, Slot, mutate};
 use peerwarp_codegen::ir::{Kernel, Planted};
-use peerwarp_codegen::sim::{Bindings, Compiled, FindingKind, HostMemory, Machine, Options};
+use peerwarp_codegen::sim::{Bindings, Compiled, FindingKind, HostMemory, Machine};
 
 /// Launches of each run: every one has to find the counters as the first did.
 const LAUNCHES: u32 = 4;
@@ -59,15 +60,7 @@ fn check(memory: &mut HostMemory<'_, '_>, n: u32) -> Result<(), String> {
 }
 
 fn found(kernel: &Kernel, n: u32) -> Vec<FindingKind> {
-    let machine = machine(kernel, n);
-    let run = |seed| match machine.run(&Options::default().with_seed(seed)) {
-        Ok(_) => vec![],
-        Err(findings) => findings.list.iter().map(|f| f.kind).collect(),
-    };
-    let mut kinds: Vec<FindingKind> = (0..24).flat_map(run).collect();
-    kinds.sort();
-    kinds.dedup();
-    kinds
+    findings::kinds(&machine(kernel, n), 24)
 }
 
 #[test]

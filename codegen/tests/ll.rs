@@ -2,6 +2,7 @@
 
 #[path = "printed/census.rs"]
 mod census;
+mod findings;
 
 use std::sync::Arc;
 
@@ -61,16 +62,7 @@ fn everybody_has_everybodys_counts() {
 
 /// The kinds of findings over some seeds.
 fn found(bug: Bug, launches: u32) -> Vec<FindingKind> {
-    let machine = machine(census_with(32, bug), launches);
-    let mut kinds: Vec<FindingKind> = vec![];
-    for seed in 0..24 {
-        if let Err(findings) = machine.run(&Options::default().with_seed(seed)) {
-            kinds.extend(findings.list.iter().map(|f| f.kind));
-        }
-    }
-    kinds.sort();
-    kinds.dedup();
-    kinds
+    findings::kinds(&machine(census_with(32, bug), launches), 24)
 }
 
 #[test]

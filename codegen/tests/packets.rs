@@ -1,5 +1,6 @@
 //! Packets on the simulator: what arrives, and that each mistake with them is found.
 
+mod findings;
 #[path = "printed/mail.rs"]
 mod mail;
 
@@ -125,16 +126,7 @@ fn pass_row(
 /// The kinds of findings over some seeds.
 fn found(bug: Bug, launches: u32) -> Vec<FindingKind> {
     let x: Vec<Vec<bf16>> = (0..RANKS).map(|_| vec![bf16::ONE; 128]).collect();
-    let machine = machine(pass(bug), launches, &x, &[0; RANKS as usize]);
-    let mut kinds: Vec<FindingKind> = vec![];
-    for seed in 0..24 {
-        if let Err(findings) = machine.run(&Options::default().with_seed(seed)) {
-            kinds.extend(findings.list.iter().map(|f| f.kind));
-        }
-    }
-    kinds.sort();
-    kinds.dedup();
-    kinds
+    findings::kinds(&machine(pass(bug), launches, &x, &[0; RANKS as usize]), 24)
 }
 
 #[test]

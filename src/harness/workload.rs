@@ -411,10 +411,11 @@ pub trait Workload: Family {
     fn baselines() -> Option<Baseline> {
         None
     }
-    /// What the scripts of baselines take.
+    /// What the scripts of baselines take: all fields, and the name of the family.
     fn baseline_case(&self) -> serde_json::Value {
-        let fields = Self::fields().iter().zip(self.values());
-        fields.map(|(f, v)| (f.name.to_owned(), serde_json::Value::from(v.to_string()))).collect()
+        let fields = Self::fields().iter().zip(self.values()).map(|(f, v)| (f.name, v.to_string()));
+        let named = [("family", Self::NAME.to_owned())].into_iter().chain(fields);
+        named.map(|(name, value)| (name.to_owned(), serde_json::Value::from(value))).collect()
     }
 }
 

@@ -25,15 +25,14 @@ impl World {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::runtime::WorldOptions;
     use crate::runtime::gpu::RawStream;
-    use crate::runtime::mock::{Machine, MockGpu};
+    use crate::runtime::mock::{Machine, world};
     use crate::runtime::status::Status;
 
     #[test]
     fn a_word_on_each_gpu_says_who_gave_up() {
         let machine = Machine::default();
-        let world = World::of_gpus(&MockGpu::all(&machine, 2), &WorldOptions::default()).unwrap();
+        let world = world(&machine);
         let read = |rank: u32| {
             let mut word = [0; 4];
             let at = world.fault_word(rank).unwrap();

@@ -11,6 +11,7 @@ pub mod cuda;
 mod error;
 mod fault;
 pub mod gpu;
+mod greetings;
 pub mod handles;
 pub mod hip;
 pub mod image;

@@ -12,9 +12,9 @@ use serde::de::DeserializeOwned;
 use super::RuntimeError;
 use super::args::KernelArgs;
 use super::gpu::{DevicePtr, Gpu, LaunchConfig, RawStream, Sharing};
+use super::greetings;
 use super::handles::LoadedKernel;
 use super::image::KernelImage;
-use super::net::FormError;
 use super::net::Launched;
 use super::net::links::Links;
 use super::net::processes::Processes;
@@ -29,9 +29,6 @@ pub const WAIT_BUDGET: Duration = Duration::from_secs(5);
 
 /// How long ranks wait for each other to come together, unless told otherwise.
 pub const FORM_TIMEOUT: Duration = Duration::from_secs(60);
-
-/// Bytes from one rank's status to what is written to find out whether ranks reach each other.
-const GREETINGS: u64 = 256;
 
 /// The most launches of a rank that may be under way at once: with more, none has blocks to speak of.
 const MOST_AT_ONCE: u32 = 16;
@@ -122,7 +119,7 @@ impl World {
         check_members(&members, options.share_gpus)?;
         let sharing = sharing(&members, options.sharing)?;
         let ranks = members.len() as u32;
-        let status = Symmetric::local(&members, status_bytes(ranks), sharing)?;
+        let status = Symmetric::local(&members, greetings::status_bytes(ranks), sharing)?;
         let at_once = at_once(options)?;
         let tenants = Tenants::of(members.iter().map(|m| m.gpu.info().bus_id.as_str()), at_once);
         World::with(ranks, members, tenants, sharing, options, status, None)
@@ -151,7 +148,7 @@ impl World {
         };
         let (mut links, cards) = Links::join(launched, card, options.form_timeout)?;
         links.agree(check_reach(gpus, gpu.as_ref(), &cards))?;
-        let bytes = status_bytes(launched.ranks);
+        let bytes = greetings::status_bytes(launched.ranks);
         let processes = Arc::new(Processes::new(links, sharing));
         let status = Symmetric::across(&members[0], launched.ranks, bytes, sharing, &processes)?;
         let tenants = Tenants::of(cards.iter().map(|card| card.bus_id.as_str()), at_once);
@@ -185,7 +182,8 @@ impl World {
             shared,
             poisoned,
         };
-        world.greet()?;
+        world.agree(greetings::write(&world.members, &world.status))?;
+        world.agree(greetings::read(&world.members, &world.status))?;
         Ok(world)
     }
 
@@ -428,49 +426,6 @@ impl World {
         unsafe { self.members[member].gpu.download(at, bytemuck::bytes_of_mut(&mut status))? };
         Ok((self.members[member].rank, status))
     }
-
-    /// Has every rank write a word to every other one, and looks whether it arrived.
-    fn greet(&self) -> Result<(), RuntimeError> {
-        self.agree(self.write_greetings())?;
-        self.agree(self.read_greetings())
-    }
-
-    fn write_greetings(&self) -> Result<(), RuntimeError> {
-        for (index, member) in self.members.iter().enumerate() {
-            for to in 0..self.ranks {
-                let at = self.status.bases(index)[to as usize] + GREETINGS + 8 * u64::from(member.rank);
-                // SAFETY: this world's memory, as large as all greetings.
-                unsafe { member.gpu.upload(at, &greeting(member.rank, to).to_ne_bytes())? };
-            }
-            member.gpu.synchronize()?;
-        }
-        Ok(())
-    }
-
-    fn read_greetings(&self) -> Result<(), RuntimeError> {
-        for (index, member) in self.members.iter().enumerate() {
-            let mut found = vec![0u64; self.ranks as usize];
-            let at = self.status.bases(index)[member.rank as usize] + GREETINGS;
-            // SAFETY: as above.
-            unsafe { member.gpu.download(at, bytemuck::cast_slice_mut(&mut found))? };
-            for (from, &found) in (0..).zip(&found) {
-                let (to, wrote) = (member.rank, greeting(from, member.rank));
-                if found != wrote {
-                    return Err(FormError::Unreachable { from, to, wrote, found }.into());
-                }
-            }
-        }
-        Ok(())
-    }
-}
-
-/// The word that a rank writes to another one.
-fn greeting(from: u32, to: u32) -> u64 {
-    0x7065_6572_0000_0000 | u64::from(from) << 16 | u64::from(to)
-}
-
-fn status_bytes(ranks: u32) -> u64 {
-    GREETINGS + 8 * u64::from(ranks)
 }
 
 impl Drop for World {
@@ -500,3 +455,7 @@ fn at_once(options: &WorldOptions) -> Result<u32, RuntimeError> {
 #[cfg(test)]
 #[path = "world_tests.rs"]
 mod tests;
+
+#[cfg(test)]
+#[path = "world_process_tests.rs"]
+mod process_tests;

@@ -9,12 +9,13 @@ use peerwarp::codegen::ir::ParamKind;
 use peerwarp::families::collectives::{
     AllGather, AllReduce, AllToAll, Broadcast, RaggedAllToAll, ReduceScatter, RegisteredAllReduce,
 };
+use peerwarp::harness::session::Windows;
 use peerwarp::harness::suite;
 use peerwarp::harness::verdict::{Expected, Verdict};
 use peerwarp::harness::workload::{Inputs, Problem, Workload};
 use peerwarp::runtime::gpu::DevicePtr;
 use peerwarp::runtime::handles::{Buffer, Stream};
-use peerwarp::runtime::op::{BufferSpec, Operation, RankOp, SymmetricPart};
+use peerwarp::runtime::op::{BufferSpec, Operation, RankOp};
 use peerwarp::runtime::{RuntimeError, World};
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
@@ -91,16 +92,14 @@ impl Collectives<'_> {
 /// result is copied away behind it.
 struct Registered {
     operand: usize,
-    part: SymmetricPart<u8>,
+    part: Buffer,
 }
 
 impl Registered {
-    /// That of each rank, if the kernel has one.
-    fn of(op: &Operation, world: &World) -> Option<Vec<Registered>> {
-        let operands = op.ranks()[0].operands();
-        let operand = operands.iter().position(|o| o.param.kind == ParamKind::Window)?;
-        let parts = world.symmetric(operands[operand].param.bytes()).unwrap();
-        Some(parts.into_iter().map(|part| Registered { operand, part }).collect())
+    /// That of the rank with this index, if the kernel has one.
+    fn of(rank: &RankOp, windows: &Windows, index: usize) -> Option<Registered> {
+        let parts = rank.operands().iter().map(|o| windows.part(&o.name, 0, index));
+        parts.enumerate().find_map(|(operand, part)| Some(Registered { operand, part: part? }))
     }
 }
 
@@ -134,13 +133,13 @@ impl Slot {
             };
         };
         if let (Some(Registered { operand, part }), Some(input)) = (registered, &self.input) {
-            addresses[*operand] = part.buffer().ptr();
+            addresses[*operand] = part.ptr();
             copy(addresses[*operand], input);
         }
         // SAFETY: the buffers are of this GPU, as large as the specs demand, and live as long as the stream.
         unsafe { op.launch_raw(0, &addresses, stream.raw()).unwrap() };
         if let Some(Registered { operand, part }) = registered {
-            copy(self.buffers[*operand].ptr(), part.buffer());
+            copy(self.buffers[*operand].ptr(), part);
         }
     }
 
@@ -240,9 +239,9 @@ fn soak_of_all_collectives_in_any_order_is_right_to_the_bit() {
         })
         .collect();
     for Collective { op, problem, .. } in &mut all {
-        let mut registered = Registered::of(op, &world).into_iter().flatten();
-        for (rank, op) in ranks.iter_mut().zip(op.ranks_mut()) {
-            rank.registered.push(registered.next());
+        let windows = Windows::new(&world, op.ranks()[0].operands(), |_| 1).unwrap();
+        for (index, (rank, op)) in ranks.iter_mut().zip(op.ranks_mut()).enumerate() {
+            rank.registered.push(Registered::of(op, &windows, index));
             rank.slots.push(std::array::from_fn(|round| Slot::new(op, &**problem, round as u32)));
             rank.ops.push(op);
         }

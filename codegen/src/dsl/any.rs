@@ -1,13 +1,14 @@
 //! Tiles whose element type a config chooses, moved as they are.
 
 use super::buffer::{Buf, cast};
+use super::element::Element;
 use super::error::TraceError;
 use super::index::{Index, IntoIndex};
 use super::mem::{AnyPtr, AnySym};
 use super::protocol::{Arrived, Parcel};
 use super::tile::{IntoTile, Tile, check_len, spread};
 use super::trace::attempt;
-use super::val::{Element, FromRaw, IntoVal, Raw, host};
+use super::val::{FromRaw, IntoVal, Raw, host};
 use crate::ir::{Dtype, Loc};
 
 /// A tile of a buffer whose element type the config chooses. It can be moved to a buffer of the same type, bit for bit,

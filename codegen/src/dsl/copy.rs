@@ -1,13 +1,13 @@
 //! Copies from this rank's memory to others'.
 
 use super::buffer::Buf;
+use super::element::Element;
 use super::error::TraceError;
 use super::index::{Index, IntoIndex};
 use super::mem::{AnyPtr, AnySym, Ptr, Sym, param_of};
 use super::protocol::Parcel;
 use super::tile::check_len;
 use super::trace::{Trace, attempt};
-use super::val::Element;
 use crate::ir::{BulkCopy, CommOp, Dtype, Loc, SharedId};
 
 impl Parcel {

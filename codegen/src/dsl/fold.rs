@@ -45,7 +45,7 @@ impl Pure {
     /// Type of its result.
     pub fn ty(self, k: &Kernel) -> Type {
         match self {
-            Pure::Const(c) => Type::scalar(dtype_of(c)),
+            Pure::Const(c) => Type::scalar(c.dtype()),
             Pure::Unary(UnaryOp::PopCount | UnaryOp::TrailingZeros, a) => k.ty(a).with_dtype(Dtype::U32),
             Pure::Binary(_, a, _)
             | Pure::Unary(_, a)
@@ -58,16 +58,6 @@ impl Pure {
             Pure::Rank | Pure::GroupIndex => Type::scalar(Dtype::U32),
             Pure::Reduce(_, a) => Type::scalar(k.ty(a).dtype),
         }
-    }
-}
-
-fn dtype_of(c: Const) -> Dtype {
-    match c {
-        Const::Bool(_) => Dtype::Bool,
-        Const::I32(_) => Dtype::I32,
-        Const::U32(_) => Dtype::U32,
-        Const::U64(_) => Dtype::U64,
-        Const::F32(_) => Dtype::F32,
     }
 }
 

@@ -3,11 +3,12 @@
 use std::marker::PhantomData;
 
 use super::args::is_identifier;
+use super::element::Int;
 use super::error::{TraceError, raise};
 use super::fold::Pure;
 use super::scope::{OpenRegion, RegionKind, ScopeId, Thing};
 use super::trace::{Made, attempt, with};
-use super::val::{FromRaw, Int, IntoVal, Val, host};
+use super::val::{FromRaw, IntoVal, Val, host};
 use crate::ir::verify::MAX_BLOCK_THREADS;
 use crate::ir::{Beside, ControlOp, Loc, Role};
 

@@ -7,6 +7,7 @@ use half::{bf16, f16};
 use super::any::AnyTile;
 use super::args::{Arg, Bound, ErasedArg, TypedArg};
 use super::buffer::{Buf, cast};
+use super::element::Element;
 use super::error::TraceError;
 use super::index::{Index, IntoIndex};
 use super::mem::{Epoch, param_of};
@@ -14,7 +15,7 @@ use super::protocol::Peers;
 use super::scope::require_role;
 use super::tile::{IntoTile, Tile, arange_at, check_len, spread};
 use super::trace::attempt;
-use super::val::{Element, FromRaw, Operand, Raw, Val, binary, host};
+use super::val::{FromRaw, Operand, Raw, Val, binary, host};
 use crate::ir::{BinaryOp, CommOp, Dtype, Loc, ParamKind, ReadLl, SendLl};
 
 /// A type of which LL elements can be: `i32`, `u32` and `f32`, each in a word of its own, and `f16` and `bf16`, two to a word.

@@ -4,13 +4,14 @@ use std::marker::PhantomData;
 
 use super::args::{Arg, Bound, ErasedArg, TypedArg};
 use super::buffer::Buf;
+use super::element::{Element, Num};
 use super::error::TraceError;
 use super::index::IntoIndex;
 use super::protocol::Arrived;
 use super::scope::{Thing, require_role};
 use super::tile::{IntoTile, Tile};
 use super::trace::attempt;
-use super::val::{Element, FromRaw, IntoVal, Num, Operand, Val};
+use super::val::{FromRaw, IntoVal, Operand, Val};
 use crate::ir::{Dtype, Loc, ParamId, ParamKind, ReduceOp, Type, ValueOp};
 
 macro_rules! handle {

@@ -68,6 +68,7 @@ mod block_flags;
 mod buffer;
 mod channel;
 mod check;
+mod element;
 mod error;
 mod fold;
 mod group;
@@ -101,6 +102,7 @@ pub use channel::{
     OpenChannel, Outbound, Outgoing, OutgoingField, Payload, Slots, Spare, Transport,
 };
 pub use dynamic::{Counter, Counters, Dynamic, DynamicIter};
+pub use element::{Bits, Constant, Element, F8, Int, Num};
 pub use error::TraceError;
 pub use group::{DevRange, Group, rank, ranks, role, role_beside};
 pub use index::{Index, IntoIndex};
@@ -114,7 +116,7 @@ pub use select::{Alternatives, Chosen, With};
 pub use tile::{IntoTile, Tile, Word, arange};
 pub use tiles::{GroupTiles, TileRange, Tiles, TilesIter, tiles};
 pub use trace::{TraceMeta, trace, trace_args};
-pub use val::{Bits, Constant, Element, F8, Int, IntoVal, Num, Operand, Val, bit, splat};
+pub use val::{IntoVal, Operand, Val, bit, splat};
 pub use var::{IntoVar, TileVar, Var, var};
 pub use window::{AnyPeerWindow, AnyWindow, PeerWindow, Window};
 pub use window_matrix::{AnyPeerMatrix, AnyWindowMatrix};

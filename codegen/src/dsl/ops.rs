@@ -2,9 +2,10 @@
 
 use std::ops::*;
 
+use super::element::{Bits, Element, Int, Num};
 use super::tile::Tile;
 use super::trace::try_current;
-use super::val::{Bits, Element, FromRaw, Int, IntoVal, Num, Operand, Val, binary, unary};
+use super::val::{FromRaw, IntoVal, Operand, Val, binary, unary};
 use super::var::{TileVar, Var};
 use crate::ir::{BinaryOp, Loc, UnaryOp};
 

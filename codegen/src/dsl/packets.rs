@@ -5,6 +5,7 @@ use std::marker::PhantomData;
 use super::any::AnyTile;
 use super::args::{Arg, Bound, ErasedArg, TypedArg};
 use super::buffer::{Buf, cast};
+use super::element::Element;
 use super::error::TraceError;
 use super::index::{Index, IntoIndex};
 use super::mem::param_of;
@@ -12,7 +13,7 @@ use super::protocol::Peers;
 use super::scope::require_role;
 use super::tile::{IntoTile, Tile, check_len};
 use super::trace::attempt;
-use super::val::{Element, FromRaw, IntoVal, Raw};
+use super::val::{FromRaw, IntoVal, Raw};
 use crate::ir::{CommOp, Dtype, Loc, PACKET_BYTES, ParamKind, SendPackets, TakePackets, Taken, Type};
 
 /// A symmetric buffer of packets of `T`: 16 bytes each, which arrive at once and need no flag (TensorRT-LLM calls them Lamport

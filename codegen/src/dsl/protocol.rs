@@ -3,13 +3,14 @@
 use std::marker::PhantomData;
 
 use super::buffer::{Buf, cast};
+use super::element::Element;
 use super::error::TraceError;
 use super::index::{Index, IntoIndex};
 use super::mem::{AnySym, Epoch, Flags, Sym, param_of};
 use super::scope::{Thing, require_role};
 use super::tile::IntoTile;
 use super::trace::{Made, Nameable, Trace, attempt, with};
-use super::val::{Element, FromRaw, IntoVal, Raw, Val, host};
+use super::val::{FromRaw, IntoVal, Raw, Val, host};
 use super::window::{AnyWindow, Window};
 use super::{bit, rank};
 use crate::ir::{

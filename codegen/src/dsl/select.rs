@@ -1,11 +1,12 @@
 //! What a scalar condition can choose from.
 
 use super::any::AnyTile;
+use super::element::Element;
 use super::error::TraceError;
 use super::fold::Pure;
 use super::tile::Tile;
 use super::trace::attempt;
-use super::val::{Element, FromRaw, Operand, Raw, Val, elementwise};
+use super::val::{FromRaw, Operand, Raw, Val, elementwise};
 use crate::ir::Loc;
 
 /// Something that [`Val::select`] can choose from, with `B`: scalars and tiles of one element type (`M`), or two tiles

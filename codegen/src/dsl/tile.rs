@@ -3,12 +3,12 @@
 use std::fmt;
 use std::marker::PhantomData;
 
+use super::element::{Element, Int, Num};
 use super::error::fail_at;
 use super::fold::Pure;
 use super::trace::attempt;
 use super::val::{
-    Element, Extent, FromRaw, Int, IntoVal, Num, Operand, Raw, Val, binary, compare, elementwise,
-    length_mismatch, pure, unary,
+    Extent, FromRaw, IntoVal, Operand, Raw, Val, binary, compare, elementwise, length_mismatch, pure, unary,
 };
 use super::var::TileVar;
 use crate::ir::{BinaryOp, CompareOp, Dtype, Loc, ReduceOp, Type, UnaryOp, ValueOp, verify::MAX_TILE};

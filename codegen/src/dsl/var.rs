@@ -3,11 +3,12 @@
 use std::fmt;
 use std::marker::PhantomData;
 
+use super::element::Element;
 use super::error::TraceError;
 use super::scope::{Thing, require_role};
 use super::tile::Tile;
 use super::trace::{Nameable, Trace, attempt, with};
-use super::val::{Element, Extent, FromRaw, IntoVal, Operand, Raw, Val};
+use super::val::{Extent, FromRaw, IntoVal, Operand, Raw, Val};
 use crate::ir::{ControlOp, Loc, VarId};
 
 /// A mutable scalar of the device; made by [`var`]. In a `#[kernel]` function assign it with `=`, `+=` and so on.

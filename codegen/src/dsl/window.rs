@@ -5,13 +5,14 @@ use std::ops::Deref;
 use super::any::{AnyTile, load_if};
 use super::args::{Arg, Bound, ErasedArg, TypedArg};
 use super::buffer::{Buf, cast};
+use super::element::Element;
 use super::error::TraceError;
 use super::index::IntoIndex;
 use super::mem::{AnyPtr, Epoch, Flags, Ptr, param_of};
 use super::protocol::{Arrived, Peers, no_such_rank, send_to_at};
 use super::tile::{IntoTile, Tile};
 use super::trace::{Trace, attempt};
-use super::val::{Element, FromRaw, IntoVal, Operand, Raw, Val, host};
+use super::val::{FromRaw, IntoVal, Operand, Raw, Val, host};
 use crate::ir::{CommOp, Const, Dtype, Loc, OpKind, ParamKind, Place, ReceiptId, ReduceOp, ValueId, Wait};
 
 /// A buffer of `T` that every rank has, that its owner writes, and that peers read where it is. To its owner it is as a

@@ -102,8 +102,6 @@
 //! | `covers` | on key fields without a sign: a variant with more of it does as well where there is none for just the problem |
 
 mod candidates;
-#[cfg(feature = "clap")]
-pub mod clap_args;
 mod entry;
 mod error;
 mod field;

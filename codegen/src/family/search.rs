@@ -7,7 +7,7 @@ use super::{Allowed, Family, FamilyError, FieldInfo, Fields, Value};
 const MOST_POINTS: u32 = 1 << 14;
 
 /// The legal configuration with these tuning values where given; where not, with the defaults, or values that differ from
-/// them in as few fields as possible and, field by field, by as few steps.
+/// them in as few fields as possible and, field by field, by as few steps. The field that is refused changes first.
 pub(super) fn nearest_legal<F: Family>(key: &F::Key, given: &[Option<Value>]) -> Result<F, FamilyError> {
     let keys = key.values();
     let tunes = given.iter().zip(F::tuning_defaults(key)).map(|(given, default)| given.unwrap_or(default));
@@ -18,8 +18,11 @@ pub(super) fn nearest_legal<F: Family>(key: &F::Key, given: &[Option<Value>]) ->
     if F::key_fields().iter().zip(&keys).any(|(field, value)| field.check(*value).is_err()) {
         return Err(why); // no tuning will help
     }
-    let free: Vec<usize> =
-        given.iter().enumerate().filter(|(_, v)| v.is_none()).map(|(at, _)| keys.len() + at).collect();
+    let free = given.iter().enumerate().filter(|(_, v)| v.is_none()).map(|(at, _)| keys.len() + at);
+    let mut free: Vec<usize> = free.collect();
+    if let FamilyError::Illegal { source, .. } = &why {
+        free.sort_by_key(|&at| F::fields()[at].name != source.field);
+    }
     let mut search = Search { fields: F::fields(), values, left: MOST_POINTS };
     (1..=free.len()).find_map(|changes| search.change::<F>(&free, changes)).ok_or(why)
 }

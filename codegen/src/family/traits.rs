@@ -138,7 +138,7 @@ pub trait Family: Fields + Legal {
     }
 
     /// The default configuration for a key: the default of every tuning field or, when those do not go together for
-    /// this key, a legal point that differs from them in as few fields as possible.
+    /// this key, a legal point that differs from them in as few fields as possible, the refused one first.
     fn with_defaults(key: &Self::Key) -> Result<Self, FamilyError> {
         search::nearest_legal(key, &vec![None; Self::tune_fields().len()])
     }

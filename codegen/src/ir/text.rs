@@ -37,11 +37,6 @@ impl fmt::Display for Kernel {
     }
 }
 
-/// One operation as a line of the text form (its opening line, if it holds regions).
-pub fn op_line(kernel: &Kernel, names: &Names, kind: &OpKind) -> String {
-    ops::line(kernel, names, kind)
-}
-
 struct Text<'k> {
     kernel: &'k Kernel,
     names: Names,

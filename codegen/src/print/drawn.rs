@@ -3,12 +3,7 @@
 
 use crate::ir::{Kernel, MemoryOp, OpId, OpKind, ParamKind, Region, ValueId};
 
-use super::{
-    emitter::Emitter,
-    loader::{Ring, Side},
-    prim::Prim,
-    program::Program,
-};
+use super::{cut::Side, emitter::Emitter, loader::Ring, prim::Prim, program::Program};
 
 /// Bytes of the two mbarriers and the number, in whole 16 bytes.
 pub(super) const BYTES: u32 = 32;

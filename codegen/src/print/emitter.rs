@@ -1,100 +1,27 @@
 //! The emitter: walks a role's regions and writes statements. Scalars and control flow are here; tiles, memory and
 //! protocol operations have files of their own.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 
-use crate::{
-    family::Target,
-    ir::{
-        BinaryOp, ControlOp, Kernel, Loc, OpId, OpKind, ParamId, ParamKind, ParcelId, Place, ReceiptId,
-        Region, SharedId, Type, ValueId, ValueOp, VarId,
-    },
+use crate::ir::{
+    BinaryOp, ControlOp, Loc, OpId, OpKind, ParamId, ParamKind, ParcelId, Place, ReceiptId, Region, SharedId,
+    Type, ValueId, ValueOp, VarId,
 };
 
 use super::{
     PrintError,
-    ahead::{self, Ahead},
-    args::ArgNames,
     control::LoopLabels,
     expr::Expr,
-    inline::{Form, Forms},
-    lane_order,
-    layout::Layouts,
-    loader::{Loaders, Side},
+    facts::Facts,
+    inline::Form,
     matrix::{Fragments, shared_len},
-    names::{Names, OwnNames},
+    names::Names,
     ops::{self, type_name},
     prim::{Prim, Used},
-    program::Program,
-    released,
-    sync::Barriers,
     tiles::Item,
     timeline::Sites,
     writer::Writer,
 };
-
-/// What is known about a kernel before anything is written.
-#[derive(Debug)]
-pub(super) struct Facts<'k> {
-    pub p: Program<'k>,
-    pub layouts: Layouts,
-    pub barriers: Barriers,
-    pub forms: Forms,
-    pub target: Target,
-    pub args: ArgNames,
-    pub own: OwnNames,
-    /// Packets that are looked at before reads of LL elements.
-    pub ahead: Ahead,
-    /// Signals of what earlier launches did.
-    pub released: Vec<OpId>,
-    /// The matrices in memory that lie as lanes hold them.
-    pub lane_order: HashSet<ParamId>,
-    /// What the kernel records about itself, if it does.
-    pub timeline: Option<Sites>,
-    /// Which part of a kernel with loaders this is, if it is one.
-    pub side: Option<(Side, &'k Loaders)>,
-}
-
-impl<'k> Facts<'k> {
-    /// Runs the analyses.
-    pub fn new(kernel: &'k Kernel, target: Target, timeline: Option<u32>) -> Result<Facts<'k>, PrintError> {
-        let p = Program::new(kernel);
-        let layouts = Layouts::new(&p, target)?;
-        let forms = Forms::new(&p, &layouts);
-        let barriers = Barriers::new(&p, &layouts, &forms);
-        let lane_order = lane_order::matrices(&p, &layouts);
-        let timeline = timeline.map(|slots| Sites::new(&p, slots)).transpose()?;
-        Ok(Facts {
-            layouts,
-            barriers,
-            forms,
-            target,
-            args: ArgNames::new(kernel, timeline.is_some()),
-            own: OwnNames::new(kernel),
-            ahead: ahead::find(kernel),
-            released: released::of_kernel(kernel, target),
-            lane_order,
-            timeline,
-            side: None,
-            p,
-        })
-    }
-
-    /// A part of a kernel with loaders.
-    pub fn part(side: Side, loaders: &'k Loaders, target: Target) -> Result<Facts<'k>, PrintError> {
-        let kernel = match side {
-            Side::Loads => &loaders.loads,
-            Side::Multiplies => &loaders.multiplies,
-        };
-        // The loaders' threads are not among those of the block as a group.
-        Ok(Facts { side: Some((side, loaders)), released: vec![], ..Facts::new(kernel, target, None)? })
-    }
-
-    /// Whether what is written is run by loaders.
-    pub fn loads(&self) -> bool {
-        matches!(self.side, Some((Side::Loads, _)))
-    }
-}
 
 /// The group that runs the statements being written.
 #[derive(Clone, Debug)]

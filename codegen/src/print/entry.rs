@@ -10,7 +10,8 @@ use crate::{
 use super::{
     PrintError,
     copy::room_of,
-    emitter::{Emitter, Facts},
+    emitter::Emitter,
+    facts::Facts,
     prim::{Prim, Used},
     roles::{Parts, function, role_parameters},
     source::{asks_status, begun},

@@ -6,7 +6,8 @@ use crate::ir::{Dtype, Lines, MatrixOp, OpKind, ReduceLines, ValueId};
 
 use super::{
     PrintError,
-    emitter::{Emitter, Facts},
+    emitter::Emitter,
+    facts::Facts,
     matrix::Fragments,
     ops,
     prim::Prim,

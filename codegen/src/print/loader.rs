@@ -3,34 +3,34 @@
 //! A GPU whose copies bring whole boxes of a matrix needs one lane for that, and the lanes that multiply then neither compute
 //! addresses nor wait for what they have brought themselves. A role that only multiplies becomes two functions: the loader's has
 //! the role's waits, its loads and its draws from work counters, the other one all the rest. They meet by a ring of pieces in
-//! shared memory. What takes part is decided here, and the kernel is cut in two; the emitter then writes either part as it writes
-//! any other kernel.
+//! shared memory. What takes part is decided here; the kernel is then cut in two, of which the emitter writes either part as it
+//! writes any other kernel.
 
 use std::collections::HashSet;
 
 use serde::Serialize;
 
 use crate::{
+    device::Device,
     family::{CudaArch, Target},
     ir::{
-        CommOp, Const, ControlOp, DOT_COLUMNS, Dot, Dtype, Kernel, LoadMatrix, LoadRow, MatrixOp, OpId,
-        OpKind, Param, ParamId, ParamKind, Place, ReceiptId, Region, Rows, SharedId, ValueId, ValueOp, Wait,
-        WaitAll, mutate::constant,
+        CommOp, ControlOp, DOT_COLUMNS, Dot, Dtype, Kernel, LoadMatrix, LoadRow, MatrixOp, OpId, OpKind,
+        Param, ParamId, ParamKind, Place, Region, Rows, SharedId, ValueOp,
     },
 };
 
 use super::{
     args::{self, TensorMap},
+    cut::{self, Side},
     drawn,
-    emitter::Facts,
+    facts::Facts,
     lines,
     matrix::{self, Moved},
     ops::type_name,
     source,
 };
 
-/// Registers of an SM, and what the number of a lane's is a multiple of.
-const REGISTERS: u32 = 65536;
+/// What the number of a lane's registers is a multiple of.
 const REGISTERS_STEP: u32 = 8;
 
 /// Registers that a loader's lane keeps, where others want them.
@@ -93,7 +93,7 @@ pub(super) struct Crew {
 impl Crew {
     /// That of a kernel's loaders. An SM's quarter has registers for two warps as large as can be. Where blocks have four warps,
     /// one more changes nothing.
-    fn of(kernel: &Kernel) -> Crew {
+    fn of(kernel: &Kernel, target: Target) -> Crew {
         let beside = kernel.beside_warps();
         if kernel.block_warps + beside < 2 * WARPGROUP {
             return Crew { warps: 1, registers: None, ends_inline: false };
@@ -101,19 +101,10 @@ impl Crew {
         let (warps, others) = ((1 + beside).next_multiple_of(WARPGROUP), kernel.block_threads());
         let few = warps * kernel.warp_size;
         let round = |registers: u32| registers / REGISTERS_STEP * REGISTERS_STEP;
-        let all = round(REGISTERS / (others + few)) * (others + few);
+        let all = round(Device::of(target).sm_registers() / (others + few)) * (others + few);
         let registers = Some([KEPT, round((all - few * KEPT) / others)]);
         Crew { warps: warps - beside, registers, ends_inline: false }
     }
-}
-
-/// What a function is for that some warps of a block run.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Side {
-    /// The loader's: it waits for operands of other ranks, and brings them. It draws from work counters, for the others as well.
-    Loads,
-    /// All other warps': they multiply, store, signal, and wait for what they read themselves. They take what the loader has drawn.
-    Multiplies,
 }
 
 /// The loaders of a kernel.
@@ -138,7 +129,7 @@ impl Loaders {
         let boxes = f.target == Target::Cuda(CudaArch::Sm90a);
         // Those who would leave together, or go on together as another role, are all warps but the loader.
         let leaves = source::asks_status(kernel);
-        let mut crew = Crew::of(kernel);
+        let mut crew = Crew::of(kernel, f.target);
         let threads = (kernel.block_warps + crew.warps + kernel.beside_warps()) * kernel.warp_size;
         let alone = kernel.roles.iter().all(|role| role.goes_on_as.is_none());
         if !boxes || leaves || !alone || f.timeline.is_some() || threads > 1024 {
@@ -163,17 +154,8 @@ impl Loaders {
         }
         let drawn: HashSet<OpId> =
             roles.iter().flat_map(|&role| drawn::of(&f.p, &kernel.roles[role].body)).collect();
-        let cut = |side| {
-            let mut part = kernel.clone();
-            let zero = constant(&mut part, Const::U32(0));
-            for &role in &roles {
-                let waits = Waits::of(kernel, &kernel.roles[role].body);
-                let body = std::mem::take(&mut part.roles[role].body);
-                part.roles[role].body = Cut { side, zero, waits, drawn: &drawn }.region(&mut part, body);
-            }
-            part
-        };
-        let (loads, multiplies) = (cut(Side::Loads), cut(Side::Multiplies));
+        let [loads, multiplies] =
+            [Side::Loads, Side::Multiplies].map(|side| cut::part(kernel, &roles, &drawn, side));
         Some(Loaders { crew, maps, loads, multiplies, rings, drawn })
     }
 
@@ -383,127 +365,4 @@ impl Fit<'_, '_> {
             },
         }
     }
-}
-
-/// What the waits of a role are for.
-#[derive(Debug)]
-struct Waits {
-    /// Receipts with which operands of products are brought.
-    brought: HashSet<ReceiptId>,
-    /// Receipts with which anything else is read.
-    read: HashSet<ReceiptId>,
-    /// Whether the role tells other ranks anything, which comes after what it has waited for.
-    signals: bool,
-}
-
-impl Waits {
-    fn of(kernel: &Kernel, body: &Region) -> Waits {
-        let (mut brought, mut read, mut signals) = (HashSet::new(), HashSet::new(), false);
-        kernel.walk(body, &mut |_, op| {
-            match &op.kind {
-                OpKind::Matrix(MatrixOp::Dot(dot)) => {
-                    brought.extend([&dot.a, &dot.b].map(|rows| rows.receipt))
-                }
-                OpKind::Matrix(MatrixOp::LoadMatrix(load)) => read.extend([load.at.receipt]),
-                OpKind::Matrix(MatrixOp::LoadRow(load)) => read.extend([load.receipt]),
-                OpKind::Matrix(MatrixOp::ReduceLines(_) | MatrixOp::StoreMatrix(_))
-                | OpKind::Value(_)
-                | OpKind::Memory(_)
-                | OpKind::Comm(_)
-                | OpKind::Control(_) => {}
-            }
-            signals |= op.kind.release().is_some();
-        });
-        let some = |all: HashSet<Option<ReceiptId>>| all.into_iter().flatten().collect();
-        Waits { brought: some(brought), read: some(read), signals }
-    }
-
-    /// Whether a side waits: for what it reads, for what nobody reads, and who signals for everything.
-    fn is_for(&self, side: Side, receipt: ReceiptId) -> bool {
-        let (brought, read) = (self.brought.contains(&receipt), self.read.contains(&receipt));
-        match side {
-            Side::Loads => brought || !read,
-            Side::Multiplies => read || !brought || self.signals,
-        }
-    }
-}
-
-/// Leaves one side's operations of a kernel.
-struct Cut<'a> {
-    side: Side,
-    /// A value that is 0.
-    zero: ValueId,
-    waits: Waits,
-    /// What the loader draws for the others.
-    drawn: &'a HashSet<OpId>,
-}
-
-impl Cut<'_> {
-    fn region(&self, kernel: &mut Kernel, region: Region) -> Region {
-        Region { ops: region.ops.into_iter().filter(|&id| self.op(kernel, id)).collect() }
-    }
-
-    /// Cuts an operation; false when nothing of it is left.
-    fn op(&self, kernel: &mut Kernel, id: OpId) -> bool {
-        let mut kind = kernel.op(id).kind.clone();
-        let stays = match &mut kind {
-            OpKind::Value(_) => {
-                let tile = kind.outs().iter().any(|v| kernel.ty(*v).is_tile());
-                self.side == Side::Multiplies || !tile
-            }
-            OpKind::Comm(CommOp::Wait(Wait { receipt, .. }) | CommOp::WaitAll(WaitAll { receipt, .. })) => {
-                self.waits.is_for(self.side, *receipt)
-            }
-            OpKind::Comm(_) => self.side == Side::Multiplies,
-            OpKind::Matrix(MatrixOp::Dot(dot)) => {
-                self.product(dot);
-                true
-            }
-            OpKind::Matrix(_) => self.side == Side::Multiplies,
-            OpKind::Memory(_) => self.side == Side::Loads || self.drawn.contains(&id),
-            OpKind::Control(ControlOp::If { then, otherwise, results, .. }) => {
-                *then = self.region(kernel, std::mem::take(then));
-                *otherwise = self.region(kernel, std::mem::take(otherwise));
-                if self.side == Side::Loads {
-                    results.retain(|r| !kernel.ty(r.0).is_tile());
-                }
-                !results.is_empty() || acts(kernel, then) || acts(kernel, otherwise)
-            }
-            OpKind::Control(ControlOp::For { body, .. }) => {
-                *body = self.region(kernel, std::mem::take(body));
-                acts(kernel, body)
-            }
-            OpKind::Control(ControlOp::While { header, body, .. }) => {
-                *header = self.region(kernel, std::mem::take(header));
-                *body = self.region(kernel, std::mem::take(body));
-                acts(kernel, body)
-            }
-            OpKind::Control(_) => true,
-        };
-        kernel.ops[id.index()].kind = kind;
-        stays
-    }
-
-    /// The loader knows nothing of sums, and those who multiply nothing of where operands are.
-    fn product(&self, dot: &mut Dot) {
-        match self.side {
-            Side::Loads => dot.acc = None,
-            Side::Multiplies => {
-                dot.from = self.zero;
-                for rows in [&mut dot.a, &mut dot.b] {
-                    (rows.row, rows.receipt) = (self.zero, None);
-                }
-            }
-        }
-    }
-}
-
-/// Whether a region does anything but compute, or ends a turn of a loop around it.
-fn acts(kernel: &Kernel, region: &Region) -> bool {
-    let mut found = false;
-    kernel.walk(region, &mut |_, op| {
-        let ends = matches!(op.kind, OpKind::Control(ControlOp::Break { .. } | ControlOp::Continue { .. }));
-        found |= ends || !matches!(op.kind, OpKind::Value(_) | OpKind::Control(_));
-    });
-    found
 }

@@ -8,10 +8,11 @@ use crate::ir::{
 
 use super::{
     PrintError,
-    emitter::{Emitter, Facts},
+    cut::Side,
+    emitter::Emitter,
     expr::{Expr, Prec},
+    facts::Facts,
     layout::Layout,
-    loader::Side,
     ops,
     prim::Prim,
     program::Program,

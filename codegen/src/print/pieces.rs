@@ -2,12 +2,7 @@
 
 use crate::ir::{DOT_COLUMNS, Dot, MatrixOp, OpId, OpKind, ReceiptId, ValueId};
 
-use super::{
-    PrintError,
-    emitter::Emitter,
-    loader::{Loaders, Side},
-    prim::Prim,
-};
+use super::{PrintError, cut::Side, emitter::Emitter, loader::Loaders, prim::Prim};
 
 impl Emitter<'_, '_> {
     /// Declares the ring of a role with a loader.

@@ -6,9 +6,11 @@ use crate::ir::{Beside, Role, SharedId, ValueId};
 
 use super::{
     PrintError,
-    emitter::{Emitter, Facts, Group},
+    cut::Side,
+    emitter::{Emitter, Group},
+    facts::Facts,
     inline::Form,
-    loader::{Loaders, Side},
+    loader::Loaders,
     ops::type_name,
     prim::{Prim, Used},
     writer::Writer,

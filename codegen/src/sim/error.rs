@@ -1,6 +1,6 @@
 //! Mistakes in setting a simulation up, and in the memory accesses of its host steps.
 
-use crate::ir::{Dtype, ParamKind};
+use crate::ir::Dtype;
 
 /// Why a simulation cannot be set up, or a host step cannot access memory.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
@@ -149,21 +149,5 @@ pub enum SimError {
 impl From<SimError> for String {
     fn from(e: SimError) -> String {
         e.to_string()
-    }
-}
-
-/// How a kind of parameter is called in messages.
-pub(super) const fn kind_name(kind: ParamKind) -> &'static str {
-    match kind {
-        ParamKind::Local => "plain memory",
-        ParamKind::Symmetric => "symmetric memory",
-        ParamKind::Window => "a window",
-        ParamKind::Flags => "a flag array",
-        ParamKind::Packets => "a packet buffer",
-        ParamKind::Ll => "an LL buffer",
-        ParamKind::EpochWord => "an epoch word",
-        ParamKind::Counters => "an array of counters",
-        ParamKind::BlockFlags => "an array of flags between blocks",
-        ParamKind::Scalar => "a scalar",
     }
 }

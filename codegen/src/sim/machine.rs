@@ -9,7 +9,7 @@ use bytemuck::Pod;
 use super::bulk::const_bits;
 use super::clock::MAX_AGENTS;
 use super::code::Compiled;
-use super::error::{SimError, kind_name};
+use super::error::SimError;
 use super::finding::Findings;
 use super::memory::{HostMemory, Memory, is_plain};
 use super::options::Options;
@@ -142,7 +142,7 @@ impl Machine {
         if let Some(&at) = self.by_name.get(name) {
             let buffer = &mut self.buffers[at];
             if buffer.kind != kind && !(is_plain(kind) && is_plain(buffer.kind)) {
-                let (old, new) = (kind_name(buffer.kind), kind_name(kind));
+                let (old, new) = (buffer.kind.noun(), kind.noun());
                 return Err(SimError::KindConflict { name: name.into(), old, new });
             }
             buffer.bytes = buffer.bytes.max(bytes);
@@ -177,7 +177,7 @@ impl Machine {
         let buffer = self.find(name)?;
         let kind = self.buffers[buffer].kind;
         if kind != ParamKind::EpochWord {
-            let (old, new) = (kind_name(kind), kind_name(ParamKind::EpochWord));
+            let (old, new) = (kind.noun(), ParamKind::EpochWord.noun());
             return Err(SimError::KindConflict { name: name.into(), old, new });
         }
         let bytes: Arc<[u8]> = bytemuck::bytes_of(&epoch).into();
@@ -194,7 +194,7 @@ impl Machine {
         let at = at * size_of::<T>() as u64;
         let to = at + size_of_val(data) as u64;
         if matches!(b.kind, ParamKind::Flags | ParamKind::Packets | ParamKind::Ll) {
-            return Err(SimError::NotPlain { name: name.into(), kind: kind_name(b.kind) });
+            return Err(SimError::NotPlain { name: name.into(), kind: b.kind.noun() });
         }
         if to > b.bytes {
             return Err(SimError::OutOfBounds { name: name.into(), from: at, to, bytes: b.bytes });
@@ -297,7 +297,7 @@ impl Machine {
             let value = bindings.scalars.iter().find(|s| s.0 == p.name).ok_or_else(|| {
                 SimError::MissingScalar { kernel: variant(), param: param(), dtype: p.dtype }
             })?;
-            let given = const_dtype(value.1);
+            let given = value.1.dtype();
             if given != p.dtype {
                 let dtype = p.dtype;
                 return Err(SimError::ScalarType { kernel: variant(), param: param(), dtype, given });
@@ -309,7 +309,7 @@ impl Machine {
         let b = &self.buffers[at];
         let (buffer, need) = (name.clone(), p.len * u64::from(p.element_bytes()));
         if b.kind != p.kind && !(is_plain(p.kind) && is_plain(b.kind)) {
-            let (wants, has) = (kind_name(p.kind), kind_name(b.kind));
+            let (wants, has) = (p.kind.noun(), b.kind.noun());
             return Err(SimError::WrongKind { kernel: variant(), param: param(), buffer, wants, has });
         }
         if b.bytes < need {
@@ -317,15 +317,5 @@ impl Machine {
             return Err(SimError::TooSmall { kernel: variant(), param: param(), buffer, need, have });
         }
         Ok(Bound::Buffer(at))
-    }
-}
-
-const fn const_dtype(value: Const) -> Dtype {
-    match value {
-        Const::Bool(_) => Dtype::Bool,
-        Const::I32(_) => Dtype::I32,
-        Const::U32(_) => Dtype::U32,
-        Const::U64(_) => Dtype::U64,
-        Const::F32(_) => Dtype::F32,
     }
 }

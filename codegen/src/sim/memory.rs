@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use bytemuck::Pod;
 
-use super::error::{SimError, kind_name};
+use super::error::SimError;
 use super::flags::FlagArray;
 use super::ll::LlArray;
 use super::machine::{Buffer, Machine};
@@ -170,7 +170,7 @@ impl<'a, 'm> HostMemory<'a, 'm> {
         let (buffer, from, to) = self.range::<T>(name, at..at + data.len() as u64)?;
         let kind = self.world.machine.buffers[buffer].kind;
         if !is_plain(kind) {
-            return Err(SimError::NotPlain { name: name.into(), kind: kind_name(kind) });
+            return Err(SimError::NotPlain { name: name.into(), kind: kind.noun() });
         }
         self.world.host_write(self.rank, buffer, from, to);
         let bytes = self.world.memory[self.rank as usize][buffer].bytes_mut();

@@ -32,18 +32,9 @@ impl Counts {
 
     /// Bytes that leave their rank.
     pub fn bytes_on_wire(&self) -> u64 {
-        off_diagonal(&self.bytes)
+        let all: u64 = self.bytes.iter().flatten().sum();
+        all - self.bytes.iter().enumerate().map(|(i, row)| row[i]).sum::<u64>()
     }
-
-    /// Flags that leave their rank.
-    pub fn signals_on_wire(&self) -> u64 {
-        off_diagonal(&self.signals)
-    }
-}
-
-fn off_diagonal(links: &[Vec<u64>]) -> u64 {
-    let all: u64 = links.iter().flatten().sum();
-    all - links.iter().enumerate().map(|(i, row)| row[i]).sum::<u64>()
 }
 
 /// What a run did.

@@ -1,13 +1,11 @@
 use super::*;
 use crate::families::collectives::{Algorithm, AllReduceKey, BroadcastKey, RegisteredAllReduceKey};
-use crate::runtime::WorldOptions;
 use crate::runtime::gpu::RawStream;
-use crate::runtime::mock::{Machine, MockGpu, Uncompiled};
+use crate::runtime::mock::{self, Machine, Uncompiled, world};
 use crate::runtime::op::RawTensor;
 
 fn collectives(machine: &Machine) -> Collectives {
-    let world = World::of_gpus(&MockGpu::all(machine, 2), &WorldOptions::default()).unwrap();
-    Collectives::new(&Arc::new(world))
+    Collectives::new(&world(machine))
 }
 
 fn key(elements: u32, in_place: bool) -> AllReduceKey {
@@ -91,7 +89,7 @@ fn what_is_not_prepared_is_told_beside_what_is() {
 #[test]
 fn registered_buffers_are_memory_that_all_ranks_reach() {
     let machine = Machine::default();
-    let world = Arc::new(World::of_gpus(&MockGpu::all(&machine, 2), &WorldOptions::default()).unwrap());
+    let world = world(&machine);
     let mut all = Collectives::new(&world);
     let key = RegisteredAllReduceKey { elements: 500, ranks: 2, dtype: Dtype::F32, op: Reduction::Sum };
     all.prepare::<RegisteredAllReduce>(&key, &Uncompiled).unwrap();
@@ -105,7 +103,7 @@ fn registered_buffers_are_memory_that_all_ranks_reach() {
     let allowed = "2000 bytes of a `SymmetricPart` of this world, as peers read it";
     let said = refused(&mut tensor(0x1000, 2000));
     assert!(said.contains("memory of data = 0x1000") && said.ends_with(allowed), "{said}");
-    let elsewhere = World::of_gpus(&MockGpu::all(&machine, 2), &WorldOptions::default()).unwrap();
+    let elsewhere = mock::world(&machine);
     assert!(refused(&mut elsewhere.symmetric::<f32>(500).unwrap()[0]).ends_with(allowed));
     assert!(refused(&mut parts[1]).contains("GPU of data = 1: 0"));
     let beyond = parts[0].buffer().ptr() + 16;

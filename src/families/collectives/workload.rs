@@ -1,6 +1,5 @@
 //! What collectives are run on, and what must come out.
 
-use peerwarp_codegen::family::Family;
 use peerwarp_codegen::ir::Dtype;
 
 use super::{
@@ -36,13 +35,6 @@ fn parts(elements: u32, ranks: u32, dtype: Dtype) -> Work {
     Work { bytes: (0..ranks).map(to).collect(), hops: 1, ..Work::default() }
 }
 
-/// What the scripts take: all fields, and which collective it is.
-fn case<F: Family>(config: &F) -> serde_json::Value {
-    let named = [("collective".to_owned(), F::NAME.to_owned())];
-    let all = named.into_iter().chain(config.describe());
-    all.map(|(name, value)| (name, serde_json::Value::from(value))).collect()
-}
-
 /// What is added to the mean of squares.
 const EPS: f32 = 1e-5;
 
@@ -57,10 +49,6 @@ impl AllReduce {
 impl Workload for AllReduce {
     fn baselines() -> Option<Baseline> {
         Some(BASELINES)
-    }
-
-    fn baseline_case(&self) -> serde_json::Value {
-        case(self)
     }
 
     fn inputs(&self, turn: Turn) -> Vec<Contents> {
@@ -137,10 +125,6 @@ impl Workload for ReduceScatter {
         Some(BASELINES)
     }
 
-    fn baseline_case(&self) -> serde_json::Value {
-        case(self)
-    }
-
     fn inputs(&self, turn: Turn) -> Vec<Contents> {
         let buffer = if self.in_place { "out" } else { "x" };
         vec![contents(buffer, self.dtype, &reference::vector(turn, self.elements, self.dtype))]
@@ -170,10 +154,6 @@ impl Workload for AllGather {
         Some(BASELINES)
     }
 
-    fn baseline_case(&self) -> serde_json::Value {
-        case(self)
-    }
-
     fn inputs(&self, turn: Turn) -> Vec<Contents> {
         let vector = contents("x", self.dtype, &reference::vector(turn, self.elements, self.dtype));
         if !self.in_place {
@@ -196,10 +176,6 @@ impl Workload for AllGather {
 impl Workload for AllToAll {
     fn baselines() -> Option<Baseline> {
         Some(BASELINES)
-    }
-
-    fn baseline_case(&self) -> serde_json::Value {
-        case(self)
     }
 
     fn inputs(&self, turn: Turn) -> Vec<Contents> {
@@ -237,12 +213,6 @@ impl RaggedAllToAll {
 impl Workload for RaggedAllToAll {
     fn baselines() -> Option<Baseline> {
         Some(BASELINES)
-    }
-
-    fn baseline_case(&self) -> serde_json::Value {
-        let mut case = case(self);
-        case["elements"] = (self.ranks * self.capacity).to_string().into();
-        case
     }
 
     fn inputs(&self, turn: Turn) -> Vec<Contents> {
@@ -291,10 +261,6 @@ impl Workload for Broadcast {
         Some(BASELINES)
     }
 
-    fn baseline_case(&self) -> serde_json::Value {
-        case(self)
-    }
-
     fn inputs(&self, turn: Turn) -> Vec<Contents> {
         // Also the others: what they have is not to be found in the result.
         let buffer = if self.in_place { "out" } else { "x" };
@@ -313,27 +279,5 @@ impl Workload for Broadcast {
             (0..self.ranks).map(sent).collect()
         };
         Work { bytes: (0..self.ranks).map(to).collect(), hops: 1, ..Work::default() }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use std::process::Command;
-
-    use super::*;
-
-    #[test]
-    fn scripts_compile() {
-        let folder = tempfile::tempdir().unwrap();
-        let file = |name: &str| folder.path().join(name);
-        for (name, text) in BASELINES.scripts {
-            std::fs::write(file(name), text).unwrap();
-        }
-        let files = BASELINES.scripts.iter().map(|(name, _)| file(name));
-        match Command::new("python3").args(["-m", "py_compile"]).args(files).output() {
-            Ok(ran) => assert!(ran.status.success(), "{}", String::from_utf8_lossy(&ran.stderr)),
-            Err(why) if std::env::var_os("CI").is_none() => eprintln!("skipped: python3: {why}"),
-            Err(why) => panic!("python3: {why}"),
-        }
     }
 }

@@ -159,6 +159,15 @@ impl Legal for AllGatherMatmul {
         let allowed = || format!("at most {most}, what {} warps have registers for", self.warps);
         Illegal::unless(self.chunk <= most, "chunk", self.chunk, allowed)?;
         order::legal(self.tile_rows, self.tile_columns, self.warps, self.stages)?;
+        let most = order::left(self.tile_rows, self.tile_columns, self.stages) / 2;
+        let allowed = || {
+            let most = 1 << most.ilog2();
+            format!(
+                "at most {most} with beside = true: it goes by way of shared memory, beside {} stages",
+                self.stages
+            )
+        };
+        Illegal::unless(!self.beside || self.chunk <= most, "chunk", self.chunk, allowed)?;
         let whole = (self.rows() * self.k).is_multiple_of(self.chunk);
         let allowed =
             || format!("false with chunk = {}: a rank's rows are no whole number of these", self.chunk);

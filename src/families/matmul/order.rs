@@ -1,5 +1,6 @@
 //! Tiles of a result: how large, in which order, and what they take.
 
+use peerwarp_codegen::device::Device;
 use peerwarp_codegen::dsl::prelude::*;
 use peerwarp_codegen::family::{Choice, Illegal};
 use peerwarp_codegen::ir::DOT_COLUMNS;
@@ -98,9 +99,9 @@ impl Place {
     }
 }
 
-/// Shared memory of a block on an H100 or H200; nobody's is larger. Where it is smaller the printer says so. AMD's GPUs take one stage,
-/// whatever is asked for.
-const MOST_SHARED: u32 = 227 * 1024;
+/// Shared memory of a block where defaults were measured; nobody's is larger. Where it is smaller the printer says so. AMD's GPUs take one
+/// stage, whatever is asked for.
+const MOST_SHARED: u32 = Device::measured().block_shared_bytes;
 
 /// Whether rows of `n` and of `k` elements are whole 16 bytes.
 pub(super) fn whole_rows(n: u32, k: u32) -> Result<(), Illegal> {
@@ -133,9 +134,20 @@ pub(super) fn legal(rows: u32, columns: u32, warps: u32, stages: u32) -> Result<
     let allowed =
         || format!("at least {} for {rows} x {columns}: a warp holds 4096 sums", parts.div_ceil(16));
     Illegal::unless(parts <= 16 * warps, "warps", warps, allowed)?;
-    let stage = (rows + columns) * DOT_COLUMNS * 2;
+    let stage = stage(rows, columns);
     let allowed = || format!("at most {}: one takes {stage} bytes of shared memory", MOST_SHARED / stage);
     Illegal::unless(stages * stage <= MOST_SHARED, "stages", stages, allowed)
+}
+
+/// Bytes of shared memory that a stage takes.
+fn stage(rows: u32, columns: u32) -> u32 {
+    (rows + columns) * DOT_COLUMNS * 2
+}
+
+/// Bytes of shared memory that so many stages leave, which fit. Less 3 KiB, which barriers, reductions and what is drawn have room
+/// in, it is a multiple of 8 KiB.
+pub(super) fn left(rows: u32, columns: u32, stages: u32) -> u32 {
+    MOST_SHARED - stages * stage(rows, columns)
 }
 
 /// Rows of tiles: as many as there are rows, if these are few.
@@ -204,10 +216,10 @@ impl Tiling {
 /// As many as fit an SM's shared memory, and no more than were of use: narrow tiles, of which each block has one, wait for memory most of
 /// the time, and more of them are on their way then.
 pub(super) fn stages(rows: u32, columns: u32, one_each: bool) -> u32 {
-    let fit = MOST_SHARED / ((rows + columns) * DOT_COLUMNS * 2);
+    let fit = MOST_SHARED / stage(rows, columns);
     let many = [12, 10, 8].into_iter().find(|stages| one_each && columns == 64 && *stages <= fit);
     many.unwrap_or(fit.min(6))
 }
 
-/// SMs of an H200, each of which has one block.
-pub(super) const SMS: u32 = 132;
+/// SMs where defaults were measured, each of which has one block.
+pub(super) const SMS: u32 = Device::measured().sms;

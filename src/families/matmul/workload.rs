@@ -1,6 +1,5 @@
 //! What products are run on, and what must come out.
 
-use peerwarp_codegen::family::Family;
 use peerwarp_codegen::ir::Dtype;
 
 use super::reference::{Matrix, activated, added_up, looked_at, product};
@@ -13,13 +12,6 @@ use crate::harness::workload::{Baseline, Contents, Turn, Work, Workload};
 /// cuBLAS, with NCCL where there is something to gather or to scatter, and PyTorch's asynchronous tensor parallelism.
 const BASELINES: Baseline =
     Baseline { scripts: &[("products.py", include_str!("../../../bench/baselines/products.py")), TIMING] };
-
-/// What the scripts take: all fields, and which product it is.
-fn case<F: Family>(config: &F) -> serde_json::Value {
-    let named = [("product".to_owned(), F::NAME.to_owned())];
-    let all = named.into_iter().chain(config.describe());
-    all.map(|(name, value)| (name, serde_json::Value::from(value))).collect()
-}
 
 /// The matrix that is multiplied with `w`.
 fn left(turn: Turn, columns: u32) -> Matrix {
@@ -66,10 +58,6 @@ impl Workload for Matmul {
         Some(BASELINES)
     }
 
-    fn baseline_case(&self) -> serde_json::Value {
-        case(self)
-    }
-
     fn inputs(&self, turn: Turn) -> Vec<Contents> {
         let x = contents("x", self.dtype, &left(turn, self.k).rows(self.m));
         let w = contents("w", self.dtype, &right(turn, self.k).rows(self.n));
@@ -98,10 +86,6 @@ impl Workload for Matmul {
 impl Workload for AllGatherMatmul {
     fn baselines() -> Option<Baseline> {
         Some(BASELINES)
-    }
-
-    fn baseline_case(&self) -> serde_json::Value {
-        case(self)
     }
 
     fn inputs(&self, turn: Turn) -> Vec<Contents> {
@@ -134,10 +118,6 @@ impl Workload for AllGatherMatmul {
 impl Workload for MatmulReduceScatter {
     fn baselines() -> Option<Baseline> {
         Some(BASELINES)
-    }
-
-    fn baseline_case(&self) -> serde_json::Value {
-        case(self)
     }
 
     fn inputs(&self, turn: Turn) -> Vec<Contents> {

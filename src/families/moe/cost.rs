@@ -30,6 +30,7 @@
 //! fields are asked for by their names: a field that is not known here makes no difference, so that what differs in it is
 //! always measured. [`Costs`] says where the numbers come from.
 
+use peerwarp_codegen::device::Device;
 use peerwarp_codegen::family::{Family, Value, Variant};
 
 use super::MoeShape;
@@ -121,9 +122,8 @@ pub const COSTS: Costs = Costs {
 const INDEXED: u32 = 128;
 const INDEX_LOADS: f64 = 3.0;
 
-/// Registers of an SM, and of a thread at most.
-const REGISTERS: u32 = 65536;
-const MOST_REGISTERS: u32 = 255;
+/// What the costs were measured on.
+const MEASURED: Device = Device::measured();
 
 /// The model for one shape.
 #[derive(Clone, Copy, Debug)]
@@ -175,7 +175,8 @@ impl<F: Family> Fields<'_, F> {
     /// Registers of a thread that holds its vectors, and how many there are for it.
     fn registers(&self, costs: &Costs, a_vector: u32) -> (f64, f64) {
         let needed = f64::from(costs.registers) + f64::from(a_vector) * self.number("vectors", 1);
-        let there = (f64::from(REGISTERS) / (32.0 * self.number("warps", 1))).min(f64::from(MOST_REGISTERS));
+        let of_lane = f64::from(MEASURED.sm_registers()) / (32.0 * self.number("warps", 1));
+        let there = of_lane.min(MEASURED.thread_registers.into());
         (needed, there)
     }
 

@@ -96,9 +96,8 @@ mod tests {
     use crate::families::moe::RowDtype;
     use crate::families::moe::kernels::Layout;
     use crate::families::moe::op::Tokens;
-    use crate::runtime::WorldOptions;
     use crate::runtime::gpu::RawStream;
-    use crate::runtime::mock::{Machine, MockGpu, Uncompiled};
+    use crate::runtime::mock::{Machine, Uncompiled, world};
 
     fn tuning(tokens: u32) -> MoeTuning {
         let shape = MoeShape { hidden: 64, experts: 8, topk: 2, tokens, ranks: 2, dtype: RowDtype::Bf16 };
@@ -112,8 +111,7 @@ mod tests {
     #[test]
     fn a_call_takes_the_smallest_capacity_that_has_room() {
         let machine = Machine::default();
-        let world = World::of_gpus(&MockGpu::all(&machine, 2), &WorldOptions::default()).unwrap();
-        let world = Arc::new(world);
+        let world = world(&machine);
         let mut op = ladder(&world, &[8, 64, 512].map(tuning)).unwrap();
         assert_eq!(op.capacities(), [8, 64, 512]);
         for (tokens, capacity) in [(0, 8), (8, 8), (9, 64), (64, 64), (65, 512), (512, 512)] {
@@ -140,8 +138,7 @@ mod tests {
     #[test]
     fn capacities_ascend_and_differ_in_nothing_else() {
         let machine = Machine::default();
-        let world = World::of_gpus(&MockGpu::all(&machine, 2), &WorldOptions::default()).unwrap();
-        let world = Arc::new(world);
+        let world = world(&machine);
         let said = |tunings: &[MoeTuning]| ladder(&world, tunings).unwrap_err().to_string();
         assert_eq!(said(&[]), "capacities = none: one or more");
         assert_eq!(said(&[64, 8].map(tuning)), "capacities = 8: more than 64, the one before");

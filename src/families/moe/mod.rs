@@ -2,6 +2,7 @@
 //! experts' outputs back.
 
 pub mod baselines;
+pub mod catalogue;
 pub mod cost;
 pub mod gpumode;
 pub mod kernels;

@@ -4,39 +4,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use peerwarp_codegen::family::Family;
-
 use crate::families::moe::MoeShape;
 use crate::families::moe::kernels::{CombineDtype, Layout, Quantise};
 use crate::families::moe::run::MoeTuning;
 use crate::runtime::gpu::{DevicePtr, Gpu, RawStream};
 use crate::runtime::handles::Buffer;
 use crate::runtime::image::Images;
-use crate::runtime::op::{LaunchArgs, LaunchSpec, Operation, RankOp, RawTensor, StreamRef};
+use crate::runtime::op::{LaunchArgs, Operation, RankOp, RawTensor, StreamRef};
 use crate::runtime::{Recording, RuntimeError, World};
-
-impl MoeTuning {
-    /// The launches of a round, dispatch's and then combine's, which share buffers by name. Each of the two counts epochs of its
-    /// own. Where dispatch's hook makes the experts' outputs, combine's `y` is dispatch's `rows`.
-    pub fn launch_specs(&self) -> Vec<LaunchSpec> {
-        self.specs(self.semantics().y_is_rows())
-    }
-
-    fn specs(&self, y_is_rows: bool) -> Vec<LaunchSpec> {
-        let label =
-            |name: &str, half: &str| if self.split { format!("{name} {half}") } else { name.to_owned() };
-        let halves = || ["send", "recv"].into_iter();
-        let dispatch = self.dispatch_launches().into_iter().zip(halves());
-        let dispatch =
-            dispatch.map(|(config, half)| LaunchSpec::new(label("dispatch", half), config.into_variant()));
-        let combine = self.combine_launches().into_iter().zip(halves()).map(|(config, half)| {
-            let spec = LaunchSpec::new(label("combine", half), config.into_variant());
-            let spec = spec.with_buffer("epoch", "combine_epoch");
-            if y_is_rows { spec.with_buffer("y", "rows") } else { spec }
-        });
-        dispatch.chain(combine).collect()
-    }
-}
 
 /// Where a rank's tokens are on its GPU. They must not change until combine has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -512,13 +487,8 @@ impl MoeRank {
     }
 
     fn is_split(&self) -> Result<(), RuntimeError> {
-        match self.split {
-            true => Ok(()),
-            false => {
-                let allowed = "true in the tuning, for launches that send or receive only";
-                Err(RuntimeError::invalid("split", false, allowed))
-            }
-        }
+        let allowed = "true in the tuning, for launches that send or receive only";
+        if self.split { Ok(()) } else { Err(RuntimeError::invalid("split", false, allowed)) }
     }
 }
 

@@ -1,7 +1,7 @@
 use std::time::Duration;
 
 use peerwarp_codegen::dsl::Binding;
-use peerwarp_codegen::family::{CudaArch, DynConfig, Target};
+use peerwarp_codegen::family::{CudaArch, DynConfig, Family, Target};
 use peerwarp_codegen::ir::ParamKind;
 
 use super::*;

@@ -1,21 +1,17 @@
-//! MoE's options on the command line and its entries in catalogues: which shapes they mean, and which kernels are for them.
+//! MoE's options on the command line: which shapes they mean, and which kernels are for them.
 
-use std::collections::BTreeMap;
 use std::path::Path;
 
 use peerwarp_codegen::family::{
     Allowed, Choice, DynFamily, Family, FamilyEntry, FieldInfo, FieldRole, Registry, Value,
 };
-use serde::Deserialize;
 
 use super::RowDtype;
 use super::gpumode::gpumode;
 use super::kernels::{Combine, CombineKey, Layout, Phase, Protocol, RoundTrip};
 use super::routing::{self, Source};
-use super::workload::MoeSuite;
-use crate::harness::catalogue::{self, Catalogue, OneOrMore, Scalar, combinations};
 use crate::harness::request::Request;
-use crate::harness::workload::{Given, On, OptionSpec, Suite};
+use crate::harness::workload::{Given, On, OptionSpec};
 use crate::input::InputError;
 use crate::models::{self, Model, Shape};
 
@@ -25,20 +21,16 @@ use crate::models::{self, Model, Shape};
 const KEYS: [&str; 6] = ["hidden", "experts", "topk", "tokens", "ranks", "dtype"];
 
 /// The most tokens a rank has, unless the user says.
-const DEFAULT_TOKENS: &str = "128";
+pub(super) const DEFAULT_TOKENS: &str = "128";
 /// The same where few are enough: protocols go wrong with few tokens as well as with many, sooner.
 const FEW_TOKENS: &str = "8";
 /// World size, unless the user says.
-const DEFAULT_RANKS: &str = "8";
+pub(super) const DEFAULT_RANKS: &str = "8";
 /// Type of dispatched rows, unless the user says.
-const DEFAULT_DTYPE: &str = "bf16";
-
-/// Catalogues that come with the program.
-pub const CATALOGUES: &[(&str, &str)] =
-    &[("builtin", include_str!("catalogue.toml")), ("reviewed", include_str!("reviewed.toml"))];
+pub(super) const DEFAULT_DTYPE: &str = "bf16";
 
 /// A list of settings, by field.
-type Settings = Vec<(String, String)>;
+pub(super) type Settings = Vec<(String, String)>;
 
 /// The options that MoE adds to the command line.
 pub fn options() -> Vec<OptionSpec> {
@@ -305,7 +297,7 @@ fn file_sizes(given: &Given) -> Result<Given, InputError> {
 }
 
 /// Every family of dispatch and combine, and those of strangers whose key is like theirs.
-fn families(registry: &Registry, label: &str) -> Result<Vec<FamilyEntry>, InputError> {
+pub(super) fn families(registry: &Registry, label: &str) -> Result<Vec<FamilyEntry>, InputError> {
     let moe: Vec<_> = registry.families().iter().copied().filter(|f| is_moe(*f)).collect();
     if moe.is_empty() {
         let names: Vec<&str> = registry.families().iter().map(|f| f.name()).collect();
@@ -339,7 +331,7 @@ fn has(family: &dyn DynFamily, field: &str) -> bool {
 
 /// A request for a family's variant for a shape. What it leaves open of the key is the first entry of a menu; round trips
 /// have the stand-in expert.
-fn request(label: &str, family: FamilyEntry, key: &Settings, tuning: Settings) -> Request {
+pub(super) fn request(label: &str, family: FamilyEntry, key: &Settings, tuning: Settings) -> Request {
     let (mut key, mut tuning) = (key.clone(), tuning);
     let mut defaults = vec![];
     tuning.extend(back_with_flags(family, &key, &tuning));
@@ -399,146 +391,8 @@ fn back_with_flags(family: FamilyEntry, key: &Settings, tuning: &Settings) -> Se
     fields.map(|(field, value)| (field.to_owned(), value)).into()
 }
 
-/// The built-in catalogue: every built-in model, with token buckets from decoding to prefill.
-pub fn builtin() -> Catalogue {
-    embedded("builtin")
-}
-
-/// The part of the built-in catalogue that `generated/` holds.
-pub fn reviewed() -> Catalogue {
-    embedded("reviewed")
-}
-
-fn embedded(name: &str) -> Catalogue {
-    let (_, text) = CATALOGUES.iter().find(|(known, _)| *known == name).expect("a name of the list");
-    let registry = Registry::new(MoeSuite.families());
-    catalogue::parse(text, name, &[&MoeSuite], &registry).expect("the embedded catalogue is well-formed")
-}
-
-#[derive(Default, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Defaults {
-    tokens: Option<OneOrMore>,
-    ranks: Option<OneOrMore>,
-    dtype: Option<OneOrMore>,
-    #[serde(default)]
-    set: BTreeMap<String, Scalar>,
-}
-
-/// An entry of the table `[[moe]]`.
-///
-/// ```toml
-/// [defaults]                  # for every [[moe]] that doesn't say otherwise
-/// ranks = 8
-/// dtype = "bf16"
-/// tokens = [8, 128]           # a list stands for one shape each
-///
-/// [[moe]]
-/// model = "deepseek-v3"
-///
-/// [[moe]]
-/// name = "ours"
-/// hidden = 4096
-/// experts = 64
-/// topk = 6
-/// tokens = 64
-/// layout = "rank-major"
-/// set = { send_blocks = 16 }
-/// ```
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct MoeEntry {
-    model: Option<String>,
-    name: Option<String>,
-    hidden: Option<u32>,
-    experts: Option<u32>,
-    topk: Option<u32>,
-    tokens: Option<OneOrMore>,
-    ranks: Option<OneOrMore>,
-    dtype: Option<OneOrMore>,
-    layout: Option<Scalar>,
-    #[serde(default)]
-    set: BTreeMap<String, Scalar>,
-}
-
-/// What an entry of a catalogue's table `[[moe]]` asks for: of each shape, a request for each family that goes together.
-///
-/// # Errors
-/// The entry cannot be read.
-pub fn catalogue_entry(
-    entry: &toml::Table,
-    defaults: &toml::Table,
-    origin: &str,
-    registry: &Registry,
-) -> Result<Vec<Vec<Request>>, InputError> {
-    let defaults: Defaults = catalogue::entry(defaults, "[defaults]", origin)?;
-    let entry: MoeEntry = catalogue::entry(entry, "[[moe]]", origin)?;
-    entry.requests(&defaults, origin, registry)
-}
-
-impl MoeEntry {
-    fn requests(
-        &self,
-        defaults: &Defaults,
-        origin: &str,
-        registry: &Registry,
-    ) -> Result<Vec<Vec<Request>>, InputError> {
-        let model = self.model(origin)?;
-        let label = models::slug(self.name.as_ref().unwrap_or(&model.name));
-        let pick = |field: &str, own: &Option<OneOrMore>, default: &Option<OneOrMore>, fallback: &str| {
-            let given = own.as_ref().or(default.as_ref());
-            let texts = given.map_or(Ok(vec![fallback.to_owned()]), |v| v.texts(field, origin))?;
-            Ok((field.to_owned(), texts))
-        };
-        let lists = [
-            pick("tokens", &self.tokens, &defaults.tokens, DEFAULT_TOKENS)?,
-            pick("ranks", &self.ranks, &defaults.ranks, DEFAULT_RANKS)?,
-            pick("dtype", &self.dtype, &defaults.dtype, DEFAULT_DTYPE)?,
-        ];
-        let mut set = defaults.set.clone();
-        set.extend(self.set.clone());
-        set.extend(self.layout.clone().map(|layout| ("layout".to_owned(), layout)));
-        let tuning: Settings = set.iter().map(|(f, v)| (f.clone(), v.text())).collect();
-        let families = families(registry, &label)?;
-        let of_shape = |rest: Settings| {
-            let key: Settings = shape_settings(&model.shape).into_iter().chain(rest).collect();
-            let request = |family: &FamilyEntry| Request {
-                origin: Some(origin.to_owned()),
-                ..request(&label, *family, &key, tuning.clone())
-            };
-            families.iter().map(request).collect()
-        };
-        Ok(combinations(&lists).into_iter().map(of_shape).collect())
-    }
-
-    fn model(&self, origin: &str) -> Result<Model, InputError> {
-        let what = self.model.as_ref().or(self.name.as_ref());
-        let field = format!("{origin}: [[moe]] {}", what.map_or("", String::as_str));
-        match (&self.model, self.hidden, self.experts, self.topk) {
-            (Some(name), None, None, None) => models::find(name).cloned().map_err(|mut e| {
-                e.field = format!("{origin}: model");
-                e
-            }),
-            (None, Some(hidden), Some(experts), Some(topk)) => {
-                let shape = Shape { hidden, experts, topk };
-                Ok(Model { name: self.name.clone().unwrap_or_else(|| shape.label()), shape })
-            }
-            (None, ..) => Err(InputError::missing(
-                field.trim_end().to_owned(),
-                "either model, or all of hidden, experts and topk",
-            )),
-            (Some(name), ..) => Err(InputError::conflict(
-                field,
-                name,
-                "hidden, experts or topk beside it",
-                "either model, or all of hidden, experts and topk",
-            )),
-        }
-    }
-}
-
 /// The key fields of a shape.
-fn shape_settings(shape: &Shape) -> Settings {
+pub(super) fn shape_settings(shape: &Shape) -> Settings {
     [("hidden", shape.hidden), ("experts", shape.experts), ("topk", shape.topk)]
         .map(|(field, value)| (field.to_owned(), value.to_string()))
         .into()

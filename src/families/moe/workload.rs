@@ -9,7 +9,7 @@ use rand_chacha::ChaCha8Rng;
 use super::kernels::{Combine, CombineDtype, CombineKey, Dispatch, DispatchKey, Hook, Phase, RoundTrip};
 use super::routing::{self, Source};
 use super::run::{MoeRounds, MoeTuning};
-use super::{MoeError, MoeProblem, MoeShape, Routing, RowDtype, baselines, cost, select, tuned};
+use super::{MoeError, MoeProblem, MoeShape, Routing, RowDtype, baselines, catalogue, cost, select, tuned};
 use crate::harness::bench::Limits;
 use crate::harness::request::Request;
 use crate::harness::tune::{Components, CostModel};
@@ -59,7 +59,7 @@ impl Suite for MoeSuite {
     }
 
     fn catalogues(&self) -> &'static [(&'static str, &'static str)] {
-        select::CATALOGUES
+        catalogue::CATALOGUES
     }
 
     fn catalogue_entry(
@@ -69,7 +69,7 @@ impl Suite for MoeSuite {
         origin: &str,
         registry: &Registry,
     ) -> Result<Vec<Vec<Request>>, InputError> {
-        select::catalogue_entry(entry, defaults, origin, registry)
+        catalogue::entry(entry, defaults, origin, registry)
     }
 
     fn components(&self) -> Components {

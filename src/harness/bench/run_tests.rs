@@ -9,7 +9,7 @@ use super::*;
 use crate::harness::suite;
 use crate::harness::verdict::Expected;
 use crate::harness::workload::Contents;
-use crate::runtime::mock::{Machine as Mocked, MockGpu, Uncompiled};
+use crate::runtime::mock::{Machine as Mocked, MockGpu, Uncompiled, world};
 use crate::runtime::op::LaunchSpec;
 use crate::runtime::{Launched, WorldOptions};
 
@@ -166,7 +166,7 @@ fn inputs() -> Inputs {
 }
 
 fn bench(mocked: &Arc<Mocked>, cases: &[Case], options: &BenchOptions) -> Result<Bench, BenchError> {
-    let world = Arc::new(World::of_gpus(&MockGpu::all(mocked, 2), &WorldOptions::default()).unwrap());
+    let world = world(mocked);
     let mut done = 0;
     let bench = run(cases, options, &inputs(), &world, &Uncompiled, &mut || done += 1);
     assert!(bench.is_err() || done == cases.len());

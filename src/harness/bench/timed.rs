@@ -1,21 +1,20 @@
 //! A problem that is ready to be timed: its data on the GPUs, and its launches as graphs.
 
-use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
 
 use peerwarp_codegen::dsl::Binding;
-use peerwarp_codegen::ir::{Dtype, ParamKind};
+use peerwarp_codegen::ir::Dtype;
 use rayon::prelude::*;
 
 use super::place::Place;
-use crate::harness::session::pass;
+use crate::harness::session::{Windows, pass};
 use crate::harness::workload::{Metric, Problem, RankMemory};
 use crate::runtime::gpu::{DevicePtr, RawStream};
 use crate::runtime::handles::{Buffer, Graph};
 use crate::runtime::image::Images;
 use crate::runtime::op::{BufferSpec, Operation, RankOp};
-use crate::runtime::{Member, RuntimeError, Symmetric, World};
+use crate::runtime::{Member, RuntimeError, World};
 
 /// What fills operands that nobody writes: finite and not zero as any float, which links and memory may move faster.
 const FILLER: u8 = 0x3c;
@@ -41,10 +40,7 @@ impl Operands {
     /// Memory runs out, or the inputs do not fit the operands.
     pub fn new(problem: &dyn Problem, world: &World) -> Result<Operands, RuntimeError> {
         let specs = passed(problem)?;
-        // Memory that peers read is allocated by all ranks in the same order.
-        let read = specs.iter().filter(|spec| spec.param.kind == ParamKind::Window);
-        let windows = read.map(|spec| Ok((&*spec.name, world.share(spec.param.bytes())?)));
-        let windows = windows.collect::<Result<Windows<'_>, RuntimeError>>()?;
+        let windows = Windows::new(world, &specs, |_| 1)?;
         let members = world.members().par_iter().enumerate();
         let ranks =
             members.map(|(index, member)| RankOperands::new(&specs, problem, (index, member), &windows));
@@ -75,9 +71,6 @@ impl Operands {
     }
 }
 
-/// Memory of operands that peers read, by name.
-type Windows<'a> = BTreeMap<&'a str, Arc<Symmetric>>;
-
 /// The buffers that a caller passes.
 fn passed(problem: &dyn Problem) -> Result<Vec<BufferSpec>, RuntimeError> {
     Ok(problem.buffers()?.into_iter().filter(|b| b.binding != Binding::State).collect())
@@ -88,11 +81,11 @@ impl RankOperands {
         specs: &[BufferSpec],
         problem: &dyn Problem,
         (index, member): (usize, &Member),
-        windows: &Windows<'_>,
+        windows: &Windows,
     ) -> Result<RankOperands, RuntimeError> {
         let buffer = |spec: &BufferSpec| {
-            let buffer = match windows.get(&*spec.name) {
-                Some(memory) => Buffer::part(memory, member, index),
+            let buffer = match windows.part(&spec.name, 0, index) {
+                Some(part) => part,
                 None => Buffer::new(&member.gpu, spec.param.bytes())?,
             };
             buffer.fill(filler(spec), RawStream::DEFAULT)?;

@@ -1,13 +1,12 @@
 //! Problems on GPUs.
 
-use std::collections::BTreeMap;
 use std::ops::Range;
 use std::panic::resume_unwind;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use peerwarp_codegen::dsl::Binding;
-use peerwarp_codegen::ir::{Const, ParamKind};
+use peerwarp_codegen::ir::Const;
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 use rayon::prelude::*;
@@ -15,13 +14,14 @@ use serde::Serialize;
 
 use super::kernels::{Numbers, end_of};
 use super::memory::{Host, untouched};
+use super::windows::Windows;
 use crate::harness::verdict::Verdict;
 use crate::harness::workload::{Contents, Problem};
 use crate::runtime::gpu::DevicePtr;
 use crate::runtime::handles::{Buffer, Event, Graph, Stream};
 use crate::runtime::image::Images;
 use crate::runtime::op::{BufferSpec, Operation, RankOp};
-use crate::runtime::{Recording, RuntimeError, Symmetric, World};
+use crate::runtime::{Recording, RuntimeError, World};
 
 /// What fills memory that a round need not read: NaN in every float type, and no index of anything.
 pub(super) const POISON: u8 = 0xff;
@@ -94,19 +94,18 @@ impl Place {
         let operands: Arc<[BufferSpec]> = rank.operands().into();
         let given = problem.inputs(rank.rank(), 0);
         let each = |o: &BufferSpec| of_each_round(o, &given);
-        let member = &rank.world().members()[index];
-        let buffer = |o: &BufferSpec, round: usize| match windows.get(&(o.name.clone(), round)) {
-            Some(memory) => Ok(Arc::new(Buffer::part(memory, member, index))),
+        let buffer = |o: &BufferSpec, round: u32| match windows.part(&o.name, round, index) {
+            Some(part) => Ok(Arc::new(part)),
             // Rows that are not there have no memory.
             None => {
-                let numbers = problem.numbers(rank.rank(), round as u32);
+                let numbers = problem.numbers(rank.rank(), round);
                 Buffer::new(gpu, end_of(&o.param, &numbers)).map(Arc::new)
             }
         };
         let first = operands.iter().map(|o| buffer(o, 0)).collect::<Result<Vec<_>, _>>()?;
         let of_round = |round: u32| {
             let own = |(o, first): (&BufferSpec, &Arc<Buffer>)| match round > 0 && each(o) {
-                true => buffer(o, round as usize),
+                true => buffer(o, round),
                 false => Ok(Arc::clone(first)),
             };
             operands.iter().zip(&first).map(own).collect::<Result<Vec<_>, _>>()
@@ -133,21 +132,11 @@ impl Place {
     }
 }
 
-/// Memory of operands that peers read, by name and round.
-type Windows = BTreeMap<(String, usize), Arc<Symmetric>>;
-
-/// Allocates it, on all ranks in the same order.
+/// One for each round, if rounds have buffers of their own.
 fn windows(op: &Operation, problem: &dyn Problem) -> Result<Windows, RuntimeError> {
     let operands = op.ranks().first().map_or(&[][..], RankOp::operands);
     let given = problem.inputs(0, 0);
-    let mut all = Windows::new();
-    for o in operands.iter().filter(|o| o.param.kind == ParamKind::Window) {
-        let rounds = if of_each_round(o, &given) { problem.rounds() as usize } else { 1 };
-        for round in 0..rounds {
-            all.insert((o.name.clone(), round), op.world().share(o.param.bytes())?);
-        }
-    }
-    Ok(all)
+    Windows::new(op.world(), operands, |o| if of_each_round(o, &given) { problem.rounds() } else { 1 })
 }
 
 /// Whether each round has a buffer of its own for an operand. What the host writes between launches is one for all rounds: it is

@@ -7,6 +7,7 @@ mod kernels;
 mod memory;
 mod room;
 mod sim;
+mod windows;
 
 pub(crate) use room::room_for;
 
@@ -14,6 +15,7 @@ pub use given::{HostSteps, SimLaunches};
 pub(crate) use gpu::pass;
 pub use gpu::{GpuRun, GpuSession, LaunchTimes, Replayed};
 pub use sim::{Ran, SimSession};
+pub use windows::Windows;
 
 #[cfg(test)]
 mod tests;

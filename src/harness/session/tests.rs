@@ -4,15 +4,11 @@ use peerwarp_codegen::family::Family;
 use peerwarp_codegen::sim::Options;
 
 use super::*;
+use crate::families::collectives::RegisteredAllReduce;
 use crate::harness::bench::align::{Idle, IdleKey};
 use crate::harness::suite;
 use crate::harness::workload::{Inputs, Problem};
-use crate::runtime::mock::{Machine, MockGpu, Uncompiled};
-use crate::runtime::{World, WorldOptions};
-
-fn world(machine: &Machine) -> Arc<World> {
-    Arc::new(World::of_gpus(&MockGpu::all(machine, 2), &WorldOptions::default()).unwrap())
-}
+use crate::runtime::mock::{Machine, Uncompiled, world};
 
 /// A family of which nothing is known but its parameters.
 fn plain() -> Arc<dyn Problem> {
@@ -33,4 +29,21 @@ fn a_family_without_a_workload_is_run_and_nothing_is_compared() {
     assert_eq!(machine.launches.lock().unwrap().len(), 2 * 2 + 2 * 2);
     assert_eq!(machine.graphs.load(std::sync::atomic::Ordering::Relaxed), 2 * 3);
     assert_eq!(machine.alive(), 0);
+}
+
+/// A launch refuses any other memory for an operand that peers reach.
+#[test]
+fn each_round_has_windows_of_its_own_in_memory_that_peers_reach() {
+    let settings = [("elements", "500"), ("ranks", "2"), ("dtype", "f32"), ("op", "sum")];
+    let variant = RegisteredAllReduce::from_settings(&settings).unwrap().into_variant();
+    let inputs = Inputs { rounds: 3, ..Inputs::default() };
+    let problem = suite::of::<RegisteredAllReduce>().problem(&[variant], &inputs).unwrap();
+    let machine = Machine::default();
+    let mut session = GpuSession::new(problem.into(), &world(&machine), &Uncompiled).unwrap();
+    session.run(1).unwrap();
+    let launched: Vec<Vec<u64>> = machine.launches.lock().unwrap().iter().map(|l| l.args.clone()).collect();
+    // Three rounds on two ranks that the host looks at, and the same in each rank's graph.
+    assert_eq!(launched.len(), 2 * 3 * 2);
+    let different: std::collections::BTreeSet<_> = launched.iter().collect();
+    assert_eq!(different.len(), 2 * 3);
 }

@@ -6,16 +6,15 @@ use peerwarp_codegen::family::{DynConfig, Target};
 
 use super::super::example::{Copying, KEY, pair, set, small};
 use super::*;
-use crate::runtime::WorldOptions;
 use crate::runtime::image::KernelImage;
-use crate::runtime::mock::{Machine, MockGpu, Uncompiled};
+use crate::runtime::mock::{Machine, Uncompiled, world};
 
 const EFFORT: Effort = Effort { iterations: 4, run_off: 6, check: true };
 
 fn on(mocked: &Machine, images: Arc<dyn Images + Send + Sync>) -> OnGpus {
     // Mocks are asked for the time between events; hosts have to be faster than it.
     mocked.gap.store(60_000_000_000, Ordering::Relaxed);
-    let world = Arc::new(World::of_gpus(&MockGpu::all(mocked, 2), &WorldOptions::default()).unwrap());
+    let world = world(mocked);
     let mut on = OnGpus::new(&world, images, EFFORT, 1).unwrap();
     on.start(&KEY.task());
     on

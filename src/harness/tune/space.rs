@@ -7,7 +7,8 @@ use super::components::{Candidate, Components, CostModel};
 /// How far along the list of a field's values a step goes.
 const REACH: u128 = 2;
 
-/// A candidate in which a field of one component has another value; of several, where one would not go with the others.
+/// A candidate in which a field of one component has another value; of several, where one would not go with the others. With the
+/// field changes a choice that its value rules out.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Step {
     /// Where it leads.
@@ -77,20 +78,35 @@ fn nth(allowed: &Allowed, n: u128) -> Option<Value> {
     if n < allowed.count() { allowed.nth(n) } else { None }
 }
 
-/// A variant with another value of a field; none if that is not legal.
+/// A variant with another value of a field; none if that is not legal. A choice that this value rules out is made anew. A number that
+/// it rules out is not: that has come to its limit.
 fn with(variant: &Variant, field: &str, value: Value) -> Option<Variant> {
-    let fields = variant.family().fields();
-    let at = fields.iter().position(|f| f.name == field)?;
-    let mut values = variant.values();
-    values[at] = value;
-    of_values(variant, &values).ok()
+    let (family, mut values) = (variant.family(), variant.values());
+    let at = |name: &str| family.fields().iter().position(|f| f.name == name);
+    values[at(field)?] = value;
+    let mut settings = settings(variant, &values);
+    let refused = match family.build(&settings) {
+        Ok(changed) => return Some(changed),
+        Err(FamilyError::Illegal { source, .. }) => at(&source.field)?,
+        Err(_) => return None,
+    };
+    let (ruled_out, number) = (&family.fields()[refused], matches!(values[refused], Value::Int(_)));
+    if ruled_out.name == field || ruled_out.role == FieldRole::Key || number {
+        return None;
+    }
+    settings.remove(refused);
+    family.build(&settings).ok()
 }
 
 /// The variant of the same family with these values.
 fn of_values(variant: &Variant, values: &[Value]) -> Result<Variant, FamilyError> {
-    let family = variant.family();
-    let setting = |(field, value): (&FieldInfo, &Value)| (field.name.to_owned(), value.to_string());
-    family.build(&family.fields().iter().zip(values).map(setting).collect::<Vec<_>>())
+    variant.family().build(&settings(variant, values))
+}
+
+/// Values of all fields of a variant's family.
+fn settings(variant: &Variant, values: &[Value]) -> Vec<(String, String)> {
+    let fields = variant.family().fields().iter().zip(values);
+    fields.map(|(field, value)| (field.name.to_owned(), value.to_string())).collect()
 }
 
 /// The tuning values of a candidate with the key of another one, `defaults`. Those that are not legal there are its defaults.

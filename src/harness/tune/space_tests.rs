@@ -1,5 +1,8 @@
+use peerwarp_codegen::family::Family;
+
 use super::super::example::{KEY, Pair, differing, pair, set, value};
 use super::*;
+use crate::families::matmul::Matmul;
 use crate::harness::workload::Suite as _;
 
 #[test]
@@ -20,6 +23,23 @@ fn steps_are_legal_candidates_one_value_away() {
     let plain: Vec<&Step> = steps.iter().filter(plain).collect();
     assert!(plain.len() == 1 && plain[0].changed == [0, 1], "{plain:?}");
     assert_eq!(value(&plain[0].to.variants()[1], "dedup"), Value::Bool(false));
+}
+
+/// Blocks that share the columns of a tile do not draw tiles, which is the default here.
+#[test]
+fn a_choice_that_a_value_rules_out_changes_with_it() {
+    let settings = [("m", "256"), ("n", "4096"), ("k", "4096"), ("ranks", "2"), ("dtype", "bf16")];
+    let from = Candidate::new([Matmul::from_settings(&settings).unwrap().into_variant()]);
+    let of = |c: &Candidate| (value(&c.variants()[0], "split"), value(&c.variants()[0], "order"));
+    assert_eq!(of(&from), (Value::Int(1), Value::Name("counter")));
+    let (steps, _) = steps(&Components::default(), &from);
+    let split: Vec<&Step> = steps.iter().filter(|s| of(&s.to).0 != Value::Int(1)).collect();
+    let strided = Value::Name("strided");
+    assert_eq!(
+        split.iter().map(|s| of(&s.to)).collect::<Vec<_>>(),
+        [(Value::Int(2), strided), (Value::Int(4), strided)]
+    );
+    assert!(split.iter().all(|s| differing(&s.to.variants()[0], &from.variants()[0]) == 2));
 }
 
 #[test]

@@ -9,8 +9,7 @@ use super::*;
 use crate::prelude::*;
 use crate::runtime::gpu::RawStream;
 use crate::runtime::handles::Stream;
-use crate::runtime::mock::{Launched, Machine, MockGpu, Uncompiled};
-use crate::runtime::{World, WorldOptions};
+use crate::runtime::mock::{Launched, Machine, Uncompiled, world};
 
 /// Scales a vector, and tells everybody.
 #[derive(Family, Clone, Debug, PartialEq)]
@@ -89,10 +88,6 @@ fn scale(c: &Scale, a: &ScaleArgs) {
 fn config(biased: bool) -> Scale {
     let key = ScaleKey { elements: 64, ranks: 2, dtype: Dtype::F32, biased };
     Scale::with_defaults(&key).unwrap()
-}
-
-fn world(machine: &Machine) -> Arc<World> {
-    Arc::new(World::of_gpus(&MockGpu::all(machine, 2), &WorldOptions::default()).unwrap())
 }
 
 fn op(machine: &Machine, biased: bool) -> Op<Scale> {

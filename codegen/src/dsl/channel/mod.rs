@@ -23,9 +23,9 @@ pub(crate) use state::{ChannelState, MessageState, TakenOnce, at_end};
 
 use super::args::{Binder, ParamSpec};
 use super::buffer::Buf;
+use super::element::Element;
 use super::error::{TraceError, raise};
 use super::mem::Flags;
-use super::val::Element;
 use crate::ir::{Dtype, ParamKind};
 
 /// A channel: messages between ranks, whichever way they travel. `T` is what a message is: elements of a type, or a struct of

@@ -5,6 +5,7 @@ use super::state::TakenOnce;
 use super::{Any, Declared, Field, OpenChannel, Payload, Slots, Store, Transport};
 use crate::dsl::any::AnyTile;
 use crate::dsl::buffer::cast;
+use crate::dsl::element::Element;
 use crate::dsl::error::{TraceError, fail_at};
 use crate::dsl::index::{Index, IntoIndex};
 use crate::dsl::mem::param_of;
@@ -12,7 +13,7 @@ use crate::dsl::protocol::Arrived;
 use crate::dsl::scope::{Thing, require_role};
 use crate::dsl::tile::{Tile, check_len, spread};
 use crate::dsl::trace::{Made, attempt};
-use crate::dsl::val::{Element, FromRaw, IntoVal, Raw, Val, binary, compare, host};
+use crate::dsl::val::{FromRaw, IntoVal, Raw, Val, binary, compare, host};
 use crate::dsl::{ll, packets};
 use crate::ir::{BinaryOp, CompareOp, Dtype, Loc, ParamKind};
 
@@ -62,9 +63,8 @@ impl<'a, T: Payload> Inbound<'a, T> {
     #[track_caller]
     pub fn slot(&self, slot: impl IntoVal<u32>) -> Incoming<'a, T> {
         let loc = Loc::caller();
-        let Inbound { open, sender } = *self;
-        let number = open.number(Some(sender), slot.val(), loc);
-        let declared = &open.hub().declared;
+        let number = self.open.number(Some(self.sender), slot.val(), loc);
+        let declared = &self.open.hub().declared;
         if declared.shape.batches.is_some() {
             let message = format!(
                 "a message for itself, where those of channel `{}` have flags in batches",
@@ -72,21 +72,21 @@ impl<'a, T: Payload> Inbound<'a, T> {
             );
             fail_at(loc, message, "wait for its batch: `channel.from(rank).batch(number).slot(slot)`");
         }
-        let places = Places::of(open.hub(), number, loc);
-        let arrived = open
-            .hub()
-            .flags
-            .map(|f| f.signalled_by(sender).wait_at(Index::whole(number.to_raw()), open.epoch, loc));
-        Incoming { reading: Reading::new(open, arrived, loc), sender, places }
+        self.receive(number, number, loc)
     }
 
     /// The message in a slot of a batch: waits for flag `number` of the batches.
     #[track_caller]
     pub fn batch(&self, number: impl IntoVal<u32>, slot: impl IntoVal<u32>) -> Incoming<'a, T> {
         let loc = Loc::caller();
+        let flag = self.open.in_flags(number.val(), loc);
+        let number = self.open.number(Some(self.sender), slot.val(), loc);
+        self.receive(number, flag, loc)
+    }
+
+    /// The message in the slot with this number among all; with flags, waits for this one.
+    fn receive(&self, number: Val<u32>, flag: Val<u32>, loc: Loc) -> Incoming<'a, T> {
         let Inbound { open, sender } = *self;
-        let flag = open.in_flags(number.val(), loc);
-        let number = open.number(Some(sender), slot.val(), loc);
         let places = Places::of(open.hub(), number, loc);
         let arrived = open
             .hub()
@@ -201,42 +201,38 @@ impl<'a, T: Payload> Reading<'a, T> {
         }
     }
 
-    /// The same of several senders: of those that are there, zeros of the others. `mask` has a bit for each.
+    /// The same of several messages, each with its sender and the number of its slot among all: zeros of those that are not there.
+    /// `mask` has a bit for each.
     fn load_each(
         &self,
-        store: &Store,
-        tiles: &[Each],
+        (store, offset, len): (&Store, Index, u32),
+        messages: impl Iterator<Item = (Val<u32>, Val<u32>)>,
+        there: impl Fn(u32, Val<u32>) -> Val<bool>,
         mask: impl FnOnce() -> Val<u64>,
-        len: u32,
         loc: Loc,
     ) -> Vec<Raw> {
-        for tile in tiles {
-            self.note(store, tile.index, loc);
+        self.check(store, offset, len, loc);
+        let hub = self.open.hub();
+        let place = |(sender, number)| (Places::of(hub, number, loc).at(store, offset, loc), sender);
+        let tiles: Vec<(Index, Val<u32>)> = messages.map(place).collect();
+        for (index, _) in &tiles {
+            self.note(store, *index, loc);
         }
         if store.kind == ParamKind::Packets {
-            let tiles = tiles.iter().map(|tile| (tile.index, tile.sender.to_raw())).collect();
+            let tiles = tiles.into_iter().map(|(index, sender)| (index, sender.to_raw())).collect();
             return packets::take(&store.buf, tiles, len, Some(mask().to_raw()), loc);
         }
-        let load = |tile: &Each| {
-            let there = (tile.there)().to_raw();
+        let load = |(i, (index, sender)): (u32, (Index, Val<u32>))| {
+            let there = there(i, sender).to_raw();
             if store.kind == ParamKind::Ll {
-                let of = [tile.sender.to_raw(), there];
-                return ll::load(&store.buf, tile.index, len, of, self.open.epoch, loc);
+                return ll::load(&store.buf, index, len, [sender.to_raw(), there], self.open.epoch, loc);
             }
             let zero = cast(spread(host(0f32, loc).to_raw(), len, loc), store.buf.dtype, loc);
-            let there = tile.index.part.spread(there, len, loc);
-            let index = Index::whole(tile.index.raw);
-            store.buf.load_masked(index, there, zero, self.arrived.as_ref(), loc)
+            let there = index.part.spread(there, len, loc);
+            store.buf.load_masked(Index::whole(index.raw), there, zero, self.arrived.as_ref(), loc)
         };
-        tiles.iter().map(load).collect()
+        (0..).zip(tiles).map(load).collect()
     }
-}
-
-/// A tile among several that are loaded at once.
-struct Each<'f> {
-    index: Index,
-    sender: Val<u32>,
-    there: &'f dyn Fn() -> Val<bool>,
 }
 
 /// Whether a set of ranks has this one.
@@ -283,27 +279,14 @@ impl<T: Payload> GettingEach for IncomingSome<'_, T> {
         len: u32,
         loc: Loc,
     ) -> Vec<Raw> {
-        self.reading.check(store, offset, len, loc);
-        let hub = self.reading.open.hub();
         let senders = (0..count).map(|i| plus(first, host(i, loc), loc)).collect::<Vec<_>>();
-        let there = senders
-            .iter()
-            .map(|s| {
-                let s = *s;
-                move || has(self.senders, s, loc)
-            })
-            .collect::<Vec<_>>();
-        let tiles = senders.iter().zip(&there).map(|(sender, there)| {
-            let number = plus(self.first, *sender, loc);
-            let index = Places::of(hub, number, loc).at(store, offset, loc);
-            Each { index, sender: *sender, there }
-        });
-        let tiles = tiles.collect::<Vec<_>>();
+        let messages = senders.into_iter().map(|sender| (sender, plus(self.first, sender, loc)));
+        let there = |_, sender| has(self.senders, sender, loc);
         let mask = || {
             let first = first.cast_at::<u64>(loc).to_raw();
             binary(BinaryOp::Shr, self.senders.to_raw(), first, loc)
         };
-        self.reading.load_each(store, &tiles, mask, len, loc)
+        self.reading.load_each((store, offset, len), messages, there, mask, loc)
     }
 }
 
@@ -351,16 +334,9 @@ impl<'a, T: Payload> IncomingEach<'a, T> {
     }
 
     fn get(&self, store: &Store, offset: Index, len: u32, loc: Loc) -> Vec<Raw> {
-        self.reading.check(store, offset, len, loc);
-        let hub = self.reading.open.hub();
-        let there = (0..self.messages.len() as u32).map(|i| move || has(self.mask, host(i, loc), loc));
-        let there = there.collect::<Vec<_>>();
-        let tiles = self.messages.iter().zip(&there).map(|((sender, number), there)| {
-            let index = Places::of(hub, *number, loc).at(store, offset, loc);
-            Each { index, sender: *sender, there }
-        });
-        let tiles = tiles.collect::<Vec<_>>();
-        self.reading.load_each(store, &tiles, || self.mask, len, loc)
+        let there = |i, _| has(self.mask, host(i, loc), loc);
+        let messages = self.messages.iter().copied();
+        self.reading.load_each((store, offset, len), messages, there, || self.mask, loc)
     }
 }
 

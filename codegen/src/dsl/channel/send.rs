@@ -5,6 +5,7 @@ use super::state::MessageState;
 use super::{Any, Field, OpenChannel, Payload, Store, Transport};
 use crate::dsl::any::AnyTile;
 use crate::dsl::buffer::cast;
+use crate::dsl::element::Element;
 use crate::dsl::error::TraceError;
 use crate::dsl::index::{Index, IntoIndex};
 use crate::dsl::mem::{AnyPtr, Ptr};
@@ -12,7 +13,7 @@ use crate::dsl::protocol::{Parcel, Peers, send_to_at};
 use crate::dsl::scope::{Thing, require_role};
 use crate::dsl::tile::IntoTile;
 use crate::dsl::trace::attempt;
-use crate::dsl::val::{Element, FromRaw, IntoVal, Raw, Val};
+use crate::dsl::val::{FromRaw, IntoVal, Raw, Val};
 use crate::dsl::{buffer::Buf, ll, packets};
 use crate::ir::{Loc, ParamKind};
 

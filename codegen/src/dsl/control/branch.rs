@@ -2,11 +2,12 @@
 
 use std::marker::PhantomData;
 
+use crate::dsl::element::Element;
 use crate::dsl::error::{TraceError, raise};
 use crate::dsl::rt::{self, OpenRegion, RegionKind};
 use crate::dsl::scope::{ScopeId, Thing, escape};
 use crate::dsl::trace::attempt;
-use crate::dsl::val::{Element, FromRaw, Raw, Val};
+use crate::dsl::val::{FromRaw, Raw, Val};
 use crate::dsl::{Tile, Var};
 use crate::ir::{ControlOp, Loc, Region, UnaryOp, ValueId};
 

@@ -1,7 +1,8 @@
 //! What must be known while tracing.
 
 use super::compare::DeviceLeft;
-use crate::dsl::val::{Constant, Element, IntoVal, Val};
+use crate::dsl::element::{Constant, Element};
+use crate::dsl::val::{IntoVal, Val};
 
 /// A condition that must be known while tracing: beside `let` in a condition, in a match guard, left of `|| return`,
 /// and under `#[host]`.

@@ -3,9 +3,10 @@
 use std::any::type_name;
 use std::marker::PhantomData;
 
+use crate::dsl::element::Element;
 use crate::dsl::error::{TraceError, raise};
 use crate::dsl::rt::{Mark, RegionKind};
-use crate::dsl::val::{Element, FromRaw, IntoVal, Operand, Val};
+use crate::dsl::val::{FromRaw, IntoVal, Operand, Val};
 use crate::dsl::{Tile, TileVar, Var};
 use crate::ir::Loc;
 

@@ -258,7 +258,7 @@ fn machines_that_are_set_up_wrongly() {
     let unknown = error(&mut machine, &bound.clone().buffer("outt", "out"));
     assert_eq!(unknown, "`test` has no parameter `outt`");
     let plain = error(&mut machine, &bound.clone().buffer("flag", "out"));
-    assert_eq!(plain, "parameter `flag` of `test` is a flag array, buffer `out` is plain memory");
+    assert_eq!(plain, "parameter `flag` of `test` is a flag array, buffer `out` is a local buffer");
     assert_eq!(machine.launch(2, &kernel, &bound).unwrap_err(), SimError::UnknownRank { rank: 2, ranks: 2 });
     assert!(matches!(
         Machine::new(3).launch(0, &kernel, &bound),

@@ -324,8 +324,7 @@ mod tests {
     use crate::families::moe::Routing;
     use crate::families::moe::RowDtype;
     use crate::harness::session::GpuSession;
-    use crate::runtime::mock::{Machine, MockGpu, Uncompiled};
-    use crate::runtime::{World, WorldOptions};
+    use crate::runtime::mock::{Machine, Uncompiled, world};
 
     #[test]
     fn errors_are_exact_where_bits_count_and_relative_to_rows_where_sums_do() {
@@ -356,7 +355,7 @@ mod tests {
         let problem = MoeProblem::uniform(shape, &[3, 1], 1).unwrap();
         let rounds = Arc::new(MoeRounds::new(&problem, &MoeTuning::defaults(&shape).unwrap(), 1).unwrap());
         let machine = Machine::default();
-        let world = Arc::new(World::of_gpus(&MockGpu::all(&machine, 2), &WorldOptions::default()).unwrap());
+        let world = world(&machine);
         let ran = GpuSession::new(rounds, &world, &Uncompiled).unwrap().poisoned().run(0).unwrap();
         assert!(!ran.ok);
         let wrong = ran.verdict.first_wrong.unwrap();

@@ -8,6 +8,7 @@ use crate::families::moe::kernels::{
     Combine, CombineDtype, CombineKey, Dispatch, DispatchKey, Hook, Layout, Phase, Protocol, Quantise,
 };
 use crate::families::moe::{MoeError, MoeShape};
+use crate::runtime::op::LaunchSpec;
 
 /// The configurations of a dispatch and a combine that fit each other, and how they are launched.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -140,6 +141,28 @@ impl MoeTuning {
     /// The launches of a combine, in order.
     pub fn combine_launches(&self) -> Vec<Combine> {
         self.phases().iter().map(|&phase| Combine { phase, ..self.combine.clone() }).collect()
+    }
+
+    /// The launches of a round, dispatch's and then combine's, which share buffers by name. Each of the two counts epochs of its
+    /// own. Where dispatch's hook makes the experts' outputs, combine's `y` is dispatch's `rows`.
+    pub fn launch_specs(&self) -> Vec<LaunchSpec> {
+        self.specs(self.semantics().y_is_rows())
+    }
+
+    /// The same, in which `y` is or is not `rows`.
+    pub(in crate::families::moe) fn specs(&self, y_is_rows: bool) -> Vec<LaunchSpec> {
+        let label =
+            |name: &str, half: &str| if self.split { format!("{name} {half}") } else { name.to_owned() };
+        let halves = || ["send", "recv"].into_iter();
+        let dispatch = self.dispatch_launches().into_iter().zip(halves());
+        let dispatch =
+            dispatch.map(|(config, half)| LaunchSpec::new(label("dispatch", half), config.into_variant()));
+        let combine = self.combine_launches().into_iter().zip(halves()).map(|(config, half)| {
+            let spec = LaunchSpec::new(label("combine", half), config.into_variant());
+            let spec = spec.with_buffer("epoch", "combine_epoch");
+            if y_is_rows { spec.with_buffer("y", "rows") } else { spec }
+        });
+        dispatch.chain(combine).collect()
     }
 
     fn phases(&self) -> &'static [Phase] {
