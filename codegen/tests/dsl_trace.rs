@@ -290,10 +290,10 @@ fn groups_are_numbered_over_the_blocks_of_their_role() {
     let kernel = traced(|p| {
         let x: Ptr<u32> = p.arg("x", 64);
         role("r", 3, |b| {
-            assert_eq!((b.count(), b.blocks(), b.warps()), (3, 3, 4));
+            assert_eq!((b.count(), b.blocks(), b.warps(), b.lanes()), (3, 3, 4, 128));
             x.set(0, b.block() + b.in_block());
             b.split(1, |g| {
-                assert_eq!((g.count(), g.blocks(), g.warps()), (12, 3, 1));
+                assert_eq!((g.count(), g.blocks(), g.warps(), g.lanes()), (12, 3, 1, 32));
                 // The block's own number is still to be had.
                 x.set(b.index(), g.block() * 4 + g.in_block());
             });

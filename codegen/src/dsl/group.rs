@@ -223,6 +223,12 @@ impl Group {
         self.warps
     }
 
+    /// Lanes of this group. A warp has 32 in CUDA and 64 in HIP.
+    #[track_caller]
+    pub fn lanes(&self) -> u32 {
+        self.warps * with(Loc::caller(), |t| t.builder.kernel.warp_size)
+    }
+
     /// Blocks of the role, those of roles that [go on](Group::goes_on_as) as it included.
     pub fn blocks(&self) -> u32 {
         self.blocks

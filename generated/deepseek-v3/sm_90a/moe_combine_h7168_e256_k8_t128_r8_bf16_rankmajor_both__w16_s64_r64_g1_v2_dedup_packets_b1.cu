@@ -197,6 +197,16 @@ struct Warp {
     __device__ __forceinline__ bool any(const bool mine) const { return !all(!mine); }
 };
 
+struct Or {
+    template <typename T>
+    static __device__ __forceinline__ T none() { return T(0); }
+    template <typename T>
+    static __device__ __forceinline__ T of(const T a, const T b) { return T(a | b); }
+};
+
+// The disjunction of what a warp's lanes have, by one instruction.
+__device__ __forceinline__ u32 warp_or(const u32 mine);
+
 // Where a wait stands: for the record it leaves when it expires.
 struct WaitSite {
     u32 role;
@@ -288,15 +298,17 @@ __device__ __forceinline__ void recv_role(const Args& args, const u32 bank) {
         const u32 token = i / 14;
         const u32 part = i % 14;
         const u32 first = token * 8;
-        u64 mask = 0;
-        for (u32 k = 0; k < 8; ++k) {  // device.rs:59
-            const i32 id = args.ids[first + k];
-            const u32 expert = u32(id);
-            if (expert < 256) {  // device.rs:62
-                mask |= 1ull << (expert / 32);
-            }
+        u32 partial = 0;
+        if (group.lane < 8) {  // device.rs:74
+            const i32 ids_tile = args.ids[first + group.lane];
+            const u32 expert = u32(ids_tile);
+            const bool there = expert < 256;
+            const u32 expert_2 = there ? expert : 0u;
+            const u32 owner = expert_2 / 32;
+            partial = there ? 1u << owner : 0u;
         }
-        const u64 owners = mask;
+        const u32 any_of = warp_or(partial);
+        const u64 owners = u64(any_of);
         const u32 value = first + bank;
         const u32 start = part * 512;
         Vec<f32, 8> sum[2];
@@ -433,6 +445,8 @@ template <typename T>
 __device__ __forceinline__ T max_of(const T a, const T b) { return a < b ? b : a; }
 __device__ __forceinline__ f32 min_of(const f32 a, const f32 b) { return fminf(a, b); }
 __device__ __forceinline__ f32 max_of(const f32 a, const f32 b) { return fmaxf(a, b); }
+
+__device__ __forceinline__ u32 warp_or(const u32 mine) { return __reduce_or_sync(0xffffffffu, mine); }
 
 // Flags are read and written at system scope: other GPUs do the same to them.
 __device__ __forceinline__ u32 load_relaxed_system(const u32* const p) {

@@ -197,6 +197,16 @@ struct Warp {
     __device__ __forceinline__ bool any(const bool mine) const { return !all(!mine); }
 };
 
+struct Or {
+    template <typename T>
+    static __device__ __forceinline__ T none() { return T(0); }
+    template <typename T>
+    static __device__ __forceinline__ T of(const T a, const T b) { return T(a | b); }
+};
+
+// The disjunction of what a warp's lanes have, by one instruction.
+__device__ __forceinline__ u32 warp_or(const u32 mine);
+
 // Where a wait stands: for the record it leaves when it expires.
 struct WaitSite {
     u32 role;
@@ -309,15 +319,17 @@ __device__ __forceinline__ void recv_role(const Args& args, const u32 bank) {
         const u32 token = i / 6;
         const u32 part = i % 6;
         const u32 first = token * 4;
-        u64 mask = 0;
-        for (u32 k = 0; k < 4; ++k) {  // device.rs:59
-            const i32 id = args.ids[first + k];
-            const u32 expert = u32(id);
-            if (expert < 128) {  // device.rs:62
-                mask |= 1ull << (expert / 16);
-            }
+        u32 partial = 0;
+        if (group.lane < 4) {  // device.rs:74
+            const i32 ids_tile = args.ids[first + group.lane];
+            const u32 expert = u32(ids_tile);
+            const bool there = expert < 128;
+            const u32 expert_2 = there ? expert : 0u;
+            const u32 owner = expert_2 / 16;
+            partial = there ? 1u << owner : 0u;
         }
-        const u64 owners = mask;
+        const u32 any_of = warp_or(partial);
+        const u64 owners = u64(any_of);
         const u32 value = token * 8 + bank;
         if (part < 5) {  // pieces.rs:61
             const u32 start = min_of(part, 4u) * 512;
@@ -504,6 +516,8 @@ template <typename T>
 __device__ __forceinline__ T max_of(const T a, const T b) { return a < b ? b : a; }
 __device__ __forceinline__ f32 min_of(const f32 a, const f32 b) { return fminf(a, b); }
 __device__ __forceinline__ f32 max_of(const f32 a, const f32 b) { return fmaxf(a, b); }
+
+__device__ __forceinline__ u32 warp_or(const u32 mine) { return __reduce_or_sync(0xffffffffu, mine); }
 
 // Flags are read and written at system scope: other GPUs do the same to them.
 __device__ __forceinline__ u32 load_relaxed_system(const u32* const p) {

@@ -423,7 +423,7 @@ __device__ __forceinline__ void expert_role(const Args& args, const u32 epoch) {
         if (!read_ll_row(group, args, args.entries[args.rank], entry * 2, 16, source, epoch, words,
             {role_expert, flag_entries, 324})) return;
         u32 lane_bits = 0;
-        if (group.lane < 16) {  // device.rs:45
+        if (group.lane < 16) {  // device.rs:59
             const u32 local = words[0] - args.rank * 32;
             const bool owned = local < 32;
             const u32 bits = (group.lane % 2 == 0 && owned) ? 1u << (group.lane / 2) : 0u;
@@ -486,10 +486,10 @@ __device__ __forceinline__ void recv_role(const Args& args, const u32 epoch, con
         const u32 part = i % 28;
         const u32 first = token * 8;
         u64 mask = 0;
-        for (u32 k = 0; k < 8; ++k) {  // device.rs:59
+        for (u32 k = 0; k < 8; ++k) {  // device.rs:80
             const i32 id = args.ids[first + k];
             const u32 expert = u32(id);
-            if (expert < 256) {  // device.rs:62
+            if (expert < 256) {  // device.rs:83
                 mask |= 1ull << (expert / 32);
             }
         }

@@ -403,7 +403,7 @@ __device__ __forceinline__ void expert_role(const Args& args, const u32 epoch) {
         if (!read_ll_row(group, args, args.entries[args.rank], entry * 2, 16, source, epoch, words,
             {role_expert, flag_entries, 324})) return;
         u32 lane_bits = 0;
-        if (group.lane < 16) {  // device.rs:45
+        if (group.lane < 16) {  // device.rs:59
             const u32 local = words[0] - args.rank * 32;
             const bool owned = local < 32;
             const u32 bits = (group.lane % 2 == 0 && owned) ? 1u << (group.lane / 2) : 0u;
@@ -477,15 +477,17 @@ __device__ __forceinline__ void recv_role(const Args& args, const u32 epoch, con
         const u32 token = i / 28;
         const u32 part = i % 28;
         const u32 first = token * 8;
-        u64 mask = 0;
-        for (u32 k = 0; k < 8; ++k) {  // device.rs:59
-            const i32 id = args.ids[first + k];
-            const u32 expert = u32(id);
-            if (expert < 256) {  // device.rs:62
-                mask |= 1ull << (expert / 32);
-            }
+        u32 partial = 0;
+        if (group.lane < 8) {  // device.rs:74
+            const i32 ids_tile = args.ids[first + group.lane];
+            const u32 expert = u32(ids_tile);
+            const bool there_2 = expert < 256;
+            const u32 expert_2 = there_2 ? expert : 0u;
+            const u32 owner = expert_2 / 32;
+            partial = there_2 ? 1u << owner : 0u;
         }
-        const u64 owners = mask;
+        const u32 any_of = warp_or(partial);
+        const u64 owners = u64(any_of);
         const u32 start = part * 256;
         Vec<f32, 8> sum;
         const u64 start_u64 = u64(start);

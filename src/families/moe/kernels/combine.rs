@@ -135,7 +135,7 @@ fn receive(c: &Combine, a: &CombineArgs, g: Group, back: OpenChannel<'_, Any>) {
     for i in g.dynamic(tokens(c, a) * pieces.parts(), counter) {
         let (token, part) = pieces.part(i);
         if c.dedup {
-            let owners = owners(c.map(), &a.ids, token * c.topk, c.topk);
+            let owners = owners(c.map(), &a.ids, token * c.topk, c.topk, g);
             let own = c.keeps_own().then(|| Own::of(c, a, owners, token));
             let senders = if c.keeps_own() { owners & bit(1 - rank()) } else { owners };
             let returned = returned(c, back, senders, token);

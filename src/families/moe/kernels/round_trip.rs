@@ -360,7 +360,7 @@ fn receive(c: &RoundTrip, a: &RoundTripArgs, g: Group, epoch: Epoch) {
     let pieces = coming.summed_pieces();
     for i in g.strided(tokens(&c.dispatch(), &a.tokens) * pieces.parts()) {
         let (token, part) = pieces.part(i);
-        let owners = owners(coming.map(), &a.tokens.ids, token * c.topk, c.topk);
+        let owners = owners(coming.map(), &a.tokens.ids, token * c.topk, c.topk, g);
         let returned = returned(&coming, a.back.returns.open(epoch), owners, token);
         pieces.each(part, |start, len| {
             let sum = sum_of_owners(&coming, &returned, None, start, len);

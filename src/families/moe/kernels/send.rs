@@ -32,7 +32,7 @@ fn send_to_all(c: &Dispatch, a: &TokenArgs, arrive: &InboxArgs, g: Group, epoch:
     for i in g.dynamic(tokens(c, a) * (c.token_slots() * pieces.parts()), counter) {
         let (slot, part) = pieces.part(i);
         let token = slot / c.token_slots();
-        let to = owners(c.map(), &a.ids, slot * c.slot_entries(), c.slot_entries());
+        let to = owners(c.map(), &a.ids, slot * c.slot_entries(), c.slot_entries(), g);
         let rows = arrive.rows.open(epoch);
         let row = rows.to(Peers::mask(to)).slot(slot);
         if c.protocol == Protocol::Bulk {
@@ -74,7 +74,7 @@ fn send_packets_to_all(c: &Dispatch, a: &TokenArgs, arrive: &InboxArgs, g: Group
             } else {
                 (x, a.x_scale.map(|scales| scales_of_piece(c, &scales, token, part, (start, len))))
             };
-            let to = owners(c.map(), &a.ids, slot * c.slot_entries(), c.slot_entries());
+            let to = owners(c.map(), &a.ids, slot * c.slot_entries(), c.slot_entries(), g);
             let message = rows.to(Peers::mask(to)).slot(slot);
             put_row(&rows, &message, start, x);
             if let Some(scale) = scale {
