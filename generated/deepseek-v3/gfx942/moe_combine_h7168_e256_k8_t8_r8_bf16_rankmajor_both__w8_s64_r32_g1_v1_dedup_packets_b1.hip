@@ -321,7 +321,7 @@ __device__ __forceinline__ void recv_role(const Args& args, const u32 bank) {
         const u32 start = part * 256;
         Vec<f32, 8> sum;
         const u64 start_u64 = u64(start);
-        if (const u32 at = group.lane * 8; at < 256) {  // combine.rs:198
+        if (const u32 at = group.lane * 8; at < 256) {  // combine.rs:210
 #pragma unroll
             for (u32 j = 0; j < 8; ++j) {
                 sum[j] = 0.0f;
@@ -329,12 +329,12 @@ __device__ __forceinline__ void recv_role(const Args& args, const u32 bank) {
         }
 
         // Take 8 tiles of packets of return_packets: one has come, and as a whole, when it does not end in
-        // all ones (combine.rs:208)
+        // all ones (combine.rs:219)
         Vec<bf16, 8> return_packets_taken[8][1];
         if (!take_packets(group, args, args.return_packets[args.rank],
             series<8, u64>(u64(first + bank) * 7168 + start_u64, 7168), series<8, u32>(0, 1), 256, owners,
-            return_packets_taken, {role_recv, flag_return_packets, 208})) return;
-        if (const u32 at = group.lane * 8; at < 256) {  // combine.rs:209
+            return_packets_taken, {role_recv, flag_return_packets, 219})) return;
+        if (const u32 at = group.lane * 8; at < 256) {  // combine.rs:220
             Vec<bf16, 8> sum_bf16;
 #pragma unroll
             for (u32 j = 0; j < 8; ++j) {

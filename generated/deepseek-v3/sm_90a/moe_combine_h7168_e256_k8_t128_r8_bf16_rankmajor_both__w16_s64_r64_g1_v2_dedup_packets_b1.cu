@@ -313,7 +313,7 @@ __device__ __forceinline__ void recv_role(const Args& args, const u32 bank) {
         const u32 start = part * 512;
         Vec<f32, 8> sum[2];
 #pragma unroll
-        for (u32 step = 0; step < 2; ++step) {  // combine.rs:198
+        for (u32 step = 0; step < 2; ++step) {  // combine.rs:210
 #pragma unroll
             for (u32 j = 0; j < 8; ++j) {
                 sum[step][j] = 0.0f;
@@ -323,13 +323,13 @@ __device__ __forceinline__ void recv_role(const Args& args, const u32 bank) {
             const u32 start_2 = i_2 * 4;
 
             // Take 4 tiles of packets of return_packets: one has come, and as a whole, when it does not end
-            // in all ones (combine.rs:208)
+            // in all ones (combine.rs:219)
             Vec<bf16, 8> return_packets_taken[4][2];
             if (!take_packets(group, args, args.return_packets[args.rank],
                 series<4, u64>(u64(value + start_2) * 7168 + u64(start), 7168), series<4, u32>(start_2, 1),
-                512, owners >> start_2, return_packets_taken, {role_recv, flag_return_packets, 208})) return;
+                512, owners >> start_2, return_packets_taken, {role_recv, flag_return_packets, 219})) return;
 #pragma unroll
-            for (u32 step = 0; step < 2; ++step) {  // combine.rs:209
+            for (u32 step = 0; step < 2; ++step) {  // combine.rs:220
 #pragma unroll
                 for (u32 j = 0; j < 8; ++j) {
                     sum[step][j] += to_f32(return_packets_taken[0][step][j]);

@@ -309,11 +309,11 @@ __device__ __forceinline__ void recv_role(const Args& args, const u32 bank) {
         }
 
         // Take 8 tiles of packets of return_packets: one has come, and as a whole, when it does not end in
-        // all ones (combine.rs:208)
+        // all ones (combine.rs:219)
         Vec<bf16, 8> return_packets_taken[8][1];
         if (!take_packets(group, args, args.return_packets[args.rank],
             series<8, u64>(u64(first + bank) * 7168 + start_u64, 7168), series<8, u32>(0, 1), 256, owners,
-            return_packets_taken, {role_recv, flag_return_packets, 208})) return;
+            return_packets_taken, {role_recv, flag_return_packets, 219})) return;
         Vec<bf16, 8> sum_bf16;
 #pragma unroll
         for (u32 j = 0; j < 8; ++j) {

@@ -336,12 +336,12 @@ __device__ __forceinline__ void recv_role(const Args& args, const u32 bank) {
                 const u32 start_2 = i_2 * 4;
 
                 // Take 4 tiles of packets of return_packets: one has come, and as a whole, when it does not
-                // end in all ones (combine.rs:208)
+                // end in all ones (combine.rs:219)
                 Vec<bf16, 8> return_packets_taken[4][1];
                 if (!take_packets(group, args, args.return_packets[args.rank],
                     series<4, u64>(u64(value + start_2) * 2880 + u64(start), 2880),
                     series<4, u32>(start_2, 1), 512, owners >> start_2, return_packets_taken,
-                    {role_recv, flag_return_packets, 208})) return;
+                    {role_recv, flag_return_packets, 219})) return;
 #pragma unroll
                 for (u32 j = 0; j < 8; ++j) {
                     sum[j] += to_f32(return_packets_taken[0][0][j]);
@@ -358,7 +358,7 @@ __device__ __forceinline__ void recv_role(const Args& args, const u32 bank) {
             store(args.out + (u64(token) * 2880 + u64(start)) + group.lane * 8, sum_bf16);
         } else {
             Vec<f32, 8> sum;
-            if (const u32 at = group.lane * 8; at < 320) {  // combine.rs:198
+            if (const u32 at = group.lane * 8; at < 320) {  // combine.rs:210
 #pragma unroll
                 for (u32 j = 0; j < 8; ++j) {
                     sum[j] = 0.0f;
@@ -368,12 +368,12 @@ __device__ __forceinline__ void recv_role(const Args& args, const u32 bank) {
                 const u32 start = i_2 * 4;
 
                 // Take 4 tiles of packets of return_packets: one has come, and as a whole, when it does not
-                // end in all ones (combine.rs:208)
+                // end in all ones (combine.rs:219)
                 Vec<bf16, 8> return_packets_taken[4][1];
                 if (!take_packets(group, args, args.return_packets[args.rank],
                     series<4, u64>(u64(value + start) * 2880 + 2560, 2880), series<4, u32>(start, 1), 320,
-                    owners >> start, return_packets_taken, {role_recv, flag_return_packets, 208})) return;
-                if (const u32 at = group.lane * 8; at < 320) {  // combine.rs:209
+                    owners >> start, return_packets_taken, {role_recv, flag_return_packets, 219})) return;
+                if (const u32 at = group.lane * 8; at < 320) {  // combine.rs:220
 #pragma unroll
                     for (u32 j = 0; j < 8; ++j) {
                         sum[j] += to_f32(return_packets_taken[0][0][j]);
