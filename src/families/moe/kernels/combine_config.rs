@@ -49,12 +49,11 @@ fn one_vector_left_over(key: &CombineKey) -> bool {
     vectors > 4 * lanes && (1..=lanes).contains(&(vectors % (4 * lanes)))
 }
 
-/// By token nothing is summed where rows are sent, and of two ranks both roles sum by expert: so a lane has room for more of
-/// them, or few rows of many ranks, which are summed at home, are better spread over more warps.
+/// By token nothing is summed where rows are sent: so a lane has room for more of them, or few rows of many ranks, which are
+/// summed at home, are better spread over more warps.
 fn vectors_of_combine(key: &CombineKey) -> u32 {
-    let room = key.layout == Layout::RankMajor || many_of_two(key);
     match (key.layout, protocol(key.hidden, key.tokens)) {
-        (_, Protocol::Flags | Protocol::Bulk) if room && !one_vector_left_over(key) => 4,
+        (Layout::RankMajor, Protocol::Flags | Protocol::Bulk) if !one_vector_left_over(key) => 4,
         (Layout::RankMajor, Protocol::Packets) if key.ranks > 4 && key.tokens <= 32 => 1,
         _ => 2,
     }
@@ -79,14 +78,8 @@ fn many_by_token(key: &CombineKey) -> bool {
     key.layout == Layout::RankMajor && key.tokens > MOST_PACKETS
 }
 
-/// Whether rows by expert are so many that loads are what is waited for, and both of two ranks' roles have some: four warps a row
-/// bring 4096 tokens back in 246 us, and one in 292 (`bench/results/2026-11-25-beside-flashinfer-from-pytorch-on-two-h100.md`).
-fn many_of_two(key: &CombineKey) -> bool {
-    key.layout.by_expert() && key.tokens > MOST_PACKETS && key.ranks == 2 && key.phase == Phase::Both
-}
-
 fn group_warps_of_combine(key: &CombineKey) -> u32 {
-    if many_by_token(key) || many_of_two(key) || key.tokens <= 128 {
+    if many_by_token(key) || key.tokens <= 128 {
         with_barriers(
             group_warps(2 * key.hidden, protocol(key.hidden, key.tokens), key.tokens),
             warps_of_combine(key),
@@ -247,10 +240,13 @@ impl Combine {
 
     /// Whether what this rank has of its own tokens stays where it is, and is summed from there. Of two ranks that is half of
     /// all, and few SMs take longer to move it through memory than the link takes for the others; by expert both roles read rows
-    /// so, and not one alone. Packets of few rows are there as soon. Which of two comes first makes no difference to the sum; of
-    /// more it does.
+    /// so, and not one alone. Few packets are there as soon, and receivers would wait for flags before they sum their own. Which of
+    /// two comes first makes no difference to the sum; of more it does.
     pub(super) fn keeps_own(&self) -> bool {
-        let pays = self.protocol != Protocol::Packets || self.layout.by_expert() && self.tokens >= 64;
+        let pays = match self.protocol {
+            Protocol::Packets => self.layout.by_expert() && self.tokens >= 64,
+            Protocol::Flags | Protocol::Bulk => self.layout == Layout::RankMajor,
+        };
         pays && self.dedup && self.phase == Phase::Both && self.ranks == 2
     }
 
