@@ -240,11 +240,15 @@ impl Combine {
 
     /// Whether what this rank has of its own tokens stays where it is, and is summed from there. Of two ranks that is half of
     /// all, and few SMs take longer to move it through memory than the link takes for the others; by expert both roles read rows
-    /// so, and not one alone. Few packets are there as soon, and receivers would wait for flags before they sum their own. Which of
-    /// two comes first makes no difference to the sum; of more it does.
+    /// so, and not one alone. Few packets are there as soon, and receivers would wait for flags before they sum their own. Of rows
+    /// with a shorter last piece compilers keep both pieces' registers at once, and spill. Which of two comes first makes no
+    /// difference to the sum; of more it does.
     pub(super) fn keeps_own(&self) -> bool {
         let pays = match self.protocol {
-            Protocol::Packets => self.layout.by_expert() && self.tokens >= 64,
+            Protocol::Packets => {
+                let whole = self.hidden.is_multiple_of(self.summed_pieces().len);
+                self.layout.by_expert() && self.tokens >= 64 && whole
+            }
             Protocol::Flags | Protocol::Bulk => self.layout == Layout::RankMajor,
         };
         pays && self.dedup && self.phase == Phase::Both && self.ranks == 2
