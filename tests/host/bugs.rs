@@ -164,7 +164,12 @@ fn of_both() -> Vec<Bug> {
             "+ lower;\n        }",
         ),
         Bug::new("the epoch stays", DISPATCH, "(both, u64(next)", "(both, u64(next - 1)"),
-        Bug::new("the epoch advances with the first block", COMBINE, "(before >> 32) + 1 == blocks", "(before >> 32) == 0"),
+        Bug::new(
+            "the epoch advances with the first block",
+            COMBINE,
+            "(before >> 32) + 1 == blocks",
+            "(before >> 32) == 0",
+        ),
         Bug::new(
             "flags of the wrong rank",
             COMBINE,
@@ -183,8 +188,8 @@ fn of_both() -> Vec<Bug> {
         Bug::new(
             "a missing element is taken for one that came",
             DISPATCH,
-            "if (wanted[i]) seen[i] = load_ll(elements + index[i]);\n        }\n        all = true;\n#pragma unroll\n        for (u32 i = 0; i < Count; ++i) all = all && (!wanted[i] ||",
-            "if (wanted[i]) seen[i] = load_ll(elements + index[i]);\n        }\n        all = true;\n#pragma unroll\n        for (u32 i = 0; i < Count; ++i) all = all && (group.lane == 0 || !wanted[i] ||",
+            "mine = mine && !missing[i];",
+            "mine = mine && (group.lane == 0 || !missing[i]);",
         )
         .with_packets()
         .caught_by("wrong result: "),
@@ -194,8 +199,8 @@ fn of_both() -> Vec<Bug> {
         Bug::new(
             "a missing packet is taken for one that came",
             COMBINE,
-            "all = all && (!mine(i, step) || has_arrived(seen[i][step]));",
-            "all = all && (!mine(i, step) || group.lane > 0 || has_arrived(seen[i][step]));",
+            "arrived = arrived && !missing(i, step);",
+            "arrived = arrived && (group.lane > 0 || !missing(i, step));",
         )
         .with_packets()
         .caught_by("wrong result: "),

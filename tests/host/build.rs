@@ -179,7 +179,8 @@ fn kernel_object(text: &Text, mode: Mode) -> PathBuf {
         Language::Hip => (dir.join("hip/hip_runtime.h"), dir),
     };
     cached(&(&source, mode, prelude_text()), "o", |out| {
-        let file = out.with_extension("cc");
+        // A name of its own, as `out` has: another thread may be compiling the same.
+        let file = PathBuf::from(format!("{}.cc", out.display()));
         fs::write(&file, &source).unwrap_or_else(|e| panic!("{}: {e}", file.display()));
         let mut compile = Command::new(compiler());
         compile.args([

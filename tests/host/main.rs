@@ -8,6 +8,7 @@ mod build;
 mod collectives;
 mod job;
 mod matmul;
+mod misses;
 mod moe;
 mod norms;
 mod ptx;

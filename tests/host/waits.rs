@@ -12,19 +12,19 @@ use crate::moe::{MoeHost, Plan};
 /// The record that a wait leaves, as `templates/*/kernel.hbs` lays it out.
 #[derive(Clone, Copy, Debug, PartialEq, bytemuck::Pod, bytemuck::Zeroable)]
 #[repr(C)]
-struct Status {
-    aborted: u32,
-    filled: u32,
-    kernel: u64,
-    index: u64,
-    rank: u32,
-    role: u32,
-    block: u32,
-    peer: u32,
-    flag: u32,
-    line: u32,
-    expected: u32,
-    seen: u32,
+pub struct Status {
+    pub aborted: u32,
+    pub filled: u32,
+    pub kernel: u64,
+    pub index: u64,
+    pub rank: u32,
+    pub role: u32,
+    pub block: u32,
+    pub peer: u32,
+    pub flag: u32,
+    pub line: u32,
+    pub expected: u32,
+    pub seen: u32,
 }
 
 const SOURCE: &str = include_str!("../../src/families/moe/kernels/records.rs");

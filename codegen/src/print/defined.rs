@@ -148,6 +148,7 @@ pub(super) const DEFINED: &[&str] = &[
     "wait_for_blocks",
     "wait_later_flags",
     "wait_some_flags",
+    "warp_all",
     "warp_or",
     "wrap_abs",
     "wrap_add",

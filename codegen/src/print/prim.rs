@@ -154,8 +154,10 @@ prims! {
     Meeting = own "meeting", Block, [Index];
     /// A block as a group.
     Block = own "block", Block, [Index];
+    /// A vote of a warp.
+    WarpAll = own "warp_all", Nothing, [];
     /// A warp as a group.
-    Warp = own "warp", Block, [Index];
+    Warp = own "warp", Block, [Index, WarpAll];
     /// Several warps as a group.
     Warps = own "warps", Block, [Meeting];
     /// Warps of a role beside another one as a group.
@@ -289,13 +291,13 @@ prims! {
     /// Send those of several packets that begin below an end.
     SendPacketsBelow = common "send_packets_below", Nothing, [Vec, SendPacket];
     /// Take packets that have been looked at.
-    TakeSeenPackets = own "take_seen_packets", Nothing, [Bits, Vec, List, Poll, Packet];
+    TakeSeenPackets = own "take_seen_packets", Nothing, [WarpAll, Bits, Vec, List, Poll, Packet];
     /// Take packets.
     TakePackets = common "take_packets", Nothing, [TakeSeenPackets];
     /// Send LL elements.
     SendLl = own "send_ll", Nothing, [Bits];
     /// Read LL elements.
-    ReadLl = own "read_ll", Nothing, [Bits, Poll];
+    ReadLl = own "read_ll", Nothing, [WarpAll, Bits, Poll];
     /// Read LL elements of which a word has two.
     ReadLlElements = common "read_ll_elements", Nothing, [Vec, ReadLl];
     /// Read consecutive LL elements.
