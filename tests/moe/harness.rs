@@ -43,6 +43,8 @@ fn bytes_and_flags_are_those_of_the_routing() {
     // In each round: rank 0 sends a row, rank 1 one; each comes back.
     assert_eq!(run_dedup.report.link_bytes(0, 1), 3 * (record + row + row));
     assert_eq!(run_dedup.report.link_bytes(1, 0), 3 * (record + row + row));
+    // What it tells itself; dispatch moves its own row without the inbox, combine by way of it.
+    assert_eq!(run_dedup.report.link_bytes(0, 0), 3 * (record + row));
     assert_eq!(run_dedup.report.bytes_on_wire(), 6 * (record + 2 * row));
     assert_eq!(run_dedup.report.link_signals(0, 1), 3 * 3);
     let of_dedup = traffic(&small(&problem().shape), 3);

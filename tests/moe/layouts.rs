@@ -1,7 +1,8 @@
 //! Rows by expert that begin at multiples of a number, or at a fixed stride.
 
 use peerwarp::codegen::family::Family;
-use peerwarp::families::moe::kernels::{Begins, Dispatch, Hook, Layout, Protocol};
+use peerwarp::codegen::ir::Kernel;
+use peerwarp::families::moe::kernels::{Begins, Combine, Dispatch, Hook, Layout, Phase, Protocol};
 use peerwarp::families::moe::run::{MoeTuning, Round};
 use peerwarp::families::moe::{MoeProblem, MoeShape, Routing, RowDtype};
 
@@ -30,21 +31,44 @@ fn rows_stand_where_the_layout_says() {
     }
 }
 
-/// Two ranks sum what they have of their own tokens where it is, of 64 tokens and more that come as packets: also where a token is
-/// masked, has all its experts on one rank, or is not there.
+/// Two ranks sum what they have of their own tokens where it is, of so many tokens and more; also where a token is masked, has all its
+/// experts on one rank, or is not there.
 #[test]
 fn rows_of_ones_own_tokens_stay_where_they_are() {
-    for (tokens, stay) in [(64, true), (63, false)] {
-        let shape = shape(64, 6, 3, tokens, 2);
-        let problem = MoeProblem::uniform(shape, &[tokens, 41], 11).unwrap();
+    for (protocol, most) in [(Protocol::Packets, 64), (Protocol::Flags, 1024)] {
         for layout in [Layout::ExpertMajor, Layout::ExpertMajor8, Layout::ExpertStrided] {
-            let tuning = small(&shape, layout).with_protocol(Protocol::Packets);
-            let kernel = tuning.combine.trace(32).unwrap().to_string();
-            let (_, receives) = kernel.split_once("role recv").unwrap();
-            assert_eq!(receives.contains("load @y["), stay, "{layout:?}, {tokens} tokens: {receives}");
-            run(&problem, &tuning, 2);
+            let shape = shape(64, 6, 3, most, 2);
+            let tuning = small(&shape, layout).with_protocol(protocol);
+            assert!(receives_from(&tuning.combine.trace(32).unwrap(), "y"), "{layout:?}, {protocol:?}");
+            let fewer = Combine { tokens: most - 1, ..tuning.combine.clone() };
+            assert!(!receives_from(&fewer.trace(32).unwrap(), "y"), "{layout:?}, {protocol:?}");
+            run(&MoeProblem::uniform(shape, &[most, 41], 11).unwrap(), &tuning, 2);
         }
     }
+}
+
+/// Dispatch with flags moves its own tokens' rows from where they are given, and by those who have sent as well if there are many.
+#[test]
+fn rows_of_ones_own_tokens_are_not_sent() {
+    for (tokens, ranks, joins) in [(16, 2, true), (15, 2, false), (16, 3, false)] {
+        let shape = shape(64, 6, 3, tokens, ranks);
+        let tuning = small(&shape, Layout::ExpertMajor).with_protocol(Protocol::Flags);
+        let kernel = tuning.dispatch.trace(32).unwrap();
+        assert!(receives_from(&kernel, "x"), "{kernel}");
+        assert_eq!(kernel.to_string().contains(", then recv"), joins, "{kernel}");
+        run(&MoeProblem::uniform(shape, &[tokens, 9, 0][..ranks as usize], 12).unwrap(), &tuning, 3);
+        // In a launch of its own it receives what all have sent, and packets are there as soon.
+        let split = Dispatch { phase: Phase::Recv, ..tuning.dispatch.clone() };
+        let packets = tuning.with_protocol(Protocol::Packets).dispatch;
+        assert!([split, packets].iter().all(|d| !receives_from(&d.trace(32).unwrap(), "x")));
+    }
+}
+
+/// Whether blocks that receive load from a parameter.
+fn receives_from(kernel: &Kernel, name: &str) -> bool {
+    let kernel = kernel.to_string();
+    let (_, receives) = kernel.split_once("role recv").unwrap();
+    receives.contains(&format!("load @{name}["))
 }
 
 #[test]

@@ -253,7 +253,7 @@ fn dynamic_scheduling() {
     }
     assert_eq!(counters(&small(&shape).with_protocol(Protocol::Packets)), (0, 0));
     for (ranks, layout, dynamic) in
-        [(2, Layout::RankMajor, 1), (2, Layout::ExpertMajor, 0), (8, Layout::ExpertMajor, 1)]
+        [(2, Layout::RankMajor, 1), (2, Layout::ExpertMajor, 1), (8, Layout::ExpertMajor, 1)]
     {
         let shape = MoeShape { hidden: 7168, tokens: 4096, ranks, ..shape };
         let tuning = MoeTuning::defaults_with(&shape, Hook::None, layout).unwrap();

@@ -138,9 +138,15 @@ fn receive(c: &Combine, a: &CombineArgs, g: Group, back: OpenChannel<'_, Any>) {
             let owners = owners(c.map(), &a.ids, token * c.topk, c.topk, g);
             let own = c.keeps_own().then(|| Own::of(c, a, owners, token));
             let senders = if c.keeps_own() { owners & bit(1 - rank()) } else { owners };
-            let returned = returned(c, back, senders, token);
+            let returned = || returned(c, back, senders, token);
+            let before = (!c.sums_own_first()).then(&returned);
             pieces.each(part, |start, len| {
-                let sum = sum_of_owners(c, &returned, own.as_ref(), start, len);
+                // Its loads are on their way while the other rank's row is waited for.
+                let kept = own.as_ref().map(|own| own.piece(start, len));
+                let sum = match &before {
+                    Some(returned) => sum_of_owners(c, returned, kept, start, len),
+                    None => sum_of_owners(c, &returned(), kept, start, len),
+                };
                 a.out.store_f32(at(token, c.hidden) + start.to_u64(), sum);
             });
         } else {
@@ -168,7 +174,7 @@ pub(super) fn returned<'a>(
 }
 
 /// What this rank has of a token of its own, where that stays where it is.
-pub(super) struct Own<'a> {
+struct Own<'a> {
     c: &'a Combine,
     a: &'a CombineArgs,
     /// The token, among all that ranks have.
@@ -197,20 +203,19 @@ impl<'a> Own<'a> {
     }
 }
 
-/// A piece of the sum of what several ranks have of a token, in the order of ranks: of what they send back, or, if this rank keeps its
-/// own row, of that and the other rank's.
+/// A piece of the sum of what several ranks have of a token, in the order of ranks: of what they send back, or of what this rank keeps
+/// and the other one's.
 #[kernel]
 pub(super) fn sum_of_owners(
     c: &Combine,
     returned: &IncomingSome<'_, Any>,
-    own: Option<&Own<'_>>,
+    kept: Option<Tile<f32>>,
     start: Val<u32>,
     len: u32,
 ) -> Tile<f32> {
     let mut sum = var(splat(0f32, len));
-    if let Some(own) = own {
-        // Its loads are on their way while the other rank's row is waited for.
-        sum += own.piece(start, len);
+    if let Some(kept) = kept {
+        sum += kept;
         for other in returned.load_each(1 - rank(), 1, start.to_u64(), len) {
             sum += other.to_f32();
         }

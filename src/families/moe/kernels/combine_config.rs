@@ -78,15 +78,19 @@ fn many_by_token(key: &CombineKey) -> bool {
     key.layout == Layout::RankMajor && key.tokens > MOST_PACKETS
 }
 
+/// Tokens from which on a rank of two sums its own by itself, where rows stand by expert and go with flags.
+const MANY_TO_SUM: u32 = 1024;
+
 fn group_warps_of_combine(key: &CombineKey) -> u32 {
     if many_by_token(key) || key.tokens <= 128 {
-        with_barriers(
+        return with_barriers(
             group_warps(2 * key.hidden, protocol(key.hidden, key.tokens), key.tokens),
             warps_of_combine(key),
-        )
-    } else {
-        1
+        );
     }
+    let sums_own = key.ranks == 2 && key.phase == Phase::Both && key.layout.by_expert();
+    let whole = key.hidden.is_multiple_of(piece_len(key.hidden, 2, vectors_of_combine(key), 2));
+    if sums_own && whole && key.tokens >= MANY_TO_SUM { 2 } else { 1 }
 }
 
 /// As many as leave four batches for each of 512 groups, at most four: with fewer batches, groups wait for those that have one
@@ -240,18 +244,23 @@ impl Combine {
 
     /// Whether what this rank has of its own tokens stays where it is, and is summed from there. Of two ranks that is half of
     /// all, and few SMs take longer to move it through memory than the link takes for the others; by expert both roles read rows
-    /// so, and not one alone. Few packets are there as soon, and receivers would wait for flags before they sum their own. Of rows
+    /// so, and not one alone. Few packets are there as soon. Of rows
     /// with a shorter last piece compilers keep both pieces' registers at once, and spill. Which of two comes first makes no
     /// difference to the sum; of more it does.
     pub(super) fn keeps_own(&self) -> bool {
-        let pays = match self.protocol {
-            Protocol::Packets => {
-                let whole = self.hidden.is_multiple_of(self.summed_pieces().len);
-                self.layout.by_expert() && self.tokens >= 64 && whole
-            }
-            Protocol::Flags | Protocol::Bulk => self.layout == Layout::RankMajor,
+        let whole = || self.hidden.is_multiple_of(self.summed_pieces().len);
+        let pays = match (self.layout.by_expert(), self.protocol) {
+            (true, Protocol::Packets) => self.tokens >= 64 && whole(),
+            (true, _) => self.tokens >= MANY_TO_SUM && whole(),
+            (false, protocol) => protocol != Protocol::Packets,
         };
         pays && self.dedup && self.phase == Phase::Both && self.ranks == 2
+    }
+
+    /// Whether a piece of what this rank keeps is summed before the other rank's flag is waited for: by expert that is most of the
+    /// work, which need not stand behind rows that are still on their way.
+    pub(super) fn sums_own_first(&self) -> bool {
+        self.keeps_own() && self.layout.by_expert() && self.protocol != Protocol::Packets
     }
 
     /// Ranks that rows go back to.
@@ -310,7 +319,7 @@ impl Combine {
 
     /// The same of a token's rows where an owner sums them, of which many entries are not here.
     pub(crate) fn rows_in_flight(&self) -> u32 {
-        self.tiles_of(if self.keeps_own() { 16 } else { 8 })
+        self.tiles_of(if self.keeps_own() && self.protocol == Protocol::Packets { 16 } else { 8 })
     }
 
     fn tiles_of(&self, vectors: u32) -> u32 {

@@ -6,7 +6,7 @@ use peerwarp_codegen::ir::{Dtype, PACKET_BYTES};
 
 use super::defaults::{
     MAX_SHARED_BYTES, group_warps, protocol_of_key, record_tokens, recv_blocks_of_dispatch, send_blocks,
-    vectors_of_dispatch, warps_of_dispatch, worth_dynamic_scheduling,
+    vectors_of_dispatch, warps_of_dispatch,
 };
 use super::dispatch::DispatchArgs;
 use super::hook::Hook;
@@ -71,7 +71,7 @@ pub struct Dispatch {
     #[tune(short = "w", values = [2, 4, 8, 16, 32], default = |key| warps_of_dispatch(key))]
     pub warps: u32,
     /// Blocks that send rows.
-    #[tune(short = "s", values = [1, 2, 4, 8, 12, 16, 20, 24, 32, 64], default = |key| send_blocks(key))]
+    #[tune(short = "s", values = [1, 2, 4, 8, 12, 16, 20, 24, 32, 40, 64], default = |key| send_blocks(key))]
     pub send_blocks: u32,
     /// Blocks that receive.
     #[tune(short = "r", values = [1, 2, 4, 8, 16, 32, 64, 80, 96], default = |key| recv_blocks_of_dispatch(key))]
@@ -291,39 +291,6 @@ impl Dispatch {
         let row = self.row();
         let shared = self.protocol == Protocol::Packets;
         Pieces { row, len: piece_len(row, self.group_warps, self.vectors, self.moved().bytes()), shared }
-    }
-
-    /// Whether parts of rows are other groups' for each rank: while a group has two at most, waiting is what takes time.
-    pub(super) fn sends_apart(&self) -> bool {
-        let parts = self.slots() * self.pieces().parts() * self.ranks;
-        self.protocol == Protocol::Packets && parts <= 2 * self.send_blocks * (self.warps / self.group_warps)
-    }
-
-    /// Whether all rows go to one rank after the other, and not each row to all: of more than two ranks, once there are so many rows
-    /// that the link is what they wait for.
-    pub(super) fn sends_in_ring(&self) -> bool {
-        self.protocol == Protocol::Packets && self.ranks > 2 && self.tokens >= 32 && !self.sends_apart()
-    }
-
-    /// Whether slots to send are scheduled dynamically. With each number drawn the warps of a group wait for the one that releases the row
-    /// before, where they had been ahead of it. That pays if a row goes to many ranks, or if so many groups send that the link is
-    /// what they wait for.
-    pub(super) fn dynamic_slots(&self) -> bool {
-        let joining = if self.few_send() { self.route_blocks() } else { 0 };
-        let groups = (self.send_blocks + joining) * (self.warps / self.group_warps);
-        let copies = self.ranks.min(self.slot_entries());
-        worth_dynamic_scheduling(self.protocol, self.slots(), groups) && (copies >= 4 || groups >= 512)
-    }
-
-    /// Whether rows go with flags and so few blocks send them that the others are missed when they are done with their own. Where
-    /// many do, one kernel for all of it would have more registers than a thread of 32 warps has.
-    pub(super) fn few_send(&self) -> bool {
-        !self.index_counts() && self.send_blocks < 32
-    }
-
-    /// Whether blocks send rows once they have told the ranks where rows go: those who draw rows share them with whoever comes.
-    pub(super) fn route_joins(&self) -> bool {
-        self.few_send() && self.dynamic_slots()
     }
 
     /// Blocks that write down which rows the experts have, where rows stand by token: one if it counts them.

@@ -44,6 +44,8 @@ pub(super) fn warps_of_dispatch(key: &DispatchKey) -> u32 {
 pub(super) fn send_blocks(key: &DispatchKey) -> u32 {
     match key.tokens * key.ranks {
         _ if only_waits(key) => 64,
+        // They receive as well when they are done.
+        slots if slots > 4096 && key.ranks == 2 && key.layout.by_expert() => 40,
         slots if slots > 512 || many_packets(key) => 32,
         _ if key.tokens >= 32 => 16,
         _ => (key.tokens * 4).next_power_of_two().clamp(8, 32),
@@ -105,8 +107,12 @@ pub(super) fn record_tokens(key: &DispatchKey) -> u32 {
         u64::from(map.at_most() * key.ranks) * u64::from(key.tokens.div_ceil(chunk))
     };
     let counted_at_once = key.layout == Layout::RankMajor && protocol_of_key(key) == Protocol::Packets;
-    let records = if counted_at_once { 16 } else { 4 };
-    let worth = |chunk: u32| chunk * key.topk >= 128 && chunk >= (key.tokens / records).min(512);
+    let (records, entries) = match (counted_at_once, key.ranks) {
+        (false, _) => (4, 128),
+        (true, ..3) => (32, 64),
+        (true, _) => (16, 128),
+    };
+    let worth = |chunk: u32| chunk * key.topk >= entries && chunk >= (key.tokens / records).min(512);
     let enough = |chunk: &u32| *chunk >= key.tokens || worth(*chunk);
     let fits = |chunk: &u32| base_words(*chunk) * 4 <= MAX_SHARED_BYTES / 2;
     (0..=10).map(|bit| 1 << bit).find(|chunk| enough(chunk) && fits(chunk)).unwrap_or(1024)

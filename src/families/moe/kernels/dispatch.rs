@@ -3,8 +3,9 @@
 use peerwarp_codegen::dsl::prelude::*;
 
 use super::config::Dispatch;
-use super::device::{at, local_experts};
-use super::hook::{Hook, RowHook, stand_in_expert};
+use super::deliver::{deliver, scales_at_hand};
+use super::device::local_experts;
+use super::hook::{RowHook, stand_in_expert};
 use super::inbox::{InboxArgs, Received};
 use super::index::{base, index, note_entries};
 use super::layout::{Begins, Places};
@@ -112,6 +113,9 @@ pub struct DispatchArgs {
     /// Which ranks are ready for the next packets.
     #[group]
     pub ready: ReadyArgs,
+    /// Work counters of rows that are received, where blocks that have sent do that as well.
+    #[len(|c| 2 * u64::from(c.send_joins()))]
+    pub next_row: Option<Counters>,
     /// Counts dispatches.
     pub epoch: EpochWord,
 }
@@ -161,7 +165,12 @@ pub fn dispatch_with(c: &Dispatch, a: &DispatchArgs, hook: RowHook<'_>) {
                 }
             }
         });
-        role("send", c.send_blocks, |b| b.split(c.group_warps, |g| send(c, &a.tokens, &a.inbox, g, epoch)));
+        role("send", c.send_blocks, |b| {
+            b.split(c.group_warps, |g| send(c, &a.tokens, &a.inbox, g, epoch));
+            if c.send_joins() {
+                b.goes_on_as("recv");
+            }
+        });
     }
     if c.phase.receives() {
         if c.layout.by_expert() {
@@ -277,7 +286,14 @@ fn route(c: &Dispatch, a: &DispatchArgs, b: Group, epoch: Epoch, bank: Val<u32>)
 
 /// Puts every row that arrives where it belongs, and writes down where that is.
 #[kernel]
-fn receive(c: &Dispatch, a: &DispatchArgs, b: Group, epoch: Epoch, bank: Val<u32>, hook: RowHook<'_>) {
+fn receive<'a>(
+    c: &'a Dispatch,
+    a: &'a DispatchArgs,
+    b: Group,
+    epoch: Epoch,
+    bank: Val<u32>,
+    hook: RowHook<'_>,
+) {
     let records = Records::receive(c, &a.records, epoch, bank);
     let n = shared::<u32>("n", c.records());
     n.store(0, records.n(arange(c.records())));
@@ -289,55 +305,89 @@ fn receive(c: &Dispatch, a: &DispatchArgs, b: Group, epoch: Epoch, bank: Val<u32
 
     b.split(c.group_warps, |g| {
         let rows = shared::<i32>("rows", c.slot_entries());
-        for i in g.strided(c.slots() * c.ranks * pieces.parts()) {
-            let (message, part) = pieces.part(i);
-            let (source, slot) = arriving(c, message, c.slots().val());
-            let chunk = slot / (c.chunk * c.token_slots());
-            let record = source * c.chunks() + chunk;
+        let scales = scales_at_hand(c);
+        let put = |source: Val<u32>, slot: Val<u32>, part: Val<u32>, received: &dyn Fn() -> Received<'a>| {
+            let record = source * c.chunks() + slot / (c.chunk * c.token_slots());
             if slot < n.get(record) * c.token_slots() {
-                let entry = slot * c.slot_entries();
-                let in_record = entry - chunk * c.record_entries();
-                let word = records.words(record, in_record, c.slot_entries());
-                let (expert, mine) = local_experts(c.map(), word & 0xffff);
-                let row = base.gather(expert * c.records() + record, mine, 0) + (word >> 16);
-                let row = if c.room().drops {
-                    let placed = match c.room().begins {
-                        Begins::Aligned(_) => row < c.max_rows,
-                        Begins::Strided(stride) => row < (expert + 1) * stride,
-                    };
-                    mine.select(placed.select(row.cast::<i32>(), -2), -1)
-                } else {
-                    mine.select(row.cast::<i32>(), -1)
-                };
-
-                pieces.once(part, || {
-                    let from = source * (c.tokens * c.topk) + entry;
-                    if let Some(pos) = a.pos {
-                        pos.store(from, row);
-                    }
-                    let weights = records.weights(record, in_record, c.slot_entries());
-                    if let (Some(weight_from), Some(weights)) = (a.weight_from, weights) {
-                        weight_from.store(from, weights);
-                    }
-                });
+                let (mine, row) = rows_of_slot(c, a, &records, &base, (source, slot), part);
                 if mine.any() {
                     rows.store(0, row);
-                    let received = Received::wait(&a.inbox, source, slot, part, epoch);
-                    deliver(c, a, &Places::All(rows), &received, hook);
+                    deliver(c, a, &Places::All(rows), &received(), scales, hook);
                 }
             }
+        };
+        if c.keeps_own() {
+            // What others send is on its way meanwhile.
+            for i in g.dynamic(c.slots() * pieces.parts(), a.next_row.map(|next| next.counter(1))) {
+                let (slot, part) = pieces.part(i);
+                let given = || Received::given(c, &a.tokens, slot / c.token_slots(), part);
+                put(rank(), slot, part, &given);
+            }
+        }
+        for i in
+            g.dynamic(c.slots() * c.destinations() * pieces.parts(), a.next_row.map(|next| next.counter(0)))
+        {
+            let (message, part) = pieces.part(i);
+            let (source, slot) = arriving(c, message, c.slots().val());
+            put(source, slot, part, &|| Received::wait(c, &a.inbox, source, slot, part, epoch));
         }
     });
+}
+
+/// Which entries of a slot are here, and their rows: -1 for one that is not, -2 for one that has no place. They are written down for
+/// combine.
+#[kernel]
+fn rows_of_slot(
+    c: &Dispatch,
+    a: &DispatchArgs,
+    records: &Records<'_>,
+    base: &Shared<u32>,
+    (source, slot): (Val<u32>, Val<u32>),
+    part: Val<u32>,
+) -> (Tile<bool>, Tile<i32>) {
+    let chunk = slot / (c.chunk * c.token_slots());
+    let record = source * c.chunks() + chunk;
+    let entry = slot * c.slot_entries();
+    let in_record = entry - chunk * c.record_entries();
+    let word = records.words(record, in_record, c.slot_entries());
+    let (expert, mine) = local_experts(c.map(), word & 0xffff);
+    let row = base.gather(expert * c.records() + record, mine, 0) + (word >> 16);
+    let row = if c.room().drops {
+        let placed = match c.room().begins {
+            Begins::Aligned(_) => row < c.max_rows,
+            Begins::Strided(stride) => row < (expert + 1) * stride,
+        };
+        mine.select(placed.select(row.cast::<i32>(), -2), -1)
+    } else {
+        mine.select(row.cast::<i32>(), -1)
+    };
+    c.pieces().once(part, || {
+        let from = source * (c.tokens * c.topk) + entry;
+        if let Some(pos) = a.pos {
+            pos.store(from, row);
+        }
+        let weights = records.weights(record, in_record, c.slot_entries());
+        if let (Some(weight_from), Some(weights)) = (a.weight_from, weights) {
+            weight_from.store(from, weights);
+        }
+    });
+    (mine, row)
 }
 
 /// The source and the slot of the n-th message to look for, of so many of each source: in the order in which they are sent. These
 /// are all sources' first slots, then their second ones; or all of one source, then all of the one before it.
 #[kernel]
 pub(super) fn arriving(c: &Dispatch, message: Val<u32>, slots: Val<u32>) -> (Val<u32>, Val<u32>) {
-    let ring = c.sends_in_ring();
+    let (others, ring) = (c.destinations(), c.sends_in_ring());
     let phase = if ring { message / slots } else { 0u32.val() };
-    let source = if ring { (rank() + c.ranks - phase) % c.ranks } else { message % c.ranks };
-    let slot = if ring { message - phase * slots } else { message / c.ranks };
+    let source = if ring {
+        (rank() + c.ranks - phase) % c.ranks
+    } else if c.keeps_own() {
+        (rank() + 1 + message % others) % c.ranks
+    } else {
+        message % c.ranks
+    };
+    let slot = if ring { message - phase * slots } else { message / others };
     (source, slot)
 }
 
@@ -361,6 +411,7 @@ fn receive_by_token(
     let pieces = c.pieces();
     // Where there is nothing to move, a warp that waits is enough.
     b.split(if c.in_place() { 1 } else { c.group_warps }, |g| {
+        let scales = scales_at_hand(c);
         for i in g.strided(most * (c.ranks * pieces.parts())) {
             let (message, part) = pieces.part(i);
             let (source, token) = arriving(c, message, most);
@@ -369,98 +420,12 @@ fn receive_by_token(
             let word = records.words(source * c.chunks() + chunk, in_record, c.topk);
             let (_, mine) = local_experts(c.map(), word & 0xffff);
             if mine.any() {
-                let received = Received::wait(&a.inbox, source, token, part, epoch);
+                let received = Received::wait(c, &a.inbox, source, token, part, epoch);
                 if !c.in_place() {
                     let place = source * c.tokens + token;
-                    deliver(c, a, &Places::One(place), &received, hook);
+                    deliver(c, a, &Places::One(place), &received, scales, hook);
                 }
             }
         }
     });
-}
-
-/// Stores a part of a slot's row where it belongs.
-#[kernel]
-fn deliver(c: &Dispatch, a: &DispatchArgs, places: &Places, received: &Received<'_>, hook: RowHook<'_>) {
-    let rows = a.rows.expect("what is moved has somewhere to go");
-    if c.hook == Hook::None {
-        move_row(c, a, &rows, places, received);
-    } else {
-        hook_row(c, &rows, places, received, hook);
-    }
-}
-
-/// Stores a part of a row as it is, and its scales.
-#[kernel]
-fn move_row(c: &Dispatch, a: &DispatchArgs, rows: &AnyPtr, places: &Places, received: &Received<'_>) {
-    c.pieces().each(received.part, |start, len| {
-        let x = received.piece(start, len);
-        places.each(|row| rows.store(at(row, c.row()) + start.to_u64(), x));
-        if c.scales_apart() {
-            let (n, sent) = (c.scales_of(len), c.sent_scales_of(len));
-            move_scales(c, a, places, received, start / c.scaled(), n, sent);
-        }
-    });
-    if a.row_scale.is_some() && !c.scales_apart() {
-        let (n, sent) = (c.scales(), c.sent_scales());
-        c.pieces().once(received.part, || move_scales(c, a, places, received, 0u32.val(), n, sent));
-    }
-}
-
-/// Stores `n` words of a row's scales from word `first` on, where rows have some, of which `sent` have travelled.
-#[kernel]
-fn move_scales(
-    c: &Dispatch,
-    a: &DispatchArgs,
-    places: &Places,
-    received: &Received<'_>,
-    first: Val<u32>,
-    n: u32,
-    sent: u32,
-) {
-    if let (Some(row_scale), Some(scales)) = (a.row_scale, received.scales(first, sent)) {
-        places.each(|row| {
-            let to = at(row, c.scales()) + first.to_u64();
-            if sent == n {
-                row_scale.store(to, scales);
-            } else {
-                row_scale.store_where(to, scales, arange(sent) < n);
-            }
-        });
-    }
-}
-
-/// Stores what the hook makes of a part of a row.
-#[kernel]
-fn hook_row(c: &Dispatch, rows: &AnyPtr, places: &Places, received: &Received<'_>, hook: RowHook<'_>) {
-    let scales = scales_at_hand(c);
-    c.pieces().each(received.part, |start, len| {
-        let y = hooked(c, received, scales, hook, start, len);
-        places.each(|row| rows.store_f32(at(row, c.row()) + start.to_u64(), y));
-    });
-}
-
-/// Room for the scales of a piece, where rows have some: each lane needs those of its elements.
-pub(super) fn scales_at_hand(c: &Dispatch) -> Option<Shared<f32>> {
-    (c.scales() > 0).then(|| shared::<f32>("scales", c.scales_at_hand()))
-}
-
-/// What the hook makes of a piece of a row.
-#[kernel]
-pub(super) fn hooked(
-    c: &Dispatch,
-    received: &Received<'_>,
-    scales: Option<Shared<f32>>,
-    hook: RowHook<'_>,
-    start: Val<u32>,
-    len: u32,
-) -> Tile<f32> {
-    let x = received.piece(start, len).to_f32();
-    hook(match (scales, received.scales(start / c.scaled(), c.sent_scales_of(len))) {
-        (Some(scales), Some(arrived)) => {
-            scales.store(0, arrived.to_f32());
-            x * scales.gather(arange(len) / c.scaled(), true, 0.0)
-        }
-        _ => x,
-    })
 }

@@ -3,6 +3,9 @@
 use peerwarp_codegen::dsl::prelude::*;
 
 use super::config::Dispatch;
+use super::device::at;
+use super::dispatch::TokenArgs;
+use super::send::scales_to_send;
 
 /// A row on its way.
 #[derive(Message)]
@@ -46,26 +49,56 @@ pub(super) fn put_scales(
 
 /// A part of a row at the rank that it goes to.
 pub(super) struct Received<'a> {
-    rows: OpenChannel<'a, Row>,
-    message: Incoming<'a, Row>,
+    c: &'a Dispatch,
+    from: From<'a>,
     /// Which part of the row it is.
     pub part: Val<u32>,
 }
 
+/// Where a row is that has come.
+enum From<'a> {
+    /// In the inbox.
+    Inbox(OpenChannel<'a, Row>, Incoming<'a, Row>),
+    /// Where this rank's own tokens are: one of them.
+    Given(&'a TokenArgs, Val<u32>),
+}
+
 impl<'a> Received<'a> {
     /// A part of the row of slot `slot` of rank `source`; waits for its flag, where it has one.
-    pub fn wait(a: &'a InboxArgs, source: Val<u32>, slot: Val<u32>, part: Val<u32>, epoch: Epoch) -> Self {
+    pub fn wait(
+        c: &'a Dispatch,
+        a: &'a InboxArgs,
+        source: Val<u32>,
+        slot: Val<u32>,
+        part: Val<u32>,
+        epoch: Epoch,
+    ) -> Self {
         let rows = a.rows.open(epoch);
-        Received { rows, message: rows.from(source).slot(slot), part }
+        Received { c, from: From::Inbox(rows, rows.from(source).slot(slot)), part }
+    }
+
+    /// A part of the row of a token of this rank's own, which stays where it is.
+    pub fn given(c: &'a Dispatch, a: &'a TokenArgs, token: Val<u32>, part: Val<u32>) -> Self {
+        Received { c, from: From::Given(a, token), part }
     }
 
     /// A piece of the row.
     pub fn piece(&self, start: Val<u32>, len: u32) -> AnyTile {
-        self.message.field(self.rows.row).load(start.to_u64(), len)
+        match &self.from {
+            From::Inbox(rows, message) => message.field(rows.row).load(start.to_u64(), len),
+            From::Given(a, token) => a.x.load(at(*token, self.c.row()) + start.to_u64(), len),
+        }
     }
 
-    /// The scales of the row from word `first` on, so many as they travel, where rows have some.
-    pub fn scales(&self, first: Val<u32>, sent: u32) -> Option<AnyTile> {
-        self.rows.scales.map(|scales| self.message.field(scales).load(first.to_u64(), sent))
+    /// `n` scales of the row from word `first` on, where rows have some, and after them what travels with them, up to `sent`.
+    pub fn scales(&self, first: Val<u32>, n: u32, sent: u32) -> Option<AnyTile> {
+        match &self.from {
+            From::Inbox(rows, message) => {
+                rows.scales.map(|scales| message.field(scales).load(first.to_u64(), sent))
+            }
+            From::Given(a, token) => {
+                a.x_scale.map(|scales| scales_to_send(self.c, &scales, *token, first, n, sent))
+            }
+        }
     }
 }

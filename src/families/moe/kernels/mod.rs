@@ -80,6 +80,7 @@ mod combine;
 mod combine_config;
 mod config;
 mod defaults;
+mod deliver;
 mod device;
 mod dispatch;
 mod hook;
@@ -94,6 +95,7 @@ mod records;
 mod round_trip;
 mod send;
 mod send_back;
+mod sending;
 
 pub use combine::{CombineArgs, CombineLaunch, ReturnArgs, combine};
 pub use combine_config::{Combine, CombineDtype, CombineKey};

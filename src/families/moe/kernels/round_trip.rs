@@ -9,10 +9,9 @@ use peerwarp_codegen::ir::PACKET_BYTES;
 use super::combine::{ReturnArgs, returned, sum_of_owners};
 use super::combine_config::{Combine, CombineDtype};
 use super::config::Dispatch;
+use super::deliver::{hooked, scales_at_hand};
 use super::device::{at, local_experts, owners};
-use super::dispatch::{
-    NOWHERE, TokenArgs, TokenLaunch, arriving, hooked, rows_there, scales_at_hand, tokens,
-};
+use super::dispatch::{NOWHERE, TokenArgs, TokenLaunch, arriving, rows_there, tokens};
 use super::hook::{Hook, RowHook, stand_in_expert};
 use super::inbox::{InboxArgs, Received};
 use super::layout::Layout;
@@ -327,7 +326,7 @@ fn answer(c: &RoundTrip, a: &RoundTripArgs, g: Group, epoch: Epoch, hook: RowHoo
         let mine = bits.or_all();
         if mine != 0 {
             entries.store(0, words);
-            let received = Received::wait(&a.inbox, source, token, part, epoch);
+            let received = Received::wait(&out, &a.inbox, source, token, part, epoch);
             let back = a.back.returns.open(epoch).to(Peers::rank(source)).slot(token);
             pieces.each(part, |start, len| {
                 let y = hooked(&out, &received, scales, hook, start, len);

@@ -23,6 +23,13 @@ pub(super) fn send(c: &Dispatch, a: &TokenArgs, arrive: &InboxArgs, g: Group, ep
     }
 }
 
+/// The ranks that a slot's row is sent to, a bit each.
+#[kernel]
+fn destinations(c: &Dispatch, a: &TokenArgs, slot: Val<u32>, g: Group) -> Val<u64> {
+    let owners = owners(c.map(), &a.ids, slot * c.slot_entries(), c.slot_entries(), g);
+    if c.keeps_own() { owners & !bit(rank()) } else { owners }
+}
+
 /// A group has a part of a row, and sends it to one rank after the other.
 #[kernel]
 fn send_to_all(c: &Dispatch, a: &TokenArgs, arrive: &InboxArgs, g: Group, epoch: Epoch) {
@@ -32,7 +39,7 @@ fn send_to_all(c: &Dispatch, a: &TokenArgs, arrive: &InboxArgs, g: Group, epoch:
     for i in g.dynamic(tokens(c, a) * (c.token_slots() * pieces.parts()), counter) {
         let (slot, part) = pieces.part(i);
         let token = slot / c.token_slots();
-        let to = owners(c.map(), &a.ids, slot * c.slot_entries(), c.slot_entries(), g);
+        let to = destinations(c, a, slot, g);
         let rows = arrive.rows.open(epoch);
         let row = rows.to(Peers::mask(to)).slot(slot);
         if c.protocol == Protocol::Bulk {
@@ -181,7 +188,7 @@ fn each_scales(c: &Dispatch, part: Val<u32>, mut act: impl FnMut(Val<u32>, u32, 
 
 /// Words of a token's scales from word `first` on: `n` of them, and zeros after them as far as they travel.
 #[kernel]
-fn scales_to_send(
+pub(super) fn scales_to_send(
     c: &Dispatch,
     scales: &AnyPtr,
     token: Val<u32>,
