@@ -16,10 +16,7 @@ use crate::input::InputError;
 use crate::models::slug;
 
 /// The tables that come with this program, by [`device_slug`]: all of generated/tuned.
-const BUILTIN: [(&str, &str); 2] = [
-    ("h100-80gb-hbm3", include_str!("../../../generated/tuned/h100-80gb-hbm3.toml")),
-    ("h200", include_str!("../../../generated/tuned/h200.toml")),
-];
+const BUILTIN: [(&str, &str); 1] = [("h200", include_str!("../../../generated/tuned/h200.toml"))];
 
 /// A key without a record may take that of a covering field's value times or divided by this.
 const ALIKE: i64 = 2;

@@ -41,10 +41,14 @@ impl From<RowDtype> for CombineDtype {
     }
 }
 
+fn default_protocol(key: &CombineKey) -> Protocol {
+    protocol(key.hidden, key.tokens, key.ranks, key.layout)
+}
+
 /// Whether a lane moves a row as pieces of four vectors and a last one of one vector, as with 5120 elements. Compilers keep both
 /// pieces' registers at once, so that 32 warps of it spill for `sm_90a`, and 16 with four vectors for `gfx950`.
 fn one_vector_left_over(key: &CombineKey) -> bool {
-    let lanes = 32 * group_warps(2 * key.hidden, protocol(key.hidden, key.tokens), key.tokens);
+    let lanes = 32 * group_warps(2 * key.hidden, default_protocol(key), key.tokens);
     let vectors = key.hidden.div_ceil(8);
     vectors > 4 * lanes && (1..=lanes).contains(&(vectors % (4 * lanes)))
 }
@@ -52,7 +56,7 @@ fn one_vector_left_over(key: &CombineKey) -> bool {
 /// By token nothing is summed where rows are sent: so a lane has room for more of them, or few rows of many ranks, which are
 /// summed at home, are better spread over more warps.
 fn vectors_of_combine(key: &CombineKey) -> u32 {
-    match (key.layout, protocol(key.hidden, key.tokens)) {
+    match (key.layout, default_protocol(key)) {
         (Layout::RankMajor, Protocol::Flags | Protocol::Bulk) if !one_vector_left_over(key) => 4,
         (Layout::RankMajor, Protocol::Packets) if key.ranks > 4 && key.tokens <= 32 => 1,
         _ => 2,
@@ -84,13 +88,13 @@ const MANY_TO_SUM: u32 = 1024;
 fn group_warps_of_combine(key: &CombineKey) -> u32 {
     if many_by_token(key) || key.tokens <= 128 {
         return with_barriers(
-            group_warps(2 * key.hidden, protocol(key.hidden, key.tokens), key.tokens),
+            group_warps(2 * key.hidden, default_protocol(key), key.tokens),
             warps_of_combine(key),
         );
     }
-    let sums_own = key.ranks == 2 && key.phase == Phase::Both && key.layout.by_expert();
+    let sums_own = key.ranks == 2 && key.phase == Phase::Both && default_protocol(key) == Protocol::Flags;
     let whole = key.hidden.is_multiple_of(piece_len(key.hidden, 2, vectors_of_combine(key), 2));
-    if sums_own && whole && key.tokens >= MANY_TO_SUM { 2 } else { 1 }
+    if sums_own && key.layout.by_expert() && whole && key.tokens >= MANY_TO_SUM { 2 } else { 1 }
 }
 
 /// As many as leave four batches for each of 512 groups, at most four: with fewer batches, groups wait for those that have one
@@ -152,7 +156,7 @@ pub struct Combine {
     #[tune(default = true)]
     pub dedup: bool,
     /// How rows come back: as packets only if they went out as packets.
-    #[tune(default = |key| protocol(key.hidden, key.tokens))]
+    #[tune(default = |key| default_protocol(key))]
     pub protocol: Protocol,
     /// Tokens whose rows come back with one flag, where they come with flags.
     #[tune(short = "b", values = [1, 2, 4, 8, 16], default = |key| batch_of_combine(key))]

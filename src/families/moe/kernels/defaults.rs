@@ -44,6 +44,7 @@ pub(super) fn warps_of_dispatch(key: &DispatchKey) -> u32 {
 pub(super) fn send_blocks(key: &DispatchKey) -> u32 {
     match key.tokens * key.ranks {
         _ if only_waits(key) => 64,
+        _ if many_pieces(key) => 16,
         // They receive as well when they are done.
         slots if slots > 4096 && key.ranks == 2 && key.layout.by_expert() => 40,
         slots if slots > 512 || many_packets(key) => 32,
@@ -56,6 +57,7 @@ pub(super) fn recv_blocks_of_dispatch(key: &DispatchKey) -> u32 {
     // Slots of a source and a token each.
     match key.tokens * key.ranks {
         _ if only_waits(key) => 16,
+        _ if many_pieces(key) => 96,
         slots if slots > 512 || many_packets(key) => 80,
         slots => (slots * 2).next_power_of_two().clamp(8, 64),
     }
@@ -67,18 +69,26 @@ fn many_packets(key: &DispatchKey) -> bool {
     key.layout == Layout::RankMajor && key.tokens >= 128
 }
 
-/// Packets while latency is what counts, if rows of every type are whole packets: dispatch and combine have to agree.
-pub(super) fn protocol(hidden: u32, tokens: u32) -> Protocol {
-    if tokens <= MOST_PACKETS && hidden.is_multiple_of(PACKET_BYTES) {
-        Protocol::Packets
-    } else {
-        Protocol::Flags
-    }
+/// Whether rows by expert are so many that storing them is what counts, although they are packets.
+fn many_pieces(key: &DispatchKey) -> bool {
+    let packets = protocol_of_key(key) == Protocol::Packets;
+    key.layout.by_expert() && packets && key.tokens > MOST_PACKETS
+}
+
+/// Packets while latency is what counts, if rows of every type are whole packets: dispatch and combine have to agree. By expert a rank
+/// of two sums rows as it sends them, and who waits for pieces is ahead of who waits for rows: 1024 tokens take 128 us and not 137,
+/// 2048 take 251 and not 239 (`bench/results/2026-11-26-by-expert-polls-and-a-table-on-two-h200.md`).
+pub(super) fn protocol(hidden: u32, tokens: u32, ranks: u32, layout: Layout) -> Protocol {
+    let most = if ranks == 2 && layout.by_expert() { 4 * MOST_PACKETS } else { MOST_PACKETS };
+    if tokens <= most && hidden.is_multiple_of(PACKET_BYTES) { Protocol::Packets } else { Protocol::Flags }
 }
 
 /// The same, unless rows are no floats that have a NaN.
 pub(super) fn protocol_of_key(key: &DispatchKey) -> Protocol {
-    if key.dtype.survives_packets() { protocol(key.hidden, key.tokens) } else { Protocol::Flags }
+    if !key.dtype.survives_packets() {
+        return Protocol::Flags;
+    }
+    protocol(key.hidden, key.tokens, key.ranks, key.layout)
 }
 
 /// One where groups share rows, which spreads a row over as many SMs as can be; else as many that a lane has
@@ -100,14 +110,17 @@ pub(super) fn worth_dynamic_scheduling(protocol: Protocol, numbers: u32, groups:
 }
 
 /// The smallest chunk whose records are worth sending, no more than four a rank unless those are too long to be made at once, or
-/// sixteen where it is the index that counts them, a warp each; and whose bases fit half the shared memory.
+/// sixteen where it is the index that counts them, a warp each; and whose bases fit half the shared memory. Of two ranks those of up to
+/// 128 tokens by expert are two, and those that the index counts 32.
 pub(super) fn record_tokens(key: &DispatchKey) -> u32 {
     let base_words = |chunk: u32| {
         let map = ExpertMap { experts: key.experts, ranks: key.ranks };
         u64::from(map.at_most() * key.ranks) * u64::from(key.tokens.div_ceil(chunk))
     };
     let counted_at_once = key.layout == Layout::RankMajor && protocol_of_key(key) == Protocol::Packets;
+    let few_by_expert = key.layout.by_expert() && key.tokens <= 128;
     let (records, entries) = match (counted_at_once, key.ranks) {
+        (false, ..3) if few_by_expert => (2, 128),
         (false, _) => (4, 128),
         (true, ..3) => (32, 64),
         (true, _) => (16, 128),
