@@ -412,12 +412,12 @@ __device__ __forceinline__ void recv_role(const Args& args, const u32 epoch) {
         const u64 owners = mask;
 
         // Wait for some of 8 of return_flag: what was put before setting them can be read from here on
-        // (combine.rs:167)
+        // (combine.rs:173)
         if (!wait_some_flags(group, args, args.return_flag[args.rank], i / 4 * 8, 8, owners, 1, epoch,
-            {role_recv, flag_return_flag, 167})) return;
+            {role_recv, flag_return_flag, 173})) return;
         Vec<f32, 8> sum[2];
 #pragma unroll
-        for (u32 step = 0; step < 2; ++step) {  // combine.rs:210
+        for (u32 step = 0; step < 2; ++step) {  // combine.rs:216
 #pragma unroll
             for (u32 j = 0; j < 8; ++j) {
                 sum[step][j] = 0.0f;
@@ -427,7 +427,7 @@ __device__ __forceinline__ void recv_role(const Args& args, const u32 epoch) {
             const u32 start = i_2 * 2;
             const u32 returns_row = start + 1;
 #pragma unroll
-            for (u32 step = 0; step < 2; ++step) {  // combine.rs:219
+            for (u32 step = 0; step < 2; ++step) {  // combine.rs:224
                 const Vec<bf16, 8> returns_tile = (owners & (1ull << start)) != 0
                     ? load<8>(args.returns[args.rank] + u64(first + start) * 7168 + group.lane * 8
                     + step * 2048) : Vec<bf16, 8>{};
@@ -443,7 +443,7 @@ __device__ __forceinline__ void recv_role(const Args& args, const u32 epoch) {
         }
         const u64 out_index = u64(i) * 7168;
 #pragma unroll
-        for (u32 step = 0; step < 2; ++step) {  // combine.rs:144
+        for (u32 step = 0; step < 2; ++step) {  // combine.rs:150
             Vec<bf16, 8> sum_bf16;
 #pragma unroll
             for (u32 j = 0; j < 8; ++j) {
@@ -453,7 +453,7 @@ __device__ __forceinline__ void recv_role(const Args& args, const u32 epoch) {
         }
         Vec<f32, 8> sum_2[2];
 #pragma unroll
-        for (u32 step = 0; step < 2; ++step) {  // combine.rs:210
+        for (u32 step = 0; step < 2; ++step) {  // combine.rs:216
             const u32 at = (step * 256 + group.lane) * 8;
             if (step < 1 || at < 3072) {  // the last step is partial
 #pragma unroll
@@ -466,7 +466,7 @@ __device__ __forceinline__ void recv_role(const Args& args, const u32 epoch) {
             const u32 start = i_2 * 2;
             const u32 returns_row = start + 1;
 #pragma unroll
-            for (u32 step = 0; step < 2; ++step) {  // combine.rs:219
+            for (u32 step = 0; step < 2; ++step) {  // combine.rs:224
                 const u32 at = (step * 256 + group.lane) * 8;
                 if (step < 1 || at < 3072) {  // the last step is partial
                     const Vec<bf16, 8> returns_tile = (owners & (1ull << start)) != 0
@@ -484,7 +484,7 @@ __device__ __forceinline__ void recv_role(const Args& args, const u32 epoch) {
             }
         }
 #pragma unroll
-        for (u32 step = 0; step < 2; ++step) {  // combine.rs:144
+        for (u32 step = 0; step < 2; ++step) {  // combine.rs:150
             const u32 at = (step * 256 + group.lane) * 8;
             if (step < 1 || at < 3072) {  // the last step is partial
                 Vec<bf16, 8> sum_bf16;

@@ -175,6 +175,9 @@ struct Block {
     __device__ __forceinline__ bool any(const bool mine) const { return !all(!mine); }
 };
 
+// Whether `mine` holds in every lane of this warp, all of which ask together. It orders nothing.
+__device__ __forceinline__ bool warp_all(const bool mine);
+
 // A warp as a group.
 struct Warp {
     static constexpr u32 warps = 1;
@@ -188,7 +191,7 @@ struct Warp {
     __device__ __forceinline__ void sync() const { __syncwarp(); }
     // As sync; returns whether `mine` holds in every lane.
     __device__ __forceinline__ bool all(const bool mine) const {
-        const bool every = __all_sync(0xffffffffu, mine) != 0;
+        const bool every = warp_all(mine);
         __syncwarp();
         return every;
     }
@@ -309,11 +312,11 @@ __device__ __forceinline__ void recv_role(const Args& args, const u32 bank) {
         }
 
         // Take 8 tiles of packets of return_packets: one has come, and as a whole, when it does not end in
-        // all ones (combine.rs:219)
+        // all ones (combine.rs:224)
         Vec<bf16, 8> return_packets_taken[8][1];
         if (!take_packets(group, args, args.return_packets[args.rank],
             series<8, u64>(u64(first + bank) * 7168 + start_u64, 7168), series<8, u32>(0, 1), 256, owners,
-            return_packets_taken, {role_recv, flag_return_packets, 219})) return;
+            return_packets_taken, {role_recv, flag_return_packets, 224})) return;
         Vec<bf16, 8> sum_bf16;
 #pragma unroll
         for (u32 j = 0; j < 8; ++j) {
@@ -425,6 +428,8 @@ template <typename T>
 __device__ __forceinline__ T max_of(const T a, const T b) { return a < b ? b : a; }
 __device__ __forceinline__ f32 min_of(const f32 a, const f32 b) { return fminf(a, b); }
 __device__ __forceinline__ f32 max_of(const f32 a, const f32 b) { return fmaxf(a, b); }
+
+__device__ __forceinline__ bool warp_all(const bool mine) { return __all_sync(0xffffffffu, mine) != 0; }
 
 __device__ __forceinline__ u32 warp_or(const u32 mine) { return __reduce_or_sync(0xffffffffu, mine); }
 
@@ -565,8 +570,10 @@ __device__ __forceinline__ void look_at_packets(
     }
 }
 // Takes these tiles, the i-th sent by rank from[i], of which `seen` is what was there when they were looked
-// at, if they were: polls this lane's packets of all of them until none is missing, and leaves them empty for
-// the launch that has this bank again. Other tiles are zero. It orders nothing but the packets' own content.
+// at, if they were: polls until no lane of this warp misses a packet, and leaves them empty for the launch
+// that has this bank again. Other tiles are zero. A warp's lanes poll together for what they still miss, and
+// give up together: not before each of them has named what it misses. It orders nothing but the packets' own
+// content.
 template <bool looked = true, u32 Tiles, u32 Steps, typename Group, typename T, u32 N>
 __device__ __forceinline__ bool take_seen_packets(
     const Group& group, const Args& args, T* const packets, const List<u64, Tiles>& first,
@@ -575,31 +582,52 @@ __device__ __forceinline__ bool take_seen_packets(
     const auto mine = [&](const u32 i, const u32 step) {
         return ((mask >> i) & 1) && (step * Group::lanes + group.lane) * N < len;
     };
+    // Where this lane's begin, found once: a compiler that knew how would find it anew for each load.
+    T* begin = packets + first[0] + group.lane * N;
+    asm volatile("" : "+l"(begin));
     const auto place = [&](const u32 i, const u32 step) {
-        return packets + first[i] + group.lane * N + step * Group::lanes * N;
+        return begin + (first[i] - first[0]) + step * Group::lanes * N;
     };
+    // Without a look, a lane's own packets are missing and all others are zero, which is no packet's absence.
+    const auto missing = [&](const u32 i, const u32 step) {
+        return (!looked || mine(i, step)) && !has_arrived(seen[i][step]);
+    };
+#pragma unroll
+    for (u32 i = 0; i < Tiles; ++i) {
+#pragma unroll
+        for (u32 step = 0; step < Steps; ++step) {
+            if (!looked && mine(i, step)) seen[i][step] = emptied(seen[i][step]);
+        }
+    }
     bool all = false;
     u64 start = 0;
-    for (u32 polls = 0; !all; ++polls) {
-        if (!looked || polls > 0) look_at_packets(group, packets, first, len, mask, seen);
-        all = true;
+    for (u32 polls = 0;; ++polls) {
 #pragma unroll
         for (u32 i = 0; i < Tiles; ++i) {
 #pragma unroll
             for (u32 step = 0; step < Steps; ++step) {
-                all = all && (!mine(i, step) || has_arrived(seen[i][step]));
+                if ((!looked || polls > 0) && missing(i, step)) seen[i][step] = load_packet(place(i, step));
             }
         }
+        bool arrived = true;
+#pragma unroll
+        for (u32 i = 0; i < Tiles; ++i) {
+#pragma unroll
+            for (u32 step = 0; step < Steps; ++step) {
+                arrived = arrived && !missing(i, step);
+            }
+        }
+        all = warp_all(arrived);
         if (all) break;
         if (polls == 0) start = now_ns();
         if (polls % 64 != 63) continue;
-        if (load_relaxed_system(&args.status[args.rank]->aborted) != 0) break;
-        if (now_ns() - start <= args.wait_budget_ns) continue;
+        if (!warp_all(load_relaxed_system(&args.status[args.rank]->aborted) == 0)) break;
+        if (warp_all(now_ns() - start <= args.wait_budget_ns)) continue;
 #pragma unroll
         for (u32 i = 0; i < Tiles; ++i) {
 #pragma unroll
             for (u32 step = 0; step < Steps; ++step) {
-                if (!mine(i, step) || has_arrived(seen[i][step])) continue;
+                if (!missing(i, step)) continue;
                 give_up(args, site, u64(place(i, step) - packets), from[i], 0, 0xffffffffu);
             }
         }

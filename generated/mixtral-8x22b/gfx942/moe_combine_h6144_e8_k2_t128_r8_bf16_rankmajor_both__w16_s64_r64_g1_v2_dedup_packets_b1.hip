@@ -193,6 +193,9 @@ struct Block {
     __device__ __forceinline__ bool any(const bool mine) const { return !all(!mine); }
 };
 
+// Whether `mine` holds in every lane of this warp, all of which ask together. It orders nothing.
+__device__ __forceinline__ bool warp_all(const bool mine);
+
 // A warp as a group.
 struct Warp {
     static constexpr u32 warps = 1;
@@ -211,7 +214,7 @@ struct Warp {
     }
     // As sync; returns whether `mine` holds in every lane.
     __device__ __forceinline__ bool all(const bool mine) const {
-        const bool every = __builtin_amdgcn_ballot_w64(!mine) == 0;
+        const bool every = warp_all(mine);
         sync();
         return every;
     }
@@ -324,11 +327,11 @@ __device__ __forceinline__ void recv_role(const Args& args, const u32 bank) {
             const u32 start_2 = i_2 * 4;
 
             // Take 4 tiles of packets of return_packets: one has come, and as a whole, when it does not end
-            // in all ones (combine.rs:219)
+            // in all ones (combine.rs:224)
             Vec<bf16, 8> return_packets_taken[4][1];
             if (!take_packets(group, args, args.return_packets[args.rank],
                 series<4, u64>(u64(value + start_2) * 6144 + u64(start), 6144), series<4, u32>(start_2, 1),
-                512, owners >> start_2, return_packets_taken, {role_recv, flag_return_packets, 219})) return;
+                512, owners >> start_2, return_packets_taken, {role_recv, flag_return_packets, 224})) return;
 #pragma unroll
             for (u32 j = 0; j < 8; ++j) {
                 sum[j] += to_f32(return_packets_taken[0][0][j]);
@@ -418,6 +421,8 @@ template <typename T>
 __device__ __forceinline__ T max_of(const T a, const T b) { return a < b ? b : a; }
 __device__ __forceinline__ f32 min_of(const f32 a, const f32 b) { return __builtin_fminf(a, b); }
 __device__ __forceinline__ f32 max_of(const f32 a, const f32 b) { return __builtin_fmaxf(a, b); }
+
+__device__ __forceinline__ bool warp_all(const bool mine) { return __builtin_amdgcn_ballot_w64(!mine) == 0; }
 
 // Flags are read and written at system scope: other GPUs do the same to them.
 __device__ __forceinline__ u32 load_relaxed_system(const u32* const p) {
@@ -552,8 +557,10 @@ __device__ __forceinline__ void look_at_packets(
     }
 }
 // Takes these tiles, the i-th sent by rank from[i], of which `seen` is what was there when they were looked
-// at, if they were: polls this lane's packets of all of them until none is missing, and leaves them empty for
-// the launch that has this bank again. Other tiles are zero. It orders nothing but the packets' own content.
+// at, if they were: polls until no lane of this warp misses a packet, and leaves them empty for the launch
+// that has this bank again. Other tiles are zero. A warp's lanes poll together for what they still miss, and
+// give up together: not before each of them has named what it misses. It orders nothing but the packets' own
+// content.
 template <bool looked = true, u32 Tiles, u32 Steps, typename Group, typename T, u32 N>
 __device__ __forceinline__ bool take_seen_packets(
     const Group& group, const Args& args, T* const packets, const List<u64, Tiles>& first,
@@ -565,29 +572,47 @@ __device__ __forceinline__ bool take_seen_packets(
     const auto place = [&](const u32 i, const u32 step) {
         return packets + first[i] + group.lane * N + step * Group::lanes * N;
     };
+    // Without a look, a lane's own packets are missing and all others are zero, which is no packet's absence.
+    const auto missing = [&](const u32 i, const u32 step) {
+        return (!looked || mine(i, step)) && !has_arrived(seen[i][step]);
+    };
+#pragma unroll
+    for (u32 i = 0; i < Tiles; ++i) {
+#pragma unroll
+        for (u32 step = 0; step < Steps; ++step) {
+            if (!looked && mine(i, step)) seen[i][step] = emptied(seen[i][step]);
+        }
+    }
     bool all = false;
     u64 start = 0;
-    for (u32 polls = 0; !all; ++polls) {
-        if (!looked || polls > 0) look_at_packets(group, packets, first, len, mask, seen);
-        all = true;
+    for (u32 polls = 0;; ++polls) {
 #pragma unroll
         for (u32 i = 0; i < Tiles; ++i) {
 #pragma unroll
             for (u32 step = 0; step < Steps; ++step) {
-                all = all && (!mine(i, step) || has_arrived(seen[i][step]));
+                if ((!looked || polls > 0) && missing(i, step)) seen[i][step] = load_packet(place(i, step));
             }
         }
+        bool arrived = true;
+#pragma unroll
+        for (u32 i = 0; i < Tiles; ++i) {
+#pragma unroll
+            for (u32 step = 0; step < Steps; ++step) {
+                arrived = arrived && !missing(i, step);
+            }
+        }
+        all = warp_all(arrived);
         if (all) break;
         __builtin_amdgcn_s_sleep(1);
         if (polls == 0) start = now_ns();
         if (polls % 64 != 63) continue;
-        if (load_relaxed_system(&args.status[args.rank]->aborted) != 0) break;
-        if (now_ns() - start <= args.wait_budget_ns) continue;
+        if (!warp_all(load_relaxed_system(&args.status[args.rank]->aborted) == 0)) break;
+        if (warp_all(now_ns() - start <= args.wait_budget_ns)) continue;
 #pragma unroll
         for (u32 i = 0; i < Tiles; ++i) {
 #pragma unroll
             for (u32 step = 0; step < Steps; ++step) {
-                if (!mine(i, step) || has_arrived(seen[i][step])) continue;
+                if (!missing(i, step)) continue;
                 give_up(args, site, u64(place(i, step) - packets), from[i], 0, 0xffffffffu);
             }
         }
