@@ -248,9 +248,8 @@ impl Combine {
 
     /// Whether what this rank has of its own tokens stays where it is, and is summed from there. Of two ranks that is half of
     /// all, and few SMs take longer to move it through memory than the link takes for the others; by expert both roles read rows
-    /// so, and not one alone. Few packets are there as soon. Of rows
-    /// with a shorter last piece compilers keep both pieces' registers at once, and spill. Which of two comes first makes no
-    /// difference to the sum; of more it does.
+    /// so, and not one alone. Few packets are there as soon. Of rows with a shorter last piece compilers keep both pieces' registers
+    /// at once, and spill. Which of two comes first makes no difference to the sum; of more it does.
     pub(super) fn keeps_own(&self) -> bool {
         let whole = || self.hidden.is_multiple_of(self.summed_pieces().len);
         let pays = match (self.layout.by_expert(), self.protocol) {
