@@ -52,7 +52,7 @@ fn cases() -> Vec<(&'static str, Vec<Variant>, usize)> {
     let bulk = bulk.with_protocol(Protocol::Bulk);
     let plain = flags.clone().with_dedup(false).with_split(true);
     vec![
-        ("expert-major, flags", launches(&flags), 4),
+        ("expert-major, flags", launches(&flags), 3),
         ("expert-major, packets", launches(&packets), 3),
         ("expert-major, flags, split, without dedup", launches(&plain), 3),
         ("rank-major, flags", launches(&flags_by_token), 2),
