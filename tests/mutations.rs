@@ -15,7 +15,7 @@ const SHAPE: MoeShape =
     MoeShape { hidden: 16, experts: 6, topk: 2, tokens: 3, ranks: 3, dtype: RowDtype::Bf16 };
 
 /// Changes that change nothing: role, operation and change.
-const EQUIVALENT: [(&str, &str, &str); 8] = [
+const EQUIVALENT: [(&str, &str, &str); 9] = [
     // All records of a rank say how many tokens it has.
     ("recv", "gather of n", "index + 1"),
     ("index", "gather of rec_n", "index + 1"),
@@ -29,6 +29,8 @@ const EQUIVALENT: [(&str, &str, &str); 8] = [
     ("recv", "wait_all of return_flag", "count + 1"),
     // And with one instead of zero: ten numbers are drawn, in any order.
     ("send", "atomic_and of next_send", "value + 1"),
+    // As many as that, or more, but always an even number.
+    ("recv", "atomic_and of next_row", "value + 1"),
 ];
 
 fn launches(tuning: &MoeTuning) -> Vec<Variant> {
@@ -51,7 +53,12 @@ fn cases() -> Vec<(&'static str, Vec<Variant>, usize)> {
     bulk.combine.batch = 2;
     let bulk = bulk.with_protocol(Protocol::Bulk);
     let plain = flags.clone().with_dedup(false).with_split(true);
+    // So many rows that blocks which have sent receive.
+    let two = MoeShape { tokens: 16, ranks: 2, ..SHAPE };
+    let joining = MoeTuning::defaults_with(&two, Hook::None, Layout::ExpertMajor).unwrap().small();
+    let joining = joining.with_protocol(Protocol::Flags).dispatch.into_variant();
     vec![
+        ("expert-major, blocks that have sent receive", vec![joining], 4),
         ("expert-major, flags", launches(&flags), 3),
         ("expert-major, packets", launches(&packets), 3),
         ("expert-major, flags, split, without dedup", launches(&plain), 3),
