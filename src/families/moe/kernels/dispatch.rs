@@ -142,7 +142,7 @@ pub fn dispatch(c: &Dispatch, a: &DispatchArgs) {
     dispatch_with(c, a, &stand_in_expert);
 }
 
-/// [`dispatch`] with a hook of one's own, for configurations whose [`Hook`] is not [`Hook::None`].
+/// [`dispatch`] with a hook of one's own, for configurations whose [`Hook`](super::Hook) is not [`Hook::None`](super::Hook::None).
 #[kernel]
 pub fn dispatch_with(c: &Dispatch, a: &DispatchArgs, hook: RowHook<'_>) {
     // Of the two launches of a split operation, the second one ends the epoch.
