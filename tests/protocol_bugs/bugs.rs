@@ -8,7 +8,7 @@ use super::plant::*;
 const ROW_PUT: Line = inbox("row.field(rows.row).put(start");
 const ROW_SIGNAL: Line = send("row.done();");
 const ROW_WAIT: Line = inbox("rows.from(source).slot(slot)");
-const ROW_LOAD: Line = inbox("self.message.field(self.rows.row).load(");
+const ROW_LOAD: Line = inbox("message.field(rows.row).load(");
 const ROW_STORE: Line = dispatch("rows.store(at(");
 const RECORD_SIGNAL: Line = records("parcel.signal(&a.rec_flag");
 const RECORD_WAIT: Line = records("a.rec_flag.wait_all(");

@@ -621,17 +621,11 @@ __device__ __forceinline__ bool take_seen_packets(
     const auto place = [&](const u32 i, const u32 step) {
         return packets + first[i] + group.lane * N + step * Group::lanes * N;
     };
-    // Without a look, a lane's own packets are missing and all others are zero, which is no packet's absence.
+    // What is not this lane's is zero, which is no packet's absence.
     const auto missing = [&](const u32 i, const u32 step) {
         return (!looked || mine(i, step)) && !has_arrived(seen[i][step]);
     };
-#pragma unroll
-    for (u32 i = 0; i < Tiles; ++i) {
-#pragma unroll
-        for (u32 step = 0; step < Steps; ++step) {
-            if (!looked && mine(i, step)) seen[i][step] = emptied(seen[i][step]);
-        }
-    }
+    if (!looked) look_at_packets(group, packets, first, len, mask, seen);
     bool all = false;
     u64 start = 0;
     for (u32 polls = 0;; ++polls) {
@@ -639,7 +633,7 @@ __device__ __forceinline__ bool take_seen_packets(
         for (u32 i = 0; i < Tiles; ++i) {
 #pragma unroll
             for (u32 step = 0; step < Steps; ++step) {
-                if ((!looked || polls > 0) && missing(i, step)) seen[i][step] = load_packet(place(i, step));
+                if (polls > 0 && missing(i, step)) seen[i][step] = load_packet(place(i, step));
             }
         }
         bool arrived = true;
