@@ -5,7 +5,7 @@ use peerwarp::codegen::ir::{CompareOp, Kernel, Planted};
 use peerwarp::codegen::sim::{Findings, Options, Party};
 use peerwarp::families::moe::kernels::{Layout, Protocol};
 
-const DISPATCH: &str = include_str!("../../src/families/moe/kernels/dispatch.rs");
+const DELIVER: &str = include_str!("../../src/families/moe/kernels/deliver.rs");
 const SEND: &str = include_str!("../../src/families/moe/kernels/send.rs");
 const RECORDS: &str = include_str!("../../src/families/moe/kernels/records.rs");
 const INBOX: &str = include_str!("../../src/families/moe/kernels/inbox.rs");
@@ -22,8 +22,8 @@ pub struct Line {
     text: &'static str,
 }
 
-pub const fn dispatch(text: &'static str) -> Line {
-    Line { file: "dispatch", source: DISPATCH, text }
+pub const fn deliver(text: &'static str) -> Line {
+    Line { file: "deliver", source: DELIVER, text }
 }
 
 pub const fn send(text: &'static str) -> Line {
