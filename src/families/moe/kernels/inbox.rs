@@ -50,13 +50,13 @@ pub(super) fn put_scales(
 /// A part of a row at the rank that it goes to.
 pub(super) struct Received<'a> {
     c: &'a Dispatch,
-    from: From<'a>,
+    origin: Origin<'a>,
     /// Which part of the row it is.
     pub part: Val<u32>,
 }
 
 /// Where a row is that has come.
-enum From<'a> {
+enum Origin<'a> {
     /// In the inbox.
     Inbox(OpenChannel<'a, Row>, Incoming<'a, Row>),
     /// Where this rank's own tokens are: one of them.
@@ -74,29 +74,29 @@ impl<'a> Received<'a> {
         epoch: Epoch,
     ) -> Self {
         let rows = a.rows.open(epoch);
-        Received { c, from: From::Inbox(rows, rows.from(source).slot(slot)), part }
+        Received { c, origin: Origin::Inbox(rows, rows.from(source).slot(slot)), part }
     }
 
     /// A part of the row of a token of this rank's own, which stays where it is.
     pub fn given(c: &'a Dispatch, a: &'a TokenArgs, token: Val<u32>, part: Val<u32>) -> Self {
-        Received { c, from: From::Given(a, token), part }
+        Received { c, origin: Origin::Given(a, token), part }
     }
 
     /// A piece of the row.
     pub fn piece(&self, start: Val<u32>, len: u32) -> AnyTile {
-        match &self.from {
-            From::Inbox(rows, message) => message.field(rows.row).load(start.to_u64(), len),
-            From::Given(a, token) => a.x.load(at(*token, self.c.row()) + start.to_u64(), len),
+        match &self.origin {
+            Origin::Inbox(rows, message) => message.field(rows.row).load(start.to_u64(), len),
+            Origin::Given(a, token) => a.x.load(at(*token, self.c.row()) + start.to_u64(), len),
         }
     }
 
     /// `n` scales of the row from word `first` on, where rows have some, and after them what travels with them, up to `sent`.
     pub fn scales(&self, first: Val<u32>, n: u32, sent: u32) -> Option<AnyTile> {
-        match &self.from {
-            From::Inbox(rows, message) => {
+        match &self.origin {
+            Origin::Inbox(rows, message) => {
                 rows.scales.map(|scales| message.field(scales).load(first.to_u64(), sent))
             }
-            From::Given(a, token) => {
+            Origin::Given(a, token) => {
                 a.x_scale.map(|scales| scales_to_send(self.c, &scales, *token, first, n, sent))
             }
         }
