@@ -39,6 +39,8 @@ fn gathered_rows_are_multiplied_as_they_arrive() {
         "m=320 n=72 k=136 ranks=2 tile_rows=64 chunk=512",
         "m=99 n=40 k=72 ranks=3 tile_rows=64 chunk=512 send_blocks=2",
         "m=1040 n=8 k=64 ranks=8 tile_rows=64 send_blocks=1 blocks=2",
+        // Tiles of one place beside each other.
+        "m=390 n=136 k=72 ranks=3 tile_rows=64 tile_columns=64 chunk=512 group=2 blocks=4 abreast=true",
     ]
     .iter()
     .enumerate()
@@ -78,7 +80,13 @@ fn parts_of_all_ranks_are_added_up() {
     .enumerate()
     {
         let dtype = ["bf16", "fp16"][i % 2];
-        for (how, seeds) in [("algorithm=pull early=true lead=1", 2), ("algorithm=push early=false", 1)] {
+        let pull = "algorithm=pull early=true";
+        for (how, seeds) in [
+            (&format!("{pull} lead=1")[..], 2),
+            (&format!("{pull} lead=0 abreast=true"), 1),
+            ("algorithm=push early=false", 1),
+            ("algorithm=push early=false lead=0 abreast=true", 1),
+        ] {
             explore::<MatmulReduceScatter>(&format!("{rest} dtype={dtype} {how}"), seeds);
         }
     }
@@ -275,6 +283,14 @@ fn what_cannot_be_multiplied_is_refused_by_name() {
     refused::<AllGatherMatmul>(
         &format!("m=64 n=64 k=72 {key} tile_rows=64 chunk=4096"),
         &["chunk", "4096", "divides 4608"],
+    );
+    refused::<AllGatherMatmul>(
+        &format!("m=64 n=64 k=64 {key} together=true abreast=true"),
+        &["abreast", "true", "false with together = true"],
+    );
+    refused::<MatmulReduceScatter>(
+        &format!("m=64 n=64 k=64 {key} lead=1 abreast=true"),
+        &["abreast", "true", "false with lead = 1"],
     );
     refused::<MatmulReduceScatter>(&format!("m=65 n=64 k=64 {key}"), &["m", "65", "multiple of 2"]);
     refused::<MatmulReduceScatter>(&format!("m=64 n=64 k=36 {key}"), &["k", "36", "multiple of 8"]);

@@ -41,7 +41,7 @@ fn products_are_right_to_the_bit() {
 
 #[test]
 fn gathered_rows_are_right_to_the_bit() {
-    cases("all_gather_matmul", 28, |cases| {
+    cases("all_gather_matmul", 32, |cases| {
         for dtype in ["bf16", "fp16"] {
             for rest in [
                 "m=2 n=8 k=8",
@@ -60,6 +60,9 @@ fn gathered_rows_are_right_to_the_bit() {
                 "m=512 n=520 k=512 together=false beside=true tile_columns=256 stages=3 send_blocks=4 blocks=5",
                 "m=512 n=136 k=520 beside=true tile_columns=64 stages=4 send_blocks=2 blocks=4 chunk=1024 sent=1",
                 "m=512 n=520 k=512 together=false tile_columns=256 split=2 stages=4 blocks=7",
+                // Tiles of one place beside each other, a loader's and all warps'.
+                "m=512 n=520 k=512 together=false tile_columns=128 send_blocks=4 blocks=7 abreast=true",
+                "m=320 n=264 k=136 together=false abreast=true",
                 // A loader draws what it waits for, alone and with warps beside it.
                 "m=512 n=520 k=512 together=false tile_columns=64 send_blocks=4 blocks=7 order=counter",
                 "m=512 n=136 k=520 beside=true tile_columns=64 stages=4 send_blocks=2 blocks=4 chunk=1024 sent=1 order=counter",
@@ -72,7 +75,7 @@ fn gathered_rows_are_right_to_the_bit() {
 
 #[test]
 fn parts_are_added_up_to_the_bit() {
-    cases("matmul_reduce_scatter", 32, |cases| {
+    cases("matmul_reduce_scatter", 36, |cases| {
         for (dtype, how) in [
             ("bf16", "algorithm=pull early=false"),
             ("fp16", "algorithm=pull early=true"),
@@ -89,6 +92,8 @@ fn parts_are_added_up_to_the_bit() {
                 "m=256 n=520 k=512 tile_columns=128 split=4 stages=4 blocks=8",
                 // What warps multiply.
                 "m=512 n=264 k=136 warps=4 tile_rows=128 tile_columns=64",
+                // Tiles of one place beside each other.
+                "m=256 n=520 k=512 tile_columns=64 lead=0 abreast=true",
                 // Tiles that a loader draws, own ones between others'.
                 "m=1024 n=520 k=200 tile_columns=64 stages=6 blocks=7 lead=1 order=counter",
             ] {

@@ -47,6 +47,10 @@ pub struct AllGatherMatmul {
     /// Which tiles a block has: its own from the start, or the next one of a work counter whenever it is free.
     #[tune(short = "by", default = Order::Strided, omitted)]
     pub order: Order,
+    /// Whether tiles of one place, one of each rank's rows, follow one another: blocks beside each other read the same rows of `w` then,
+    /// and not all own rows come before the others'.
+    #[tune(short = "ab", default = false, omitted)]
+    pub abreast: bool,
     /// Parts of the columns of `x` and `w`, which blocks share: sums over all of them are added up in order by one of them.
     #[tune(short = "sp", values = [1, 2, 4, 7, 8, 16], default = |key| tiling(key).split)]
     pub split: u32,
@@ -177,6 +181,8 @@ impl Legal for AllGatherMatmul {
         let there = !self.beside || self.send_blocks <= self.blocks;
         let allowed = || format!("at most {}, the blocks that its warps are in", self.blocks);
         Illegal::unless(there, "send_blocks", self.send_blocks, allowed)?;
+        let allowed = || "false with together = true: each tile is of all ranks' rows".to_owned();
+        Illegal::unless(!self.abreast || !self.together, "abreast", self.abreast, allowed)?;
         self.order.legal(self.split)?;
         self.split_parts().legal()
     }
@@ -289,8 +295,9 @@ pub fn all_gather_matmul(c: &AllGatherMatmul, a: &AllGatherMatmulArgs) {
         for i in b.dynamic(parts.items(), tiles) {
             let part = parts.item(i);
             // This rank's own rows first: the others' travel meanwhile.
-            let from = (part.tile / cut.tiles() + rank()) % c.ranks;
-            let at = cut.tile(part.tile % cut.tiles());
+            let (turn, tile) = cut.of_ranks(part.tile, c.ranks, c.abreast);
+            let from = (turn + rank()) % c.ranks;
+            let at = cut.tile(tile);
             let row = at.row();
             let column = at.column();
             let w = part.of(a.w.rows(column, c.tile_columns));

@@ -63,6 +63,10 @@ pub struct MatmulReduceScatter {
     /// Which tiles a block has: its own from the start, or the next one of a work counter whenever it is free.
     #[tune(short = "by", default = Order::Strided, omitted)]
     pub order: Order,
+    /// Whether tiles of one place, one of each rank's rows, follow one another: blocks beside each other read the same rows of `w` then,
+    /// and not all tiles for others come before own ones.
+    #[tune(short = "ab", default = false, omitted)]
+    pub abreast: bool,
     /// Parts of the columns of `x` and `w`, which blocks share: sums over all of them are added up in order by one of them.
     #[tune(short = "sp", values = [1, 2, 4, 7, 8, 16], default = |key| tiling(key).split)]
     pub split: u32,
@@ -123,6 +127,8 @@ impl Legal for MatmulReduceScatter {
         order::whole_rows(self.n, self.k)?;
         order::shared_rows(self.m, self.ranks)?;
         order::legal(self.tile_rows, self.tile_columns, self.warps, self.stages)?;
+        let allowed = || format!("false with lead = {}: own tiles have an order already", self.lead);
+        Illegal::unless(!self.abreast || self.lead == 0, "abreast", self.abreast, allowed)?;
         self.order.legal(self.split)?;
         self.split_parts().legal()?;
         // Rows of tiles that are sent, in two banks, are counted in 32 bits.
@@ -258,7 +264,7 @@ pub fn matmul_reduce_scatter(c: &MatmulReduceScatter, a: &MatmulReduceScatterArg
 fn turn(c: &MatmulReduceScatter, i: Val<u32>) -> (Val<u32>, Val<u32>) {
     let (tiles, own, first_own) = (c.cut().tiles(), c.ranks - 1, c.first_own());
     if first_own == c.sent() {
-        (i / tiles, i % tiles)
+        c.cut().of_ranks(i, c.ranks, c.abreast)
     } else {
         // An own tile comes after the others' tile of the same number.
         let others = c.sent() - first_own;

@@ -63,6 +63,12 @@ impl Cut {
         Split { parts, columns, tiles: ranks * self.tiles(), tile: [self.tile_rows, self.tile_columns] }
     }
 
+    /// Whose tile the `i`-th one of as many ranks is, and which of those: all of one rank's before the next one's, or those of one place
+    /// abreast.
+    pub fn of_ranks(&self, i: Val<u32>, ranks: u32, abreast: bool) -> (Val<u32>, Val<u32>) {
+        if abreast { (i % ranks, i / ranks) } else { (i / self.tiles(), i % self.tiles()) }
+    }
+
     /// Tile `i`, of a group of rows of tiles column by column.
     pub fn tile(&self, i: Val<u32>) -> Place {
         let group = self.group.min(self.bands());
