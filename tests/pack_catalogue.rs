@@ -8,8 +8,9 @@ use std::collections::BTreeSet;
 use peerwarp::build::emit::Job;
 use peerwarp::build::pack::{self, BuildError, Options, Pack};
 use peerwarp::cli;
-use peerwarp::codegen::family::{Registry, Target};
+use peerwarp::codegen::family::{Family, Registry, Target};
 use peerwarp::families::moe::catalogue;
+use peerwarp::families::moe::kernels::Combine;
 use peerwarp::harness::request;
 
 const WHOLE: [&str; 2] = ["cuda:sm_90a", "hip:gfx942"];
@@ -26,7 +27,7 @@ const FEWER_BLOCKS: [Setting; 3] = [
 /// spill there (docs/packs.md), and whether they have fewer SMs.
 const OTHERS: [(&str, &[Setting], bool); 4] = [
     ("cuda:sm_100a", &[("moe_dispatch.warps", "16")], false),
-    ("hip:gfx950", &[("moe_combine.vectors", "2")], false),
+    ("hip:gfx950", &[], false),
     ("cuda:sm_80", &[("moe_combine.warps", "16")], true),
     ("hip:gfx90a", &[], true),
 ];
@@ -97,4 +98,21 @@ fn a_seventh_of_it_for_each_of_the_others() {
         catalogue::builtin().problems.into_iter().flatten().map(|r| r.label).collect();
     assert_eq!(labels.len(), all.len(), "every model is among them");
     packs(&jobs);
+}
+
+/// Rows by expert on two ranks, where a lane has as many of them in flight as its registers hold: as packets and with flags, in whole
+/// pieces and not, and a number of experts that leaves a shorter last turn.
+#[test]
+fn many_rows_by_expert_on_two_ranks() {
+    let shapes = [("7168", "8", "1024"), ("7168", "6", "1024"), ("7168", "8", "4096"), ("2880", "4", "4096")];
+    let targets = ["cuda:sm_90a", "cuda:sm_100a", "hip:gfx942", "hip:gfx950"];
+    let job = |(hidden, topk, tokens), target: &str| {
+        let key =
+            [("hidden", hidden), ("experts", "256"), ("topk", topk), ("tokens", tokens), ("ranks", "2")];
+        let settings =
+            [&key[..], &[("dtype", "bf16"), ("layout", "expert-major"), ("phase", "both")]].concat();
+        let config = Combine::from_settings(&settings).unwrap_or_else(|e| panic!("{settings:?}: {e}"));
+        Job { label: String::new(), variant: config.into_variant(), target: target.parse().unwrap() }
+    };
+    packs(&shapes.iter().flat_map(|shape| targets.map(|target| job(*shape, target))).collect::<Vec<_>>());
 }

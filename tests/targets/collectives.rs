@@ -7,7 +7,7 @@ use peerwarp::families::collectives::{
 };
 use rayon::prelude::*;
 
-use super::{amd, nvidia, source, tool};
+use super::{amd, distinct, nvidia, source, tool};
 
 /// Small worlds and large ones, long vectors and a rest, tiles of the most registers.
 fn sources(target: &str) -> Vec<Source> {
@@ -41,7 +41,7 @@ fn sources(target: &str) -> Vec<Source> {
         source
     };
     let pull = [&large[..], &[("algorithm", "pull-two-shot"), ("protocol", "flags")]].concat();
-    vec![
+    distinct(vec![
         source::<AllReduce>(&with(&small), target),
         source::<AllReduce>(&with(&large), target),
         source::<AllReduce>(&with(&wide), target),
@@ -58,7 +58,7 @@ fn sources(target: &str) -> Vec<Source> {
         source::<AllToAll>(&with(&small), target),
         source::<RaggedAllToAll>(&[("capacity", "10007"), ("ranks", "5"), ("dtype", "bf16")], target),
         source::<Broadcast>(&with(&large), target),
-    ]
+    ])
 }
 
 /// What NVIDIA's GPUs alone can.

@@ -7,7 +7,7 @@ mod collectives;
 mod nvidia;
 mod products;
 
-use std::collections::HashSet;
+use std::collections::{BTreeSet, HashSet};
 use std::path::PathBuf;
 use std::process::Command;
 
@@ -78,6 +78,14 @@ fn folder(name: &str) -> PathBuf {
     let dir = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("targets").join(name);
     std::fs::create_dir_all(&dir).expect("the target folder is writable");
     dir
+}
+
+/// Sources that may be compiled side by side: each in files of its name.
+#[track_caller]
+fn distinct(sources: Vec<Source>) -> Vec<Source> {
+    let names: BTreeSet<&str> = sources.iter().map(|s| &s.file_name[..]).collect();
+    assert_eq!(names.len(), sources.len(), "two of them are the same: {names:#?}");
+    sources
 }
 
 /// DeepSeek-V3's dispatch, combine of gpt-oss-120b, whose rows end in a partial step, and fp8 rows with scales.

@@ -10,7 +10,7 @@ use peerwarp::families::matmul::{AllGatherMatmul, Matmul, MatmulReduceScatter};
 use rayon::prelude::*;
 
 use super::nvidia::{compile, parse};
-use super::{Instruction, output, source, tool};
+use super::{Instruction, distinct, output, source, tool};
 
 fn settings(text: &str) -> Vec<(&str, &str)> {
     text.split(' ').map(|s| s.split_once('=').expect("field=value")).collect()
@@ -20,8 +20,8 @@ fn settings(text: &str) -> Vec<(&str, &str)> {
 fn sources() -> Vec<Source> {
     let target = "cuda:sm_90a";
     let shape = "ranks=2 dtype=bf16 n=7168 k=4096";
-    vec![
-        source::<Matmul>(&settings(&format!("{shape} m=8192")), target),
+    distinct(vec![
+        source::<Matmul>(&settings(&format!("{shape} m=8192 order=strided")), target),
         source::<AllGatherMatmul>(&settings(&format!("{shape} m=8192 gathered=true")), target),
         source::<AllGatherMatmul>(&settings(&format!("{shape} m=128 split=2")), target),
         source::<Matmul>(&settings(&format!("{shape} m=8192 order=counter")), target),
@@ -31,7 +31,7 @@ fn sources() -> Vec<Source> {
             &settings(&format!("{shape} m=280 together=false tile_columns=64")),
             target,
         ),
-    ]
+    ])
 }
 
 fn multiplies(text: &str) -> bool {

@@ -2,7 +2,7 @@
 
 use crate::{
     family::Target,
-    ir::{Const, ControlOp, Kernel, Loc, OpId, OpKind, Region, ValueId},
+    ir::{Const, ControlOp, Kernel, Loc, MemoryOp, OpId, OpKind, Region, ValueId},
 };
 
 use super::{
@@ -154,9 +154,19 @@ impl Emitter<'_, '_> {
         };
         let test = Expr::binary("<", Prec::Relation, &Expr::atom(name.clone()), &to);
         let head = format!("for ({ty} {name} = {}; {}; {advance}) {{", from.plain(), test.text);
+        if self.loads_in_turns([start, end, step], body) {
+            self.w.directive("#pragma unroll 1");
+        }
         self.looped(id, &head, |e| e.block(body))?;
         self.names.leave();
         Ok(())
+    }
+
+    /// Whether a loop says which of a known number of tiles are loaded together, and the target's compiler would load all of them
+    /// at once: AMD's unrolls such a loop as a whole, and then spills what it has loaded.
+    fn loads_in_turns(&self, bounds: [ValueId; 3], body: &Region) -> bool {
+        let known = bounds.iter().all(|v| self.f.p.int(*v).is_some());
+        known && self.f.target.backend() == "hip" && loads_tiles(self.f.p.kernel, body)
     }
 
     /// Whether a loop has one turn at most, and nothing in it jumps out of it.
@@ -372,4 +382,15 @@ fn has_wait(k: &Kernel, region: &Region) -> bool {
     let mut found = false;
     k.walk(region, &mut |_, op| found |= op.kind.may_expire());
     found
+}
+
+/// Whether a region loads tiles, other than in loops of its own.
+fn loads_tiles(k: &Kernel, region: &Region) -> bool {
+    region.ops.iter().any(|&id| match &k.op(id).kind {
+        OpKind::Memory(MemoryOp::Load { out, .. } | MemoryOp::LoadMasked { out, .. }) => k.ty(*out).is_tile(),
+        OpKind::Control(ControlOp::If { then, otherwise, .. }) => {
+            loads_tiles(k, then) || loads_tiles(k, otherwise)
+        }
+        _ => false,
+    })
 }

@@ -300,6 +300,7 @@ __device__ __forceinline__ void send_role(const Args& args, const u32 bank) {
                 for (u32 j = 0; j < 8; ++j) {
                     sum[j] = 0.0f;
                 }
+#pragma unroll 1
                 for (u32 i_2 = 0; i_2 < 2; ++i_2) {  // pieces.rs:19
                     const u32 start_2 = i_2 * 4;
                     const u32 pos_index = entry + start_2;

@@ -423,6 +423,7 @@ __device__ __forceinline__ void recv_role(const Args& args, const u32 epoch) {
                 sum[step][j] = 0.0f;
             }
         }
+#pragma unroll 1
         for (u32 i_2 = 0; i_2 < 4; ++i_2) {  // pieces.rs:19
             const u32 start = i_2 * 2;
             const u32 returns_row = start + 1;
@@ -462,6 +463,7 @@ __device__ __forceinline__ void recv_role(const Args& args, const u32 epoch) {
                 }
             }
         }
+#pragma unroll 1
         for (u32 i_2 = 0; i_2 < 4; ++i_2) {  // pieces.rs:19
             const u32 start = i_2 * 2;
             const u32 returns_row = start + 1;

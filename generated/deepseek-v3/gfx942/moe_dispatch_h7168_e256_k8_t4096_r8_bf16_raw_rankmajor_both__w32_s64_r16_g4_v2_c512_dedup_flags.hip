@@ -520,6 +520,7 @@ __device__ __forceinline__ void send_role(const Args& args, const u32 epoch) {
         const u64 owners = mask;
         const u32 row_flag_index = args.rank * 4096 + i;
         const u64 inbox_start = u64(row_flag_index) * 3584;
+#pragma unroll 1
         for (u32 i_2 = 0; i_2 < 3; ++i_2) {  // pieces.rs:19
             const u32 start = i_2 * 1024;
             const u64 start_u64 = u64(start);

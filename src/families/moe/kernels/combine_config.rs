@@ -54,11 +54,18 @@ fn one_vector_left_over(key: &CombineKey) -> bool {
 }
 
 /// By token nothing is summed where rows are sent: so a lane has room for more of them, or few rows of many ranks, which are
-/// summed at home, are better spread over more warps.
+/// summed at home, are better spread over more warps. By expert a rank of two sums its own rows where they are, many of them: 1024
+/// tokens take 57 us with four vectors and 63 with two as packets, 4096 with flags 211 and 218
+/// (`bench/results/2026-11-26-by-expert-polls-and-a-table-on-two-h200.md`).
 fn vectors_of_combine(key: &CombineKey) -> u32 {
+    // Four rows of a token at once, and none left over: compilers would keep the registers of both.
+    let whole =
+        key.hidden.is_multiple_of(piece_len(key.hidden, 1, 4, 2)) && key.topk.is_multiple_of(key.topk.min(4));
     match (key.layout, default_protocol(key)) {
         (Layout::RankMajor, Protocol::Flags | Protocol::Bulk) if !one_vector_left_over(key) => 4,
         (Layout::RankMajor, Protocol::Packets) if key.ranks > 4 && key.tokens <= 32 => 1,
+        (_, Protocol::Packets) if key.tokens > MOST_PACKETS && whole => 4,
+        _ if sums_own(key) => 4,
         _ => 2,
     }
 }
@@ -92,9 +99,13 @@ fn group_warps_of_combine(key: &CombineKey) -> u32 {
             warps_of_combine(key),
         );
     }
-    let sums_own = key.ranks == 2 && key.phase == Phase::Both && default_protocol(key) == Protocol::Flags;
-    let whole = key.hidden.is_multiple_of(piece_len(key.hidden, 2, vectors_of_combine(key), 2));
-    if sums_own && key.layout.by_expert() && whole && key.tokens >= MANY_TO_SUM { 2 } else { 1 }
+    if sums_own(key) { 2 } else { 1 }
+}
+
+/// Whether a rank sums its own rows by itself, where they stand by expert and go with flags.
+fn sums_own(key: &CombineKey) -> bool {
+    let flags = key.layout.by_expert() && default_protocol(key) == Protocol::Flags;
+    flags && key.ranks == 2 && key.phase == Phase::Both && key.tokens >= MANY_TO_SUM
 }
 
 /// As many as leave four batches for each of 512 groups, at most four: with fewer batches, groups wait for those that have one
@@ -248,13 +259,13 @@ impl Combine {
 
     /// Whether what this rank has of its own tokens stays where it is, and is summed from there. Of two ranks that is half of
     /// all, and few SMs take longer to move it through memory than the link takes for the others; by expert both roles read rows
-    /// so, and not one alone. Few packets are there as soon. Of rows with a shorter last piece compilers keep both pieces' registers
-    /// at once, and spill. Which of two comes first makes no difference to the sum; of more it does.
+    /// so, and not one alone. Few packets are there as soon, and of those with a shorter last piece compilers keep both pieces'
+    /// registers at once, and spill. Which of two comes first makes no difference to the sum; of more it does.
     pub(super) fn keeps_own(&self) -> bool {
-        let whole = || self.hidden.is_multiple_of(self.summed_pieces().len);
+        let whole = self.hidden.is_multiple_of(self.summed_pieces().len);
         let pays = match (self.layout.by_expert(), self.protocol) {
-            (true, Protocol::Packets) => self.tokens >= 64 && whole(),
-            (true, _) => self.tokens >= MANY_TO_SUM && whole(),
+            (true, Protocol::Packets) => self.tokens >= 64 && whole,
+            (true, _) => self.tokens >= MANY_TO_SUM,
             (false, protocol) => protocol != Protocol::Packets,
         };
         pays && self.dedup && self.phase == Phase::Both && self.ranks == 2
