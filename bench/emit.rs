@@ -25,9 +25,7 @@ fn deepseek() -> Vec<Request> {
 fn products() -> Vec<Variant> {
     fn of<F: Family>(settings: &str) -> Variant {
         let all = format!("{settings} ranks=2 dtype=bf16");
-        let settings: Vec<(&str, &str)> =
-            all.split_whitespace().map(|s| s.split_once('=').expect("field=value")).collect();
-        F::from_settings(&settings).expect("legal").into_variant()
+        F::from_text(&all).expect("legal").into_variant()
     }
     vec![
         of::<Matmul>("m=8192 n=7168 k=4096"),

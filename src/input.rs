@@ -225,6 +225,7 @@ pub(crate) fn from_family(error: FamilyError) -> InputError {
         FamilyError::UnknownField { family, field, known, .. } => {
             InputError::unknown(format!("field of {family}"), &field, known)
         }
+        FamilyError::NoSetting { word, .. } => InputError::not_allowed("settings", &word, "FIELD=VALUE"),
         FamilyError::Twice { field, first, second, .. } => {
             InputError::conflict(field, second, format!("{field} = {first}"), "one value")
         }

@@ -24,15 +24,14 @@ const COMBINE: &[&str] = &[
 ];
 
 fn emitted<F: Family>(settings: &str, target: Target) -> Result<Source, PrintError> {
-    let mut settings: Vec<(&str, &str)> =
-        settings.split(' ').map(|s| s.split_once('=').expect("field=value")).collect();
+    let mut settings = settings.to_owned();
     for (field, usual) in [("hook", "raw"), ("layout", "expert-major"), ("phase", "both")] {
         let known = F::fields().iter().any(|f| f.name == field);
-        if known && !settings.iter().any(|s| s.0 == field) {
-            settings.push((field, usual));
+        if known && !settings.contains(&format!(" {field}=")) {
+            settings += &format!(" {field}={usual}");
         }
     }
-    let config = F::from_settings(&settings).unwrap_or_else(|e| panic!("{settings:?}: {e}"));
+    let config = F::from_text(&settings).unwrap_or_else(|e| panic!("{settings}: {e}"));
     let kernel =
         config.trace(target.warp_size()).unwrap_or_else(|e| panic!("{}: {e}", config.variant_name()));
     let info = EmitInfo { command: format!("peerwarp generate {} --target {target}", config.variant_name()) };

@@ -223,9 +223,7 @@ fn defaults_go_with_what_is_given() {
 
 #[track_caller]
 fn refused<F: Family>(settings: &str, words: &[&str]) {
-    let settings: Vec<(&str, &str)> =
-        settings.split_whitespace().map(|s| s.split_once('=').unwrap()).collect();
-    let said = F::from_settings(&settings).expect_err("it is refused").to_string();
+    let said = F::from_text(settings).expect_err("it is refused").to_string();
     assert!(words.iter().all(|w| said.contains(w)), "{said}");
 }
 

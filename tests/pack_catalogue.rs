@@ -104,15 +104,17 @@ fn a_seventh_of_it_for_each_of_the_others() {
 /// pieces and not, and a number of experts that leaves a shorter last turn.
 #[test]
 fn many_rows_by_expert_on_two_ranks() {
-    let shapes = [("7168", "8", "1024"), ("7168", "6", "1024"), ("7168", "8", "4096"), ("2880", "4", "4096")];
+    let shapes = [
+        "hidden=7168 topk=8 tokens=1024",
+        "hidden=7168 topk=6 tokens=1024",
+        "hidden=7168 topk=8 tokens=4096",
+        "hidden=2880 topk=4 tokens=4096",
+    ];
     let targets = ["cuda:sm_90a", "cuda:sm_100a", "hip:gfx942", "hip:gfx950"];
-    let job = |(hidden, topk, tokens), target: &str| {
-        let key =
-            [("hidden", hidden), ("experts", "256"), ("topk", topk), ("tokens", tokens), ("ranks", "2")];
-        let settings =
-            [&key[..], &[("dtype", "bf16"), ("layout", "expert-major"), ("phase", "both")]].concat();
-        let config = Combine::from_settings(&settings).unwrap_or_else(|e| panic!("{settings:?}: {e}"));
+    let job = |shape, target: &str| {
+        let settings = format!("{shape} experts=256 ranks=2 dtype=bf16 layout=expert-major phase=both");
+        let config = Combine::from_text(&settings).unwrap_or_else(|e| panic!("{settings}: {e}"));
         Job { label: String::new(), variant: config.into_variant(), target: target.parse().unwrap() }
     };
-    packs(&shapes.iter().flat_map(|shape| targets.map(|target| job(*shape, target))).collect::<Vec<_>>());
+    packs(&shapes.iter().flat_map(|shape| targets.map(|target| job(shape, target))).collect::<Vec<_>>());
 }

@@ -72,8 +72,7 @@ fn defaults_are_legal_for_all_worlds_and_lengths() {
 
 #[track_caller]
 fn refused<F: Family>(settings: &str, words: &[&str]) {
-    let settings: Vec<(&str, &str)> = settings.split(' ').map(|s| s.split_once('=').unwrap()).collect();
-    let error = F::from_settings(&settings).unwrap_err().to_string();
+    let error = F::from_text(settings).unwrap_err().to_string();
     assert!(words.iter().all(|word| error.contains(word)), "{error}");
 }
 

@@ -14,9 +14,7 @@ pub const ROUNDS: u32 = 5;
 /// A configuration from settings: `elements=10 ranks=2`.
 #[track_caller]
 pub fn config<F: Family>(settings: &str) -> F {
-    let settings: Vec<(&str, &str)> =
-        settings.split_whitespace().map(|s| s.split_once('=').expect("field=value")).collect();
-    F::from_settings(&settings).unwrap_or_else(|e| panic!("{settings:?}: {e}"))
+    F::from_text(settings).unwrap_or_else(|e| panic!("{settings}: {e}"))
 }
 
 /// Runs a configuration under one schedule; its results are right.

@@ -26,8 +26,8 @@ pub struct Cases<'a> {
 
 impl Cases<'_> {
     /// Runs the variant with these settings, if it is legal.
-    pub fn run<F: Workload>(&mut self, settings: &[(&str, &str)]) {
-        let Ok(config) = F::from_settings(settings) else {
+    pub fn run<F: Workload>(&mut self, settings: &str) {
+        let Ok(config) = F::from_text(settings) else {
             self.refused += 1;
             return;
         };

@@ -17,9 +17,9 @@ fn every<F: Workload>(cases: &mut Cases<'_>, length: &str, dtypes: &[&str], fiel
     let lengths = LENGTHS.map(|n| n.to_string());
     let lengths = lengths.each_ref().map(String::as_str);
     let all = [&[("ranks", &["2"][..]), ("dtype", dtypes), (length, &lengths)][..], fields].concat();
-    let choices = all.iter().fold(vec![vec![]], |choices, (name, values)| {
-        let with = |value| choices.iter().map(move |c| [&c[..], &[(*name, value)]].concat());
-        values.iter().flat_map(|value| with(*value)).collect()
+    let choices = all.iter().fold(vec![String::new()], |choices, (name, values)| {
+        let with = |value| choices.iter().map(move |c| format!("{c} {name}={value}"));
+        values.iter().flat_map(with).collect()
     });
     choices.iter().for_each(|settings| cases.run::<F>(settings));
 }

@@ -1,15 +1,8 @@
 //! Products of matrices: by warps and by warpgroups, with a loader and without, rows that are gathered, and parts that are added up.
 
 use peerwarp::families::matmul::{AllGatherMatmul, Matmul, MatmulReduceScatter};
-use peerwarp::harness::workload::Workload;
 
-use super::cases::{Cases, cases};
-
-fn run<F: Workload>(cases: &mut Cases<'_>, settings: &str) {
-    let settings: Vec<(&str, &str)> =
-        settings.split_whitespace().map(|s| s.split_once('=').expect("field=value")).collect();
-    cases.run::<F>(&settings);
-}
+use super::cases::cases;
 
 #[test]
 fn products_are_right_to_the_bit() {
@@ -33,7 +26,7 @@ fn products_are_right_to_the_bit() {
                 "m=333 n=1032 k=72 tile_columns=128 stages=6 blocks=7 bias=true order=counter",
                 "m=300 n=264 k=136 warps=4 tile_rows=128 tile_columns=64 blocks=3 order=counter",
             ] {
-                run::<Matmul>(cases, &format!("{rest} ranks=2 dtype={dtype}"));
+                cases.run::<Matmul>(&format!("{rest} ranks=2 dtype={dtype}"));
             }
         }
     });
@@ -67,7 +60,7 @@ fn gathered_rows_are_right_to_the_bit() {
                 "m=512 n=520 k=512 together=false tile_columns=64 send_blocks=4 blocks=7 order=counter",
                 "m=512 n=136 k=520 beside=true tile_columns=64 stages=4 send_blocks=2 blocks=4 chunk=1024 sent=1 order=counter",
             ] {
-                run::<AllGatherMatmul>(cases, &format!("{rest} ranks=2 dtype={dtype}"));
+                cases.run::<AllGatherMatmul>(&format!("{rest} ranks=2 dtype={dtype}"));
             }
         }
     });
@@ -97,7 +90,7 @@ fn parts_are_added_up_to_the_bit() {
                 // Tiles that a loader draws, own ones between others'.
                 "m=1024 n=520 k=200 tile_columns=64 stages=6 blocks=7 lead=1 order=counter",
             ] {
-                run::<MatmulReduceScatter>(cases, &format!("{rest} ranks=2 dtype={dtype} {how}"));
+                cases.run::<MatmulReduceScatter>(&format!("{rest} ranks=2 dtype={dtype} {how}"));
             }
         }
     });

@@ -51,8 +51,7 @@ struct Collectives<'a> {
 impl Collectives<'_> {
     fn add<F: Workload>(&mut self, settings: &str) {
         let settings = format!("ranks=2 {settings}");
-        let settings: Vec<(&str, &str)> = settings.split(' ').map(|s| s.split_once('=').unwrap()).collect();
-        let config = F::from_settings(&settings).unwrap_or_else(|e| panic!("{settings:?}: {e}"));
+        let config = F::from_text(&settings).unwrap_or_else(|e| panic!("{settings}: {e}"));
         let name = config.variant_name();
         let inputs = Inputs { seed: self.all.len() as u64, rounds: SLOTS, ..Inputs::default() };
         let problem = suite::of::<F>().problem(&[config.into_variant()], &inputs).unwrap();

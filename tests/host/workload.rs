@@ -43,8 +43,7 @@ pub fn outcomes<F: Workload>(
     seeds: Range<u64>,
     edit: impl FnOnce(Text) -> Text,
 ) -> Vec<Outcome> {
-    let settings: Vec<(&str, &str)> = settings.split(' ').map(|s| s.split_once('=').unwrap()).collect();
-    let config = F::from_settings(&settings).unwrap_or_else(|e| panic!("{settings:?}: {e}"));
+    let config = F::from_text(settings).unwrap_or_else(|e| panic!("{settings}: {e}"));
     let emitted = traced(&config, language, None);
     let mut job = Job::new(language, config.ranks());
     job.buffers_of(&emitted.kernel, str::to_owned);

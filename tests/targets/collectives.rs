@@ -11,62 +11,46 @@ use super::{amd, distinct, nvidia, source, tool};
 
 /// Small worlds and large ones, long vectors and a rest, tiles of the most registers.
 fn sources(target: &str) -> Vec<Source> {
-    let with = |more: &[(&'static str, &'static str)]| {
-        let keys = ["elements", "ranks", "dtype"];
-        let (key, rest) = (&more[..3], &more[3..]);
-        assert!(key.iter().zip(keys).all(|((name, _), key)| *name == key));
-        [key, rest].concat()
-    };
-    let small = [("elements", "10007"), ("ranks", "5"), ("dtype", "bf16")];
-    let large = [("elements", "4194304"), ("ranks", "8"), ("dtype", "bf16")];
-    let wide = [("elements", "1048576"), ("ranks", "64"), ("dtype", "f32")];
-    let norm = [
-        ("elements", "1048576"),
-        ("ranks", "8"),
-        ("dtype", "bf16"),
-        ("hook", "rms-norm"),
-        ("hidden", "8192"),
-    ];
-    let one_shot =
-        [&large[..], &[("algorithm", "one-shot"), ("senders", "32"), ("chunk", "16384"), ("warps", "16")]];
+    let small = "elements=10007 ranks=5 dtype=bf16";
+    let large = "elements=4194304 ranks=8 dtype=bf16";
+    let long = "elements=1048576";
+    let one_shot = format!("{large} algorithm=one-shot senders=32 chunk=16384 warps=16");
+    let pull = format!("{large} algorithm=pull-two-shot protocol=flags");
     // A launch takes tiles of two and of three ranks at once.
     let tiles_of = |ranks| {
-        let few = [("elements", "512"), ("ranks", ranks), ("dtype", "bf16")];
-        let one_shot = [&few[..], &[("algorithm", "one-shot"), ("protocol", "packets")]].concat();
-        let source = source::<AllReduce>(&one_shot, target);
+        let few = format!("elements=512 ranks={ranks} dtype=bf16 algorithm=one-shot protocol=packets");
+        let source = source::<AllReduce>(&few, target);
         assert!(
             source.text.contains("series<") && source.text.contains("take_packets("),
             "no tiles are taken at once"
         );
         source
     };
-    let pull = [&large[..], &[("algorithm", "pull-two-shot"), ("protocol", "flags")]].concat();
     distinct(vec![
-        source::<AllReduce>(&with(&small), target),
-        source::<AllReduce>(&with(&large), target),
-        source::<AllReduce>(&with(&wide), target),
-        source::<AllReduce>(&with(&norm), target),
-        source::<AllReduce>(&with(&one_shot.concat()), target),
-        source::<AllReduce>(&with(&pull), target),
-        source::<RegisteredAllReduce>(&with(&small), target),
-        source::<RegisteredAllReduce>(&with(&large), target),
-        tiles_of("2"),
-        tiles_of("3"),
-        source::<ReduceScatter>(&with(&small), target),
-        source::<ReduceScatter>(&with(&large), target),
-        source::<AllGather>(&with(&large), target),
-        source::<AllToAll>(&with(&small), target),
-        source::<RaggedAllToAll>(&[("capacity", "10007"), ("ranks", "5"), ("dtype", "bf16")], target),
-        source::<Broadcast>(&with(&large), target),
+        source::<AllReduce>(small, target),
+        source::<AllReduce>(large, target),
+        source::<AllReduce>(&format!("{long} ranks=64 dtype=f32"), target),
+        source::<AllReduce>(&format!("{long} ranks=8 dtype=bf16 hook=rms-norm hidden=8192"), target),
+        source::<AllReduce>(&one_shot, target),
+        source::<AllReduce>(&pull, target),
+        source::<RegisteredAllReduce>(small, target),
+        source::<RegisteredAllReduce>(large, target),
+        tiles_of(2),
+        tiles_of(3),
+        source::<ReduceScatter>(small, target),
+        source::<ReduceScatter>(large, target),
+        source::<AllGather>(large, target),
+        source::<AllToAll>(small, target),
+        source::<RaggedAllToAll>("capacity=10007 ranks=5 dtype=bf16", target),
+        source::<Broadcast>(large, target),
     ])
 }
 
 /// What NVIDIA's GPUs alone can.
 fn by_the_switch() -> Vec<Source> {
     let of = |dtype, op| {
-        let key = [("elements", "10007"), ("ranks", "5"), ("dtype", dtype), ("op", op)];
-        let settings = [&key[..], &[("algorithm", "multimem"), ("protocol", "flags")]].concat();
-        source::<AllReduce>(&settings, "cuda:sm_90a")
+        let key = format!("elements=10007 ranks=5 dtype={dtype} op={op}");
+        source::<AllReduce>(&format!("{key} algorithm=multimem protocol=flags"), "cuda:sm_90a")
     };
     vec![of("bf16", "sum"), of("fp16", "max"), of("bf16", "min"), of("f32", "sum")]
 }

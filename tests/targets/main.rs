@@ -90,45 +90,35 @@ fn distinct(sources: Vec<Source>) -> Vec<Source> {
 
 /// DeepSeek-V3's dispatch, combine of gpt-oss-120b, whose rows end in a partial step, and fp8 rows with scales.
 fn sources(target: &str) -> Vec<Source> {
-    let deepseek = [("hidden", "7168"), ("experts", "256"), ("topk", "8"), ("tokens", "128"), ("ranks", "8")];
-    let gpt_oss = [("hidden", "2880"), ("experts", "128"), ("topk", "4"), ("tokens", "128"), ("ranks", "8")];
-    let both = [("layout", "expert-major"), ("phase", "both"), ("protocol", "flags"), ("group_warps", "4")];
-    let raw = [&both[..], &[("hook", "raw")]].concat();
-    let with = |shape: &[(&'static str, &'static str)], more: &[(&'static str, &'static str)], dtype| {
-        [shape, more, &[("dtype", dtype)]].concat()
-    };
+    let deepseek = "hidden=7168 experts=256 topk=8 tokens=128 ranks=8";
+    let gpt_oss = "hidden=2880 experts=128 topk=4 tokens=128 ranks=8";
+    let both = "layout=expert-major phase=both protocol=flags group_warps=4";
     vec![
-        source::<Dispatch>(&with(&deepseek, &raw, "bf16"), target),
-        source::<Dispatch>(&with(&deepseek, &raw, "fp8"), target),
-        source::<Combine>(&with(&gpt_oss, &both, "bf16"), target),
+        source::<Dispatch>(&format!("{deepseek} {both} hook=raw dtype=bf16"), target),
+        source::<Dispatch>(&format!("{deepseek} {both} hook=raw dtype=fp8"), target),
+        source::<Combine>(&format!("{gpt_oss} {both} dtype=bf16"), target),
     ]
 }
 
 /// DeepSeek-V3's dispatch and combine with rows as packets, and a vector of one element, which has one word of a packet.
 fn packet_sources(target: &str) -> Vec<Source> {
-    let shape = [("hidden", "7168"), ("experts", "256"), ("topk", "8"), ("tokens", "128"), ("ranks", "8")];
-    let both = [
-        &shape[..],
-        &[("layout", "expert-major"), ("phase", "both"), ("dtype", "bf16"), ("protocol", "packets")],
-    ]
-    .concat();
-    let raw = [&both[..], &[("hook", "raw")]].concat();
-    let one = [("elements", "1"), ("ranks", "2"), ("dtype", "f32"), ("protocol", "packets")];
+    let shape = "hidden=7168 experts=256 topk=8 tokens=128 ranks=8";
+    let both = format!("{shape} layout=expert-major phase=both dtype=bf16 protocol=packets");
     vec![
-        source::<Dispatch>(&raw, target),
+        source::<Dispatch>(&format!("{both} hook=raw"), target),
         source::<Combine>(&both, target),
-        source::<AllGather>(&one, target),
+        source::<AllGather>("elements=1 ranks=2 dtype=f32 protocol=packets", target),
     ]
 }
 
-fn source<F: Family>(settings: &[(&str, &str)], target: &str) -> Source {
+fn source<F: Family>(settings: &str, target: &str) -> Source {
     let target = target.parse().expect("tests name targets that exist");
-    let config = F::from_settings(settings).unwrap_or_else(|e| panic!("{settings:?}: {e}"));
+    let config = F::from_text(settings).unwrap_or_else(|e| panic!("{settings}: {e}"));
     let warp_size = peerwarp::codegen::family::Target::warp_size(target);
-    let kernel = config.trace(warp_size).unwrap_or_else(|e| panic!("{settings:?}: {e}"));
+    let kernel = config.trace(warp_size).unwrap_or_else(|e| panic!("{settings}: {e}"));
     let command = format!("peerwarp show {} --target {target}", config.variant_name());
     emit(&peerwarp::codegen::ir::verify(kernel).unwrap(), target, &EmitInfo { command })
-        .unwrap_or_else(|e| panic!("{settings:?}: {e}"))
+        .unwrap_or_else(|e| panic!("{settings}: {e}"))
 }
 
 /// How often a source waits.

@@ -12,25 +12,18 @@ use rayon::prelude::*;
 use super::nvidia::{compile, parse};
 use super::{Instruction, distinct, output, source, tool};
 
-fn settings(text: &str) -> Vec<(&str, &str)> {
-    text.split(' ').map(|s| s.split_once('=').expect("field=value")).collect()
-}
-
 /// With a loader: alone, behind a wait, of tiles that it draws, and with parts of other ranks. And without one, where boxes would bring what is not there yet.
 fn sources() -> Vec<Source> {
     let target = "cuda:sm_90a";
     let shape = "ranks=2 dtype=bf16 n=7168 k=4096";
     distinct(vec![
-        source::<Matmul>(&settings(&format!("{shape} m=8192 order=strided")), target),
-        source::<AllGatherMatmul>(&settings(&format!("{shape} m=8192 gathered=true")), target),
-        source::<AllGatherMatmul>(&settings(&format!("{shape} m=128 split=2")), target),
-        source::<Matmul>(&settings(&format!("{shape} m=8192 order=counter")), target),
-        source::<AllGatherMatmul>(&settings(&format!("{shape} m=8192 order=counter")), target),
-        source::<MatmulReduceScatter>(&settings(&format!("{shape} m=8192")), target),
-        source::<AllGatherMatmul>(
-            &settings(&format!("{shape} m=280 together=false tile_columns=64")),
-            target,
-        ),
+        source::<Matmul>(&format!("{shape} m=8192 order=strided"), target),
+        source::<AllGatherMatmul>(&format!("{shape} m=8192 gathered=true"), target),
+        source::<AllGatherMatmul>(&format!("{shape} m=128 split=2"), target),
+        source::<Matmul>(&format!("{shape} m=8192 order=counter"), target),
+        source::<AllGatherMatmul>(&format!("{shape} m=8192 order=counter"), target),
+        source::<MatmulReduceScatter>(&format!("{shape} m=8192"), target),
+        source::<AllGatherMatmul>(&format!("{shape} m=280 together=false tile_columns=64"), target),
     ])
 }
 
@@ -185,7 +178,7 @@ fn loops_over_pieces_wait_for_nothing_but_pieces() {
 fn loops_that_wait_are_found() {
     let (Some(nvcc), Some(nvdisasm)) = (tool(Tool::Nvcc), tool(Tool::Nvdisasm)) else { return };
     let key = "ranks=2 dtype=bf16 m=128 n=512 k=4096 tile_rows=64 tile_columns=64 warps=4 stages=4";
-    let source = source::<Matmul>(&settings(key), "cuda:sm_90a");
+    let source = source::<Matmul>(key, "cuda:sm_90a");
     let bugs = [
         (
             "fence",

@@ -34,6 +34,14 @@ pub enum FamilyError {
         /// All fields.
         known: Vec<&'static str>,
     },
+    /// A word of a text that says no field and value.
+    #[error("{family}: `{word}` is no setting: FIELD=VALUE")]
+    NoSetting {
+        /// Name of the family.
+        family: &'static str,
+        /// The word.
+        word: String,
+    },
     /// A field with two values.
     #[error("{family}: `{field}` is given twice, as {first} and as {second}")]
     Twice {

@@ -143,6 +143,18 @@ pub trait Family: Fields + Legal {
         search::nearest_legal(key, &vec![None; Self::tune_fields().len()])
     }
 
+    /// From settings as on the command line: `m=320 n=264 k=136 ranks=2 dtype=bf16`. Else as [`Family::from_settings`].
+    fn from_text(text: &str) -> Result<Self, FamilyError> {
+        let setting = |word: &'_ str| {
+            let no_setting = || FamilyError::NoSetting { family: Self::NAME, word: word.to_owned() };
+            word.split_once('=')
+                .map(|(field, value)| (field.to_owned(), value.to_owned()))
+                .ok_or_else(no_setting)
+        };
+        let settings: Vec<_> = text.split_whitespace().map(setting).collect::<Result<_, _>>()?;
+        Self::from_settings(&settings)
+    }
+
     /// From `field = value` pairs as users write them. Every key field without a default must be there; tuning fields that are
     /// not are chosen as [`Family::with_defaults`] does.
     fn from_settings<N: AsRef<str>, V: AsRef<str>>(settings: &[(N, V)]) -> Result<Self, FamilyError> {

@@ -386,11 +386,12 @@ fn has_wait(k: &Kernel, region: &Region) -> bool {
 
 /// Whether a region loads tiles, other than in loops of its own.
 fn loads_tiles(k: &Kernel, region: &Region) -> bool {
-    region.ops.iter().any(|&id| match &k.op(id).kind {
-        OpKind::Memory(MemoryOp::Load { out, .. } | MemoryOp::LoadMasked { out, .. }) => k.ty(*out).is_tile(),
-        OpKind::Control(ControlOp::If { then, otherwise, .. }) => {
-            loads_tiles(k, then) || loads_tiles(k, otherwise)
+    region.ops.iter().any(|&id| {
+        let kind = &k.op(id).kind;
+        if let OpKind::Memory(MemoryOp::Load { out, .. } | MemoryOp::LoadMasked { out, .. }) = kind {
+            return k.ty(*out).is_tile();
         }
-        _ => false,
+        let a_loop = matches!(kind, OpKind::Control(ControlOp::For { .. } | ControlOp::While { .. }));
+        !a_loop && kind.regions().into_iter().any(|inner| loads_tiles(k, inner))
     })
 }

@@ -55,6 +55,15 @@ fn defaults_that_do_not_go_together_give_way_as_little_as_possible() {
 }
 
 #[test]
+fn a_text_has_settings_and_nothing_else() {
+    let text = "hidden=7168 ranks=8\n  rows=fp8 offset=-8 long_seed=3";
+    let pairs = text.split_whitespace().map(|word| word.split_once('=').unwrap());
+    assert_eq!(Odd::from_text(text), Odd::from_settings(&pairs.collect::<Vec<_>>()));
+    let said = Odd::from_text(&format!("{text} dedup")).unwrap_err().to_string();
+    assert!(said.contains("`dedup` is no setting: FIELD=VALUE"), "{said}");
+}
+
+#[test]
 fn wrong_settings_are_told_with_field_value_and_what_is_allowed() {
     let full = [("hidden", "7168"), ("ranks", "8"), ("rows", "fp8"), ("offset", "-8"), ("long_seed", "3")];
     let said = |change: &[(&str, &str)]| {

@@ -27,7 +27,7 @@ fn sums_of_two_gpus_are_right_to_the_bit() -> Result<(), Box<dyn Error>> {
     };
     let options = WorldOptions { share_gpus: true, ..WorldOptions::default() };
     let world = Arc::new(World::of_gpus(&gpus, &options)?);
-    let config = AddAllGather::from_settings(&[("elements", "100001"), ("ranks", "2"), ("dtype", "f32")])?;
+    let config = AddAllGather::from_text("elements=100001 ranks=2 dtype=f32")?;
     let images = Jit::new(ModuleCache::of_user())?;
     let mut op = Op::<AddAllGather>::new(&world, &config, &images)?;
 

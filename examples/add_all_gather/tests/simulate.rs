@@ -61,8 +61,7 @@ proptest! {
 
 #[test]
 fn inputs_vary_and_sums_are_plain() {
-    let settings = [("elements", "300"), ("ranks", "2"), ("dtype", "f32")];
-    let config = AddAllGather::from_settings(&settings).unwrap();
+    let config = AddAllGather::from_text("elements=300 ranks=2 dtype=f32").unwrap();
     let turn = Turn { seed: 1, rank: 0, round: 0 };
     let [x, y] = config.vectors(turn);
     let x_of = |turn| config.vectors(turn)[0].clone();

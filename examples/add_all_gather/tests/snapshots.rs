@@ -7,8 +7,7 @@ use peerwarp::prelude::*;
 
 /// 2500 elements: two full chunks and a rest.
 fn config() -> AddAllGather {
-    let settings = [("elements", "2500"), ("ranks", "4"), ("dtype", "bf16")];
-    AddAllGather::from_settings(&settings).unwrap()
+    AddAllGather::from_text("elements=2500 ranks=4 dtype=bf16").unwrap()
 }
 
 #[test]

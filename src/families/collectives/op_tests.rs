@@ -138,8 +138,7 @@ fn a_broadcast_is_of_its_root() {
 #[test]
 fn a_world_without_multicast_memory_has_no_multimem() {
     let machine = Machine::default();
-    let key = [("elements", "1000"), ("ranks", "2"), ("dtype", "bf16")];
-    let config = AllReduce::from_settings(&[&key[..], &[("algorithm", "multimem")]].concat()).unwrap();
+    let config = AllReduce::from_text("elements=1000 ranks=2 dtype=bf16 algorithm=multimem").unwrap();
     let mut all = collectives(&machine).with(Registry::new([config.clone()], false));
     let error = all.prepare::<AllReduce>(&config.key(), &Uncompiled).unwrap_err();
     assert!(matches!(&error, RuntimeError::NoMulticast { buffer, .. } if buffer == "vector"), "{error}");

@@ -34,8 +34,8 @@ fn a_family_without_a_workload_is_run_and_nothing_is_compared() {
 /// A launch refuses any other memory for an operand that peers reach.
 #[test]
 fn each_round_has_windows_of_its_own_in_memory_that_peers_reach() {
-    let settings = [("elements", "500"), ("ranks", "2"), ("dtype", "f32"), ("op", "sum")];
-    let variant = RegisteredAllReduce::from_settings(&settings).unwrap().into_variant();
+    let config = RegisteredAllReduce::from_text("elements=500 ranks=2 dtype=f32 op=sum").unwrap();
+    let variant = config.into_variant();
     let inputs = Inputs { rounds: 3, ..Inputs::default() };
     let problem = suite::of::<RegisteredAllReduce>().problem(&[variant], &inputs).unwrap();
     let machine = Machine::default();
