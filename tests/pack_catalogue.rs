@@ -114,6 +114,7 @@ fn many_rows_by_expert_on_two_ranks() {
     let job = |shape, target: &str| {
         let settings = format!("{shape} experts=256 ranks=2 dtype=bf16 layout=expert-major phase=both");
         let config = Combine::from_text(&settings).unwrap_or_else(|e| panic!("{settings}: {e}"));
+        assert_eq!(config.vectors, if config.topk == 6 { 2 } else { 4 }, "{settings}");
         Job { label: String::new(), variant: config.into_variant(), target: target.parse().unwrap() }
     };
     packs(&shapes.iter().flat_map(|shape| targets.map(|target| job(shape, target))).collect::<Vec<_>>());

@@ -44,6 +44,13 @@ fn rows_of_ones_own_tokens_stay_where_they_are() {
             assert!(!receives_from(&fewer.trace(32).unwrap(), "y"), "{layout:?}, {protocol:?}");
             run(&MoeProblem::uniform(shape, &[most, 41], 11).unwrap(), &tuning, 2);
         }
+        // A piece and a shorter one: of packets a lane would keep the registers of both.
+        let shape = shape(272, 6, 3, most, 2);
+        let mut tuning = small(&shape, Layout::ExpertMajor).with_protocol(protocol);
+        tuning.combine.vectors = 1;
+        let keeps = receives_from(&tuning.combine.trace(32).unwrap(), "y");
+        assert_eq!(keeps, protocol == Protocol::Flags, "{protocol:?}");
+        run(&MoeProblem::uniform(shape, &[most, 41], 11).unwrap(), &tuning, 1);
     }
 }
 
