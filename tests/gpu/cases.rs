@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use peerwarp::codegen::family::FamilyError;
 use peerwarp::harness::session::GpuSession;
 use peerwarp::harness::suite;
 use peerwarp::harness::workload::{Inputs, Workload};
@@ -27,9 +28,13 @@ pub struct Cases<'a> {
 impl Cases<'_> {
     /// Runs the variant with these settings, if it is legal.
     pub fn run<F: Workload>(&mut self, settings: &str) {
-        let Ok(config) = F::from_text(settings) else {
-            self.refused += 1;
-            return;
+        let config = match F::from_text(settings) {
+            Ok(config) => config,
+            Err(FamilyError::Illegal { .. }) => {
+                self.refused += 1;
+                return;
+            }
+            Err(e) => panic!("{e}"),
         };
         let inputs = Inputs { seed: u64::from(self.done), rounds: ROUNDS, ..Inputs::default() };
         let problem = suite::of::<F>().problem(&[config.clone().into_variant()], &inputs).unwrap();

@@ -145,14 +145,10 @@ pub trait Family: Fields + Legal {
 
     /// From settings as on the command line: `m=320 n=264 k=136 ranks=2 dtype=bf16`. Else as [`Family::from_settings`].
     fn from_text(text: &str) -> Result<Self, FamilyError> {
-        let setting = |word: &'_ str| {
-            let no_setting = || FamilyError::NoSetting { family: Self::NAME, word: word.to_owned() };
-            word.split_once('=')
-                .map(|(field, value)| (field.to_owned(), value.to_owned()))
-                .ok_or_else(no_setting)
-        };
-        let settings: Vec<_> = text.split_whitespace().map(setting).collect::<Result<_, _>>()?;
-        Self::from_settings(&settings)
+        let no_setting = |word: &str| FamilyError::NoSetting { family: Self::NAME, word: word.to_owned() };
+        let settings =
+            text.split_whitespace().map(|word| word.split_once('=').ok_or_else(|| no_setting(word)));
+        Self::from_settings(&settings.collect::<Result<Vec<_>, _>>()?)
     }
 
     /// From `field = value` pairs as users write them. Every key field without a default must be there; tuning fields that are

@@ -162,8 +162,8 @@ impl Emitter<'_, '_> {
         Ok(())
     }
 
-    /// Whether a loop says which of a known number of tiles are loaded together, and the target's compiler would load all of them
-    /// at once: AMD's unrolls such a loop as a whole, and then spills what it has loaded.
+    /// Whether a loop loads tiles in a known number of turns, and the target's compiler would load those of all turns at once: AMD's
+    /// unrolls such a loop as a whole, and then spills what it has loaded.
     fn loads_in_turns(&self, bounds: [ValueId; 3], body: &Region) -> bool {
         let known = bounds.iter().all(|v| self.f.p.int(*v).is_some());
         known && self.f.target.backend() == "hip" && loads_tiles(self.f.p.kernel, body)

@@ -46,7 +46,8 @@ fn default_protocol(key: &CombineKey) -> Protocol {
 }
 
 /// Whether a lane moves a row as pieces of four vectors and a last one of one vector, as with 5120 elements. Compilers keep both
-/// pieces' registers at once, so that 32 warps of it spill for `sm_90a`, and 16 with four vectors for `gfx950`.
+/// pieces' registers at once, so that 32 warps of it spill for `sm_90a`. Sixteen with four vectors fit all targets, but have not been
+/// timed: they have two.
 fn one_vector_left_over(key: &CombineKey) -> bool {
     let lanes = 32 * group_warps(2 * key.hidden, default_protocol(key), key.tokens);
     let vectors = key.hidden.div_ceil(8);
@@ -58,14 +59,10 @@ fn one_vector_left_over(key: &CombineKey) -> bool {
 /// tokens take 57 us with four vectors and 63 with two as packets, 4096 with flags 211 and 218
 /// (`bench/results/2026-11-26-by-expert-polls-and-a-table-on-two-h200.md`).
 fn vectors_of_combine(key: &CombineKey) -> u32 {
-    // Four rows of a token at once, and none left over: compilers would keep the registers of both.
-    let whole =
-        key.hidden.is_multiple_of(piece_len(key.hidden, 1, 4, 2)) && key.topk.is_multiple_of(key.topk.min(4));
     match (key.layout, default_protocol(key)) {
         (Layout::RankMajor, Protocol::Flags | Protocol::Bulk) if !one_vector_left_over(key) => 4,
         (Layout::RankMajor, Protocol::Packets) if key.ranks > 4 && key.tokens <= 32 => 1,
-        (_, Protocol::Packets) if key.tokens > MOST_PACKETS && whole => 4,
-        _ if sums_own(key) => 4,
+        _ if sums_many(key) => 4,
         _ => 2,
     }
 }
@@ -99,13 +96,21 @@ fn group_warps_of_combine(key: &CombineKey) -> u32 {
             warps_of_combine(key),
         );
     }
-    if sums_own(key) { 2 } else { 1 }
+    if sums_many(key) && default_protocol(key) == Protocol::Flags { 2 } else { 1 }
 }
 
-/// Whether a rank sums its own rows by itself, where they stand by expert and go with flags.
-fn sums_own(key: &CombineKey) -> bool {
-    let flags = key.layout.by_expert() && default_protocol(key) == Protocol::Flags;
-    flags && key.ranks == 2 && key.phase == Phase::Both && key.tokens >= MANY_TO_SUM
+/// Whether a rank of two sums many rows of its own by itself, where they stand by expert. Of packets it has four vectors of four rows at
+/// once, and no shorter last piece or turn: compilers would keep the registers of both.
+fn sums_many(key: &CombineKey) -> bool {
+    let many = match default_protocol(key) {
+        Protocol::Packets => {
+            let piece = piece_len(key.hidden, 1, 4, 2);
+            let whole = key.hidden.is_multiple_of(piece) && key.topk.is_multiple_of(key.topk.min(4));
+            key.tokens > MOST_PACKETS && whole
+        }
+        Protocol::Flags | Protocol::Bulk => key.tokens >= MANY_TO_SUM,
+    };
+    many && key.layout.by_expert() && key.ranks == 2 && key.phase == Phase::Both
 }
 
 /// As many as leave four batches for each of 512 groups, at most four: with fewer batches, groups wait for those that have one
