@@ -56,6 +56,8 @@ fn gathered_rows_are_right_to_the_bit() {
                 // Tiles of one place beside each other, a loader's and all warps'.
                 "m=512 n=520 k=512 together=false tile_columns=128 send_blocks=4 blocks=7 abreast=true",
                 "m=320 n=264 k=136 together=false abreast=true",
+                // All rows to one rank after the other, of two in the same order.
+                "m=512 n=520 k=512 together=false tile_columns=128 send_blocks=4 blocks=7 phases=true",
                 // A loader draws what it waits for, alone and with warps beside it.
                 "m=512 n=520 k=512 together=false tile_columns=64 send_blocks=4 blocks=7 order=counter",
                 "m=512 n=136 k=520 beside=true tile_columns=64 stages=4 send_blocks=2 blocks=4 chunk=1024 sent=1 order=counter",

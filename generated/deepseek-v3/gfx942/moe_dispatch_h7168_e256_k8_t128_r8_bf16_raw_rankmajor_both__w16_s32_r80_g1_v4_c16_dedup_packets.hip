@@ -291,10 +291,12 @@ using PassedArgs = const __attribute__((address_space(4))) Args;
 struct alignas(16) Packet {
     u64 halves[2];
 };
+__device__ __forceinline__ void store_packet(void* const p, const Packet& x);
 
-// Sends it.
+// 16 bytes as a packet. A half that ends in all ones goes without that word's top bit: in every float type
+// that turns one NaN into another.
 template <typename T, u32 N>
-__device__ __forceinline__ void send_packet(T* const p, const Vec<T, N>& values);
+__device__ __forceinline__ Packet packet_of(const Vec<T, N>& values);
 
 // Loads this lane's packets of tiles of `len` elements, the i-th from packets[first[i]] on, if bit i of
 // `mask` is set: as they are now, whether or not they have arrived.
@@ -402,36 +404,42 @@ __device__ __forceinline__ void send_role(const Args& args, const u32 parity) {
     const Warp group;
     const u32 given = args.n[0];
     const u32 there = min_of(args.rows_there, 128u);
-    const u32 all = min_of(given, there) * 7;
-    for (u32 i = group.number * 32 + block.index; i < all * 8; i += 512) {  // send.rs:119
-        const u32 phase = i / all;
-        const u32 to = (args.rank + phase) % 8;
-        const u32 piece = i - phase * all;
-        const u32 token = piece / 7;
-        const u32 part = piece % 7;
-        const u64 inbox_packets_start = u64(args.rank * 128 + token + parity * 1024) * 3584;
+    const u32 end = min_of(given, there) * 7;
+    for (u32 i = group.number * 32 + block.index; i < end; i += 512) {  // send.rs:70
+        const u32 token = i / 7;
+        const u32 part = i % 7;
         const u32 start = part * 512;
         const u64 start_u64 = u64(start);
+        const u32 first = token * 8;
+        u64 mask = 0;
         Vec<u32, 4> x[2];
 #pragma unroll
-        for (u32 step = 0; step < 2; ++step) {  // send.rs:145
+        for (u32 step = 0; step < 2; ++step) {  // send.rs:75
             x[step] = load<4>(args.x + (u64(token) * 3584 + start_u64) + group.lane * 4 + step * 256);
         }
-        bool lane_owned = false;
-        if (group.lane < 8) {  // send.rs:147
-            const i32 ids = args.ids[token * 8 + group.lane];
-            const u32 expert = u32(ids);
-            const u32 local = expert - to * 32;
-            const bool owned = local < 32;
-            lane_owned = owned;
+        for (u32 k = 0; k < 8; ++k) {  // device.rs:80
+            const i32 id = args.ids[first + k];
+            const u32 expert = u32(id);
+            if (expert < 256) {  // device.rs:83
+                mask |= 1ull << (expert / 32);
+            }
         }
-        const bool any_owned = group.any(lane_owned);
-        if (any_owned) {  // send.rs:149
-            u32* const inbox_packets_there = args.inbox_packets[to];
+        const u64 to = mask;
+        const u64 inbox_packets_index = u64(args.rank * 128 + token + parity * 1024) * 3584 + start_u64;
+        Packet x_packets[2];
 #pragma unroll
-            for (u32 step = 0; step < 2; ++step) {  // inbox.rs:35
-                send_packet(inbox_packets_there + (inbox_packets_start + start_u64) + group.lane * 4
-                    + step * 256, x[step]);
+        for (u32 step = 0; step < 2; ++step) {  // inbox.rs:35
+            x_packets[step] = packet_of(x[step]);
+        }
+        const u64 inbox_packets_offset = inbox_packets_index + group.lane * 4;
+        for (u32 turn = 0; turn < ranks; ++turn) {  // to each rank of the set (inbox.rs:35)
+            const u32 peer = (args.rank + turn) % ranks;
+            if ((to >> peer) & 1) {
+                u32* const inbox_packets_there = args.inbox_packets[peer] + inbox_packets_offset;
+#pragma unroll
+                for (u32 step = 0; step < 2; ++step) {  // inbox.rs:35
+                    store_packet(inbox_packets_there + step * 256, x_packets[step]);
+                }
             }
         }
     }
@@ -442,14 +450,13 @@ __device__ __forceinline__ void recv_role(const Args& args, const u32 epoch, con
     const u32 bank) {
     const Block block(36);
 
-    // 16 groups of a warp each (dispatch.rs:413)
+    // 16 groups of a warp each (dispatch.rs:406)
     const Warp group;
-    for (u32 i = group.number * 80 + block.index; i < 7168; i += 1280) {  // dispatch.rs:415
+    for (u32 i = group.number * 80 + block.index; i < 7168; i += 1280) {  // dispatch.rs:408
         const u32 message = i / 7;
         const u32 part = i % 7;
-        const u32 phase = message / 128;
-        const u32 source = (args.rank + 8 - phase) % 8;
-        const u32 slot = message - phase * 128;
+        const u32 source = message % 8;
+        const u32 slot = message / 8;
         const u32 chunk = slot / 16;
         const u32 in_record = slot * 8 - chunk * 128;
         const u32 ll_route_row = source * 8 + chunk;
@@ -468,14 +475,14 @@ __device__ __forceinline__ void recv_role(const Args& args, const u32 epoch, con
         if (!read_ll_row(group, args, args.ll_route[args.rank], (bank + ll_route_row) * 128 + in_record, 8,
             ll_route_row / 8, epoch, word, {role_recv, flag_ll_route, 193})) return;
         bool lane_owned = false;
-        if (group.lane < 8) {  // dispatch.rs:421
+        if (group.lane < 8) {  // dispatch.rs:414
             const u32 expert = word[0] & 65535;
             const u32 local = expert - args.rank * 32;
             const bool owned = local < 32;
             lane_owned = owned;
         }
         const bool any_owned = group.any(lane_owned);
-        if (any_owned) {  // dispatch.rs:422
+        if (any_owned) {  // dispatch.rs:415
             // Take packets of inbox_packets: one has come, and as a whole, when it does not end in all ones
             // (inbox.rs:88)
             Vec<u32, 4> x[1][2];
@@ -964,8 +971,6 @@ __device__ __forceinline__ void store_packet(void* const p, const Packet& x) {
     __hip_atomic_store(halves + 1, x.halves[1], __ATOMIC_RELAXED, __HIP_MEMORY_SCOPE_SYSTEM);
 }
 
-// 16 bytes as a packet. A half that ends in all ones goes without that word's top bit: in every float type
-// that turns one NaN into another.
 template <typename T, u32 N>
 __device__ __forceinline__ Packet packet_of(const Vec<T, N>& values) {
     Packet packet = bits_as<Packet>(values);
@@ -975,6 +980,7 @@ __device__ __forceinline__ Packet packet_of(const Vec<T, N>& values) {
     }
     return packet;
 }
+// Sends it.
 template <typename T, u32 N>
 __device__ __forceinline__ void send_packet(T* const p, const Vec<T, N>& values) {
     store_packet(p, packet_of(values));

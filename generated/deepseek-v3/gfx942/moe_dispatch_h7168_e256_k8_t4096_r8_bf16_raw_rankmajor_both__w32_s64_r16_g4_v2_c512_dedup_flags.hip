@@ -499,10 +499,10 @@ __device__ __forceinline__ void send_role(const Args& args, const u32 epoch) {
     const u32 given = args.n[0];
     const u32 there = min_of(args.rows_there, 4096u);
     const u32 value = min_of(given, there);
-    while (true) {  // send.rs:39
+    while (true) {  // send.rs:37
         const u32 i = once(group, [&] { return fetch_sum(args.next_slot, 1u); });
-        if (i >= value) {  // send.rs:39
-            if (i == value + 255) {  // send.rs:39
+        if (i >= value) {  // send.rs:37
+            if (i == value + 255) {  // send.rs:37
                 // for the next launch: every group has heard of the end
                 if (group.lane == 0) fetch_and(args.next_slot, 0u);
             }
@@ -538,7 +538,7 @@ __device__ __forceinline__ void send_role(const Args& args, const u32 epoch) {
         }
         const u64 inbox_index = inbox_start + 3072;
         Vec<u32, 4> x;
-        if (const u32 at = group.lane * 4; at < 512) {  // send.rs:49
+        if (const u32 at = group.lane * 4; at < 512) {  // send.rs:47
             x = load<4>(args.x + (u64(i) * 3584 + 3072) + at);
         }
         for (u32 turn = 0; turn < ranks; ++turn) {  // to each rank of the set (inbox.rs:35)
@@ -551,7 +551,7 @@ __device__ __forceinline__ void send_role(const Args& args, const u32 epoch) {
             }
         }
 
-        // Signal row_flag: every lane's puts are there before it is (send.rs:63)
+        // Signal row_flag: every lane's puts are there before it is (send.rs:61)
         signal_ranks(group, args, args.row_flag, row_flag_index, owners, epoch);
     }
 }
@@ -570,9 +570,9 @@ __device__ __forceinline__ void recv_role(const Args& args, const u32 epoch, con
     }
     const u32 most_2 = group_reduce<Max>(block, partial);
 
-    // 16 groups of a warp each (dispatch.rs:413)
+    // 16 groups of a warp each (dispatch.rs:406)
     const Warp group;
-    for (u32 i = group.number * 16 + block.index; i < most_2 * 8; i += 256) {  // dispatch.rs:415
+    for (u32 i = group.number * 16 + block.index; i < most_2 * 8; i += 256) {  // dispatch.rs:408
         const u32 source = i % 8;
         const u32 slot = i / 8;
         const u32 chunk = slot / 512;
@@ -587,7 +587,7 @@ __device__ __forceinline__ void recv_role(const Args& args, const u32 epoch, con
             lane_owned = owned;
         }
         const bool any_owned = group.any(lane_owned);
-        if (any_owned) {  // dispatch.rs:422
+        if (any_owned) {  // dispatch.rs:415
             // Wait for row_flag: what the rank put before setting it can be read from here on (inbox.rs:77)
             if (!wait_flag(group, args, args.row_flag[args.rank], source * 4096 + slot, source, epoch,
                 {role_recv, flag_row_flag, 77})) return;

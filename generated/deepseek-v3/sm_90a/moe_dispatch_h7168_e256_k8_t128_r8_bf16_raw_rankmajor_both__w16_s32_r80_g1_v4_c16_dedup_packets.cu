@@ -172,11 +172,6 @@ struct List {
 template <u32 N, u32 W = 16, typename T>
 __device__ __forceinline__ Vec<T, N> load(const T* const p);
 
-// As load, by 16 bytes at a time and where it stands: left to itself, the compiler puts off what only a
-// branch uses until it is taken.
-template <u32 N, typename T>
-__device__ __forceinline__ Vec<T, N> load_early(const T* const p);
-
 // Writes N consecutive elements, W at a time: p is aligned to W elements.
 template <u32 W = 16, typename T, u32 N>
 __device__ __forceinline__ void store(T* const p, const Vec<T, N>& values);
@@ -244,10 +239,20 @@ struct Sum {
     static __device__ __forceinline__ T of(const T a, const T b) { return a + b; }
 };
 
+struct Or {
+    template <typename T>
+    static __device__ __forceinline__ T none() { return T(0); }
+    template <typename T>
+    static __device__ __forceinline__ T of(const T a, const T b) { return T(a | b); }
+};
+
 // Combines every lane's value; all lanes get the result. The tree depends on the group's size alone. Groups
 // of several warps meet in it as in sync.
 template <typename Op, typename Group, typename T>
 __device__ __forceinline__ T group_reduce(const Group& group, T value);
+
+// The disjunction of what a warp's lanes have, by one instruction.
+__device__ __forceinline__ u32 warp_or(const u32 mine);
 
 // One step of a prefix reduction over a tile: N consecutive elements a lane, lanes in order. `carry` holds
 // the result of the steps before, and afterwards includes this one.
@@ -278,10 +283,12 @@ struct WaitSite {
 struct alignas(16) Packet {
     u32 words[4];
 };
+__device__ __forceinline__ void store_packet(void* const p, const Packet& x);
 
-// Sends it.
+// 16 bytes as a packet. What ends in all ones goes without that word's top bit: in every float type that
+// turns one NaN into another.
 template <typename T, u32 N>
-__device__ __forceinline__ void send_packet(T* const p, const Vec<T, N>& values);
+__device__ __forceinline__ Packet packet_of(const Vec<T, N>& values);
 
 // Loads this lane's packets of tiles of `len` elements, the i-th from packets[first[i]] on, if bit i of
 // `mask` is set: as they are now, whether or not they have arrived.
@@ -385,36 +392,44 @@ __device__ __forceinline__ void send_role(const Args& args, const u32 parity) {
     const Warp group;
     const u32 given = args.n[0];
     const u32 there = min_of(args.rows_there, 128u);
-    const u32 all = min_of(given, there) * 7;
-    for (u32 i = group.number * 32 + block.index; i < all * 8; i += 512) {  // send.rs:119
-        const u32 phase = i / all;
-        const u32 to = (args.rank + phase) % 8;
-        const u32 piece = i - phase * all;
-        const u32 token = piece / 7;
-        const u32 part = piece % 7;
-        const u64 inbox_packets_start = u64(args.rank * 128 + token + parity * 1024) * 3584;
+    const u32 end = min_of(given, there) * 7;
+    for (u32 i = group.number * 32 + block.index; i < end; i += 512) {  // send.rs:70
+        const u32 token = i / 7;
+        const u32 part = i % 7;
         const u32 start = part * 512;
         const u64 start_u64 = u64(start);
+        const u32 first = token * 8;
         Vec<u32, 4> x[4];
 #pragma unroll
-        for (u32 step = 0; step < 4; ++step) {  // send.rs:145
-            x[step] = load_early<4>(args.x + (u64(token) * 3584 + start_u64) + group.lane * 4 + step * 128);
+        for (u32 step = 0; step < 4; ++step) {  // send.rs:75
+            x[step] = load<4>(args.x + (u64(token) * 3584 + start_u64) + group.lane * 4 + step * 128);
         }
-        bool lane_owned = false;
-        if (group.lane < 8) {  // send.rs:147
-            const i32 ids = args.ids[token * 8 + group.lane];
-            const u32 expert = u32(ids);
-            const u32 local = expert - to * 32;
-            const bool owned = local < 32;
-            lane_owned = owned;
+        u32 partial = 0;
+        if (group.lane < 8) {  // device.rs:74
+            const i32 ids_tile = args.ids[first + group.lane];
+            const u32 expert = u32(ids_tile);
+            const bool there_2 = expert < 256;
+            const u32 expert_2 = there_2 ? expert : 0u;
+            const u32 owner = expert_2 / 32;
+            partial = there_2 ? 1u << owner : 0u;
         }
-        const bool any_owned = group.any(lane_owned);
-        if (any_owned) {  // send.rs:149
-            u32* const inbox_packets_there = args.inbox_packets[to];
+        const u32 any_of = warp_or(partial);
+        const u64 to = u64(any_of);
+        const u64 inbox_packets_index = u64(args.rank * 128 + token + parity * 1024) * 3584 + start_u64;
+        Packet x_packets[4];
 #pragma unroll
-            for (u32 step = 0; step < 4; ++step) {  // inbox.rs:35
-                send_packet(inbox_packets_there + (inbox_packets_start + start_u64) + group.lane * 4
-                    + step * 128, x[step]);
+        for (u32 step = 0; step < 4; ++step) {  // inbox.rs:35
+            x_packets[step] = packet_of(x[step]);
+        }
+        const u64 inbox_packets_offset = inbox_packets_index + group.lane * 4;
+        for (u32 turn = 0; turn < ranks; ++turn) {  // to each rank of the set (inbox.rs:35)
+            const u32 peer = (args.rank + turn) % ranks;
+            if ((to >> peer) & 1) {
+                u32* const inbox_packets_there = args.inbox_packets[peer] + inbox_packets_offset;
+#pragma unroll
+                for (u32 step = 0; step < 4; ++step) {  // inbox.rs:35
+                    store_packet(inbox_packets_there + step * 128, x_packets[step]);
+                }
             }
         }
     }
@@ -425,14 +440,13 @@ __device__ __forceinline__ void recv_role(const Args& args, const u32 epoch, con
     const u32 bank) {
     const Block block(36);
 
-    // 16 groups of a warp each (dispatch.rs:413)
+    // 16 groups of a warp each (dispatch.rs:406)
     const Warp group;
-    for (u32 i = group.number * 80 + block.index; i < 7168; i += 1280) {  // dispatch.rs:415
+    for (u32 i = group.number * 80 + block.index; i < 7168; i += 1280) {  // dispatch.rs:408
         const u32 message = i / 7;
         const u32 part = i % 7;
-        const u32 phase = message / 128;
-        const u32 source = (args.rank + 8 - phase) % 8;
-        const u32 slot = message - phase * 128;
+        const u32 source = message % 8;
+        const u32 slot = message / 8;
         const u32 chunk = slot / 16;
         const u32 in_record = slot * 8 - chunk * 128;
         const u32 ll_route_row = source * 8 + chunk;
@@ -451,14 +465,14 @@ __device__ __forceinline__ void recv_role(const Args& args, const u32 epoch, con
         if (!read_ll_row(group, args, args.ll_route[args.rank], (bank + ll_route_row) * 128 + in_record, 8,
             ll_route_row / 8, epoch, word, {role_recv, flag_ll_route, 193})) return;
         bool lane_owned = false;
-        if (group.lane < 8) {  // dispatch.rs:421
+        if (group.lane < 8) {  // dispatch.rs:414
             const u32 expert = word[0] & 65535;
             const u32 local = expert - args.rank * 32;
             const bool owned = local < 32;
             lane_owned = owned;
         }
         const bool any_owned = group.any(lane_owned);
-        if (any_owned) {  // dispatch.rs:422
+        if (any_owned) {  // dispatch.rs:415
             // Take packets of inbox_packets: one has come, and as a whole, when it does not end in all ones
             // (inbox.rs:88)
             Vec<u32, 4> x[1][4];
@@ -686,19 +700,6 @@ __device__ __forceinline__ Vec<T, N> load(const T* const p) {
     return out;
 }
 
-template <u32 N, typename T>
-__device__ __forceinline__ Vec<T, N> load_early(const T* const p) {
-    Vec<u32, N * sizeof(T) / 4> words;
-#pragma unroll
-    for (u32 i = 0; i < N * sizeof(T) / 4; i += 4) {
-        asm volatile("ld.global.v4.b32 {%0, %1, %2, %3}, [%4];"
-                     : "=r"(words[i]), "=r"(words[i + 1]), "=r"(words[i + 2]), "=r"(words[i + 3])
-                     : "l"(__cvta_generic_to_global(p + i * 4 / sizeof(T)))
-                     : "memory");
-    }
-    return bits_as<Vec<T, N>>(words);
-}
-
 // One store to global memory. Left to itself, the compiler stores some vectors of small elements one by one.
 __device__ __forceinline__ void store_words(void* const p, const Vec<u32, 1>& x) {
     asm volatile("st.global.b32 [%0], %1;" ::"l"(__cvta_generic_to_global(p)), "r"(x[0]) : "memory");
@@ -799,6 +800,8 @@ __device__ __forceinline__ T group_reduce(const Group& group, T value) {
     }
     return value;
 }
+
+__device__ __forceinline__ u32 warp_or(const u32 mine) { return __reduce_or_sync(0xffffffffu, mine); }
 
 template <typename Op, bool Exclusive, typename Group, typename T, u32 N>
 __device__ __forceinline__ Vec<T, N> group_scan(const Group& group, const Vec<T, N>& values, T& carry) {
@@ -967,14 +970,13 @@ __device__ __forceinline__ void store_packet(void* const p, const Packet& x) {
         : "memory");
 }
 
-// 16 bytes as a packet. What ends in all ones goes without that word's top bit: in every float type that
-// turns one NaN into another.
 template <typename T, u32 N>
 __device__ __forceinline__ Packet packet_of(const Vec<T, N>& values) {
     Packet packet = bits_as<Packet>(values);
     if (!has_arrived(packet)) packet.words[3] = 0x7fffffffu;
     return packet;
 }
+// Sends it.
 template <typename T, u32 N>
 __device__ __forceinline__ void send_packet(T* const p, const Vec<T, N>& values) {
     store_packet(p, packet_of(values));

@@ -284,7 +284,12 @@ using PassedArgs = const __attribute__((address_space(4))) Args;
 struct alignas(16) Packet {
     u64 halves[2];
 };
+__device__ __forceinline__ void store_packet(void* const p, const Packet& x);
 
+// 16 bytes as a packet. A half that ends in all ones goes without that word's top bit: in every float type
+// that turns one NaN into another.
+template <typename T, u32 N>
+__device__ __forceinline__ Packet packet_of(const Vec<T, N>& values);
 // Sends it.
 template <typename T, u32 N>
 __device__ __forceinline__ void send_packet(T* const p, const Vec<T, N>& values);
@@ -385,64 +390,75 @@ __device__ __forceinline__ void send_role(const Args& args, const u32 parity) {
     const Warp group;
     const u32 given = args.n[0];
     const u32 there = min_of(args.rows_there, 128u);
-    const u32 all = min_of(given, there) * 3;
-    for (u32 i = group.number * 32 + block.index; i < all * 8; i += 512) {  // send.rs:119
-        const u32 phase = i / all;
-        const u32 to = (args.rank + phase) % 8;
-        const u32 piece = i - phase * all;
-        const u32 token = piece / 3;
-        const u32 part = piece % 3;
-        const u64 inbox_packets_start = u64(args.rank * 128 + token + parity * 1024) * 1440;
+    if (const u32 i = group.number * 32 + block.index; i < min_of(given, there) * 3) {  // send.rs:70
+        const u32 token = i / 3;
+        const u32 part = i % 3;
+        const u32 inbox_packets_row = parity * 1024;
         if (part < 2) {  // pieces.rs:61
             const u64 x_start = u64(min_of(part, 1u) * 512);
+            const u32 first = token * 4;
+            u64 mask = 0;
             Vec<u32, 4> x[2];
 #pragma unroll
-            for (u32 step = 0; step < 2; ++step) {  // send.rs:145
+            for (u32 step = 0; step < 2; ++step) {  // send.rs:75
                 x[step] = load<4>(args.x + (u64(token) * 1440 + x_start) + group.lane * 4 + step * 256);
             }
-            bool lane_owned = false;
-            if (group.lane < 4) {  // send.rs:147
-                const i32 ids = args.ids[token * 4 + group.lane];
-                const u32 expert = u32(ids);
-                const u32 local = expert - to * 16;
-                const bool owned = local < 16;
-                lane_owned = owned;
+            for (u32 k = 0; k < 4; ++k) {  // device.rs:80
+                const i32 id = args.ids[first + k];
+                const u32 expert = u32(id);
+                if (expert < 128) {  // device.rs:83
+                    mask |= 1ull << (expert / 16);
+                }
             }
-            const bool any_owned = group.any(lane_owned);
-            if (any_owned) {  // send.rs:149
-                u32* const inbox_packets_there = args.inbox_packets[to];
+            const u64 to = mask;
+            const u64 inbox_packets_index = u64(args.rank * 128 + token + inbox_packets_row) * 1440 + x_start;
+            Packet x_packets[2];
 #pragma unroll
-                for (u32 step = 0; step < 2; ++step) {  // inbox.rs:35
-                    send_packet(inbox_packets_there + (inbox_packets_start + x_start) + group.lane * 4
-                        + step * 256, x[step]);
+            for (u32 step = 0; step < 2; ++step) {  // inbox.rs:35
+                x_packets[step] = packet_of(x[step]);
+            }
+            const u64 inbox_packets_offset = inbox_packets_index + group.lane * 4;
+            for (u32 turn = 0; turn < ranks; ++turn) {  // to each rank of the set (inbox.rs:35)
+                const u32 peer = (args.rank + turn) % ranks;
+                if ((to >> peer) & 1) {
+                    u32* const inbox_packets_there = args.inbox_packets[peer] + inbox_packets_offset;
+#pragma unroll
+                    for (u32 step = 0; step < 2; ++step) {  // inbox.rs:35
+                        store_packet(inbox_packets_there + step * 256, x_packets[step]);
+                    }
                 }
             }
         } else {
+            const u32 first = token * 4;
+            u64 mask = 0;
             Vec<u32, 4> x[2];
 #pragma unroll
-            for (u32 step = 0; step < 2; ++step) {  // send.rs:145
+            for (u32 step = 0; step < 2; ++step) {  // send.rs:75
                 const u32 at = (step * 64 + group.lane) * 4;
                 if (step < 1 || at < 416) {  // the last step is partial
                     x[step] = load<4>(args.x + (u64(token) * 1440 + 1024) + group.lane * 4 + step * 256);
                 }
             }
-            bool lane_owned = false;
-            if (group.lane < 4) {  // send.rs:147
-                const i32 ids = args.ids[token * 4 + group.lane];
-                const u32 expert = u32(ids);
-                const u32 local = expert - to * 16;
-                const bool owned = local < 16;
-                lane_owned = owned;
+            for (u32 k = 0; k < 4; ++k) {  // device.rs:80
+                const i32 id = args.ids[first + k];
+                const u32 expert = u32(id);
+                if (expert < 128) {  // device.rs:83
+                    mask |= 1ull << (expert / 16);
+                }
             }
-            const bool any_owned = group.any(lane_owned);
-            if (any_owned) {  // send.rs:149
-                u32* const inbox_packets_there = args.inbox_packets[to];
+            const u64 to = mask;
+            const u64 inbox_packets_index = u64(args.rank * 128 + token + inbox_packets_row) * 1440 + 1024;
+            for (u32 turn = 0; turn < ranks; ++turn) {  // to each rank of the set (inbox.rs:35)
+                const u32 peer = (args.rank + turn) % ranks;
+                if ((to >> peer) & 1) {
+                    u32* const inbox_packets_there = args.inbox_packets[peer];
 #pragma unroll
-                for (u32 step = 0; step < 2; ++step) {  // inbox.rs:35
-                    const u32 at = (step * 64 + group.lane) * 4;
-                    if (step < 1 || at < 416) {  // the last step is partial
-                        send_packet(inbox_packets_there + (inbox_packets_start + 1024) + group.lane * 4
-                            + step * 256, x[step]);
+                    for (u32 step = 0; step < 2; ++step) {  // inbox.rs:35
+                        const u32 at = (step * 64 + group.lane) * 4;
+                        if (step < 1 || at < 416) {  // the last step is partial
+                            send_packet(inbox_packets_there + inbox_packets_index + group.lane * 4
+                                + step * 256, x[step]);
+                        }
                     }
                 }
             }
@@ -455,14 +471,13 @@ __device__ __forceinline__ void recv_role(const Args& args, const u32 epoch, con
     const u32 bank) {
     const Block block(34);
 
-    // 16 groups of a warp each (dispatch.rs:413)
+    // 16 groups of a warp each (dispatch.rs:406)
     const Warp group;
-    for (u32 i = group.number * 80 + block.index; i < 3072; i += 1280) {  // dispatch.rs:415
+    for (u32 i = group.number * 80 + block.index; i < 3072; i += 1280) {  // dispatch.rs:408
         const u32 message = i / 3;
         const u32 part = i % 3;
-        const u32 phase = message / 128;
-        const u32 source = (args.rank + 8 - phase) % 8;
-        const u32 slot = message - phase * 128;
+        const u32 source = message % 8;
+        const u32 slot = message / 8;
         const u32 chunk = slot / 32;
         const u32 in_record = slot * 4 - chunk * 128;
         const u32 ll_route_row = source * 4 + chunk;
@@ -472,14 +487,14 @@ __device__ __forceinline__ void recv_role(const Args& args, const u32 epoch, con
         if (!read_ll_row(group, args, args.ll_route[args.rank], (bank + ll_route_row) * 128 + in_record, 4,
             ll_route_row / 4, epoch, word, {role_recv, flag_ll_route, 193})) return;
         bool lane_owned = false;
-        if (group.lane < 4) {  // dispatch.rs:421
+        if (group.lane < 4) {  // dispatch.rs:414
             const u32 expert = word[0] & 65535;
             const u32 local = expert - args.rank * 16;
             const bool owned = local < 16;
             lane_owned = owned;
         }
         const bool any_owned = group.any(lane_owned);
-        if (any_owned) {  // dispatch.rs:422
+        if (any_owned) {  // dispatch.rs:415
             const u32 place = source * 128 + slot;
             const u64 inbox_packets_start = u64(place + parity * 1024) * 1440;
             if (part < 2) {  // pieces.rs:61
@@ -961,8 +976,6 @@ __device__ __forceinline__ void store_packet(void* const p, const Packet& x) {
     __hip_atomic_store(halves + 1, x.halves[1], __ATOMIC_RELAXED, __HIP_MEMORY_SCOPE_SYSTEM);
 }
 
-// 16 bytes as a packet. A half that ends in all ones goes without that word's top bit: in every float type
-// that turns one NaN into another.
 template <typename T, u32 N>
 __device__ __forceinline__ Packet packet_of(const Vec<T, N>& values) {
     Packet packet = bits_as<Packet>(values);

@@ -83,16 +83,19 @@ pub(super) fn send_to_all(
     });
 }
 
-/// Sends every other rank its part of a vector. The next rank's is the first, so that not all ranks send to the same one.
+/// Sends every other rank its part of a vector, tile by tile: as many have come from each rank at any time. The next rank's is the first,
+/// so that not all ranks send to the same one.
 #[kernel]
 pub(super) fn send_to_each(b: Group, channel: &Tiles<'_>, cut: Cut, x: &AnyPtr, parts: Parts) {
-    for i in 1..ranks().val() {
-        let to = (rank() + i) % ranks();
-        cut.each(b, |t| send(channel, Peers::rank(to), t.index, parts.of(to).load(x, &t)));
-    }
+    cut.each(b, |t| {
+        for i in 1..ranks().val() {
+            let to = (rank() + i) % ranks();
+            send(channel, Peers::rank(to), t.index, parts.of(to).load(x, &t));
+        }
+    });
 }
 
-/// Takes what every other rank sends. The next rank's is the first.
+/// Takes what every other rank sends, tile by tile as it comes. The next rank's is the first.
 #[kernel]
 pub(super) fn take_from_each(
     b: Group,
@@ -100,10 +103,12 @@ pub(super) fn take_from_each(
     cut: Cut,
     mut act: impl FnMut(Val<u32>, Piece, AnyTile),
 ) {
-    for i in 1..ranks().val() {
-        let from = (rank() + i) % ranks();
-        cut.each(b, |t| act(from, t, channel.from(from).slot(t.index).load(0, t.len)));
-    }
+    cut.each(b, |t| {
+        for i in 1..ranks().val() {
+            let from = (rank() + i) % ranks();
+            act(from, t, channel.from(from).slot(t.index).load(0, t.len));
+        }
+    });
 }
 
 /// How a block reduces.

@@ -49,7 +49,7 @@ pub struct AllGatherMatmul {
     pub order: Order,
     /// Whether tiles of one place, one of each rank's rows, follow one another: blocks beside each other read the same rows of `w` then,
     /// and not all own rows come before the others'.
-    #[tune(short = "ab", default = false, omitted)]
+    #[tune(short = "ab", default = |key| abreast(key))]
     pub abreast: bool,
     /// Parts of the columns of `x` and `w`, which blocks share: sums over all of them are added up in order by one of them.
     #[tune(short = "sp", values = [1, 2, 4, 7, 8, 16], default = |key| tiling(key).split)]
@@ -65,6 +65,9 @@ pub struct AllGatherMatmul {
     /// begin at different times and no longer share what is in the cache.
     #[tune(short = "sr", values = [1, 2, 4, 8, 16, 32], default = 8)]
     pub sent: u32,
+    /// Whether all rows go to one rank, then all to the next one, and not each row to all: first to the rank that multiplies them first.
+    #[tune(short = "ph", default = |key| phases(key))]
+    pub phases: bool,
     /// Whether it is warps beside those that multiply that send, one in each of the first blocks, and no SM is set aside for it.
     #[tune(short = "bs", default = false)]
     pub beside: bool,
@@ -117,6 +120,16 @@ fn chunk(key: &AllGatherMatmulKey) -> u32 {
     [32768, 16384, 8192, 4096, 2048, 1024].into_iter().find(fits).unwrap_or(512)
 }
 
+/// Where each block has one tile or a part of one, so that nobody is done with own rows before others' have come.
+fn abreast(key: &AllGatherMatmulKey) -> bool {
+    !together(key) && tiling(key).items(bands(key), key.n) <= order::SMS - send_blocks(key)
+}
+
+/// Of more than two ranks, if blocks have other tiles to multiply meanwhile.
+fn phases(key: &AllGatherMatmulKey) -> bool {
+    key.ranks > 2 && !together(key) && !one_each(key)
+}
+
 /// Elements that a block is worth.
 const LEAST_SENT: u64 = 8192;
 
@@ -125,8 +138,9 @@ fn elements(key: &AllGatherMatmulKey) -> u64 {
     u64::from(key.m / key.ranks) * u64::from(key.k)
 }
 
-/// Columns of `w` with which a rank's own rows are multiplied for as long as one block takes to send them, and the fewest blocks: of
-/// 1792 columns eight kept up, of 7168 four did and two did not (the same page).
+/// Columns of `w` for whose multiplication with the rows of two ranks one block sends those of one, and the fewest blocks: with two ranks
+/// and 1792 columns eight kept up, with 7168 four did and two did not (the same page); with four ranks and 3584 columns eight did, and
+/// four took 11 % longer (`bench/results/2026-11-26-four-h200-and-rings.md`).
 const COLUMNS_OF_A_BLOCK: u32 = 14_000;
 const LEAST_SENDERS: u32 = 4;
 
@@ -136,7 +150,9 @@ fn send_blocks(key: &AllGatherMatmulKey) -> u32 {
     let pieces = elements(key).div_ceil(LEAST_SENT).next_power_of_two().min(SENDERS.into()) as u32;
     // Each row that a block sends is one that it writes to the gathered ones later.
     let moved = if key.gathered { 2 } else { 1 };
-    let wanted = (COLUMNS_OF_A_BLOCK * (key.ranks - 1) * moved).div_ceil(key.n).next_power_of_two();
+    // Of all rows, a rank sends its own to each of the others while it multiplies all.
+    let wanted = (COLUMNS_OF_A_BLOCK * 2 * (key.ranks - 1) * moved).div_ceil(key.ranks * key.n);
+    let wanted = wanted.next_power_of_two();
     if one_each(key) { pieces } else { pieces.min(wanted.max(LEAST_SENDERS)) }
 }
 
@@ -183,6 +199,8 @@ impl Legal for AllGatherMatmul {
         Illegal::unless(there, "send_blocks", self.send_blocks, allowed)?;
         let allowed = || "false with together = true: each tile is of all ranks' rows".to_owned();
         Illegal::unless(!self.abreast || !self.together, "abreast", self.abreast, allowed)?;
+        let allowed = || "false with together = true: nobody multiplies one rank's rows first".to_owned();
+        Illegal::unless(!self.phases || !self.together, "phases", self.phases, allowed)?;
         self.order.legal(self.split)?;
         self.split_parts().legal()
     }
@@ -347,13 +365,38 @@ impl Inbox {
     }
 }
 
-/// Sends this rank's rows, each block or warp its pieces of each part, and gathers everybody's if they are asked for.
+/// Sends this rank's rows, to all at once or to one rank after the other, and gathers everybody's if they are asked for.
 #[kernel]
 fn send(b: Group, c: &AllGatherMatmul, a: &AllGatherMatmulArgs, to: Inbox) {
-    let (inbox, x, own) = (a.inbox.elements(), a.x.elements(), rank() * c.rows() * c.k);
     let gathered = a.gathered.map(|gathered| gathered.elements());
+    if c.phases {
+        // The rank before this one multiplies these rows first of others'.
+        for before in 1u32.val()..c.ranks.val() {
+            let peer = (rank() + (c.ranks - before)) % c.ranks;
+            send_rows(b, c, a, to, Peers::rank(peer), None);
+        }
+    } else {
+        let all = if c.together { Peers::all() } else { Peers::others() };
+        send_rows(b, c, a, to, all, gathered);
+    }
+    if let Some(gathered) = gathered {
+        gather(b, c, a, to, gathered);
+    }
+}
+
+/// Sends this rank's rows, each block or warp its pieces of each part, and keeps them among the gathered ones.
+#[kernel]
+fn send_rows(
+    b: Group,
+    c: &AllGatherMatmul,
+    a: &AllGatherMatmulArgs,
+    to: Inbox,
+    peers: Peers,
+    kept: Option<AnyPtr>,
+) {
+    let (inbox, x, own) = (a.inbox.elements(), a.x.elements(), rank() * c.rows() * c.k);
     for part in 0u32.val()..c.parts().val() {
-        let mut rows = send_to(if c.together { Peers::all() } else { Peers::others() });
+        let mut rows = send_to(peers);
         let (first, end) = c.pieces_of(part, b);
         for number in (first..end).step_by(c.send_blocks) {
             let piece = c.pieces().tile(number);
@@ -364,15 +407,12 @@ fn send(b: Group, c: &AllGatherMatmul, a: &AllGatherMatmulArgs, to: Inbox) {
             } else {
                 let elements = x.load(piece.at(), piece.len());
                 rows.put_any(&inbox, place, elements);
-                if let Some(gathered) = gathered {
-                    gathered.store(own + piece.at(), elements);
+                if let Some(kept) = kept {
+                    kept.store(own + piece.at(), elements);
                 }
             }
         }
         rows.signal(&a.arrived, to.flag(c, rank(), part, b), to.epoch);
-    }
-    if let Some(gathered) = gathered {
-        gather(b, c, a, to, gathered);
     }
 }
 
@@ -381,6 +421,15 @@ fn send(b: Group, c: &AllGatherMatmul, a: &AllGatherMatmulArgs, to: Inbox) {
 #[kernel]
 fn gather(b: Group, c: &AllGatherMatmul, a: &AllGatherMatmulArgs, to: Inbox, gathered: AnyPtr) {
     for part in 0u32.val()..c.parts().val() {
+        if c.phases {
+            // Own ones went out as often as there are other ranks, and are kept once.
+            let (first, end) = c.pieces_of(part, b);
+            for number in (first..end).step_by(c.send_blocks) {
+                let piece = c.pieces().tile(number);
+                let elements = a.x.elements().load(piece.at(), piece.len());
+                gathered.store(rank() * c.rows() * c.k + piece.at(), elements);
+            }
+        }
         for back in 1u32.val()..c.ranks.val() {
             let from = (rank() + back) % c.ranks;
             let got = a.arrived.from(from).wait(to.flag(c, from, part, b), to.epoch);

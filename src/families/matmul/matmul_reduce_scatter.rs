@@ -10,9 +10,11 @@ use super::split::{Split, SplitArgs};
 /// How parts of tiles get to who adds them up.
 #[derive(Choice, Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Algorithm {
-    /// Who multiplies keeps them, and owners read them there: nobody waits for a link while others multiply.
+    /// Who multiplies keeps them. The rank before reads them there, adds its own part, rounds the sum and keeps that, and so on around
+    /// to the owner: each tile but the first turn's has one other on the link, for as long as it is multiplied.
     Pull,
-    /// Who multiplies stores them into the owner's inbox: one way over the link less, of use where blocks have nothing else to do.
+    /// Who multiplies stores them into the owner's inbox, and the owner adds all of them up: one way over the link for each of them,
+    /// whatever the number of ranks, of use where blocks have nothing else to do.
     Push,
 }
 
@@ -38,7 +40,7 @@ pub struct MatmulReduceScatter {
     /// How parts of tiles get to who adds them up.
     #[tune(default = |key| algorithm(key))]
     pub algorithm: Algorithm,
-    /// Whether a block has another rank's part of a tile on its way while it multiplies its own, and waits for it before.
+    /// Whether a block has what comes of a tile on its way while it multiplies its own part, and waits for it before.
     #[tune(short = "e", default = |key| early(key))]
     pub early: bool,
     /// Turns of blocks with tiles for others until each second tile is of this rank's own rows: others' parts of these come over the link
@@ -65,7 +67,7 @@ pub struct MatmulReduceScatter {
     pub order: Order,
     /// Whether tiles of one place, one of each rank's rows, follow one another: blocks beside each other read the same rows of `w` then,
     /// and not all tiles for others come before own ones.
-    #[tune(short = "ab", default = false, omitted)]
+    #[tune(short = "ab", default = |key| abreast(key))]
     pub abreast: bool,
     /// Parts of the columns of `x` and `w`, which blocks share: sums over all of them are added up in order by one of them.
     #[tune(short = "sp", values = [1, 2, 4, 7, 8, 16], default = |key| tiling(key).split)]
@@ -101,24 +103,30 @@ fn blocks(key: &MatmulReduceScatterKey) -> u32 {
     tiling(key).items(bands(key), key.n).clamp(1, order::SMS)
 }
 
+/// Where each block has one tile or a part of one: whoever has to wait waits at the end in either order.
+fn abreast(key: &MatmulReduceScatterKey) -> bool {
+    tiling(key).items(bands(key), key.n) <= order::SMS
+}
+
 /// Pushed where every block has one tile. Blocks with more of them would store at the same time, all of them, and stand still
 /// for as long as the link takes.
 fn algorithm(key: &MatmulReduceScatterKey) -> Algorithm {
     if tiles(key) <= order::SMS { Algorithm::Push } else { Algorithm::Pull }
 }
 
-/// If what is read early has been multiplied by then: where as many tiles come before it as there are blocks.
+/// If what is read early has been multiplied by then: where as many tiles are multiplied in the turn before as there are blocks.
 fn early(key: &MatmulReduceScatterKey) -> bool {
-    tiles(key) / key.ranks * (key.ranks - 1) >= order::SMS
+    tiles(key) / key.ranks >= order::SMS
 }
 
-/// Columns of a product up to which its parts are longer on the link, with one other rank, than they take to multiply. With 1792 own
+/// Columns of a product up to which its parts are longer on the link than they take to multiply. With 1792 own
 /// tiles in between save 10 %, with 3584 one in a hundred or nothing, and with 7168 they cost 2 %.
 const LINK_COLUMNS: u32 = 2560;
 
-/// If others' parts of this rank's rows are many, and take the link longer than own tiles take: they would all come at the end.
+/// If the other's parts of this rank's rows are many, and take the link longer than own tiles take: they would all come at the end. Of
+/// more than two ranks all turns but the first have something come over the link.
 fn lead(key: &MatmulReduceScatterKey) -> u32 {
-    let slow = key.k <= LINK_COLUMNS * (key.ranks - 1);
+    let slow = key.ranks == 2 && key.k <= LINK_COLUMNS;
     u32::from(slow && early(key) && tiles(key) / key.ranks >= 2 * order::SMS)
 }
 
@@ -166,6 +174,11 @@ impl MatmulReduceScatter {
         (self.ranks - 1) * self.cut().tiles()
     }
 
+    /// Whether ranks in between add their parts to what goes by: two ranks have none in between.
+    pub fn adds_on(&self) -> bool {
+        self.algorithm == Algorithm::Pull && self.ranks > 2
+    }
+
     /// The shape of parts of tiles in two banks, one below the other; of nothing if they travel in another way.
     fn parts(&self, how: Algorithm) -> [u32; 2] {
         let there = self.algorithm == how;
@@ -192,7 +205,7 @@ pub struct MatmulReduceScatterArgs {
     #[shape(|c| [c.rows(), c.n])]
     #[dtype(|c| c.dtype)]
     pub out: AnyMatrix,
-    /// This rank's part of others' rows, `[parity][turn][tile][row][column]`.
+    /// This rank's part of others' rows, with what came before it, `[parity][turn][tile][row][column]`.
     #[shape(|c| c.parts(Algorithm::Pull))]
     #[dtype(|c| c.dtype)]
     pub partials: Option<AnyWindowMatrix>,
@@ -213,8 +226,7 @@ pub struct MatmulReduceScatterArgs {
     pub epoch: EpochWord,
 }
 
-/// Multiplies for everybody, and adds up for its own rows what all have: first its own part, then that of the rank before it, and so
-/// on around.
+/// Multiplies for everybody, and adds up for its own rows what all have.
 ///
 /// Every rank waits for all others in each launch: whoever multiplies into a bank again knows that all have read it.
 #[kernel]
@@ -234,25 +246,42 @@ pub fn matmul_reduce_scatter(c: &MatmulReduceScatter, a: &MatmulReduceScatterArg
             let column = at.column();
             let x = columns.of(a.x.rows(owner * c.rows() + row, c.tile_rows));
             let w = a.w.rows(column, c.tile_columns);
+            let of_turn = |turn: Val<u32>| bank + (turn * cut.tiles() + tile) % c.sent();
             if owner == rank() {
                 // Whose turn this rank's rows were first has multiplied them first.
                 let part = |turn: u32| {
                     let peer = (rank() + (c.ranks - 1 - turn)) % c.ranks;
                     a.part(c, peer, bank + turn * cut.tiles() + tile, epoch)
                 };
-                let first = c.early.then(|| part(0));
+                let first_turn = if c.adds_on() { c.ranks - 2 } else { 0 };
+                let first = c.early.then(|| part(first_turn));
                 let sums = b.dot(x, w, c.stages);
                 a.split.whole(b, columns, sums, Some(epoch), |sums| {
-                    let mut sums = sums + first.unwrap_or_else(|| part(0)).to_f32();
-                    for turn in 1..c.ranks - 1 {
+                    let mut sums = sums + first.unwrap_or_else(|| part(first_turn)).to_f32();
+                    for turn in first_turn + 1..c.ranks - 1 {
                         sums = sums + part(turn).to_f32();
                     }
                     a.out.rows(row, c.tile_rows).store_f32(column, sums);
                 });
+            } else if c.adds_on() {
+                if turn > 0 {
+                    let part = || a.part(c, (rank() + 1) % c.ranks, of_turn(turn - 1), epoch);
+                    let first = c.early.then(part);
+                    let sums = b.dot(x, w, c.stages);
+                    a.split.whole(b, columns, sums, Some(epoch), |sums| {
+                        let sums = sums + first.unwrap_or_else(part).to_f32();
+                        a.send_part(c, owner, of_turn(turn), sums, epoch);
+                    });
+                } else {
+                    let sums = b.dot(x, w, c.stages);
+                    a.split.whole(b, columns, sums, Some(epoch), |sums| {
+                        a.send_part(c, owner, of_turn(turn), sums, epoch);
+                    });
+                }
             } else {
                 let sums = b.dot(x, w, c.stages);
                 a.split.whole(b, columns, sums, Some(epoch), |sums| {
-                    a.send_part(c, owner, bank + (turn * cut.tiles() + tile) % c.sent(), sums, epoch);
+                    a.send_part(c, owner, of_turn(turn), sums, epoch);
                 });
             }
         }
@@ -279,7 +308,7 @@ fn turn(c: &MatmulReduceScatter, i: Val<u32>) -> (Val<u32>, Val<u32>) {
 }
 
 impl MatmulReduceScatterArgs {
-    /// Lets the owner of a tile have this rank's part of it.
+    /// Lets the owner of a tile, or who adds to it next, have this rank's part of it.
     fn send_part(
         &self,
         c: &MatmulReduceScatter,
@@ -288,12 +317,13 @@ impl MatmulReduceScatterArgs {
         part: Tile<f32>,
         epoch: Epoch,
     ) {
-        let (owner, row) = (Peers::rank(owner), slot * c.tile_rows);
+        let next = if c.adds_on() { (rank() + (c.ranks - 1)) % c.ranks } else { owner };
+        let (next, row) = (Peers::rank(next), slot * c.tile_rows);
         if let Some(partials) = self.partials {
             partials.rows(row, c.tile_rows).store_f32(0, part);
-            partials.signal(owner, &self.multiplied, slot, epoch);
+            partials.signal(next, &self.multiplied, slot, epoch);
         } else if let Some(inbox) = self.inbox {
-            let mut tile = send_to(owner);
+            let mut tile = send_to(next);
             tile.put_rows_f32(&inbox, row, 0, part);
             tile.signal(&self.multiplied, slot, epoch);
         }

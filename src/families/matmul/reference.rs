@@ -52,6 +52,15 @@ pub fn added_up(parts: &[Vec<f32>], dtype: Dtype) -> Vec<f32> {
     round(dtype, sums)
 }
 
+/// The same sum where each rank adds its part to what has come and rounds that: from the last rank of the list on to the first.
+pub fn added_on(parts: &[Vec<f32>], dtype: Dtype) -> Vec<f32> {
+    let add = |come: Vec<f32>, part: &Vec<f32>| {
+        round(dtype, part.iter().zip(come).map(|(own, come)| own + come).collect())
+    };
+    let (last, before) = parts.split_last().expect("a world has ranks");
+    before.iter().rev().fold(round(dtype, last.clone()), add)
+}
+
 /// What becomes of sums, rounded.
 pub fn activated(activation: Activation, sums: &[f32], dtype: Dtype) -> Vec<f32> {
     let of = |x: f32| match activation {
@@ -92,6 +101,13 @@ mod tests {
         // 257 has nine bits, of which bf16 has eight.
         let parts = |own: f32, other: f32| added_up(&[vec![own, 1.0], vec![other, 2.0]], Dtype::Bf16);
         assert_eq!((parts(257.0, 1.0), parts(1.0, 257.0)), (vec![258.0, 3.0], vec![256.0, 3.0]));
+    }
+
+    #[test]
+    fn sums_that_go_on_are_rounded_by_each_rank() {
+        let parts = |all: [f32; 3]| added_on(&all.map(|x| vec![x]), Dtype::Bf16);
+        // 256 + 1 is no bf16 and becomes 256, twice; 1 + 1 is one.
+        assert_eq!((parts([1.0, 1.0, 256.0]), parts([256.0, 1.0, 1.0])), (vec![256.0], vec![258.0]));
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use peerwarp_codegen::ir::Dtype;
 
-use super::reference::{Matrix, activated, added_up, looked_at, product};
+use super::reference::{Matrix, activated, added_on, added_up, looked_at, product};
 use super::{Activation, AllGatherMatmul, Matmul, MatmulReduceScatter};
 use crate::harness::bench::TIMING;
 use crate::harness::elements::encode;
@@ -126,15 +126,18 @@ impl Workload for MatmulReduceScatter {
     }
 
     fn expected(&self, turn: Turn) -> Vec<Expected> {
-        // The owner's own part first, then those of the ranks before it.
-        let rank = |back| (turn.rank + self.ranks - back) % self.ranks;
+        // The owner's own part first. Those of the ranks before it are added to it; or what the rank behind it has come to is, which began
+        // with the rank before.
+        let add = if self.adds_on() { added_on } else { added_up };
+        let back = |n| if self.adds_on() { (self.ranks - n) % self.ranks } else { n };
+        let rank = |n| (turn.rank + self.ranks - back(n)) % self.ranks;
         let ranks = (0..self.ranks).map(|back| Turn { rank: rank(back), ..turn });
         let w = |turn| (0..self.n).map(|row| right(turn, self.k).row(row)).collect::<Vec<_>>();
         let parts: Vec<(Matrix, Vec<Vec<i32>>)> = ranks.map(|turn| (left(turn, self.k), w(turn))).collect();
         let of = |at: u32| {
             let from = turn.rank * self.rows() + at;
             let parts: Vec<Vec<f32>> = parts.iter().map(|(x, w)| product(&x.row(from), w)).collect();
-            row(at, self.dtype, &added_up(&parts, self.dtype), Activation::None)
+            row(at, self.dtype, &add(&parts, self.dtype), Activation::None)
         };
         let each = u64::from(self.ranks) * u64::from(self.n) * u64::from(self.k);
         looked_at(turn.seed, self.rows(), each).into_iter().map(of).collect()

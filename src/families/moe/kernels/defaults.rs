@@ -111,7 +111,8 @@ pub(super) fn worth_dynamic_scheduling(protocol: Protocol, numbers: u32, groups:
 
 /// The smallest chunk whose records are worth sending, no more than four a rank unless those are too long to be made at once, or
 /// sixteen where it is the index that counts them, a warp each; and whose bases fit half the shared memory. Of two ranks those of up to
-/// 128 tokens by expert are two, and those that the index counts 32.
+/// 128 tokens by expert are two; those that the index counts are 32 of up to four ranks, with which dispatch of 128 tokens as fp8 takes
+/// 16.5 us on four and not 18.5 (`bench/results/2026-11-26-four-h200-and-rings.md`).
 pub(super) fn record_tokens(key: &DispatchKey) -> u32 {
     let base_words = |chunk: u32| {
         let map = ExpertMap { experts: key.experts, ranks: key.ranks };
@@ -122,7 +123,7 @@ pub(super) fn record_tokens(key: &DispatchKey) -> u32 {
     let (records, entries) = match (counted_at_once, key.ranks) {
         (false, ..3) if few_by_expert => (2, 128),
         (false, _) => (4, 128),
-        (true, ..3) => (32, 64),
+        (true, ..5) => (32, 64),
         (true, _) => (16, 128),
     };
     let worth = |chunk: u32| chunk * key.topk >= entries && chunk >= (key.tokens / records).min(512);

@@ -328,7 +328,7 @@ fn receive<'a>(
             g.dynamic(c.slots() * c.destinations() * pieces.parts(), a.next_row.map(|next| next.counter(0)))
         {
             let (message, part) = pieces.part(i);
-            let (source, slot) = arriving(c, message, c.slots().val());
+            let (source, slot) = arriving(c, message);
             put(source, slot, part, &|| Received::wait(c, &a.inbox, source, slot, part, epoch));
         }
     });
@@ -374,20 +374,13 @@ fn rows_of_slot(
     (mine, row)
 }
 
-/// The source and the slot of the n-th message to look for, of so many of each source: in the order in which they are sent. These
-/// are all sources' first slots, then their second ones; or all of one source, then all of the one before it.
+/// The source and the slot of the n-th message to look for, in the order in which they are sent: all sources' first slots, then their
+/// second ones.
 #[kernel]
-pub(super) fn arriving(c: &Dispatch, message: Val<u32>, slots: Val<u32>) -> (Val<u32>, Val<u32>) {
-    let (others, ring) = (c.destinations(), c.sends_in_ring());
-    let phase = if ring { message / slots } else { 0u32.val() };
-    let source = if ring {
-        (rank() + c.ranks - phase) % c.ranks
-    } else if c.keeps_own() {
-        (rank() + 1 + message % others) % c.ranks
-    } else {
-        message % c.ranks
-    };
-    let slot = if ring { message - phase * slots } else { message / others };
+pub(super) fn arriving(c: &Dispatch, message: Val<u32>) -> (Val<u32>, Val<u32>) {
+    let others = c.destinations();
+    let source = if c.keeps_own() { (rank() + 1 + message % others) % c.ranks } else { message % c.ranks };
+    let slot = message / others;
     (source, slot)
 }
 
@@ -414,7 +407,7 @@ fn receive_by_token(
         let scales = scales_at_hand(c);
         for i in g.strided(most * (c.ranks * pieces.parts())) {
             let (message, part) = pieces.part(i);
-            let (source, token) = arriving(c, message, most);
+            let (source, token) = arriving(c, message);
             let chunk = token / c.chunk;
             let in_record = token * c.topk - chunk * c.record_entries();
             let word = records.words(source * c.chunks() + chunk, in_record, c.topk);

@@ -31,6 +31,22 @@ fn joins(key: &RoundTripKey) -> bool {
     JOINED.contains(&key.tokens) && key.ranks > 2
 }
 
+/// Fewer of these: then receiving is left to those who have sent, and more of a row is under way. On four ranks 32 tokens take 15.0 us
+/// so and not 16.0, 64 take 22.4 and not 23.6 (`bench/results/2026-11-26-four-h200-and-rings.md`).
+fn few_join(key: &RoundTripKey) -> bool {
+    joins(key) && key.tokens <= 64
+}
+
+fn send_blocks(key: &RoundTripKey) -> u32 {
+    let each = if few_join(key) { key.tokens } else { key.tokens * 4 };
+    let most = if few_join(key) { 64 } else { most_send_blocks(key) };
+    each.next_power_of_two().clamp(8, most)
+}
+
+fn recv_blocks(key: &RoundTripKey) -> u32 {
+    if few_join(key) { 2 } else { (key.tokens * 4).next_power_of_two().clamp(8, 32) }
+}
+
 /// The most blocks that send: with more, many rows go out sooner, and come back no sooner.
 fn most_send_blocks(key: &RoundTripKey) -> u32 {
     if joins(key) || key.tokens < 64 { 32 } else { 16 }
@@ -40,6 +56,9 @@ fn most_send_blocks(key: &RoundTripKey) -> u32 {
 /// one has as many elements as two should have.
 fn vectors(key: &RoundTripKey) -> u32 {
     let rows = key.tokens * key.ranks;
+    if few_join(key) && key.dtype != RowDtype::Fp8 {
+        return 4;
+    }
     if key.dtype == RowDtype::Fp8 || rows <= 16 || (128..=512).contains(&rows) { 1 } else { 2 }
 }
 
@@ -72,13 +91,13 @@ pub struct RoundTrip {
     #[tune(short = "w", values = [2, 4, 8, 16], default = |key| if key.tokens < 8 { 8 } else { 16 })]
     pub warps: u32,
     /// Blocks that send rows.
-    #[tune(short = "s", values = [1, 2, 4, 8, 16, 32, 64], default = |key| (key.tokens * 4).next_power_of_two().clamp(8, most_send_blocks(key)))]
+    #[tune(short = "s", values = [1, 2, 4, 8, 16, 32, 64], default = |key| send_blocks(key))]
     pub send_blocks: u32,
     /// Blocks that receive rows, run the experts and send back.
     #[tune(short = "x", values = [1, 2, 4, 8, 16, 32, 64, 80], default = |key| (key.tokens * key.ranks * 2).next_power_of_two().clamp(8, 64))]
     pub expert_blocks: u32,
     /// Blocks that receive what comes back.
-    #[tune(short = "r", values = [1, 2, 4, 8, 16, 32, 64], default = |key| (key.tokens * 4).next_power_of_two().clamp(8, 32))]
+    #[tune(short = "r", values = [1, 2, 4, 8, 16, 32, 64], default = |key| recv_blocks(key))]
     pub recv_blocks: u32,
     /// Whether blocks that have sent all they have go on to receive what comes back.
     #[tune(default = |key| joins(key))]
@@ -318,7 +337,7 @@ fn answer(c: &RoundTrip, a: &RoundTripArgs, g: Group, epoch: Epoch, hook: RowHoo
     let scales = scales_at_hand(&out);
     for i in g.strided(c.tokens * c.ranks * pieces.parts()) {
         let (message, part) = pieces.part(i);
-        let (source, token) = arriving(&out, message, c.tokens.val());
+        let (source, token) = arriving(&out, message);
         let entry = bank(c, source, epoch) + token * c.topk;
         let words = a.entries.load(entry * 2, 2 * c.topk, source, epoch);
         let (_, owned) = local_experts(out.map(), words);

@@ -14,8 +14,6 @@ use super::quantise::Quantiser;
 pub(super) fn send(c: &Dispatch, a: &TokenArgs, arrive: &InboxArgs, g: Group, epoch: Epoch) {
     if c.sends_apart() {
         send_apart(c, a, arrive, g, epoch);
-    } else if c.sends_in_ring() {
-        send_in_ring(c, a, arrive, g, epoch);
     } else if c.protocol == Protocol::Packets {
         send_packets_to_all(c, a, arrive, g, epoch);
     } else {
@@ -104,60 +102,27 @@ fn send_apart(c: &Dispatch, a: &TokenArgs, arrive: &InboxArgs, g: Group, epoch: 
         let (slot, part) = pieces.part(piece);
         let token = slot / c.token_slots();
         if token < a.rows_there {
-            send_part(c, a, arrive, epoch, to, (slot, part, quantiser), &|| token < tokens(c, a));
-        }
-    }
-}
-
-/// The same rank by rank: all rows to this one, then all to the next one, and so on. While every rank does so, each link has what
-/// one rank sends to one other, which goes faster than what all send to one in turns; receivers look for rows in this order.
-#[kernel]
-fn send_in_ring(c: &Dispatch, a: &TokenArgs, arrive: &InboxArgs, g: Group, epoch: Epoch) {
-    let pieces = c.pieces();
-    let quantiser = Quantiser::new(c);
-    let all = tokens(c, a) * (c.token_slots() * pieces.parts());
-    for i in g.strided(all * c.ranks) {
-        let phase = i / all;
-        let to = (rank() + phase) % c.ranks;
-        let piece = i - phase * all;
-        let (slot, part) = pieces.part(piece);
-        send_part(c, a, arrive, epoch, to, (slot, part, quantiser), &|| true.val());
-    }
-}
-
-/// A part of a slot's row to a rank, if any of its entries is there, and if something else holds that is known only later.
-#[kernel]
-fn send_part(
-    c: &Dispatch,
-    a: &TokenArgs,
-    arrive: &InboxArgs,
-    epoch: Epoch,
-    to: Val<u32>,
-    of: (Val<u32>, Val<u32>, Option<Quantiser>),
-    also: &dyn Fn() -> Val<bool>,
-) {
-    let (slot, part, quantiser) = of;
-    let pieces = c.pieces();
-    let token = slot / c.token_slots();
-    let rows = arrive.rows.open(epoch);
-    let message = rows.to(Peers::rank(to)).slot(slot);
-    pieces.each(part, |start, len| {
-        let x = a.x.load(at(token, c.given_row()) + start.to_u64(), len);
-        let scale = a.x_scale.map(|scales| scales_of_piece(c, &scales, token, part, (start, len)));
-        let ids = a.ids.load(slot * c.slot_entries(), c.slot_entries());
-        let (_, owned) = experts_of(c.map(), to, ids.cast::<u32>());
-        if owned.any() & also() {
-            if let Some(quantiser) = quantiser {
-                put_quantised(c, &quantiser, &rows, &message, start, (x, len));
-            } else {
-                put_row(&rows, &message, start, x);
-                if let Some(scale) = scale {
-                    put_scales_of_piece(c, &rows, &message, part, start, scale);
+            let rows = arrive.rows.open(epoch);
+            let message = rows.to(Peers::rank(to)).slot(slot);
+            pieces.each(part, |start, len| {
+                let x = a.x.load(at(token, c.given_row()) + start.to_u64(), len);
+                let scale = a.x_scale.map(|scales| scales_of_piece(c, &scales, token, part, (start, len)));
+                let ids = a.ids.load(slot * c.slot_entries(), c.slot_entries());
+                let (_, owned) = experts_of(c.map(), to, ids.cast::<u32>());
+                if owned.any() & (token < tokens(c, a)) {
+                    if let Some(quantiser) = quantiser {
+                        put_quantised(c, &quantiser, &rows, &message, start, (x, len));
+                    } else {
+                        put_row(&rows, &message, start, x);
+                        if let Some(scale) = scale {
+                            put_scales_of_piece(c, &rows, &message, part, start, scale);
+                        }
+                    }
                 }
-            }
+            });
+            message.done();
         }
-    });
-    message.done();
+    }
 }
 
 /// Puts a piece of a row as it is quantised, and its scales.

@@ -24,12 +24,6 @@ impl Dispatch {
         self.protocol == Protocol::Packets && parts <= 2 * self.send_blocks * (self.warps / self.group_warps)
     }
 
-    /// Whether all rows go to one rank after the other, and not each row to all: of more than two ranks, once there are so many rows
-    /// that the link is what they wait for.
-    pub(super) fn sends_in_ring(&self) -> bool {
-        self.protocol == Protocol::Packets && self.ranks > 2 && self.tokens >= 32 && !self.sends_apart()
-    }
-
     /// Whether slots to send are scheduled dynamically. With each number drawn the warps of a group wait for the one that releases the row
     /// before, where they had been ahead of it. That pays if a row goes to many ranks, or if so many groups send that the link is
     /// what they wait for.
