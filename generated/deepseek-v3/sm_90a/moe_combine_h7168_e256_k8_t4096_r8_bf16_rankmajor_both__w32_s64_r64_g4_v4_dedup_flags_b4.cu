@@ -350,10 +350,10 @@ __device__ __forceinline__ void recv_role(const Args& args, const u32 epoch) {
         }
         const u32 first = i * 8;
         u64 mask = 0;
-        for (u32 k = 0; k < 8; ++k) {  // device.rs:80
+        for (u32 k = 0; k < 8; ++k) {  // device.rs:84
             const i32 id = args.ids[first + k];
             const u32 expert = u32(id);
-            if (expert < 256) {  // device.rs:83
+            if (expert < 256) {  // device.rs:87
                 mask |= 1ull << (expert / 32);
             }
         }

@@ -403,10 +403,10 @@ __device__ __forceinline__ void send_role(const Args& args, const u32 parity) {
             for (u32 step = 0; step < 2; ++step) {  // send.rs:75
                 x[step] = load<4>(args.x + (u64(token) * 1440 + x_start) + group.lane * 4 + step * 256);
             }
-            for (u32 k = 0; k < 4; ++k) {  // device.rs:80
+            for (u32 k = 0; k < 4; ++k) {  // device.rs:84
                 const i32 id = args.ids[first + k];
                 const u32 expert = u32(id);
-                if (expert < 128) {  // device.rs:83
+                if (expert < 128) {  // device.rs:87
                     mask |= 1ull << (expert / 16);
                 }
             }
@@ -439,10 +439,10 @@ __device__ __forceinline__ void send_role(const Args& args, const u32 parity) {
                     x[step] = load<4>(args.x + (u64(token) * 1440 + 1024) + group.lane * 4 + step * 256);
                 }
             }
-            for (u32 k = 0; k < 4; ++k) {  // device.rs:80
+            for (u32 k = 0; k < 4; ++k) {  // device.rs:84
                 const i32 id = args.ids[first + k];
                 const u32 expert = u32(id);
-                if (expert < 128) {  // device.rs:83
+                if (expert < 128) {  // device.rs:87
                     mask |= 1ull << (expert / 16);
                 }
             }

@@ -384,10 +384,10 @@ __device__ __forceinline__ void send_role(const Args& args, const u32 epoch) {
         u64 mask = 0;
         Vec<bf16, 8> x;
         x = load<8>(args.x + (u64(token) * 7168 + start_u64) + group.lane * 8);
-        for (u32 k = 0; k < 8; ++k) {  // device.rs:80
+        for (u32 k = 0; k < 8; ++k) {  // device.rs:84
             const i32 id = args.ids[first + k];
             const u32 expert = u32(id);
-            if (expert < 256) {  // device.rs:83
+            if (expert < 256) {  // device.rs:87
                 mask |= 1ull << (expert / 32);
             }
         }
@@ -499,10 +499,10 @@ __device__ __forceinline__ void recv_role(const Args& args, const u32 epoch, con
         const u32 part = i % 28;
         const u32 first = token * 8;
         u64 mask = 0;
-        for (u32 k = 0; k < 8; ++k) {  // device.rs:80
+        for (u32 k = 0; k < 8; ++k) {  // device.rs:84
             const i32 id = args.ids[first + k];
             const u32 expert = u32(id);
-            if (expert < 256) {  // device.rs:83
+            if (expert < 256) {  // device.rs:87
                 mask |= 1ull << (expert / 32);
             }
         }

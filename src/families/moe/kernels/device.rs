@@ -77,7 +77,8 @@ pub(super) fn owners(map: ExpertMap, ids: &Ptr<i32>, first: Val<u32>, count: u32
         there.select(splat(1u32, count) << owner, 0).or_all().to_u64()
     } else if count == 1 {
         let expert = expert(ids.get(first));
-        (expert < map.experts).select(bit(owner(map, expert)), 0u64)
+        let there = expert < map.experts;
+        there.select(bit(owner(map, there.select(expert, 0))), 0u64)
     } else {
         let mut mask = var(0u64);
         for k in 0..count.val() {
