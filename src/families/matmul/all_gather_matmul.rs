@@ -373,18 +373,19 @@ fn send(b: Group, c: &AllGatherMatmul, a: &AllGatherMatmulArgs, to: Inbox) {
         // The rank before this one multiplies these rows first of others'.
         for before in 1u32.val()..c.ranks.val() {
             let peer = (rank() + (c.ranks - before)) % c.ranks;
-            send_rows(b, c, a, to, Peers::rank(peer), None);
+            let kept = gathered.map(|gathered| (gathered, before < 2));
+            send_rows(b, c, a, to, Peers::rank(peer), kept);
         }
     } else {
         let all = if c.together { Peers::all() } else { Peers::others() };
-        send_rows(b, c, a, to, all, gathered);
+        send_rows(b, c, a, to, all, gathered.map(|gathered| (gathered, true.val())));
     }
     if let Some(gathered) = gathered {
         gather(b, c, a, to, gathered);
     }
 }
 
-/// Sends this rank's rows, each block or warp its pieces of each part, and keeps them among the gathered ones.
+/// Sends this rank's rows, each block or warp its pieces of each part, and keeps them among the gathered ones if something holds.
 #[kernel]
 fn send_rows(
     b: Group,
@@ -392,7 +393,7 @@ fn send_rows(
     a: &AllGatherMatmulArgs,
     to: Inbox,
     peers: Peers,
-    kept: Option<AnyPtr>,
+    kept: Option<(AnyPtr, Val<bool>)>,
 ) {
     let (inbox, x, own) = (a.inbox.elements(), a.x.elements(), rank() * c.rows() * c.k);
     for part in 0u32.val()..c.parts().val() {
@@ -407,8 +408,10 @@ fn send_rows(
             } else {
                 let elements = x.load(piece.at(), piece.len());
                 rows.put_any(&inbox, place, elements);
-                if let Some(kept) = kept {
-                    kept.store(own + piece.at(), elements);
+                if let Some((kept, here)) = kept {
+                    if here {
+                        kept.store(own + piece.at(), elements);
+                    }
                 }
             }
         }
@@ -421,15 +424,6 @@ fn send_rows(
 #[kernel]
 fn gather(b: Group, c: &AllGatherMatmul, a: &AllGatherMatmulArgs, to: Inbox, gathered: AnyPtr) {
     for part in 0u32.val()..c.parts().val() {
-        if c.phases {
-            // Own ones went out as often as there are other ranks, and are kept once.
-            let (first, end) = c.pieces_of(part, b);
-            for number in (first..end).step_by(c.send_blocks) {
-                let piece = c.pieces().tile(number);
-                let elements = a.x.elements().load(piece.at(), piece.len());
-                gathered.store(rank() * c.rows() * c.k + piece.at(), elements);
-            }
-        }
         for back in 1u32.val()..c.ranks.val() {
             let from = (rank() + back) % c.ranks;
             let got = a.arrived.from(from).wait(to.flag(c, from, part, b), to.epoch);

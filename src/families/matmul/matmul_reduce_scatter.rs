@@ -175,7 +175,7 @@ impl MatmulReduceScatter {
     }
 
     /// Whether ranks in between add their parts to what goes by: two ranks have none in between.
-    pub fn adds_on(&self) -> bool {
+    pub(super) fn adds_on(&self) -> bool {
         self.algorithm == Algorithm::Pull && self.ranks > 2
     }
 
@@ -247,6 +247,19 @@ pub fn matmul_reduce_scatter(c: &MatmulReduceScatter, a: &MatmulReduceScatterArg
             let x = columns.of(a.x.rows(owner * c.rows() + row, c.tile_rows));
             let w = a.w.rows(column, c.tile_columns);
             let of_turn = |turn: Val<u32>| bank + (turn * cut.tiles() + tile) % c.sent();
+            // What the rank behind has come to is added, if it is given.
+            let send = |come: Option<Val<u32>>| {
+                let part = |slot| a.part(c, (rank() + 1) % c.ranks, slot, epoch);
+                let first = come.filter(|_| c.early).map(part);
+                let sums = b.dot(x, w, c.stages);
+                a.split.whole(b, columns, sums, Some(epoch), |sums| {
+                    let sums = match come {
+                        Some(slot) => sums + first.unwrap_or_else(|| part(slot)).to_f32(),
+                        None => sums,
+                    };
+                    a.send_part(c, owner, of_turn(turn), sums, epoch);
+                });
+            };
             if owner == rank() {
                 // Whose turn this rank's rows were first has multiplied them first.
                 let part = |turn: u32| {
@@ -265,24 +278,12 @@ pub fn matmul_reduce_scatter(c: &MatmulReduceScatter, a: &MatmulReduceScatterArg
                 });
             } else if c.adds_on() {
                 if turn > 0 {
-                    let part = || a.part(c, (rank() + 1) % c.ranks, of_turn(turn - 1), epoch);
-                    let first = c.early.then(part);
-                    let sums = b.dot(x, w, c.stages);
-                    a.split.whole(b, columns, sums, Some(epoch), |sums| {
-                        let sums = sums + first.unwrap_or_else(part).to_f32();
-                        a.send_part(c, owner, of_turn(turn), sums, epoch);
-                    });
+                    send(Some(of_turn(turn - 1)));
                 } else {
-                    let sums = b.dot(x, w, c.stages);
-                    a.split.whole(b, columns, sums, Some(epoch), |sums| {
-                        a.send_part(c, owner, of_turn(turn), sums, epoch);
-                    });
+                    send(None);
                 }
             } else {
-                let sums = b.dot(x, w, c.stages);
-                a.split.whole(b, columns, sums, Some(epoch), |sums| {
-                    a.send_part(c, owner, of_turn(turn), sums, epoch);
-                });
+                send(None);
             }
         }
     });

@@ -52,13 +52,13 @@ pub fn added_up(parts: &[Vec<f32>], dtype: Dtype) -> Vec<f32> {
     round(dtype, sums)
 }
 
-/// The same sum where each rank adds its part to what has come and rounds that: from the last rank of the list on to the first.
+/// The same sum where each of the others in order adds its part to what has come and rounds that, and the first comes last.
 pub fn added_on(parts: &[Vec<f32>], dtype: Dtype) -> Vec<f32> {
-    let add = |come: Vec<f32>, part: &Vec<f32>| {
-        round(dtype, part.iter().zip(come).map(|(own, come)| own + come).collect())
-    };
-    let (last, before) = parts.split_last().expect("a world has ranks");
-    before.iter().rev().fold(round(dtype, last.clone()), add)
+    let (own, others) = parts.split_first().expect("a world has ranks");
+    let nothing = vec![0.0; own.len()];
+    others.iter().chain([own]).fold(nothing, |come, part| {
+        round(dtype, come.iter().zip(part).map(|(come, part)| come + part).collect())
+    })
 }
 
 /// What becomes of sums, rounded.
@@ -107,7 +107,7 @@ mod tests {
     fn sums_that_go_on_are_rounded_by_each_rank() {
         let parts = |all: [f32; 3]| added_on(&all.map(|x| vec![x]), Dtype::Bf16);
         // 256 + 1 is no bf16 and becomes 256, twice; 1 + 1 is one.
-        assert_eq!((parts([1.0, 1.0, 256.0]), parts([256.0, 1.0, 1.0])), (vec![256.0], vec![258.0]));
+        assert_eq!((parts([1.0, 256.0, 1.0]), parts([256.0, 1.0, 1.0])), (vec![256.0], vec![258.0]));
     }
 
     #[test]

@@ -126,11 +126,9 @@ impl Workload for MatmulReduceScatter {
     }
 
     fn expected(&self, turn: Turn) -> Vec<Expected> {
-        // The owner's own part first. Those of the ranks before it are added to it; or what the rank behind it has come to is, which began
-        // with the rank before.
+        // The owner's own part first, then those of the ranks before it.
         let add = if self.adds_on() { added_on } else { added_up };
-        let back = |n| if self.adds_on() { (self.ranks - n) % self.ranks } else { n };
-        let rank = |n| (turn.rank + self.ranks - back(n)) % self.ranks;
+        let rank = |back| (turn.rank + self.ranks - back) % self.ranks;
         let ranks = (0..self.ranks).map(|back| Turn { rank: rank(back), ..turn });
         let w = |turn| (0..self.n).map(|row| right(turn, self.k).row(row)).collect::<Vec<_>>();
         let parts: Vec<(Matrix, Vec<Vec<i32>>)> = ranks.map(|turn| (left(turn, self.k), w(turn))).collect();

@@ -37,29 +37,28 @@ fn few_join(key: &RoundTripKey) -> bool {
     joins(key) && key.tokens <= 64
 }
 
+/// No more than these: with more, many rows go out sooner, and come back no sooner.
 fn send_blocks(key: &RoundTripKey) -> u32 {
-    let each = if few_join(key) { key.tokens } else { key.tokens * 4 };
-    let most = if few_join(key) { 64 } else { most_send_blocks(key) };
-    each.next_power_of_two().clamp(8, most)
+    if few_join(key) {
+        return key.tokens.next_power_of_two();
+    }
+    let most = if joins(key) || key.tokens < 64 { 32 } else { 16 };
+    (key.tokens * 4).next_power_of_two().clamp(8, most)
 }
 
 fn recv_blocks(key: &RoundTripKey) -> u32 {
     if few_join(key) { 2 } else { (key.tokens * 4).next_power_of_two().clamp(8, 32) }
 }
 
-/// The most blocks that send: with more, many rows go out sooner, and come back no sooner.
-fn most_send_blocks(key: &RoundTripKey) -> u32 {
-    if joins(key) || key.tokens < 64 { 32 } else { 16 }
-}
-
 /// One where all warps have a piece then and none has two, and where rows are few enough for more pieces to be on their way so; of fp8
 /// one has as many elements as two should have.
 fn vectors(key: &RoundTripKey) -> u32 {
-    let rows = key.tokens * key.ranks;
-    if few_join(key) && key.dtype != RowDtype::Fp8 {
-        return 4;
+    match key.tokens * key.ranks {
+        _ if key.dtype == RowDtype::Fp8 => 1,
+        _ if few_join(key) => 4,
+        ..=16 | 128..=512 => 1,
+        _ => 2,
     }
-    if key.dtype == RowDtype::Fp8 || rows <= 16 || (128..=512).contains(&rows) { 1 } else { 2 }
 }
 
 /// Configuration of [`round_trip`].
