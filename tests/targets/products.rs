@@ -23,6 +23,8 @@ fn sources() -> Vec<Source> {
         source::<Matmul>(&format!("{shape} m=8192 order=counter"), target),
         source::<AllGatherMatmul>(&format!("{shape} m=8192 order=counter"), target),
         source::<MatmulReduceScatter>(&format!("{shape} m=8192"), target),
+        source::<Matmul>(&format!("{shape} m=512 order=strided"), target),
+        source::<Matmul>(&format!("{shape} m=256 tile_columns=128 split=2"), target),
         source::<AllGatherMatmul>(&format!("{shape} m=280 together=false tile_columns=64"), target),
     ])
 }

@@ -80,6 +80,7 @@ pub(super) const DEFINED: &[&str] = &[
     "multimem_sum_fp16",
     "multiply_add",
     "multiply_later",
+    "multiply_piece",
     "next_epoch",
     "now_ns",
     "once",
