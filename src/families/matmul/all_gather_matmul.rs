@@ -4,7 +4,7 @@ use peerwarp_codegen::dsl::prelude::*;
 use peerwarp_codegen::family::{Family, Illegal, Legal};
 use peerwarp_codegen::ir::Dtype;
 
-use super::order::{self, Cut, Order, Tiling};
+use super::order::{self, Cut, Order, Passage, Tiling};
 use super::split::{Split, SplitArgs};
 
 /// A variant of all-gather and matrix multiplication.
@@ -95,7 +95,19 @@ fn bands(key: &AllGatherMatmulKey) -> u32 {
 }
 
 fn tiling(key: &AllGatherMatmulKey) -> Tiling {
-    Tiling::of([tile_rows(key), bands(key)], key.n, key.k, order::SMS - send_blocks(key))
+    // Blocks that have fewer tiles than there are ranks begin with others' rows, and wait for the first of them. Where tiles are of all
+    // ranks' rows all of them wait.
+    let passage = |turns: u32| match together(key) {
+        true => Passage::through(1, turns),
+        false if turns < key.ranks => Passage { waits: arrival(key), ..Passage::through(key.ranks, turns) },
+        false => Passage::through(key.ranks, turns),
+    };
+    Tiling::of([tile_rows(key), bands(key)], key.n, key.k, order::SMS - send_blocks(key), passage)
+}
+
+/// Nanoseconds until another rank's rows have come: a link moves 343 GB/s, and there is a trip before the first of them are there.
+fn arrival(key: &AllGatherMatmulKey) -> u64 {
+    1500 + 2 * elements(key) / 343
 }
 
 /// Blocks that send where nobody has anything to do until rows have come.

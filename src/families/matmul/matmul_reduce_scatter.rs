@@ -4,7 +4,7 @@ use peerwarp_codegen::dsl::prelude::*;
 use peerwarp_codegen::family::{Choice, Family, Illegal, Legal};
 use peerwarp_codegen::ir::Dtype;
 
-use super::order::{self, Cut, Order, Tiling};
+use super::order::{self, Cut, Order, Passage, Tiling};
 use super::split::{Split, SplitArgs};
 
 /// How parts of tiles get to who adds them up.
@@ -88,7 +88,9 @@ fn bands(key: &MatmulReduceScatterKey) -> u32 {
 }
 
 fn tiling(key: &MatmulReduceScatterKey) -> Tiling {
-    Tiling::of([tile_rows(key), bands(key)], key.n, key.k, order::SMS)
+    Tiling::of([tile_rows(key), bands(key)], key.n, key.k, order::SMS, |turns| {
+        Passage::through(key.ranks, turns)
+    })
 }
 
 fn stages(key: &MatmulReduceScatterKey) -> u32 {

@@ -171,6 +171,22 @@ pub(super) fn warps(tile_rows: u32) -> u32 {
     tile_rows / 16
 }
 
+/// What going through all tiles takes beside multiplying them.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Passage {
+    /// Nanoseconds for which blocks wait.
+    pub waits: u64,
+    /// How often the right matrix is read.
+    pub readings: u64,
+}
+
+impl Passage {
+    /// Through the rows of so many ranks, one rank's after another's if a block has several tiles.
+    pub fn through(ranks: u32, turns: u32) -> Passage {
+        Passage { waits: 0, readings: if turns > 1 { ranks.into() } else { 1 } }
+    }
+}
+
 /// How a product is cut: the columns of tiles, and among how many blocks the columns of its operands are shared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Tiling {
@@ -181,25 +197,35 @@ pub(super) struct Tiling {
 impl Tiling {
     /// The one with which so many blocks have been through all tiles the soonest, of so many rows of tiles. Columns are shared where
     /// there are no more parts than blocks.
-    pub fn of([tile_rows, bands]: [u32; 2], columns: u32, k: u32, blocks: u32) -> Tiling {
+    pub fn of(
+        [tile_rows, bands]: [u32; 2],
+        columns: u32,
+        k: u32,
+        blocks: u32,
+        passage: impl Fn(u32) -> Passage,
+    ) -> Tiling {
         let whole = |split: &u32| *split == 1 || k.is_multiple_of(split * DOT_COLUMNS);
         let all = [1, 2, 4, 8].into_iter().filter(whole);
         let all = all.flat_map(|split| [64, 128, 256].map(|columns| Tiling { columns, split }));
         let few = |t: &Tiling| t.split == 1 || t.items(bands, columns) <= blocks;
+        let elements = u64::from(columns) * u64::from(k);
         let time = |t: &Tiling| {
             let turns = t.items(bands, columns).div_ceil(blocks);
-            t.time(tile_rows, k, turns, u64::from(columns) * u64::from(k))
+            let Passage { waits, readings } = passage(turns);
+            waits + t.time(tile_rows, k, turns, readings * elements)
         };
         all.filter(few).min_by_key(time).unwrap_or(Tiling { columns: 64, split: 1 })
     }
 
-    /// Nanoseconds that a product takes on an H200 beside what each launch does, where a block has so many tiles and the right matrix so
-    /// many elements. Of 137 ways to cut 35 products of 64 to 1024 rows it is off by 6 % (root mean square), and the fastest ways by it
-    /// were at most 3 % slower than the fastest measured (`bench/results/2026-11-26-few-rows-cut-anew-on-h200.md`).
+    /// Nanoseconds that a product takes on an H200 beside what each launch does, where a block has so many tiles and so many elements
+    /// of the right matrix are read. Of 137 ways to cut 35 products of 64 to 1024 rows it is off by 6 % (root mean square), and the
+    /// fastest ways by it were at most 3 % slower than the fastest measured (`bench/results/2026-11-26-few-rows-cut-anew-on-h200.md`).
     fn time(self, tile_rows: u32, k: u32, turns: u32, elements: u64) -> u64 {
         let [rows, width, split, turns] = [tile_rows, self.columns, self.split, turns].map(u64::from);
-        // A piece of 64 columns comes into shared memory, and is multiplied meanwhile.
-        let piece = (60 + (rows + width) * 17 / 16).max(rows * width / 51);
+        // A piece of 64 columns comes into shared memory, which takes a third longer when blocks are no longer in step, and is
+        // multiplied meanwhile.
+        let comes = 60 + (rows + width) * 17 / 16;
+        let piece = (if turns > 2 { comes * 4 / 3 } else { comes }).max(rows * width / 51);
         let pieces = u64::from(k.div_ceil(DOT_COLUMNS * self.split));
         let multiplied = turns * (pieces * piece + 1500);
         // The right matrix comes from memory, 4.3 TB/s, and not evenly.
@@ -214,11 +240,12 @@ impl Tiling {
     }
 }
 
-/// As many as fit an SM's shared memory, and no more than were of use: narrow tiles, of which each block has one, wait for memory most of
+/// As many as fit an SM's shared memory, and no more than were of use: small tiles, of which each block has one, wait for memory most of
 /// the time, and more of them are on their way then.
 pub(super) fn stages(rows: u32, columns: u32, one_each: bool) -> u32 {
     let fit = MOST_SHARED / stage(rows, columns);
-    let many = [12, 10, 8].into_iter().find(|stages| one_each && columns == 64 && *stages <= fit);
+    let narrow = rows + columns <= 192;
+    let many = [12, 10, 8].into_iter().find(|stages| one_each && narrow && *stages <= fit);
     many.unwrap_or(fit.min(6))
 }
 

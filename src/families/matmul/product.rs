@@ -4,7 +4,7 @@ use peerwarp_codegen::dsl::prelude::*;
 use peerwarp_codegen::family::{Choice, Family, Illegal, Legal};
 use peerwarp_codegen::ir::Dtype;
 
-use super::order::{self, Cut, Order, Tiling};
+use super::order::{self, Cut, Order, Passage, Tiling};
 use super::split::{Split, SplitArgs};
 
 /// What becomes of a sum of products before it is rounded.
@@ -87,7 +87,9 @@ fn drawn(key: &MatmulKey) -> Order {
 }
 
 fn tiling(key: &MatmulKey) -> Tiling {
-    Tiling::of([order::tile_rows(key.m), order::bands(key.m)], key.n, key.k, order::SMS)
+    Tiling::of([order::tile_rows(key.m), order::bands(key.m)], key.n, key.k, order::SMS, |turns| {
+        Passage::through(1, turns)
+    })
 }
 
 fn stages(key: &MatmulKey) -> u32 {

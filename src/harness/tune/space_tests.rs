@@ -28,7 +28,7 @@ fn steps_are_legal_candidates_one_value_away() {
 /// Blocks that share the columns of a tile do not draw tiles, which is the default here.
 #[test]
 fn a_choice_that_a_value_rules_out_changes_with_it() {
-    let config = Matmul::from_text("m=256 n=4096 k=4096 ranks=2 dtype=bf16").unwrap();
+    let config = Matmul::from_text("m=256 n=7168 k=4096 ranks=2 dtype=bf16").unwrap();
     let from = Candidate::new([config.into_variant()]);
     let of = |c: &Candidate| (value(&c.variants()[0], "split"), value(&c.variants()[0], "order"));
     assert_eq!(of(&from), (Value::Int(1), Value::Name("counter")));
