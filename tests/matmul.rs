@@ -204,7 +204,7 @@ fn defaults_of_few_rows_are_those_that_were_fastest() {
         [64, 128, 256, 512].map(gathered),
         [(true, 64, 12, 1, 16), (true, 64, 8, 1, 16), (false, 128, 6, 1, 16), (false, 128, 6, 1, 16)]
     );
-    // Others' rows take the link 24 us, and 6 us: long, and less than twice reading `w` takes longer.
+    // Two tiles a block hide that others' rows take 24 us; or `w` would be read from memory twice; or there are more turns.
     let columns =
         |shape: &str| config::<AllGatherMatmul>(&format!("{shape} ranks=2 dtype=bf16")).tile_columns;
     let shapes = ["m=2048 n=1792 k=4096", "m=256 n=14336 k=8192", "m=2048 n=7168 k=4096"];

@@ -95,12 +95,10 @@ fn bands(key: &AllGatherMatmulKey) -> u32 {
 }
 
 fn tiling(key: &AllGatherMatmulKey) -> Tiling {
-    // Blocks that have fewer tiles than there are ranks begin with others' rows, and wait for the first of them. Where tiles are of all
-    // ranks' rows all of them wait.
-    let passage = |turns: u32| match together(key) {
-        true => Passage::through(1, turns),
-        false if turns < key.ranks => Passage { waits: arrival(key), ..Passage::through(key.ranks, turns) },
-        false => Passage::through(key.ranks, turns),
+    // Tiles of all ranks' rows together all wait for them, whatever the cut.
+    let passage = match together(key) {
+        true => Passage { ranks: 1, arrival: 0 },
+        false => Passage { ranks: key.ranks, arrival: arrival(key) },
     };
     Tiling::of([tile_rows(key), bands(key)], key.n, key.k, order::SMS - send_blocks(key), passage)
 }

@@ -171,20 +171,13 @@ pub(super) fn warps(tile_rows: u32) -> u32 {
     tile_rows / 16
 }
 
-/// What going through all tiles takes beside multiplying them.
+/// Whose rows blocks go through, one rank's after another's if they have several tiles: so often the right matrix is read.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Passage {
-    /// Nanoseconds for which blocks wait.
-    pub waits: u64,
-    /// How often the right matrix is read.
-    pub readings: u64,
-}
-
-impl Passage {
-    /// Through the rows of so many ranks, one rank's after another's if a block has several tiles.
-    pub fn through(ranks: u32, turns: u32) -> Passage {
-        Passage { waits: 0, readings: if turns > 1 { ranks.into() } else { 1 } }
-    }
+    /// So many ranks'.
+    pub ranks: u32,
+    /// Nanoseconds until those of the second one are there. Blocks that have fewer tiles than there are ranks wait for so long.
+    pub arrival: u64,
 }
 
 /// How a product is cut: the columns of tiles, and among how many blocks the columns of its operands are shared.
@@ -197,13 +190,7 @@ pub(super) struct Tiling {
 impl Tiling {
     /// The one with which so many blocks have been through all tiles the soonest, of so many rows of tiles. Columns are shared where
     /// there are no more parts than blocks.
-    pub fn of(
-        [tile_rows, bands]: [u32; 2],
-        columns: u32,
-        k: u32,
-        blocks: u32,
-        passage: impl Fn(u32) -> Passage,
-    ) -> Tiling {
+    pub fn of([tile_rows, bands]: [u32; 2], columns: u32, k: u32, blocks: u32, passage: Passage) -> Tiling {
         let whole = |split: &u32| *split == 1 || k.is_multiple_of(split * DOT_COLUMNS);
         let all = [1, 2, 4, 8].into_iter().filter(whole);
         let all = all.flat_map(|split| [64, 128, 256].map(|columns| Tiling { columns, split }));
@@ -211,7 +198,8 @@ impl Tiling {
         let elements = u64::from(columns) * u64::from(k);
         let time = |t: &Tiling| {
             let turns = t.items(bands, columns).div_ceil(blocks);
-            let Passage { waits, readings } = passage(turns);
+            let readings = if turns > 1 { passage.ranks.into() } else { 1 };
+            let waits = if turns < passage.ranks { passage.arrival } else { 0 };
             waits + t.time(tile_rows, k, turns, readings * elements)
         };
         all.filter(few).min_by_key(time).unwrap_or(Tiling { columns: 64, split: 1 })

@@ -87,9 +87,8 @@ fn drawn(key: &MatmulKey) -> Order {
 }
 
 fn tiling(key: &MatmulKey) -> Tiling {
-    Tiling::of([order::tile_rows(key.m), order::bands(key.m)], key.n, key.k, order::SMS, |turns| {
-        Passage::through(1, turns)
-    })
+    let passage = Passage { ranks: 1, arrival: 0 };
+    Tiling::of([order::tile_rows(key.m), order::bands(key.m)], key.n, key.k, order::SMS, passage)
 }
 
 fn stages(key: &MatmulKey) -> u32 {
