@@ -166,6 +166,11 @@ __device__ __forceinline__ f32 min_of(const f32 a, const f32 b);
 // x * y + z, rounded once.
 __device__ __forceinline__ f32 fma_of(const f32 x, const f32 y, const f32 z);
 
+// Zero bits below the lowest set bit; the width for zero.
+__device__ __forceinline__ u32 trailing_zeros(const u32 x);
+__device__ __forceinline__ u32 trailing_zeros(const u64 x);
+__device__ __forceinline__ u32 trailing_zeros(const i32 x);
+
 // A whole block as one group.
 struct Block {
     static constexpr u32 warps = 16;
@@ -276,71 +281,73 @@ __device__ __forceinline__ void send_role(const Args& args, const u32 bank) {
 
     // 16 groups of a warp each (combine.rs:110)
     const Warp group;
-    for (u32 i = group.number * 64 + block.index; i < 14336; i += 1024) {  // send_back.rs:82
+    for (u32 i = group.number * 64 + block.index; i < 14336; i += 1024) {  // send_back.rs:89
         const u32 nth = i / 14;
         const u32 part = i % 14;
         const u32 number = nth / 8;
         const u32 source = (nth + args.rank) % 8;
-        const u32 pos_start = number * 8;
-        const u32 entry = source * 1024 + pos_start;
         const u32 n_from_value = args.n_from[source];
-        if (number < n_from_value) {  // send_back.rs:89
-            const u64 return_packets_start = u64(pos_start + args.rank + bank) * 7168;
-            bool lane_owned = false;
-            if (group.lane < 8) {  // send_back.rs:34
-                const i32 entries = args.pos[entry + group.lane];
-                const bool owned = entries >= 0;
-                lane_owned = owned;
+        if (number < n_from_value) {  // send_back.rs:95
+            const u32 pos_start = number * 8;
+            const u32 entry = source * 1024 + pos_start;
+            u32 placed = 0;
+            for (u32 k = 0; k < 8; ++k) {  // send_back.rs:175
+                const i32 pos_value = args.pos[entry + k];
+                if (pos_value >= 0) {  // send_back.rs:176
+                    placed |= 1u << k;
+                }
             }
-            const bool any_owned = group.any(lane_owned);
-            if (any_owned) {  // send_back.rs:99
+            const u64 return_packets_start = u64(pos_start + args.rank + bank) * 7168;
+            if (placed != 0) {  // send_back.rs:105
                 const u32 start = part * 512;
                 Vec<f32, 8> sum;
+                u32 left = placed;
 #pragma unroll
                 for (u32 j = 0; j < 8; ++j) {
                     sum[j] = 0.0f;
                 }
-#pragma unroll 1
-                for (u32 i_2 = 0; i_2 < 2; ++i_2) {  // pieces.rs:19
-                    const u32 start_2 = i_2 * 4;
-                    const u32 pos_index = entry + start_2;
-                    const i32 row = args.pos[pos_index];
-                    const bool here = row >= 0;
+                while (left != 0) {  // send_back.rs:201
+                    const u32 bits = left;
+                    left &= bits - 1;
+                    const u32 k = entry + trailing_zeros(bits);
+                    const i32 row = args.pos[k];
                     const u64 start_u64 = u64(start);
-                    const f32 weight_from_value = args.weight_from[pos_index];
-                    const u32 k = start_2 + 1;
-                    const u32 pos_index_2 = entry + k;
-                    const i32 row_2 = args.pos[pos_index_2];
-                    const bool here_2 = row_2 >= 0;
-                    const f32 weight_from_value_2 = args.weight_from[pos_index_2];
-                    const u32 k_2 = start_2 + 2;
-                    const u32 pos_index_3 = entry + k_2;
-                    const i32 row_3 = args.pos[pos_index_3];
-                    const bool here_3 = row_3 >= 0;
-                    const f32 weight_from_value_3 = args.weight_from[pos_index_3];
-                    const u32 k_3 = start_2 + 3;
-                    const u32 pos_index_4 = entry + k_3;
-                    const i32 row_4 = args.pos[pos_index_4];
-                    const bool here_4 = row_4 >= 0;
-                    const f32 weight_from_value_4 = args.weight_from[pos_index_4];
-                    const Vec<bf16, 8> y = here
-                        ? load<8>(args.y + (u64(u32(row)) * 7168 + start_u64) + group.lane * 8)
+                    const f32 weight_from_value = args.weight_from[k];
+                    const u32 bits_2 = left;
+                    Vec<bf16, 8> y;
+                    y = load<8>(args.y + (u64(u32(row)) * 7168 + start_u64) + group.lane * 8);
+                    left &= bits_2 - 1;
+                    const bool there = bits_2 != 0;
+                    const u32 k_2 = entry + (there ? trailing_zeros(bits_2) : 0u);
+                    const i32 row_2 = args.pos[k_2];
+                    const f32 weight_from_value_2 = args.weight_from[k_2];
+                    const u32 bits_3 = left;
+                    Vec<bf16, 8> y_2;
+                    y_2 = there ? load<8>(args.y + (u64(u32(row_2)) * 7168 + start_u64) + group.lane * 8)
                         : Vec<bf16, 8>{};
-                    const Vec<bf16, 8> y_2 = here_2
-                        ? load<8>(args.y + (u64(u32(row_2)) * 7168 + start_u64) + group.lane * 8)
+                    left &= bits_3 - 1;
+                    const bool there_2 = bits_3 != 0;
+                    const u32 k_3 = entry + (there_2 ? trailing_zeros(bits_3) : 0u);
+                    const i32 row_3 = args.pos[k_3];
+                    const f32 weight_from_value_3 = args.weight_from[k_3];
+                    const u32 bits_4 = left;
+                    Vec<bf16, 8> y_3;
+                    y_3 = there_2 ? load<8>(args.y + (u64(u32(row_3)) * 7168 + start_u64) + group.lane * 8)
                         : Vec<bf16, 8>{};
-                    const Vec<bf16, 8> y_3 = here_3
-                        ? load<8>(args.y + (u64(u32(row_3)) * 7168 + start_u64) + group.lane * 8)
-                        : Vec<bf16, 8>{};
-                    const Vec<bf16, 8> y_4 = here_4
+                    left &= bits_4 - 1;
+                    const bool there_3 = bits_4 != 0;
+                    const u32 k_4 = entry + (there_3 ? trailing_zeros(bits_4) : 0u);
+                    const i32 row_4 = args.pos[k_4];
+                    const f32 weight_from_value_4 = args.weight_from[k_4];
+                    const Vec<bf16, 8> y_4 = there_3
                         ? load<8>(args.y + (u64(u32(row_4)) * 7168 + start_u64) + group.lane * 8)
                         : Vec<bf16, 8>{};
 #pragma unroll
                     for (u32 j = 0; j < 8; ++j) {
-                        sum[j] = fma_of(to_f32(y[j]), here ? weight_from_value : 0.0f, sum[j]);
-                        sum[j] = fma_of(to_f32(y_2[j]), here_2 ? weight_from_value_2 : 0.0f, sum[j]);
-                        sum[j] = fma_of(to_f32(y_3[j]), here_3 ? weight_from_value_3 : 0.0f, sum[j]);
-                        sum[j] = fma_of(to_f32(y_4[j]), here_4 ? weight_from_value_4 : 0.0f, sum[j]);
+                        sum[j] = fma_of(to_f32(y[j]), weight_from_value, sum[j]);
+                        sum[j] = fma_of(to_f32(y_2[j]), there ? weight_from_value_2 : 0.0f, sum[j]);
+                        sum[j] = fma_of(to_f32(y_3[j]), there_2 ? weight_from_value_3 : 0.0f, sum[j]);
+                        sum[j] = fma_of(to_f32(y_4[j]), there_3 ? weight_from_value_4 : 0.0f, sum[j]);
                     }
                 }
                 Vec<bf16, 8> sum_bf16;
@@ -388,11 +395,11 @@ __device__ __forceinline__ void recv_role(const Args& args, const u32 bank) {
             const u32 start_2 = i_2 * 4;
 
             // Take 4 tiles of packets of return_packets: one has come, and as a whole, when it does not end
-            // in all ones (combine.rs:224)
+            // in all ones (combine.rs:228)
             Vec<bf16, 8> return_packets_taken[4][1];
             if (!take_packets(group, args, args.return_packets[args.rank],
                 series<4, u64>(u64(value + start_2) * 7168 + u64(start), 7168), series<4, u32>(start_2, 1),
-                512, owners >> start_2, return_packets_taken, {role_recv, flag_return_packets, 224})) return;
+                512, owners >> start_2, return_packets_taken, {role_recv, flag_return_packets, 228})) return;
 #pragma unroll
             for (u32 j = 0; j < 8; ++j) {
                 sum[j] += to_f32(return_packets_taken[0][0][j]);
@@ -494,6 +501,13 @@ __device__ __forceinline__ f32 mul_rn(const f32 x, const f32 y) {
 #pragma clang fp contract(off)
     return x * y;
 }
+
+__device__ __forceinline__ u32 popcount(const u32 x) { return u32(__builtin_popcount(x)); }
+__device__ __forceinline__ u32 popcount(const u64 x) { return u32(__builtin_popcountll(x)); }
+__device__ __forceinline__ u32 trailing_zeros(const u32 x) { return x == 0 ? 32u : u32(__builtin_ctz(x)); }
+__device__ __forceinline__ u32 trailing_zeros(const u64 x) { return x == 0 ? 64u : u32(__builtin_ctzll(x)); }
+__device__ __forceinline__ u32 popcount(const i32 x) { return popcount(u32(x)); }
+__device__ __forceinline__ u32 trailing_zeros(const i32 x) { return trailing_zeros(u32(x)); }
 
 __device__ __forceinline__ bool warp_all(const bool mine) { return __builtin_amdgcn_ballot_w64(!mine) == 0; }
 

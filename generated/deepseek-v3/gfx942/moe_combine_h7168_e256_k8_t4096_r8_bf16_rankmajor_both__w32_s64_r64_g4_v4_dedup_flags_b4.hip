@@ -310,10 +310,10 @@ __device__ __forceinline__ void send_role(const Args& args, const u32 epoch) {
 
     // 4 groups of 4 warps each (combine.rs:110)
     const Warps<4> group;
-    while (true) {  // send_back.rs:111
+    while (true) {  // send_back.rs:117
         const u32 number = once(group, [&] { return fetch_sum(args.next_send, 1u); });
-        if (number >= 8192) {  // send_back.rs:111
-            if (number == 8447) {  // send_back.rs:111
+        if (number >= 8192) {  // send_back.rs:117
+            if (number == 8447) {  // send_back.rs:117
                 // for the next launch: every group has heard of the end
                 if (group.lane == 0) fetch_and(args.next_send, 0u);
             }
@@ -328,46 +328,46 @@ __device__ __forceinline__ void send_role(const Args& args, const u32 epoch) {
         const u32 entry_expert_row = source * 4096;
         const u32 entry = (entry_expert_row + first) * 8;
         bool lane_owned = false;
-        if (group.lane < 32) {  // send_back.rs:118
+        if (group.lane < 32) {  // send_back.rs:124
             const bool holds = group.lane < entries;
             const i32 entries_2 = holds ? args.entry_expert[entry + group.lane] : 0;
             const bool owned = entries_2 != args.nobody && holds;
             lane_owned = owned;
         }
         const bool any_owned = group.any(lane_owned);
-        if (any_owned) {  // send_back.rs:119
-            for (u32 number_3 = first; number_3 < end; ++number_3) {  // send_back.rs:121
+        if (any_owned) {  // send_back.rs:125
+            for (u32 number_3 = first; number_3 < end; ++number_3) {  // send_back.rs:127
                 const u32 entry_expert_start = number_3 * 8;
                 const u32 entry_2 = source * 32768 + entry_expert_start;
                 const u64 returns_index = u64(entry_expert_start + args.rank) * 7168;
                 bool lane_owned_2 = false;
-                if (group.lane < 8) {  // send_back.rs:34
+                if (group.lane < 8) {  // send_back.rs:39
                     const i32 entries_2 = args.entry_expert[entry_2 + group.lane];
                     const bool owned = entries_2 != args.nobody;
                     lane_owned_2 = owned;
                 }
                 const bool any_owned_2 = group.any(lane_owned_2);
-                if (any_owned_2) {  // send_back.rs:124
+                if (any_owned_2) {  // send_back.rs:130
                     const u64 y_index = u64(entry_expert_row + number_3) * 7168;
                     Vec<bf16, 8> y[2];
 #pragma unroll
-                    for (u32 step = 0; step < 2; ++step) {  // send_back.rs:144
+                    for (u32 step = 0; step < 2; ++step) {  // send_back.rs:151
                         y[step] = load<8>(args.y + y_index + group.lane * 8 + step * 2048);
                     }
 #pragma unroll
-                    for (u32 step = 0; step < 2; ++step) {  // send_back.rs:145
+                    for (u32 step = 0; step < 2; ++step) {  // send_back.rs:152
                         store(args.returns[source] + returns_index + group.lane * 8 + step * 2048, y[step]);
                     }
                     Vec<bf16, 8> y_2[2];
 #pragma unroll
-                    for (u32 step = 0; step < 2; ++step) {  // send_back.rs:144
+                    for (u32 step = 0; step < 2; ++step) {  // send_back.rs:151
                         const u32 at = (step * 256 + group.lane) * 8;
                         if (step < 1 || at < 3072) {  // the last step is partial
                             y_2[step] = load<8>(args.y + (y_index + 4096) + group.lane * 8 + step * 2048);
                         }
                     }
 #pragma unroll
-                    for (u32 step = 0; step < 2; ++step) {  // send_back.rs:145
+                    for (u32 step = 0; step < 2; ++step) {  // send_back.rs:152
                         const u32 at = (step * 256 + group.lane) * 8;
                         if (step < 1 || at < 3072) {  // the last step is partial
                             store(args.returns[source] + (returns_index + 4096) + group.lane * 8
@@ -377,7 +377,7 @@ __device__ __forceinline__ void send_role(const Args& args, const u32 epoch) {
                 }
             }
 
-            // Signal return_flag: every lane's puts are there before it is (send_back.rs:128)
+            // Signal return_flag: every lane's puts are there before it is (send_back.rs:134)
             signal_rank(group, args.return_flag[source] + (number_2 * 8 + args.rank), epoch);
         }
     }
@@ -417,7 +417,7 @@ __device__ __forceinline__ void recv_role(const Args& args, const u32 epoch) {
             {role_recv, flag_return_flag, 173})) return;
         Vec<f32, 8> sum[2];
 #pragma unroll
-        for (u32 step = 0; step < 2; ++step) {  // combine.rs:216
+        for (u32 step = 0; step < 2; ++step) {  // combine.rs:220
 #pragma unroll
             for (u32 j = 0; j < 8; ++j) {
                 sum[step][j] = 0.0f;
@@ -428,7 +428,7 @@ __device__ __forceinline__ void recv_role(const Args& args, const u32 epoch) {
             const u32 start = i_2 * 2;
             const u32 returns_row = start + 1;
 #pragma unroll
-            for (u32 step = 0; step < 2; ++step) {  // combine.rs:224
+            for (u32 step = 0; step < 2; ++step) {  // combine.rs:228
                 const Vec<bf16, 8> returns_tile = (owners & (1ull << start)) != 0
                     ? load<8>(args.returns[args.rank] + u64(first + start) * 7168 + group.lane * 8
                     + step * 2048) : Vec<bf16, 8>{};
@@ -454,7 +454,7 @@ __device__ __forceinline__ void recv_role(const Args& args, const u32 epoch) {
         }
         Vec<f32, 8> sum_2[2];
 #pragma unroll
-        for (u32 step = 0; step < 2; ++step) {  // combine.rs:216
+        for (u32 step = 0; step < 2; ++step) {  // combine.rs:220
             const u32 at = (step * 256 + group.lane) * 8;
             if (step < 1 || at < 3072) {  // the last step is partial
 #pragma unroll
@@ -468,7 +468,7 @@ __device__ __forceinline__ void recv_role(const Args& args, const u32 epoch) {
             const u32 start = i_2 * 2;
             const u32 returns_row = start + 1;
 #pragma unroll
-            for (u32 step = 0; step < 2; ++step) {  // combine.rs:224
+            for (u32 step = 0; step < 2; ++step) {  // combine.rs:228
                 const u32 at = (step * 256 + group.lane) * 8;
                 if (step < 1 || at < 3072) {  // the last step is partial
                     const Vec<bf16, 8> returns_tile = (owners & (1ull << start)) != 0

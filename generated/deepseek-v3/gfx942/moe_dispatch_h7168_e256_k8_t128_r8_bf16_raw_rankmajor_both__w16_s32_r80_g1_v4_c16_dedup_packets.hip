@@ -405,7 +405,7 @@ __device__ __forceinline__ void send_role(const Args& args, const u32 parity) {
     const u32 given = args.n[0];
     const u32 there = min_of(args.rows_there, 128u);
     const u32 end = min_of(given, there) * 7;
-    for (u32 i = group.number * 32 + block.index; i < end; i += 512) {  // send.rs:70
+    for (u32 i = group.number * 32 + block.index; i < end; i += 512) {  // send.rs:68
         const u32 token = i / 7;
         const u32 part = i % 7;
         const u32 start = part * 512;
@@ -414,7 +414,7 @@ __device__ __forceinline__ void send_role(const Args& args, const u32 parity) {
         u64 mask = 0;
         Vec<u32, 4> x[2];
 #pragma unroll
-        for (u32 step = 0; step < 2; ++step) {  // send.rs:75
+        for (u32 step = 0; step < 2; ++step) {  // send.rs:73
             x[step] = load<4>(args.x + (u64(token) * 3584 + start_u64) + group.lane * 4 + step * 256);
         }
         for (u32 k = 0; k < 8; ++k) {  // device.rs:84

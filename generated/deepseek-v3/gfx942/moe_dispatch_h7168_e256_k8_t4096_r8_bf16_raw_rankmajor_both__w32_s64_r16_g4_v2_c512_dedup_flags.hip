@@ -499,10 +499,10 @@ __device__ __forceinline__ void send_role(const Args& args, const u32 epoch) {
     const u32 given = args.n[0];
     const u32 there = min_of(args.rows_there, 4096u);
     const u32 value = min_of(given, there);
-    while (true) {  // send.rs:37
+    while (true) {  // send.rs:35
         const u32 i = once(group, [&] { return fetch_sum(args.next_slot, 1u); });
-        if (i >= value) {  // send.rs:37
-            if (i == value + 255) {  // send.rs:37
+        if (i >= value) {  // send.rs:35
+            if (i == value + 255) {  // send.rs:35
                 // for the next launch: every group has heard of the end
                 if (group.lane == 0) fetch_and(args.next_slot, 0u);
             }
@@ -538,7 +538,7 @@ __device__ __forceinline__ void send_role(const Args& args, const u32 epoch) {
         }
         const u64 inbox_index = inbox_start + 3072;
         Vec<u32, 4> x;
-        if (const u32 at = group.lane * 4; at < 512) {  // send.rs:47
+        if (const u32 at = group.lane * 4; at < 512) {  // send.rs:45
             x = load<4>(args.x + (u64(i) * 3584 + 3072) + at);
         }
         for (u32 turn = 0; turn < ranks; ++turn) {  // to each rank of the set (inbox.rs:35)
@@ -551,7 +551,7 @@ __device__ __forceinline__ void send_role(const Args& args, const u32 epoch) {
             }
         }
 
-        // Signal row_flag: every lane's puts are there before it is (send.rs:61)
+        // Signal row_flag: every lane's puts are there before it is (send.rs:59)
         signal_ranks(group, args, args.row_flag, row_flag_index, owners, epoch);
     }
 }

@@ -163,6 +163,11 @@ __device__ __forceinline__ f32 min_of(const f32 a, const f32 b);
 // x * y + z, rounded once.
 __device__ __forceinline__ f32 fma_of(const f32 x, const f32 y, const f32 z);
 
+// Zero bits below the lowest set bit; the width for zero.
+__device__ __forceinline__ u32 trailing_zeros(const u32 x);
+__device__ __forceinline__ u32 trailing_zeros(const u64 x);
+__device__ __forceinline__ u32 trailing_zeros(const i32 x);
+
 // A whole block as one group.
 struct Block {
     static constexpr u32 warps = 16;
@@ -260,85 +265,102 @@ __device__ __forceinline__ void send_role(const Args& args, const u32 bank) {
 
     // 16 groups of a warp each (combine.rs:110)
     const Warp group;
-    for (u32 i = group.number * 64 + block.index; i < 14336; i += 1024) {  // send_back.rs:82
+    for (u32 i = group.number * 64 + block.index; i < 14336; i += 1024) {  // send_back.rs:89
         const u32 nth = i / 14;
         const u32 part = i % 14;
         const u32 number = nth / 8;
         const u32 source = (nth + args.rank) % 8;
-        const u32 pos_start = number * 8;
-        const u32 entry = source * 1024 + pos_start;
         const u32 n_from_value = args.n_from[source];
-        if (number < n_from_value) {  // send_back.rs:89
+        if (number < n_from_value) {  // send_back.rs:95
+            const u32 pos_start = number * 8;
+            const u32 entry = source * 1024 + pos_start;
             const u64 return_packets_start = u64(pos_start + args.rank + bank) * 7168;
-            bool lane_owned = false;
-            if (group.lane < 8) {  // send_back.rs:34
-                const i32 entries = args.pos[entry + group.lane];
-                const bool owned = entries >= 0;
-                lane_owned = owned;
+            u32 partial = 0;
+            if (group.lane < 8) {  // send_back.rs:171
+                const i32 pos_tile = args.pos[entry + group.lane];
+                const bool there = pos_tile >= 0;
+                partial = there ? 1u << group.lane : 0u;
             }
-            const bool any_owned = group.any(lane_owned);
-            if (any_owned) {  // send_back.rs:99
+            const u32 placed = warp_or(partial);
+            if (placed != 0) {  // send_back.rs:105
                 const u32 start = part * 512;
                 Vec<f32, 8> sum[2];
+                u32 left = placed;
 #pragma unroll
-                for (u32 step = 0; step < 2; ++step) {  // send_back.rs:171
+                for (u32 step = 0; step < 2; ++step) {  // send_back.rs:195
 #pragma unroll
                     for (u32 j = 0; j < 8; ++j) {
                         sum[step][j] = 0.0f;
                     }
                 }
-                for (u32 i_2 = 0; i_2 < 2; ++i_2) {  // pieces.rs:19
-                    const u32 start_2 = i_2 * 4;
-                    const u32 pos_index = entry + start_2;
-                    const i32 row = args.pos[pos_index];
-                    const bool here = row >= 0;
+                while (left != 0) {  // send_back.rs:201
+                    const u32 bits = left;
+                    left &= bits - 1;
+                    const u32 k = entry + trailing_zeros(bits);
+                    const i32 row = args.pos[k];
                     const u64 start_u64 = u64(start);
-                    const f32 weight_from_value = args.weight_from[pos_index];
-                    const u32 k = start_2 + 1;
-                    const u32 pos_index_2 = entry + k;
-                    const i32 row_2 = args.pos[pos_index_2];
-                    const bool here_2 = row_2 >= 0;
-                    const f32 weight_from_value_2 = args.weight_from[pos_index_2];
-                    const u32 k_2 = start_2 + 2;
-                    const u32 pos_index_3 = entry + k_2;
-                    const i32 row_3 = args.pos[pos_index_3];
-                    const bool here_3 = row_3 >= 0;
-                    const f32 weight_from_value_3 = args.weight_from[pos_index_3];
-                    const u32 k_3 = start_2 + 3;
-                    const u32 pos_index_4 = entry + k_3;
-                    const i32 row_4 = args.pos[pos_index_4];
-                    const bool here_4 = row_4 >= 0;
-                    const f32 weight_from_value_4 = args.weight_from[pos_index_4];
+                    const f32 weight_from_value = args.weight_from[k];
+                    const u32 bits_2 = left;
+                    Vec<bf16, 8> y[2];
 #pragma unroll
-                    for (u32 step = 0; step < 2; ++step) {  // send_back.rs:178
-                        const Vec<bf16, 8> y = here
-                            ? load<8>(args.y + (u64(u32(row)) * 7168 + start_u64) + group.lane * 8
-                            + step * 256) : Vec<bf16, 8>{};
-                        const Vec<bf16, 8> y_2 = here_2
+                    for (u32 step = 0; step < 2; ++step) {  // send_back.rs:207
+                        y[step] =
+                            load<8>(args.y + (u64(u32(row)) * 7168 + start_u64) + group.lane * 8
+                            + step * 256);
+                    }
+                    left &= bits_2 - 1;
+                    const bool there = bits_2 != 0;
+                    const u32 k_2 = entry + (there ? trailing_zeros(bits_2) : 0u);
+                    const i32 row_2 = args.pos[k_2];
+                    const f32 weight_from_value_2 = args.weight_from[k_2];
+                    const u32 bits_3 = left;
+                    Vec<bf16, 8> y_2[2];
+#pragma unroll
+                    for (u32 step = 0; step < 2; ++step) {  // send_back.rs:212
+                        y_2[step] = there
                             ? load<8>(args.y + (u64(u32(row_2)) * 7168 + start_u64) + group.lane * 8
                             + step * 256) : Vec<bf16, 8>{};
-                        const Vec<bf16, 8> y_3 = here_3
+                    }
+                    left &= bits_3 - 1;
+                    const bool there_2 = bits_3 != 0;
+                    const u32 k_3 = entry + (there_2 ? trailing_zeros(bits_3) : 0u);
+                    const i32 row_3 = args.pos[k_3];
+                    const f32 weight_from_value_3 = args.weight_from[k_3];
+                    const u32 bits_4 = left;
+                    Vec<bf16, 8> y_3[2];
+#pragma unroll
+                    for (u32 step = 0; step < 2; ++step) {  // send_back.rs:212
+                        y_3[step] = there_2
                             ? load<8>(args.y + (u64(u32(row_3)) * 7168 + start_u64) + group.lane * 8
                             + step * 256) : Vec<bf16, 8>{};
-                        const Vec<bf16, 8> y_4 = here_4
+                    }
+                    left &= bits_4 - 1;
+                    const bool there_3 = bits_4 != 0;
+                    const u32 k_4 = entry + (there_3 ? trailing_zeros(bits_4) : 0u);
+                    const i32 row_4 = args.pos[k_4];
+                    const f32 weight_from_value_4 = args.weight_from[k_4];
+#pragma unroll
+                    for (u32 step = 0; step < 2; ++step) {  // send_back.rs:212
+                        const Vec<bf16, 8> y_4 = there_3
                             ? load<8>(args.y + (u64(u32(row_4)) * 7168 + start_u64) + group.lane * 8
                             + step * 256) : Vec<bf16, 8>{};
 #pragma unroll
                         for (u32 j = 0; j < 8; ++j) {
+                            sum[step][j] = fma_of(to_f32(y[step][j]), weight_from_value, sum[step][j]);
                             sum[step][j] =
-                                fma_of(to_f32(y[j]), here ? weight_from_value : 0.0f, sum[step][j]);
+                                fma_of(to_f32(y_2[step][j]), there ? weight_from_value_2 : 0.0f,
+                                sum[step][j]);
                             sum[step][j] =
-                                fma_of(to_f32(y_2[j]), here_2 ? weight_from_value_2 : 0.0f, sum[step][j]);
+                                fma_of(to_f32(y_3[step][j]), there_2 ? weight_from_value_3 : 0.0f,
+                                sum[step][j]);
                             sum[step][j] =
-                                fma_of(to_f32(y_3[j]), here_3 ? weight_from_value_3 : 0.0f, sum[step][j]);
-                            sum[step][j] =
-                                fma_of(to_f32(y_4[j]), here_4 ? weight_from_value_4 : 0.0f, sum[step][j]);
+                                fma_of(to_f32(y_4[j]), there_3 ? weight_from_value_4 : 0.0f, sum[step][j]);
                         }
                     }
                 }
                 Vec<bf16, 8> sum_bf16[2];
 #pragma unroll
-                for (u32 step = 0; step < 2; ++step) {  // send_back.rs:142
+                for (u32 step = 0; step < 2; ++step) {  // send_back.rs:147
 #pragma unroll
                     for (u32 j = 0; j < 8; ++j) {
                         sum_bf16[step][j] = to_bf16(sum[step][j]);
@@ -346,7 +368,7 @@ __device__ __forceinline__ void send_role(const Args& args, const u32 bank) {
                 }
                 bf16* const return_packets_there = args.return_packets[source];
 #pragma unroll
-                for (u32 step = 0; step < 2; ++step) {  // send_back.rs:142
+                for (u32 step = 0; step < 2; ++step) {  // send_back.rs:147
                     send_packet(return_packets_there + (return_packets_start + u64(start)) + group.lane * 8
                         + step * 256, sum_bf16[step]);
                 }
@@ -382,7 +404,7 @@ __device__ __forceinline__ void recv_role(const Args& args, const u32 bank) {
         const u32 start = part * 512;
         Vec<f32, 8> sum[2];
 #pragma unroll
-        for (u32 step = 0; step < 2; ++step) {  // combine.rs:216
+        for (u32 step = 0; step < 2; ++step) {  // combine.rs:220
 #pragma unroll
             for (u32 j = 0; j < 8; ++j) {
                 sum[step][j] = 0.0f;
@@ -392,13 +414,13 @@ __device__ __forceinline__ void recv_role(const Args& args, const u32 bank) {
             const u32 start_2 = i_2 * 4;
 
             // Take 4 tiles of packets of return_packets: one has come, and as a whole, when it does not end
-            // in all ones (combine.rs:224)
+            // in all ones (combine.rs:228)
             Vec<bf16, 8> return_packets_taken[4][2];
             if (!take_packets(group, args, args.return_packets[args.rank],
                 series<4, u64>(u64(value + start_2) * 7168 + u64(start), 7168), series<4, u32>(start_2, 1),
-                512, owners >> start_2, return_packets_taken, {role_recv, flag_return_packets, 224})) return;
+                512, owners >> start_2, return_packets_taken, {role_recv, flag_return_packets, 228})) return;
 #pragma unroll
-            for (u32 step = 0; step < 2; ++step) {  // combine.rs:225
+            for (u32 step = 0; step < 2; ++step) {  // combine.rs:229
 #pragma unroll
                 for (u32 j = 0; j < 8; ++j) {
                     sum[step][j] += to_f32(return_packets_taken[0][step][j]);
@@ -520,6 +542,15 @@ __device__ __forceinline__ f32 abs_of(const f32 x) { return fabsf(x); }
 __device__ __forceinline__ f32 fma_of(const f32 x, const f32 y, const f32 z) { return __fmaf_rn(x, y, z); }
 // x * y, rounded by itself even where an addition follows.
 __device__ __forceinline__ f32 mul_rn(const f32 x, const f32 y) { return __fmul_rn(x, y); }
+
+__device__ __forceinline__ u32 popcount(const u32 x) { return u32(__popc(x)); }
+__device__ __forceinline__ u32 popcount(const u64 x) { return u32(__popcll(x)); }
+__device__ __forceinline__ u32 trailing_zeros(const u32 x) { return x == 0 ? 32u : u32(__ffs(i32(x)) - 1); }
+__device__ __forceinline__ u32 trailing_zeros(const u64 x) {
+    return x == 0 ? 64u : u32(__ffsll(static_cast<long long>(x)) - 1);
+}
+__device__ __forceinline__ u32 popcount(const i32 x) { return popcount(u32(x)); }
+__device__ __forceinline__ u32 trailing_zeros(const i32 x) { return trailing_zeros(u32(x)); }
 
 __device__ __forceinline__ bool warp_all(const bool mine) { return __all_sync(0xffffffffu, mine) != 0; }
 

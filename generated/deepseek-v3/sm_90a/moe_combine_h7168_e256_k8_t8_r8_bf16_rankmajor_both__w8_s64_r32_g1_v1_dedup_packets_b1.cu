@@ -253,7 +253,7 @@ __device__ __forceinline__ void send_role(const Args& args, const u32 bank) {
 
     // 8 groups of a warp each (combine.rs:110)
     const Warp group;
-    for (u32 i = group.number * 64 + block.index; i < 1792; i += 512) {  // send_back.rs:82
+    for (u32 i = group.number * 64 + block.index; i < 1792; i += 512) {  // send_back.rs:89
         const u32 nth = i / 28;
         const u32 part = i % 28;
         const u32 number = nth / 8;
@@ -262,13 +262,13 @@ __device__ __forceinline__ void send_role(const Args& args, const u32 bank) {
         const u32 entry = source * 64 + entry_expert_start;
         const u64 return_packets_start = u64(entry_expert_start + args.rank + bank) * 7168;
         bool lane_owned = false;
-        if (group.lane < 8) {  // send_back.rs:34
+        if (group.lane < 8) {  // send_back.rs:39
             const i32 entries = args.entry_expert[entry + group.lane];
             const bool owned = entries != args.nobody;
             lane_owned = owned;
         }
         const bool any_owned = group.any(lane_owned);
-        if (any_owned) {  // send_back.rs:99
+        if (any_owned) {  // send_back.rs:105
             const u32 start = part * 256;
             const u64 start_u64 = u64(start);
             Vec<bf16, 8> y;
@@ -312,11 +312,11 @@ __device__ __forceinline__ void recv_role(const Args& args, const u32 bank) {
         }
 
         // Take 8 tiles of packets of return_packets: one has come, and as a whole, when it does not end in
-        // all ones (combine.rs:224)
+        // all ones (combine.rs:228)
         Vec<bf16, 8> return_packets_taken[8][1];
         if (!take_packets(group, args, args.return_packets[args.rank],
             series<8, u64>(u64(first + bank) * 7168 + start_u64, 7168), series<8, u32>(0, 1), 256, owners,
-            return_packets_taken, {role_recv, flag_return_packets, 224})) return;
+            return_packets_taken, {role_recv, flag_return_packets, 228})) return;
         Vec<bf16, 8> sum_bf16;
 #pragma unroll
         for (u32 j = 0; j < 8; ++j) {

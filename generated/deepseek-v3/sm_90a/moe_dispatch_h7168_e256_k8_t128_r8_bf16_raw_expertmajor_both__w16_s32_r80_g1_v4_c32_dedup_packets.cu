@@ -402,7 +402,7 @@ __device__ __forceinline__ void send_role(const Args& args, const u32 parity) {
     const u32 given = args.n[0];
     const u32 there = min_of(args.rows_there, 128u);
     const u32 end = min_of(given, there) * 7;
-    for (u32 i = group.number * 32 + block.index; i < end; i += 512) {  // send.rs:70
+    for (u32 i = group.number * 32 + block.index; i < end; i += 512) {  // send.rs:68
         const u32 token = i / 7;
         const u32 part = i % 7;
         const u32 start = part * 512;
@@ -410,7 +410,7 @@ __device__ __forceinline__ void send_role(const Args& args, const u32 parity) {
         const u32 first = token * 8;
         Vec<u32, 4> x[4];
 #pragma unroll
-        for (u32 step = 0; step < 4; ++step) {  // send.rs:75
+        for (u32 step = 0; step < 4; ++step) {  // send.rs:73
             x[step] = load<4>(args.x + (u64(token) * 3584 + start_u64) + group.lane * 4 + step * 128);
         }
         u32 partial = 0;

@@ -456,10 +456,10 @@ __device__ __forceinline__ void send_role(const Args& args, const u32 epoch) {
     const u32 given = args.n[0];
     const u32 there = min_of(args.rows_there, 4096u);
     const u32 value = min_of(given, there);
-    while (true) {  // send.rs:37
+    while (true) {  // send.rs:35
         const u32 i = once(group, [&] { return fetch_sum(args.next_slot, 1u); });
-        if (i >= value) {  // send.rs:37
-            if (i == value + 511) {  // send.rs:37
+        if (i >= value) {  // send.rs:35
+            if (i == value + 511) {  // send.rs:35
                 // for the next launch: every group has heard of the end
                 if (group.lane == 0) fetch_and(args.next_slot, 0u);
             }
@@ -483,7 +483,7 @@ __device__ __forceinline__ void send_role(const Args& args, const u32 epoch) {
             const u64 inbox_index = inbox_start + start_u64;
             Vec<u32, 4> x[2];
 #pragma unroll
-            for (u32 step = 0; step < 2; ++step) {  // send.rs:47
+            for (u32 step = 0; step < 2; ++step) {  // send.rs:45
                 x[step] = load<4>(args.x + (u64(i) * 3584 + start_u64) + group.lane * 4 + step * 512);
             }
             const u64 inbox_offset = inbox_index + group.lane * 4;
@@ -510,7 +510,7 @@ __device__ __forceinline__ void send_role(const Args& args, const u32 epoch) {
             }
         }
 
-        // Signal row_flag: every lane's puts are there before it is (send.rs:61)
+        // Signal row_flag: every lane's puts are there before it is (send.rs:59)
         signal_ranks(group, args, args.row_flag, row_flag_index, owners, epoch);
     }
 }

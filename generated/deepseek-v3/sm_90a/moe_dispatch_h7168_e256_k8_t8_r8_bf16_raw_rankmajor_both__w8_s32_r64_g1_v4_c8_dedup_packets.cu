@@ -383,25 +383,25 @@ __device__ __forceinline__ void send_role(const Args& args, const u32 parity) {
 
     // 8 groups of a warp each (dispatch.rs:169)
     const Warp group;
-    for (u32 i = group.number * 32 + block.index; i < 448; i += 256) {  // send.rs:99
+    for (u32 i = group.number * 32 + block.index; i < 448; i += 256) {  // send.rs:97
         const u32 to = (i + args.rank) % 8;
         const u32 piece = i / 8;
         const u32 token = piece / 7;
         const u32 part = piece % 7;
-        if (token < args.rows_there) {  // send.rs:104
+        if (token < args.rows_there) {  // send.rs:102
             const u64 inbox_packets_start = u64(args.rank * 8 + token + parity * 64) * 3584;
             const u32 start = part * 512;
             const u64 start_u64 = u64(start);
             Vec<u32, 4> x[4];
 #pragma unroll
-            for (u32 step = 0; step < 4; ++step) {  // send.rs:108
+            for (u32 step = 0; step < 4; ++step) {  // send.rs:106
                 x[step] =
                     load_early<4>(args.x + (u64(token) * 3584 + start_u64) + group.lane * 4 + step * 128);
             }
             const u32 given = args.n[0];
             const u32 there = min_of(args.rows_there, 8u);
             bool lane_owned = false;
-            if (group.lane < 8) {  // send.rs:110
+            if (group.lane < 8) {  // send.rs:108
                 const i32 ids = args.ids[token * 8 + group.lane];
                 const u32 expert = u32(ids);
                 const u32 local = expert - to * 32;
@@ -409,7 +409,7 @@ __device__ __forceinline__ void send_role(const Args& args, const u32 parity) {
                 lane_owned = owned;
             }
             const bool any_owned = group.any(lane_owned);
-            if (any_owned && token < min_of(given, there)) {  // send.rs:112
+            if (any_owned && token < min_of(given, there)) {  // send.rs:110
                 u32* const inbox_packets_there = args.inbox_packets[to];
 #pragma unroll
                 for (u32 step = 0; step < 4; ++step) {  // inbox.rs:35

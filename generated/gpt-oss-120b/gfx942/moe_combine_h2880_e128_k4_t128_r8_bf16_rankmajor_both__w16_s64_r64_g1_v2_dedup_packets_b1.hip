@@ -270,7 +270,7 @@ __device__ __forceinline__ void send_role(const Args& args, const u32 bank) {
 
     // 16 groups of a warp each (combine.rs:110)
     const Warp group;
-    for (u32 i = group.number * 64 + block.index; i < 6144; i += 1024) {  // send_back.rs:82
+    for (u32 i = group.number * 64 + block.index; i < 6144; i += 1024) {  // send_back.rs:89
         const u32 nth = i / 6;
         const u32 part = i % 6;
         const u32 number = nth / 8;
@@ -278,13 +278,13 @@ __device__ __forceinline__ void send_role(const Args& args, const u32 bank) {
         const u32 entry = source * 512 + number * 4;
         const u64 return_packets_start = u64(number * 8 + args.rank + bank) * 2880;
         bool lane_owned = false;
-        if (group.lane < 4) {  // send_back.rs:34
+        if (group.lane < 4) {  // send_back.rs:39
             const i32 entries = args.entry_expert[entry + group.lane];
             const bool owned = entries != args.nobody;
             lane_owned = owned;
         }
         const bool any_owned = group.any(lane_owned);
-        if (any_owned) {  // send_back.rs:99
+        if (any_owned) {  // send_back.rs:105
             if (part < 5) {  // pieces.rs:61
                 const u64 y_start = u64(min_of(part, 4u) * 512);
                 Vec<bf16, 8> y;
@@ -293,11 +293,11 @@ __device__ __forceinline__ void send_role(const Args& args, const u32 bank) {
                 send_packet(return_packets_there + (return_packets_start + y_start) + group.lane * 8, y);
             } else {
                 Vec<bf16, 8> y;
-                if (const u32 at = group.lane * 8; at < 320) {  // send_back.rs:144
+                if (const u32 at = group.lane * 8; at < 320) {  // send_back.rs:151
                     y = load<8>(args.y + (u64(source * 128 + number) * 2880 + 2560) + at);
                 }
                 bf16* const return_packets_there = args.return_packets[source];
-                if (const u32 at = group.lane * 8; at < 320) {  // send_back.rs:145
+                if (const u32 at = group.lane * 8; at < 320) {  // send_back.rs:152
                     send_packet(return_packets_there + (return_packets_start + 2560) + at, y);
                 }
             }
@@ -339,12 +339,12 @@ __device__ __forceinline__ void recv_role(const Args& args, const u32 bank) {
                 const u32 start_2 = i_2 * 4;
 
                 // Take 4 tiles of packets of return_packets: one has come, and as a whole, when it does not
-                // end in all ones (combine.rs:224)
+                // end in all ones (combine.rs:228)
                 Vec<bf16, 8> return_packets_taken[4][1];
                 if (!take_packets(group, args, args.return_packets[args.rank],
                     series<4, u64>(u64(value + start_2) * 2880 + u64(start), 2880),
                     series<4, u32>(start_2, 1), 512, owners >> start_2, return_packets_taken,
-                    {role_recv, flag_return_packets, 224})) return;
+                    {role_recv, flag_return_packets, 228})) return;
 #pragma unroll
                 for (u32 j = 0; j < 8; ++j) {
                     sum[j] += to_f32(return_packets_taken[0][0][j]);
@@ -361,7 +361,7 @@ __device__ __forceinline__ void recv_role(const Args& args, const u32 bank) {
             store(args.out + (u64(token) * 2880 + u64(start)) + group.lane * 8, sum_bf16);
         } else {
             Vec<f32, 8> sum;
-            if (const u32 at = group.lane * 8; at < 320) {  // combine.rs:216
+            if (const u32 at = group.lane * 8; at < 320) {  // combine.rs:220
 #pragma unroll
                 for (u32 j = 0; j < 8; ++j) {
                     sum[j] = 0.0f;
@@ -371,12 +371,12 @@ __device__ __forceinline__ void recv_role(const Args& args, const u32 bank) {
                 const u32 start = i_2 * 4;
 
                 // Take 4 tiles of packets of return_packets: one has come, and as a whole, when it does not
-                // end in all ones (combine.rs:224)
+                // end in all ones (combine.rs:228)
                 Vec<bf16, 8> return_packets_taken[4][1];
                 if (!take_packets(group, args, args.return_packets[args.rank],
                     series<4, u64>(u64(value + start) * 2880 + 2560, 2880), series<4, u32>(start, 1), 320,
-                    owners >> start, return_packets_taken, {role_recv, flag_return_packets, 224})) return;
-                if (const u32 at = group.lane * 8; at < 320) {  // combine.rs:225
+                    owners >> start, return_packets_taken, {role_recv, flag_return_packets, 228})) return;
+                if (const u32 at = group.lane * 8; at < 320) {  // combine.rs:229
 #pragma unroll
                     for (u32 j = 0; j < 8; ++j) {
                         sum[j] += to_f32(return_packets_taken[0][0][j]);

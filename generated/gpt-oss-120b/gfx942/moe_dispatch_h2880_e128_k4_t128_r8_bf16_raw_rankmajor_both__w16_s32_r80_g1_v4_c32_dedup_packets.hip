@@ -390,7 +390,7 @@ __device__ __forceinline__ void send_role(const Args& args, const u32 parity) {
     const Warp group;
     const u32 given = args.n[0];
     const u32 there = min_of(args.rows_there, 128u);
-    if (const u32 i = group.number * 32 + block.index; i < min_of(given, there) * 3) {  // send.rs:70
+    if (const u32 i = group.number * 32 + block.index; i < min_of(given, there) * 3) {  // send.rs:68
         const u32 token = i / 3;
         const u32 part = i % 3;
         const u32 inbox_packets_row = parity * 1024;
@@ -400,7 +400,7 @@ __device__ __forceinline__ void send_role(const Args& args, const u32 parity) {
             u64 mask = 0;
             Vec<u32, 4> x[2];
 #pragma unroll
-            for (u32 step = 0; step < 2; ++step) {  // send.rs:75
+            for (u32 step = 0; step < 2; ++step) {  // send.rs:73
                 x[step] = load<4>(args.x + (u64(token) * 1440 + x_start) + group.lane * 4 + step * 256);
             }
             for (u32 k = 0; k < 4; ++k) {  // device.rs:84
@@ -433,7 +433,7 @@ __device__ __forceinline__ void send_role(const Args& args, const u32 parity) {
             u64 mask = 0;
             Vec<u32, 4> x[2];
 #pragma unroll
-            for (u32 step = 0; step < 2; ++step) {  // send.rs:75
+            for (u32 step = 0; step < 2; ++step) {  // send.rs:73
                 const u32 at = (step * 64 + group.lane) * 4;
                 if (step < 1 || at < 416) {  // the last step is partial
                     x[step] = load<4>(args.x + (u64(token) * 1440 + 1024) + group.lane * 4 + step * 256);

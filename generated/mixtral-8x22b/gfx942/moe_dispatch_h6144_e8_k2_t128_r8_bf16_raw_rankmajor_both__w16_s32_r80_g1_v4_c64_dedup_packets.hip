@@ -402,7 +402,7 @@ __device__ __forceinline__ void send_role(const Args& args, const u32 parity) {
     const u32 given = args.n[0];
     const u32 there = min_of(args.rows_there, 128u);
     const u32 end = min_of(given, there) * 6;
-    for (u32 i = group.number * 32 + block.index; i < end; i += 512) {  // send.rs:70
+    for (u32 i = group.number * 32 + block.index; i < end; i += 512) {  // send.rs:68
         const u32 token = i / 6;
         const u32 part = i % 6;
         const u32 start = part * 512;
@@ -411,7 +411,7 @@ __device__ __forceinline__ void send_role(const Args& args, const u32 parity) {
         u64 mask = 0;
         Vec<u32, 4> x[2];
 #pragma unroll
-        for (u32 step = 0; step < 2; ++step) {  // send.rs:75
+        for (u32 step = 0; step < 2; ++step) {  // send.rs:73
             x[step] = load<4>(args.x + (u64(token) * 3072 + start_u64) + group.lane * 4 + step * 256);
         }
         for (u32 k = 0; k < 2; ++k) {  // device.rs:84

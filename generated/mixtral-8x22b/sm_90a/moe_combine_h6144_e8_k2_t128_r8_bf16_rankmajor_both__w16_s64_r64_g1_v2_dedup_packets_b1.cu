@@ -254,7 +254,7 @@ __device__ __forceinline__ void send_role(const Args& args, const u32 bank) {
 
     // 16 groups of a warp each (combine.rs:110)
     const Warp group;
-    for (u32 i = group.number * 64 + block.index; i < 12288; i += 1024) {  // send_back.rs:82
+    for (u32 i = group.number * 64 + block.index; i < 12288; i += 1024) {  // send_back.rs:89
         const u32 nth = i / 12;
         const u32 part = i % 12;
         const u32 number = nth / 8;
@@ -262,25 +262,25 @@ __device__ __forceinline__ void send_role(const Args& args, const u32 bank) {
         const u32 entry = source * 256 + number * 2;
         const u64 return_packets_start = u64(number * 8 + args.rank + bank) * 6144;
         bool lane_owned = false;
-        if (group.lane < 2) {  // send_back.rs:34
+        if (group.lane < 2) {  // send_back.rs:39
             const i32 entries = args.entry_expert[entry + group.lane];
             const bool owned = entries != args.nobody;
             lane_owned = owned;
         }
         const bool any_owned = group.any(lane_owned);
-        if (any_owned) {  // send_back.rs:99
+        if (any_owned) {  // send_back.rs:105
             const u32 start = part * 512;
             const u64 start_u64 = u64(start);
             Vec<bf16, 8> y[2];
 #pragma unroll
-            for (u32 step = 0; step < 2; ++step) {  // send_back.rs:144
+            for (u32 step = 0; step < 2; ++step) {  // send_back.rs:151
                 y[step] =
                     load<8>(args.y + (u64(source * 128 + number) * 6144 + start_u64) + group.lane * 8
                     + step * 256);
             }
             bf16* const return_packets_there = args.return_packets[source];
 #pragma unroll
-            for (u32 step = 0; step < 2; ++step) {  // send_back.rs:145
+            for (u32 step = 0; step < 2; ++step) {  // send_back.rs:152
                 send_packet(return_packets_there + (return_packets_start + start_u64) + group.lane * 8
                     + step * 256, y[step]);
             }
@@ -314,7 +314,7 @@ __device__ __forceinline__ void recv_role(const Args& args, const u32 bank) {
         const u32 start = part * 512;
         Vec<f32, 8> sum[2];
 #pragma unroll
-        for (u32 step = 0; step < 2; ++step) {  // combine.rs:216
+        for (u32 step = 0; step < 2; ++step) {  // combine.rs:220
 #pragma unroll
             for (u32 j = 0; j < 8; ++j) {
                 sum[step][j] = 0.0f;
@@ -324,13 +324,13 @@ __device__ __forceinline__ void recv_role(const Args& args, const u32 bank) {
             const u32 start_2 = i_2 * 4;
 
             // Take 4 tiles of packets of return_packets: one has come, and as a whole, when it does not end
-            // in all ones (combine.rs:224)
+            // in all ones (combine.rs:228)
             Vec<bf16, 8> return_packets_taken[4][2];
             if (!take_packets(group, args, args.return_packets[args.rank],
                 series<4, u64>(u64(value + start_2) * 6144 + u64(start), 6144), series<4, u32>(start_2, 1),
-                512, owners >> start_2, return_packets_taken, {role_recv, flag_return_packets, 224})) return;
+                512, owners >> start_2, return_packets_taken, {role_recv, flag_return_packets, 228})) return;
 #pragma unroll
-            for (u32 step = 0; step < 2; ++step) {  // combine.rs:225
+            for (u32 step = 0; step < 2; ++step) {  // combine.rs:229
 #pragma unroll
                 for (u32 j = 0; j < 8; ++j) {
                     sum[step][j] += to_f32(return_packets_taken[0][step][j]);

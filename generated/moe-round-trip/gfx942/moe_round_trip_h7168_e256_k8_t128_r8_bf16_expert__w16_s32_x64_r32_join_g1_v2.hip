@@ -375,7 +375,7 @@ __device__ __forceinline__ void send_role(const Args& args, const u32 epoch) {
     const u32 given = args.n[0];
     const u32 there = min_of(args.rows_there, 128u);
     const u32 end = min_of(given, there) * 14;
-    for (u32 i = group.number * 32 + block.index; i < end; i += 512) {  // send.rs:70
+    for (u32 i = group.number * 32 + block.index; i < end; i += 512) {  // send.rs:68
         const u32 token = i / 14;
         const u32 part = i % 14;
         const u32 start = part * 512;
@@ -510,7 +510,7 @@ __device__ __forceinline__ void recv_role(const Args& args, const u32 epoch, con
         const u32 start = part * 256;
         Vec<f32, 8> sum;
         const u64 start_u64 = u64(start);
-        if (const u32 at = group.lane * 8; at < 256) {  // combine.rs:216
+        if (const u32 at = group.lane * 8; at < 256) {  // combine.rs:220
 #pragma unroll
             for (u32 j = 0; j < 8; ++j) {
                 sum[j] = 0.0f;
@@ -518,12 +518,12 @@ __device__ __forceinline__ void recv_role(const Args& args, const u32 epoch, con
         }
 
         // Take 8 tiles of packets of return_packets: one has come, and as a whole, when it does not end in
-        // all ones (combine.rs:224)
+        // all ones (combine.rs:228)
         Vec<bf16, 8> return_packets_taken[8][1];
         if (!take_packets(group, args, args.return_packets[args.rank],
             series<8, u64>(u64(first + (epoch & 1) * 1024) * 7168 + start_u64, 7168), series<8, u32>(0, 1),
-            256, owners, return_packets_taken, {role_recv, flag_return_packets, 224})) return;
-        if (const u32 at = group.lane * 8; at < 256) {  // combine.rs:225
+            256, owners, return_packets_taken, {role_recv, flag_return_packets, 228})) return;
+        if (const u32 at = group.lane * 8; at < 256) {  // combine.rs:229
             Vec<bf16, 8> sum_bf16;
 #pragma unroll
             for (u32 j = 0; j < 8; ++j) {

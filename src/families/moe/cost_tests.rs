@@ -155,8 +155,8 @@ fn by_token_nothing_is_summed_where_rows_are_sent_back() {
     token.combine.send_blocks = 1;
     let expert = token.clone().with_layout(Layout::ExpertMajor);
     let turns = Fields(&token.combine).turns(2048.0, 14336, "send_blocks");
-    // Two rows are in flight at once, of eight entries.
-    let loads = 4.0 * Fields(&expert.combine).local_us(&COSTS);
+    // Three rows are in flight at once, of the four that each of two ranks has.
+    let loads = 4.0 / 3.0 * Fields(&expert.combine).local_us(&COSTS);
     assert_close(model.combine(&expert.combine) - model.combine(&token.combine), turns * loads);
 }
 

@@ -9,7 +9,7 @@ use super::layout::Layout;
 use super::pieces::each_piece;
 use super::protocol::{Phase, Protocol};
 use super::records::await_ready;
-use super::send_back::{owned_sum, send};
+use super::send_back::{owned_sum, placed, send};
 
 /// What rows of combine come back in.
 #[derive(KernelArgs)]
@@ -136,7 +136,7 @@ fn receive(c: &Combine, a: &CombineArgs, g: Group, back: OpenChannel<'_, Any>) {
         let (token, part) = pieces.part(i);
         if c.dedup {
             let owners = owners(c.map(), &a.ids, token * c.topk, c.topk, g);
-            let own = c.keeps_own().then(|| Own::of(c, a, owners, token));
+            let own = c.keeps_own().then(|| Own::of(c, a, g, owners, token));
             let senders = if c.keeps_own() { owners & bit(1 - rank()) } else { owners };
             let returned = || returned(c, back, senders, token);
             let before = (!c.sums_own_first()).then(&returned);
@@ -181,21 +181,25 @@ struct Own<'a> {
     token: Val<u32>,
     /// Whether there is something.
     there: Val<bool>,
+    /// Which of its entries have rows here, where those are summed.
+    placed: Option<Val<u32>>,
 }
 
 impl<'a> Own<'a> {
     #[kernel]
-    fn of(c: &'a Combine, a: &'a CombineArgs, owners: Val<u64>, token: Val<u32>) -> Own<'a> {
+    fn of(c: &'a Combine, a: &'a CombineArgs, g: Group, owners: Val<u64>, token: Val<u32>) -> Own<'a> {
         let there = (owners & bit(rank())) != 0;
-        Own { c, a, token: rank() * c.tokens + token, there }
+        let token = rank() * c.tokens + token;
+        let placed = c.sums_at_owner().then(|| placed(c, a, g, token * c.topk));
+        Own { c, a, token, there, placed }
     }
 
     /// A piece of it, as it would have come back: by token its row, by expert the weighted sum of its experts' rows.
     #[kernel]
     fn piece(&self, start: Val<u32>, len: u32) -> Tile<f32> {
-        let Own { c, a, token, there } = *self;
-        if let Some(weights) = a.weight_from {
-            let sum = owned_sum(c, a, &weights, token * c.topk, start, len);
+        let Own { c, a, token, there, placed } = *self;
+        if let (Some(weights), Some(placed)) = (a.weight_from, placed) {
+            let sum = owned_sum(c, a, &weights, (token * c.topk, placed), start, len);
             AnyTile::rounded(sum, c.dtype.dtype()).to_f32()
         } else {
             a.y.load_if(at(token, c.hidden) + start.to_u64(), len, there).to_f32()

@@ -55,14 +55,13 @@ fn one_vector_left_over(key: &CombineKey) -> bool {
 }
 
 /// By token nothing is summed where rows are sent: so a lane has room for more of them, or few rows of many ranks, which are
-/// summed at home, are better spread over more warps. By expert a rank of two sums its own rows where they are, many of them: 1024
-/// tokens take 57 us with four vectors and 63 with two as packets, 4096 with flags 211 and 218
-/// (`bench/results/2026-11-26-by-expert-polls-and-a-table-on-two-h200.md`).
+/// summed at home, are better spread over more warps. By expert a rank of two sums its own rows where they are: 128 tokens take 13.4 us
+/// with four vectors and 14.9 with two, 4096 197 and 245 (`bench/results/2026-11-26-rows-by-expert-on-two-h200.md`).
 fn vectors_of_combine(key: &CombineKey) -> u32 {
     match (key.layout, default_protocol(key)) {
         (Layout::RankMajor, Protocol::Flags | Protocol::Bulk) if !one_vector_left_over(key) => 4,
         (Layout::RankMajor, Protocol::Packets) if key.ranks > 4 && key.tokens <= 32 => 1,
-        _ if sums_many(key) => 4,
+        _ if sums_own(key) => 4,
         _ => 2,
     }
 }
@@ -86,9 +85,6 @@ fn many_by_token(key: &CombineKey) -> bool {
     key.layout == Layout::RankMajor && key.tokens > MOST_PACKETS
 }
 
-/// Tokens from which on a rank of two sums its own by itself, where rows stand by expert and go with flags.
-const MANY_TO_SUM: u32 = 1024;
-
 fn group_warps_of_combine(key: &CombineKey) -> u32 {
     if many_by_token(key) || key.tokens <= 128 {
         return with_barriers(
@@ -96,21 +92,21 @@ fn group_warps_of_combine(key: &CombineKey) -> u32 {
             warps_of_combine(key),
         );
     }
-    if sums_many(key) && default_protocol(key) == Protocol::Flags { 2 } else { 1 }
+    if sums_own(key) && default_protocol(key) == Protocol::Flags { 2 } else { 1 }
 }
 
-/// Whether a rank of two sums many rows of its own by itself, where they stand by expert. Of packets it has four vectors of four rows at
-/// once, and no shorter last piece or turn: compilers would keep the registers of both.
-fn sums_many(key: &CombineKey) -> bool {
-    let many = match default_protocol(key) {
-        Protocol::Packets => {
-            let piece = piece_len(key.hidden, 1, 4, 2);
-            let whole = key.hidden.is_multiple_of(piece) && key.topk.is_multiple_of(key.topk.min(4));
-            key.tokens > MOST_PACKETS && whole
-        }
-        Protocol::Flags | Protocol::Bulk => key.tokens >= MANY_TO_SUM,
-    };
-    many && key.layout.by_expert() && key.ranks == 2 && key.phase == Phase::Both
+/// Tokens from which on a rank of two sums its own by itself, where rows stand by expert.
+fn tokens_to_sum(protocol: Protocol) -> u32 {
+    if protocol == Protocol::Packets { 64 } else { 1024 }
+}
+
+/// Whether a rank of two sums rows of its own by itself, where they stand by expert. Packets of four vectors are whole rows then: of
+/// those with a shorter last piece compilers would keep the registers of both.
+fn sums_own(key: &CombineKey) -> bool {
+    let protocol = default_protocol(key);
+    let whole = key.hidden.is_multiple_of(piece_len(key.hidden, 1, 4, 2)) || protocol != Protocol::Packets;
+    let both = key.layout.by_expert() && key.ranks == 2 && key.phase == Phase::Both;
+    both && whole && key.tokens >= tokens_to_sum(protocol)
 }
 
 /// As many as leave four batches for each of 512 groups, at most four: with fewer batches, groups wait for those that have one
@@ -269,8 +265,8 @@ impl Combine {
     pub(super) fn keeps_own(&self) -> bool {
         let whole = self.hidden.is_multiple_of(self.summed_pieces().len);
         let pays = match (self.layout.by_expert(), self.protocol) {
-            (true, Protocol::Packets) => self.tokens >= 64 && whole,
-            (true, _) => self.tokens >= MANY_TO_SUM,
+            (true, Protocol::Packets) => self.tokens >= tokens_to_sum(self.protocol) && whole,
+            (true, _) => self.tokens >= tokens_to_sum(self.protocol),
             (false, protocol) => protocol != Protocol::Packets,
         };
         pays && self.dedup && self.phase == Phase::Both && self.ranks == 2
@@ -336,9 +332,10 @@ impl Combine {
         self.tiles_of(if polls || self.warps > 16 { 8 } else { 16 })
     }
 
-    /// The same of a token's rows where an owner sums them, of which many entries are not here.
+    /// Rows of a token that an owner has in flight together where it sums them, seldom more than four: of two ranks, whose blocks all
+    /// do that, as many as fit the registers beside the sum.
     pub(crate) fn rows_in_flight(&self) -> u32 {
-        self.tiles_of(if self.keeps_own() && self.protocol == Protocol::Packets { 16 } else { 8 })
+        self.tiles_of(if self.keeps_own() { 12 } else { 8 }).min(4)
     }
 
     fn tiles_of(&self, vectors: u32) -> u32 {

@@ -44,7 +44,13 @@ pub(super) fn warps_of_dispatch(key: &DispatchKey) -> u32 {
 pub(super) fn send_blocks(key: &DispatchKey) -> u32 {
     match key.tokens * key.ranks {
         _ if only_waits(key) => 64,
-        _ if many_pieces(key) => 16,
+        _ if many_pieces(key) => {
+            if key.tokens <= 512 {
+                12
+            } else {
+                16
+            }
+        }
         // They receive as well when they are done.
         slots if slots > 4096 && key.ranks == 2 && key.layout.by_expert() => 40,
         slots if slots > 512 || many_packets(key) => 32,
@@ -57,7 +63,13 @@ pub(super) fn recv_blocks_of_dispatch(key: &DispatchKey) -> u32 {
     // Slots of a source and a token each.
     match key.tokens * key.ranks {
         _ if only_waits(key) => 16,
-        _ if many_pieces(key) => 96,
+        _ if many_pieces(key) => {
+            if key.tokens <= 512 {
+                112
+            } else {
+                96
+            }
+        }
         slots if slots > 512 || many_packets(key) => 80,
         slots => (slots * 2).next_power_of_two().clamp(8, 64),
     }
@@ -69,10 +81,12 @@ fn many_packets(key: &DispatchKey) -> bool {
     key.layout == Layout::RankMajor && key.tokens >= 128
 }
 
-/// Whether rows by expert are so many that storing them is what counts, although they are packets.
+/// Whether rows by expert of two ranks are so many that storing them is what counts, although they are packets: more blocks that send
+/// would be in the way of what says where rows go, and of 64 blocks that receive each stores as much as an SM can
+/// (`bench/results/2026-11-26-rows-by-expert-on-two-h200.md`).
 fn many_pieces(key: &DispatchKey) -> bool {
     let packets = protocol_of_key(key) == Protocol::Packets;
-    key.layout.by_expert() && packets && key.tokens > MOST_PACKETS
+    key.layout.by_expert() && packets && key.ranks == 2 && key.tokens > 128
 }
 
 /// Packets while latency is what counts, if rows of every type are whole packets: dispatch and combine have to agree. By expert a rank

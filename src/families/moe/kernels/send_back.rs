@@ -7,7 +7,6 @@ use super::combine::CombineArgs;
 use super::combine_config::Combine;
 use super::device::at;
 use super::layout::Layout;
-use super::pieces::each_piece;
 use super::protocol::Protocol;
 
 /// A slot that was received, whose row goes back.
@@ -19,21 +18,29 @@ struct Slot {
     number: Val<u32>,
     /// Its first entry.
     entry: Val<u32>,
+    /// Which of its entries have rows here, where those are summed: a bit each.
+    placed: Option<Val<u32>>,
 }
 
 impl Slot {
     #[kernel]
-    fn new(c: &Combine, source: Val<u32>, number: Val<u32>) -> Slot {
+    fn new(c: &Combine, a: &CombineArgs, g: Group, source: Val<u32>, number: Val<u32>) -> Slot {
         let entry = source * (c.tokens * c.topk) + number * c.slot_entries();
-        Slot { source, number, entry }
+        let placed = c.sums_at_owner().then(|| placed(c, a, g, entry));
+        Slot { source, number, entry, placed }
     }
 
     /// Whether this rank has something to send for it.
     #[kernel]
     fn is_here(&self, c: &Combine, a: &CombineArgs) -> Val<bool> {
-        let entries = here(a).load(self.entry, c.slot_entries());
-        let owned = are_here(c, a, entries);
-        owned.any()
+        match self.placed {
+            Some(placed) if !c.room().drops => placed != 0,
+            _ => {
+                let entries = here(a).load(self.entry, c.slot_entries());
+                let owned = are_here(c, a, entries);
+                owned.any()
+            }
+        }
     }
 }
 
@@ -82,12 +89,11 @@ fn send_each(c: &Combine, a: &CombineArgs, g: Group, back: OpenChannel<'_, Any>)
     for i in g.dynamic(c.tokens * c.token_slots() * c.destinations() * pieces.parts(), counter) {
         let (row, part) = pieces.part(i);
         let (source, number) = destination(c, row);
-        let slot = Slot::new(c, source, number);
         // What dispatch says of rows by token, it says of tokens that are not there too.
         if c.layout == Layout::RankMajor {
-            send_slot(c, a, back, &slot, part);
+            send_slot(c, a, back, &Slot::new(c, a, g, source, number), part);
         } else if number < a.n_from.get(source) * c.token_slots() {
-            send_slot(c, a, back, &slot, part);
+            send_slot(c, a, back, &Slot::new(c, a, g, source, number), part);
         }
     }
 }
@@ -119,7 +125,7 @@ fn send_batches(c: &Combine, a: &CombineArgs, g: Group, back: OpenChannel<'_, An
         if owned.any() {
             let rows = back.to(Peers::rank(source)).batch();
             for number in first * c.token_slots()..end * c.token_slots() {
-                let slot = Slot::new(c, source, number);
+                let slot = Slot::new(c, a, g, source, number);
                 let row = rows.slot(number);
                 if slot.is_here(c, a) {
                     send_row(c, a, &slot, 0u32.val(), row.elements());
@@ -135,15 +141,15 @@ fn send_batches(c: &Combine, a: &CombineArgs, g: Group, back: OpenChannel<'_, An
 fn send_row(c: &Combine, a: &CombineArgs, slot: &Slot, part: Val<u32>, to: OutgoingField<'_, Any>) {
     if c.protocol == Protocol::Bulk {
         to.copy(0u64, &a.y, at(row_of_y(c, a, slot), c.hidden), c.hidden);
+    } else if let (Some(weights), Some(placed)) = (a.weight_from, slot.placed) {
+        c.sent_pieces().each(part, |start, len| {
+            let sum = owned_sum(c, a, &weights, (slot.entry, placed), start, len);
+            to.put_f32(start.to_u64(), sum);
+        });
     } else {
         c.sent_pieces().each(part, |start, len| {
-            if let Some(weights) = a.weight_from {
-                let sum = owned_sum(c, a, &weights, slot.entry, start, len);
-                to.put_f32(start.to_u64(), sum);
-            } else {
-                let y = a.y.load(at(row_of_y(c, a, slot), c.hidden) + start.to_u64(), len);
-                to.put(start.to_u64(), y);
-            }
+            let y = a.y.load(at(row_of_y(c, a, slot), c.hidden) + start.to_u64(), len);
+            to.put(start.to_u64(), y);
         });
     }
 }
@@ -158,29 +164,58 @@ fn row_of_y(c: &Combine, a: &CombineArgs, slot: &Slot) -> Val<u32> {
     }
 }
 
-/// A piece of the weighted sum of the rows that this rank has of a token, in the order of k.
+/// Which of a token's entries have rows here, a bit each.
+#[kernel]
+pub(super) fn placed(c: &Combine, a: &CombineArgs, g: Group, entry: Val<u32>) -> Val<u32> {
+    if g.lanes() == 32 {
+        let there = here(a).load(entry, c.topk) >= 0;
+        there.select(splat(1u32, c.topk) << arange(c.topk), 0).or_all()
+    } else {
+        let mut placed = var(0u32);
+        for k in 0..c.topk.val() {
+            if here(a).get(entry + k) >= 0 {
+                placed |= 1u32.val() << k;
+            }
+        }
+        placed.get()
+    }
+}
+
+/// A piece of the weighted sum of the rows that this rank has of a token, in the order of k. Several are on their way together, of
+/// those that are here.
 #[kernel]
 pub(super) fn owned_sum(
     c: &Combine,
     a: &CombineArgs,
     weights: &Ptr<f32>,
-    entry: Val<u32>,
+    (entry, placed): (Val<u32>, Val<u32>),
     start: Val<u32>,
     len: u32,
 ) -> Tile<f32> {
     let mut sum = var(splat(0f32, len));
-    // A loop of the device, as all rows at once would not fit the registers.
-    each_piece(c.topk, c.rows_in_flight().min(c.topk), |first, count| {
-        let rows = (0..count).map(|i| {
-            let k = first + i;
-            let row = here(a).get(entry + k);
-            let here = row >= 0;
-            let y = a.y.load_if(at(row.cast::<u32>(), c.hidden) + start.to_u64(), len, here);
-            (y, here.select(weights.get(entry + k), 0.0))
+    let mut left = var(placed);
+    let start_of = |k: Val<u32>| {
+        let row = here(a).get(k);
+        at(row.cast::<u32>(), c.hidden) + start.to_u64()
+    };
+    while left != 0 {
+        let rows = (0..c.rows_in_flight().min(c.topk)).map(|i| {
+            let bits = left.get();
+            left &= bits - 1;
+            if i == 0 {
+                let k = entry + bits.trailing_zeros();
+                let y = a.y.load(start_of(k), len);
+                (y, weights.get(k))
+            } else {
+                let there = bits != 0;
+                let k = entry + there.select(bits.trailing_zeros(), 0);
+                let y = a.y.load_if(start_of(k), len, there);
+                (y, there.select(weights.get(k), 0.0))
+            }
         });
         for (y, weight) in rows.collect::<Vec<_>>() {
             sum = y.to_f32().fma(weight, &sum);
         }
-    });
+    }
     sum.get()
 }
