@@ -114,7 +114,9 @@ fn host(language: Language, groups: Groups, rows: Rows) -> MoeHost {
     (combine.warps, combine.group_warps) = (2 * warps, warps);
     (dispatch.send_blocks, dispatch.recv_blocks) = (1, 2);
     (combine.send_blocks, combine.recv_blocks) = (2, 1);
-    MoeHost::new(&problem, &tuning, Plan::new(language, 3))
+    // A bank of packets is used again two rounds later: in four rounds each is, and who comes too late for one finds what the other held.
+    let rounds = if rows == Rows::AsPackets { 4 } else { 3 };
+    MoeHost::new(&problem, &tuning, Plan::new(language, rounds))
 }
 
 /// Bugs that are the same text in both languages.

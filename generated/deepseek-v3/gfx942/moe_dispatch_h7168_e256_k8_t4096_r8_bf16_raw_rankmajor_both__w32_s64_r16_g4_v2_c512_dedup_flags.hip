@@ -499,10 +499,10 @@ __device__ __forceinline__ void send_role(const Args& args, const u32 epoch) {
     const u32 given = args.n[0];
     const u32 there = min_of(args.rows_there, 4096u);
     const u32 value = min_of(given, there);
-    while (true) {  // send.rs:35
+    while (true) {  // send.rs:42
         const u32 i = once(group, [&] { return fetch_sum(args.next_slot, 1u); });
-        if (i >= value) {  // send.rs:35
-            if (i == value + 255) {  // send.rs:35
+        if (i >= value) {  // send.rs:42
+            if (i == value + 255) {  // send.rs:42
                 // for the next launch: every group has heard of the end
                 if (group.lane == 0) fetch_and(args.next_slot, 0u);
             }
@@ -517,7 +517,7 @@ __device__ __forceinline__ void send_role(const Args& args, const u32 epoch) {
                 mask |= 1ull << (expert / 32);
             }
         }
-        const u64 owners = mask;
+        const u64 to = mask;
         const u32 row_flag_index = args.rank * 4096 + i;
         const u64 inbox_start = u64(row_flag_index) * 3584;
 #pragma unroll 1
@@ -530,7 +530,7 @@ __device__ __forceinline__ void send_role(const Args& args, const u32 epoch) {
             const u64 inbox_offset = inbox_index + group.lane * 4;
             for (u32 turn = 0; turn < ranks; ++turn) {  // to each rank of the set (inbox.rs:35)
                 const u32 peer = (args.rank + turn) % ranks;
-                if ((owners >> peer) & 1) {
+                if ((to >> peer) & 1) {
                     u32* const inbox_there = args.inbox[peer] + inbox_offset;
                     store(inbox_there, x);
                 }
@@ -538,12 +538,12 @@ __device__ __forceinline__ void send_role(const Args& args, const u32 epoch) {
         }
         const u64 inbox_index = inbox_start + 3072;
         Vec<u32, 4> x;
-        if (const u32 at = group.lane * 4; at < 512) {  // send.rs:45
+        if (const u32 at = group.lane * 4; at < 512) {  // send.rs:52
             x = load<4>(args.x + (u64(i) * 3584 + 3072) + at);
         }
         for (u32 turn = 0; turn < ranks; ++turn) {  // to each rank of the set (inbox.rs:35)
             const u32 peer = (args.rank + turn) % ranks;
-            if ((owners >> peer) & 1) {
+            if ((to >> peer) & 1) {
                 u32* const inbox_there = args.inbox[peer];
                 if (const u32 at = group.lane * 4; at < 512) {  // inbox.rs:35
                     store(inbox_there + inbox_index + at, x);
@@ -551,8 +551,8 @@ __device__ __forceinline__ void send_role(const Args& args, const u32 epoch) {
             }
         }
 
-        // Signal row_flag: every lane's puts are there before it is (send.rs:59)
-        signal_ranks(group, args, args.row_flag, row_flag_index, owners, epoch);
+        // Signal row_flag: every lane's puts are there before it is (send.rs:66)
+        signal_ranks(group, args, args.row_flag, row_flag_index, to, epoch);
     }
 }
 
@@ -570,9 +570,9 @@ __device__ __forceinline__ void recv_role(const Args& args, const u32 epoch, con
     }
     const u32 most_2 = group_reduce<Max>(block, partial);
 
-    // 16 groups of a warp each (dispatch.rs:406)
+    // 16 groups of a warp each (dispatch.rs:379)
     const Warp group;
-    for (u32 i = group.number * 16 + block.index; i < most_2 * 8; i += 256) {  // dispatch.rs:408
+    for (u32 i = group.number * 16 + block.index; i < most_2 * 8; i += 256) {  // dispatch.rs:381
         const u32 source = i % 8;
         const u32 slot = i / 8;
         const u32 chunk = slot / 512;
@@ -587,7 +587,7 @@ __device__ __forceinline__ void recv_role(const Args& args, const u32 epoch, con
             lane_owned = owned;
         }
         const bool any_owned = group.any(lane_owned);
-        if (any_owned) {  // dispatch.rs:415
+        if (any_owned) {  // dispatch.rs:388
             // Wait for row_flag: what the rank put before setting it can be read from here on (inbox.rs:77)
             if (!wait_flag(group, args, args.row_flag[args.rank], source * 4096 + slot, source, epoch,
                 {role_recv, flag_row_flag, 77})) return;
@@ -650,8 +650,8 @@ __device__ __forceinline__ void index_role(const Args& args, const u32 epoch, co
 
     // 16 groups of a warp each (index.rs:160)
     const Warp group;
-    for (u32 i = group.number * 8 + block.index; i < 2049; i += 128) {  // index.rs:235
-        if (i < 2048) {  // index.rs:236
+    for (u32 i = group.number * 8 + block.index; i < 2049; i += 128) {  // index.rs:282
+        if (i < 2048) {  // index.rs:297
             const u32 record = i / 32;
             const u32 part = i % 32;
             const u32 start = part * 128;
@@ -676,7 +676,7 @@ __device__ __forceinline__ void index_role(const Args& args, const u32 epoch, co
             }
             group.sync();
             const u32 to = entry_expert_row * 32768 + entry_expert_start;
-            if (const u32 at = group.lane * 4; at < 128) {  // index.rs:263
+            if (const u32 at = group.lane * 4; at < 128) {  // index.rs:323
                 const Vec<f32, 4> weights = load<4>(args.rec_weight[args.rank] + rec_route_index + at);
                 store(args.weight_from + to + at, weights);
                 Vec<i32, 4> expert;

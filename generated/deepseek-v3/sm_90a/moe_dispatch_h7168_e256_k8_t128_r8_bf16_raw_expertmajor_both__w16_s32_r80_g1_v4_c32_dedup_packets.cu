@@ -17,8 +17,8 @@
 //                             (src/families/moe/kernels/dispatch.rs:158)
 //     blocks 4..36     send   reads n, x, ids; sends inbox_packets
 //                             (src/families/moe/kernels/dispatch.rs:168)
-//     blocks 36..116   recv   waits for ll_n, ll_count, ll_route, ll_weight; writes n_from, expert_start,
-//                             expert_rows, pos, weight_from, rows; takes inbox_packets
+//     blocks 36..116   recv   waits for ll_n, ll_count, ll_route, ll_weight; writes expert_start,
+//                             expert_rows, pos, weight_from, n_from, rows; takes inbox_packets
 //                             (src/families/moe/kernels/dispatch.rs:177)
 //     blocks 116..117  ready  signals ready (src/families/moe/kernels/dispatch.rs:199)
 //
@@ -402,7 +402,7 @@ __device__ __forceinline__ void send_role(const Args& args, const u32 parity) {
     const u32 given = args.n[0];
     const u32 there = min_of(args.rows_there, 128u);
     const u32 end = min_of(given, there) * 7;
-    for (u32 i = group.number * 32 + block.index; i < end; i += 512) {  // send.rs:68
+    for (u32 i = group.number * 32 + block.index; i < end; i += 512) {  // send.rs:75
         const u32 token = i / 7;
         const u32 part = i % 7;
         const u32 start = part * 512;
@@ -410,7 +410,7 @@ __device__ __forceinline__ void send_role(const Args& args, const u32 parity) {
         const u32 first = token * 8;
         Vec<u32, 4> x[4];
 #pragma unroll
-        for (u32 step = 0; step < 4; ++step) {  // send.rs:73
+        for (u32 step = 0; step < 4; ++step) {  // send.rs:80
             x[step] = load<4>(args.x + (u64(token) * 3584 + start_u64) + group.lane * 4 + step * 128);
         }
         u32 partial = 0;
@@ -455,18 +455,10 @@ __device__ __forceinline__ void recv_role(const Args& args, const u32 epoch, con
     u32 ll_n_read[1];
     if (!read_ll(block, args, args.ll_n[args.rank], {block.lane + bank}, {block.lane / 4}, {block.lane < 32},
         epoch, ll_n_read, {role_recv, flag_ll_n, 175})) return;
-    const bool holds = block.index == 0;
+    u32 rows = 0;
     if (block.lane < 32) {  // dispatch.rs:299
         n[block.lane] = ll_n_read[0];
     }
-    if (holds) {  // dispatch.rs:300
-        block.sync();
-        if (block.lane < 8) {  // dispatch.rs:301
-            const u32 n_gathered = n[block.lane * 4];
-            args.n_from[block.lane] = n_gathered;
-        }
-    }
-    u32 rows = 0;
     u32 expert[2];
     u32 record[2];
     u32 number[2];
@@ -511,33 +503,83 @@ __device__ __forceinline__ void recv_role(const Args& args, const u32 epoch, con
     }
     const u32 sum_of_count = group_reduce<Sum>(block, lane_count);
     rows += sum_of_count;
-    if (holds) {  // index.rs:72
+    if (block.index == 0) {  // index.rs:72
         if (block.lane < 33) {  // index.rs:74
-            const bool holds_2 = block.lane < 32;
-            const u32 start = holds_2 ? base[block.lane * 32] : rows;
+            const bool holds = block.lane < 32;
+            const u32 start = holds ? base[block.lane * 32] : rows;
             const u32 value = block.lane + 1;
             const u32 end = value < 32 ? base[value * 32] : rows;
             args.expert_start[block.lane] = start;
-            if (holds_2) args.expert_rows[block.lane] = end - start;
+            if (holds) args.expert_rows[block.lane] = end - start;
         }
     }
 
-    // 16 groups of a warp each (dispatch.rs:306)
+    // 16 groups of a warp each (dispatch.rs:303)
     const Warp group;
     i32* const rows_2 = shared_array<i32>(4224 + group.number * 32);  // i32[8]
-    for (u32 i = group.number * 80 + block.index; i < 7168; i += 1280) {  // dispatch.rs:327
-        const u32 message = i / 7;
-        const u32 part = i % 7;
+    const u32 group_index = group.number * 80 + block.index;
+    const u32 i = group_index;  // index.rs:231
+    const u32 i_2 = 1279 - i;
+    if (i_2 <= 64) {  // index.rs:233
+        if (i_2 < 64) {  // index.rs:297
+            const u32 record_2 = i_2 / 2;
+            const u32 part = i_2 % 2;
+            const u32 start = part * 128;
+            const u32 ll_weight_start = (bank + record_2) * 256 + start;
+            const u32 pos_row = record_2 / 4;
+
+            // Read ll_route: an element comes together with its epoch, by one access (records.rs:193)
+            u32 word[4];
+            if (!read_ll_row(group, args, args.ll_route[args.rank], ll_weight_start, 128, pos_row, epoch,
+                word, {role_recv, flag_ll_route, 193})) return;
+            i32 row[4];
+#pragma unroll
+            for (u32 step = 0; step < 4; ++step) {  // index.rs:253
+                const u32 expert_2 = word[step] & 65535;
+                const u32 local = expert_2 - args.rank * 32;
+                const bool owned_2 = local < 32;
+                const u32 base_gathered = owned_2 ? base[local * 32 + record_2] : 0u;
+                const u32 row_2 = base_gathered + (word[step] >> 16);
+                row[step] = owned_2 ? i32(row_2) : -1;
+            }
+
+            // Read ll_weight: an element comes together with its epoch, by one access (records.rs:222)
+            f32 weights[4];
+            if (!read_ll_row(group, args, args.ll_weight[args.rank], ll_weight_start, 128, pos_row, epoch,
+                weights, {role_recv, flag_ll_weight, 222})) return;
+            const u32 to = pos_row * 1024 + (record_2 % 4 * 256 + start);
+#pragma unroll
+            for (u32 step = 0; step < 4; ++step) {  // index.rs:345
+                const u32 at = step * 32 + group.lane;
+                args.pos[to + at] = row[step];
+                args.weight_from[to + at] = weights[step];
+            }
+        } else {
+            u32 ll_n_start;
+            if (group.lane < 8) {  // index.rs:301
+                ll_n_start = group.lane * 4;
+            }
+
+            // Read ll_n: an element comes together with its epoch, by one access (records.rs:175)
+            u32 ll_n_read_2[1];
+            if (!read_ll(group, args, args.ll_n[args.rank], {group.lane < 8 ? ll_n_start + bank : 0u},
+                {group.lane < 8 ? ll_n_start / 4 : 0u}, {group.lane < 8}, epoch, ll_n_read_2,
+                {role_recv, flag_ll_n, 175})) return;
+            if (group.lane < 8) {  // index.rs:301
+                args.n_from[group.lane] = ll_n_read_2[0];
+            }
+        }
+    }
+    for (u32 i_3 = group_index; i_3 < 7168; i_3 += 1280) {  // dispatch.rs:325
+        const u32 message = i_3 / 7;
+        const u32 part = i_3 % 7;
         const u32 source = message % 8;
         const u32 slot = message / 8;
         const u32 chunk = slot / 32;
         const u32 record_2 = source * 4 + chunk;
         const u32 n_value = n[record_2];
-        if (slot < n_value) {  // dispatch.rs:311
-            const u32 entry = slot * 8;
-            const u32 in_record = entry - chunk * 256;
-            const u32 ll_weight_start = (bank + record_2) * 256 + in_record;
-            const u32 value = record_2 / 4;
+        if (slot < n_value) {  // dispatch.rs:309
+            const u32 in_record = slot * 8 - chunk * 256;
             const u32 start = part * 512;
             const u64 start_u64 = u64(start);
             const u64 inbox_packets_index = u64(source * 128 + slot + parity * 1024) * 3584 + start_u64;
@@ -549,39 +591,22 @@ __device__ __forceinline__ void recv_role(const Args& args, const u32 epoch, con
 
             // Read ll_route: an element comes together with its epoch, by one access (records.rs:193)
             u32 word[1];
-            if (!read_ll_row(group, args, args.ll_route[args.rank], ll_weight_start, 8, value, epoch, word,
-                {role_recv, flag_ll_route, 193})) return;
-            bool owned_2;
+            if (!read_ll_row(group, args, args.ll_route[args.rank], (bank + record_2) * 256 + in_record, 8,
+                record_2 / 4, epoch, word, {role_recv, flag_ll_route, 193})) return;
             i32 row;
-            if (group.lane < 8) {  // dispatch.rs:353
+            bool lane_owned = false;
+            if (group.lane < 8) {  // index.rs:253
                 const u32 expert_2 = word[0] & 65535;
                 const u32 local = expert_2 - args.rank * 32;
-                owned_2 = local < 32;
+                const bool owned_2 = local < 32;
                 const u32 base_gathered = owned_2 ? base[local * 32 + record_2] : 0u;
                 const u32 row_2 = base_gathered + (word[0] >> 16);
                 row = owned_2 ? i32(row_2) : -1;
-            }
-            if (part == 0) {  // pieces.rs:74
-                const u32 from = source * 1024 + entry;
-                if (group.lane < 8) {  // dispatch.rs:367
-                    args.pos[from + group.lane] = row;
-                }
-
-                // Read ll_weight: an element comes together with its epoch, by one access (records.rs:222)
-                f32 weights[1];
-                if (!read_ll_row(group, args, args.ll_weight[args.rank], ll_weight_start, 8, value, epoch,
-                    weights, {role_recv, flag_ll_weight, 222})) return;
-                if (group.lane < 8) {  // dispatch.rs:371
-                    args.weight_from[from + group.lane] = weights[0];
-                }
-            }
-            bool lane_owned = false;
-            if (group.lane < 8) {  // dispatch.rs:313
                 lane_owned = owned_2;
             }
             const bool any_owned = group.any(lane_owned);
-            if (any_owned) {  // dispatch.rs:313
-                if (group.lane < 8) {  // dispatch.rs:314
+            if (any_owned) {  // dispatch.rs:311
+                if (group.lane < 8) {  // dispatch.rs:312
                     rows_2[group.lane] = row;
                 }
 

@@ -456,10 +456,10 @@ __device__ __forceinline__ void send_role(const Args& args, const u32 epoch) {
     const u32 given = args.n[0];
     const u32 there = min_of(args.rows_there, 4096u);
     const u32 value = min_of(given, there);
-    while (true) {  // send.rs:35
+    while (true) {  // send.rs:42
         const u32 i = once(group, [&] { return fetch_sum(args.next_slot, 1u); });
-        if (i >= value) {  // send.rs:35
-            if (i == value + 511) {  // send.rs:35
+        if (i >= value) {  // send.rs:42
+            if (i == value + 511) {  // send.rs:42
                 // for the next launch: every group has heard of the end
                 if (group.lane == 0) fetch_and(args.next_slot, 0u);
             }
@@ -474,7 +474,7 @@ __device__ __forceinline__ void send_role(const Args& args, const u32 epoch) {
                 mask |= 1ull << (expert / 32);
             }
         }
-        const u64 owners = mask;
+        const u64 to = mask;
         const u32 row_flag_index = args.rank * 4096 + i;
         const u64 inbox_start = u64(row_flag_index) * 3584;
         for (u32 i_2 = 0; i_2 < 3; ++i_2) {  // pieces.rs:19
@@ -483,13 +483,13 @@ __device__ __forceinline__ void send_role(const Args& args, const u32 epoch) {
             const u64 inbox_index = inbox_start + start_u64;
             Vec<u32, 4> x[2];
 #pragma unroll
-            for (u32 step = 0; step < 2; ++step) {  // send.rs:45
+            for (u32 step = 0; step < 2; ++step) {  // send.rs:52
                 x[step] = load<4>(args.x + (u64(i) * 3584 + start_u64) + group.lane * 4 + step * 512);
             }
             const u64 inbox_offset = inbox_index + group.lane * 4;
             for (u32 turn = 0; turn < ranks; ++turn) {  // to each rank of the set (inbox.rs:35)
                 const u32 peer = (args.rank + turn) % ranks;
-                if ((owners >> peer) & 1) {
+                if ((to >> peer) & 1) {
                     u32* const inbox_there = args.inbox[peer] + inbox_offset;
 #pragma unroll
                     for (u32 step = 0; step < 2; ++step) {  // inbox.rs:35
@@ -504,14 +504,14 @@ __device__ __forceinline__ void send_role(const Args& args, const u32 epoch) {
         const u64 inbox_offset = inbox_index + group.lane * 4;
         for (u32 turn = 0; turn < ranks; ++turn) {  // to each rank of the set (inbox.rs:35)
             const u32 peer = (args.rank + turn) % ranks;
-            if ((owners >> peer) & 1) {
+            if ((to >> peer) & 1) {
                 u32* const inbox_there = args.inbox[peer] + inbox_offset;
                 store(inbox_there, x);
             }
         }
 
-        // Signal row_flag: every lane's puts are there before it is (send.rs:59)
-        signal_ranks(group, args, args.row_flag, row_flag_index, owners, epoch);
+        // Signal row_flag: every lane's puts are there before it is (send.rs:66)
+        signal_ranks(group, args, args.row_flag, row_flag_index, to, epoch);
     }
 }
 
@@ -529,9 +529,9 @@ __device__ __forceinline__ void recv_role(const Args& args, const u32 epoch, con
     }
     const u32 most_2 = group_reduce<Max>(block, partial);
 
-    // 32 groups of a warp each (dispatch.rs:406)
+    // 32 groups of a warp each (dispatch.rs:379)
     const Warp group;
-    for (u32 i = group.number * 16 + block.index; i < most_2 * 8; i += 512) {  // dispatch.rs:408
+    for (u32 i = group.number * 16 + block.index; i < most_2 * 8; i += 512) {  // dispatch.rs:381
         const u32 source = i % 8;
         const u32 slot = i / 8;
         const u32 chunk = slot / 512;
@@ -546,7 +546,7 @@ __device__ __forceinline__ void recv_role(const Args& args, const u32 epoch, con
             lane_owned = owned;
         }
         const bool any_owned = group.any(lane_owned);
-        if (any_owned) {  // dispatch.rs:415
+        if (any_owned) {  // dispatch.rs:388
             // Wait for row_flag: what the rank put before setting it can be read from here on (inbox.rs:77)
             if (!wait_flag(group, args, args.row_flag[args.rank], source * 4096 + slot, source, epoch,
                 {role_recv, flag_row_flag, 77})) return;
@@ -609,8 +609,8 @@ __device__ __forceinline__ void index_role(const Args& args, const u32 epoch, co
 
     // 32 groups of a warp each (index.rs:160)
     const Warp group;
-    for (u32 i = group.number * 8 + block.index; i < 2049; i += 256) {  // index.rs:235
-        if (i < 2048) {  // index.rs:236
+    for (u32 i = group.number * 8 + block.index; i < 2049; i += 256) {  // index.rs:282
+        if (i < 2048) {  // index.rs:297
             const u32 record = i / 32;
             const u32 part = i % 32;
             const u32 start = part * 128;

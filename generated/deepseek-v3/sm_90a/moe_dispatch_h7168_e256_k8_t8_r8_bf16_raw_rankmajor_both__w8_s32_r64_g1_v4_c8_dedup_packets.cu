@@ -383,25 +383,25 @@ __device__ __forceinline__ void send_role(const Args& args, const u32 parity) {
 
     // 8 groups of a warp each (dispatch.rs:169)
     const Warp group;
-    for (u32 i = group.number * 32 + block.index; i < 448; i += 256) {  // send.rs:97
+    for (u32 i = group.number * 32 + block.index; i < 448; i += 256) {  // send.rs:104
         const u32 to = (i + args.rank) % 8;
         const u32 piece = i / 8;
         const u32 token = piece / 7;
         const u32 part = piece % 7;
-        if (token < args.rows_there) {  // send.rs:102
+        if (token < args.rows_there) {  // send.rs:109
             const u64 inbox_packets_start = u64(args.rank * 8 + token + parity * 64) * 3584;
             const u32 start = part * 512;
             const u64 start_u64 = u64(start);
             Vec<u32, 4> x[4];
 #pragma unroll
-            for (u32 step = 0; step < 4; ++step) {  // send.rs:106
+            for (u32 step = 0; step < 4; ++step) {  // send.rs:113
                 x[step] =
                     load_early<4>(args.x + (u64(token) * 3584 + start_u64) + group.lane * 4 + step * 128);
             }
             const u32 given = args.n[0];
             const u32 there = min_of(args.rows_there, 8u);
             bool lane_owned = false;
-            if (group.lane < 8) {  // send.rs:108
+            if (group.lane < 8) {  // send.rs:115
                 const i32 ids = args.ids[token * 8 + group.lane];
                 const u32 expert = u32(ids);
                 const u32 local = expert - to * 32;
@@ -409,7 +409,7 @@ __device__ __forceinline__ void send_role(const Args& args, const u32 parity) {
                 lane_owned = owned;
             }
             const bool any_owned = group.any(lane_owned);
-            if (any_owned && token < min_of(given, there)) {  // send.rs:110
+            if (any_owned && token < min_of(given, there)) {  // send.rs:117
                 u32* const inbox_packets_there = args.inbox_packets[to];
 #pragma unroll
                 for (u32 step = 0; step < 4; ++step) {  // inbox.rs:35
@@ -426,9 +426,9 @@ __device__ __forceinline__ void recv_role(const Args& args, const u32 epoch, con
     const u32 bank) {
     const Block block(33);
 
-    // 8 groups of a warp each (dispatch.rs:406)
+    // 8 groups of a warp each (dispatch.rs:379)
     const Warp group;
-    if (const u32 i = group.number * 64 + block.index; i < 448) {  // dispatch.rs:408
+    if (const u32 i = group.number * 64 + block.index; i < 448) {  // dispatch.rs:381
         const u32 message = i / 7;
         const u32 part = i % 7;
         const u32 source = message % 8;
@@ -449,14 +449,14 @@ __device__ __forceinline__ void recv_role(const Args& args, const u32 epoch, con
         if (!read_ll_row(group, args, args.ll_route[args.rank], (bank + source) * 64 + in_record, 8, source,
             epoch, word, {role_recv, flag_ll_route, 193})) return;
         bool lane_owned = false;
-        if (group.lane < 8) {  // dispatch.rs:414
+        if (group.lane < 8) {  // dispatch.rs:387
             const u32 expert = word[0] & 65535;
             const u32 local = expert - args.rank * 32;
             const bool owned = local < 32;
             lane_owned = owned;
         }
         const bool any_owned = group.any(lane_owned);
-        if (any_owned) {  // dispatch.rs:415
+        if (any_owned) {  // dispatch.rs:388
             // Take packets of inbox_packets: one has come, and as a whole, when it does not end in all ones
             // (inbox.rs:88)
             Vec<u32, 4> x[1][4];
@@ -540,9 +540,9 @@ __device__ __forceinline__ void index_role(const Args& args, const u32 epoch, co
     }
     block.sync();
 
-    // 8 groups of a warp each (index.rs:177)
+    // 8 groups of a warp each (index.rs:179)
     const Warp group;
-    const u32 record = group.number;  // index.rs:178
+    const u32 record = group.number;  // index.rs:180
 
     // Read ll_route: an element comes together with its epoch, by one access (records.rs:193)
     u32 ll_route_read[2];
@@ -559,11 +559,11 @@ __device__ __forceinline__ void index_role(const Args& args, const u32 epoch, co
     }
     u32 row[2];
 #pragma unroll
-    for (u32 step = 0; step < 2; ++step) {  // index.rs:181
+    for (u32 step = 0; step < 2; ++step) {  // index.rs:183
         row[step] = group_tally(group, base, 1, base_index[step], owned[step]);
     }
 #pragma unroll
-    for (u32 step = 0; step < 2; ++step) {  // index.rs:263
+    for (u32 step = 0; step < 2; ++step) {  // index.rs:323
         const u32 at = step * 32 + group.lane;
         if (owned[step]) args.gather[row[step]] = at / 8 + record * 8;
     }
@@ -575,8 +575,8 @@ __device__ __forceinline__ void entries_role(const Args& args, const u32 epoch, 
 
     // 8 groups of a warp each (dispatch.rs:194)
     const Warp group;
-    if (const u32 i = group.number * 2 + block.index; i < 9) {  // index.rs:235
-        if (i < 8) {  // index.rs:236
+    if (const u32 i = group.number * 2 + block.index; i < 9) {  // index.rs:282
+        if (i < 8) {  // index.rs:297
             const u32 ll_weight_start = (bank + i) * 64;
 
             // Read ll_route: an element comes together with its epoch, by one access (records.rs:193)
@@ -599,7 +599,7 @@ __device__ __forceinline__ void entries_role(const Args& args, const u32 epoch, 
                 {role_entries, flag_ll_weight, 222})) return;
             const u32 to = i * 64;
 #pragma unroll
-            for (u32 step = 0; step < 2; ++step) {  // index.rs:282
+            for (u32 step = 0; step < 2; ++step) {  // index.rs:355
                 const u32 at = step * 32 + group.lane;
                 const i32 expert = owned[step] ? i32(local[step] + value) : args.nobody;
                 args.entry_expert[to + at] = expert;
@@ -610,7 +610,7 @@ __device__ __forceinline__ void entries_role(const Args& args, const u32 epoch, 
             u32 ll_n_read[1];
             if (!read_ll(group, args, args.ll_n[args.rank], {group.lane + bank}, {group.lane},
                 {group.lane < 8}, epoch, ll_n_read, {role_entries, flag_ll_n, 175})) return;
-            if (group.lane < 8) {  // index.rs:240
+            if (group.lane < 8) {  // index.rs:301
                 args.n_from[group.lane] = ll_n_read[0];
             }
         }

@@ -386,7 +386,7 @@ __device__ __forceinline__ void send_role(const Args& args, const u32 parity) {
     const Warp group;
     const u32 given = args.n[0];
     const u32 there = min_of(args.rows_there, 128u);
-    if (const u32 i = group.number * 32 + block.index; i < min_of(given, there) * 3) {  // send.rs:68
+    if (const u32 i = group.number * 32 + block.index; i < min_of(given, there) * 3) {  // send.rs:75
         const u32 token = i / 3;
         const u32 part = i % 3;
         const u32 inbox_packets_row = parity * 1024;
@@ -395,7 +395,7 @@ __device__ __forceinline__ void send_role(const Args& args, const u32 parity) {
             const u32 first = token * 4;
             Vec<u32, 4> x[4];
 #pragma unroll
-            for (u32 step = 0; step < 4; ++step) {  // send.rs:73
+            for (u32 step = 0; step < 4; ++step) {  // send.rs:80
                 x[step] = load<4>(args.x + (u64(token) * 1440 + x_start) + group.lane * 4 + step * 128);
             }
             u32 partial = 0;
@@ -430,7 +430,7 @@ __device__ __forceinline__ void send_role(const Args& args, const u32 parity) {
             const u32 first = token * 4;
             Vec<u32, 4> x[4];
 #pragma unroll
-            for (u32 step = 0; step < 4; ++step) {  // send.rs:73
+            for (u32 step = 0; step < 4; ++step) {  // send.rs:80
                 const u32 at = (step * 32 + group.lane) * 4;
                 if (step < 3 || at < 416) {  // the last step is partial
                     x[step] = load<4>(args.x + (u64(token) * 1440 + 1024) + group.lane * 4 + step * 128);
@@ -471,9 +471,9 @@ __device__ __forceinline__ void recv_role(const Args& args, const u32 epoch, con
     const u32 bank) {
     const Block block(34);
 
-    // 16 groups of a warp each (dispatch.rs:406)
+    // 16 groups of a warp each (dispatch.rs:379)
     const Warp group;
-    for (u32 i = group.number * 80 + block.index; i < 3072; i += 1280) {  // dispatch.rs:408
+    for (u32 i = group.number * 80 + block.index; i < 3072; i += 1280) {  // dispatch.rs:381
         const u32 message = i / 3;
         const u32 part = i % 3;
         const u32 source = message % 8;
@@ -487,14 +487,14 @@ __device__ __forceinline__ void recv_role(const Args& args, const u32 epoch, con
         if (!read_ll_row(group, args, args.ll_route[args.rank], (bank + ll_route_row) * 128 + in_record, 4,
             ll_route_row / 4, epoch, word, {role_recv, flag_ll_route, 193})) return;
         bool lane_owned = false;
-        if (group.lane < 4) {  // dispatch.rs:414
+        if (group.lane < 4) {  // dispatch.rs:387
             const u32 expert = word[0] & 65535;
             const u32 local = expert - args.rank * 16;
             const bool owned = local < 16;
             lane_owned = owned;
         }
         const bool any_owned = group.any(lane_owned);
-        if (any_owned) {  // dispatch.rs:415
+        if (any_owned) {  // dispatch.rs:388
             const u32 place = source * 128 + slot;
             const u64 inbox_packets_start = u64(place + parity * 1024) * 1440;
             if (part < 2) {  // pieces.rs:61
@@ -600,9 +600,9 @@ __device__ __forceinline__ void index_role(const Args& args, const u32 epoch, co
     }
     block.sync();
 
-    // 16 groups of a warp each (index.rs:177)
+    // 16 groups of a warp each (index.rs:179)
     const Warp group;
-    for (u32 record = group.number; record < 32; record += 16) {  // index.rs:178
+    for (u32 record = group.number; record < 32; record += 16) {  // index.rs:180
         const u32 value = record / 4;
 
         // Read ll_route: an element comes together with its epoch, by one access (records.rs:193)
@@ -620,11 +620,11 @@ __device__ __forceinline__ void index_role(const Args& args, const u32 epoch, co
         }
         u32 row[4];
 #pragma unroll
-        for (u32 step = 0; step < 4; ++step) {  // index.rs:181
+        for (u32 step = 0; step < 4; ++step) {  // index.rs:183
             row[step] = group_tally(group, base, 1, base_index[step], owned[step]);
         }
 #pragma unroll
-        for (u32 step = 0; step < 4; ++step) {  // index.rs:262
+        for (u32 step = 0; step < 4; ++step) {  // index.rs:322
             const u32 at = step * 32 + group.lane;
             const u32 entry = at + record % 4 * 128;
             if (owned[step]) args.gather[row[step]] = entry / 4 + value * 128;
@@ -638,8 +638,8 @@ __device__ __forceinline__ void entries_role(const Args& args, const u32 epoch, 
 
     // 16 groups of a warp each (dispatch.rs:194)
     const Warp group;
-    if (const u32 i = group.number * 3 + block.index; i < 33) {  // index.rs:235
-        if (i < 32) {  // index.rs:236
+    if (const u32 i = group.number * 3 + block.index; i < 33) {  // index.rs:282
+        if (i < 32) {  // index.rs:297
             const u32 ll_weight_start = (bank + i) * 128;
             const u32 entry_expert_row = i / 4;
 
@@ -663,7 +663,7 @@ __device__ __forceinline__ void entries_role(const Args& args, const u32 epoch, 
                 epoch, weights, {role_entries, flag_ll_weight, 222})) return;
             const u32 to = entry_expert_row * 512 + i % 4 * 128;
 #pragma unroll
-            for (u32 step = 0; step < 4; ++step) {  // index.rs:282
+            for (u32 step = 0; step < 4; ++step) {  // index.rs:355
                 const u32 at = step * 32 + group.lane;
                 const i32 expert = owned[step] ? i32(local[step] + value) : args.nobody;
                 args.entry_expert[to + at] = expert;
@@ -671,7 +671,7 @@ __device__ __forceinline__ void entries_role(const Args& args, const u32 epoch, 
             }
         } else {
             u32 ll_n_start;
-            if (group.lane < 8) {  // index.rs:240
+            if (group.lane < 8) {  // index.rs:301
                 ll_n_start = group.lane * 4;
             }
 
@@ -680,7 +680,7 @@ __device__ __forceinline__ void entries_role(const Args& args, const u32 epoch, 
             if (!read_ll(group, args, args.ll_n[args.rank], {group.lane < 8 ? ll_n_start + bank : 0u},
                 {group.lane < 8 ? ll_n_start / 4 : 0u}, {group.lane < 8}, epoch, ll_n_read,
                 {role_entries, flag_ll_n, 175})) return;
-            if (group.lane < 8) {  // index.rs:240
+            if (group.lane < 8) {  // index.rs:301
                 args.n_from[group.lane] = ll_n_read[0];
             }
         }

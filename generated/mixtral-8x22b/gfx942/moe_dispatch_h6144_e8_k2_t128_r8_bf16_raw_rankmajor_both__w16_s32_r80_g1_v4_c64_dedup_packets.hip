@@ -402,7 +402,7 @@ __device__ __forceinline__ void send_role(const Args& args, const u32 parity) {
     const u32 given = args.n[0];
     const u32 there = min_of(args.rows_there, 128u);
     const u32 end = min_of(given, there) * 6;
-    for (u32 i = group.number * 32 + block.index; i < end; i += 512) {  // send.rs:68
+    for (u32 i = group.number * 32 + block.index; i < end; i += 512) {  // send.rs:75
         const u32 token = i / 6;
         const u32 part = i % 6;
         const u32 start = part * 512;
@@ -411,7 +411,7 @@ __device__ __forceinline__ void send_role(const Args& args, const u32 parity) {
         u64 mask = 0;
         Vec<u32, 4> x[2];
 #pragma unroll
-        for (u32 step = 0; step < 2; ++step) {  // send.rs:73
+        for (u32 step = 0; step < 2; ++step) {  // send.rs:80
             x[step] = load<4>(args.x + (u64(token) * 3072 + start_u64) + group.lane * 4 + step * 256);
         }
         for (u32 k = 0; k < 2; ++k) {  // device.rs:84
@@ -447,9 +447,9 @@ __device__ __forceinline__ void recv_role(const Args& args, const u32 epoch, con
     const u32 bank) {
     const Block block(33);
 
-    // 16 groups of a warp each (dispatch.rs:406)
+    // 16 groups of a warp each (dispatch.rs:379)
     const Warp group;
-    for (u32 i = group.number * 80 + block.index; i < 6144; i += 1280) {  // dispatch.rs:408
+    for (u32 i = group.number * 80 + block.index; i < 6144; i += 1280) {  // dispatch.rs:381
         const u32 message = i / 6;
         const u32 part = i % 6;
         const u32 source = message % 8;
@@ -472,14 +472,14 @@ __device__ __forceinline__ void recv_role(const Args& args, const u32 epoch, con
         if (!read_ll_row(group, args, args.ll_route[args.rank], (bank + ll_route_row) * 128 + in_record, 2,
             ll_route_row / 2, epoch, word, {role_recv, flag_ll_route, 193})) return;
         bool lane_owned = false;
-        if (group.lane < 2) {  // dispatch.rs:414
+        if (group.lane < 2) {  // dispatch.rs:387
             const u32 expert = word[0] & 65535;
             const u32 local = expert - args.rank;
             const bool owned = local < 1;
             lane_owned = owned;
         }
         const bool any_owned = group.any(lane_owned);
-        if (any_owned) {  // dispatch.rs:415
+        if (any_owned) {  // dispatch.rs:388
             // Take packets of inbox_packets: one has come, and as a whole, when it does not end in all ones
             // (inbox.rs:88)
             Vec<u32, 4> x[1][2];
@@ -555,9 +555,9 @@ __device__ __forceinline__ void index_role(const Args& args, const u32 epoch, co
     }
     block.sync();
 
-    // 16 groups of a warp each (index.rs:177)
+    // 16 groups of a warp each (index.rs:179)
     const Warp group;
-    const u32 record = group.number;  // index.rs:178
+    const u32 record = group.number;  // index.rs:180
     const u32 value = record / 2;
 
     // Read ll_route: an element comes together with its epoch, by one access (records.rs:193)
@@ -575,11 +575,11 @@ __device__ __forceinline__ void index_role(const Args& args, const u32 epoch, co
     }
     u32 row[2];
 #pragma unroll
-    for (u32 step = 0; step < 2; ++step) {  // index.rs:181
+    for (u32 step = 0; step < 2; ++step) {  // index.rs:183
         row[step] = group_tally(group, base, 1, base_index[step], owned[step]);
     }
 #pragma unroll
-    for (u32 step = 0; step < 2; ++step) {  // index.rs:262
+    for (u32 step = 0; step < 2; ++step) {  // index.rs:322
         const u32 at = step * 64 + group.lane;
         const u32 entry = at + record % 2 * 128;
         if (owned[step]) args.gather[row[step]] = entry / 2 + value * 128;
@@ -592,8 +592,8 @@ __device__ __forceinline__ void entries_role(const Args& args, const u32 epoch, 
 
     // 16 groups of a warp each (dispatch.rs:194)
     const Warp group;
-    if (const u32 i = group.number * 2 + block.index; i < 17) {  // index.rs:235
-        if (i < 16) {  // index.rs:236
+    if (const u32 i = group.number * 2 + block.index; i < 17) {  // index.rs:282
+        if (i < 16) {  // index.rs:297
             const u32 ll_weight_start = (bank + i) * 128;
             const u32 entry_expert_row = i / 2;
 
@@ -616,7 +616,7 @@ __device__ __forceinline__ void entries_role(const Args& args, const u32 epoch, 
                 epoch, weights, {role_entries, flag_ll_weight, 222})) return;
             const u32 to = entry_expert_row * 256 + i % 2 * 128;
 #pragma unroll
-            for (u32 step = 0; step < 2; ++step) {  // index.rs:282
+            for (u32 step = 0; step < 2; ++step) {  // index.rs:355
                 const u32 at = step * 64 + group.lane;
                 const i32 expert = owned[step] ? i32(local[step] + args.rank) : args.nobody;
                 args.entry_expert[to + at] = expert;
@@ -624,7 +624,7 @@ __device__ __forceinline__ void entries_role(const Args& args, const u32 epoch, 
             }
         } else {
             u32 ll_n_start;
-            if (group.lane < 8) {  // index.rs:240
+            if (group.lane < 8) {  // index.rs:301
                 ll_n_start = group.lane * 2;
             }
 
@@ -633,7 +633,7 @@ __device__ __forceinline__ void entries_role(const Args& args, const u32 epoch, 
             if (!read_ll(group, args, args.ll_n[args.rank], {group.lane < 8 ? ll_n_start + bank : 0u},
                 {group.lane < 8 ? ll_n_start / 2 : 0u}, {group.lane < 8}, epoch, ll_n_read,
                 {role_entries, flag_ll_n, 175})) return;
-            if (group.lane < 8) {  // index.rs:240
+            if (group.lane < 8) {  // index.rs:301
                 args.n_from[group.lane] = ll_n_read[0];
             }
         }

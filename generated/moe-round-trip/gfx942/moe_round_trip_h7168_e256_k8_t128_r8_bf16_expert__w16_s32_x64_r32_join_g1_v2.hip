@@ -375,7 +375,7 @@ __device__ __forceinline__ void send_role(const Args& args, const u32 epoch) {
     const u32 given = args.n[0];
     const u32 there = min_of(args.rows_there, 128u);
     const u32 end = min_of(given, there) * 14;
-    for (u32 i = group.number * 32 + block.index; i < end; i += 512) {  // send.rs:68
+    for (u32 i = group.number * 32 + block.index; i < end; i += 512) {  // send.rs:75
         const u32 token = i / 14;
         const u32 part = i % 14;
         const u32 start = part * 512;

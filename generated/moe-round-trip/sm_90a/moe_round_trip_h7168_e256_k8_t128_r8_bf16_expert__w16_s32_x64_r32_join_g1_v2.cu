@@ -347,7 +347,7 @@ __device__ __forceinline__ void send_role(const Args& args, const u32 epoch) {
     const u32 given = args.n[0];
     const u32 there = min_of(args.rows_there, 128u);
     const u32 end = min_of(given, there) * 14;
-    for (u32 i = group.number * 32 + block.index; i < end; i += 512) {  // send.rs:68
+    for (u32 i = group.number * 32 + block.index; i < end; i += 512) {  // send.rs:75
         const u32 token = i / 14;
         const u32 part = i % 14;
         const u32 start = part * 512;
@@ -355,7 +355,7 @@ __device__ __forceinline__ void send_role(const Args& args, const u32 epoch) {
         const u32 first = token * 8;
         Vec<bf16, 8> x[2];
 #pragma unroll
-        for (u32 step = 0; step < 2; ++step) {  // send.rs:73
+        for (u32 step = 0; step < 2; ++step) {  // send.rs:80
             x[step] = load<8>(args.x + (u64(token) * 7168 + start_u64) + group.lane * 8 + step * 256);
         }
         u32 partial = 0;

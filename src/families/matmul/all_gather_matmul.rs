@@ -308,8 +308,7 @@ pub struct AllGatherMatmulArgs {
 pub fn all_gather_matmul(c: &AllGatherMatmul, a: &AllGatherMatmulArgs) {
     let (epoch, cut, parts) = (a.epoch.begin(), c.cut(), c.split_parts());
     let tiles = a.next_tile.map(|next| next.counter(0));
-    let bank = epoch.parity() * c.m;
-    let flags = epoch.parity() * (c.ranks * c.flags());
+    let (bank, flags) = (epoch.parity() * c.m, epoch.parity() * (c.ranks * c.flags()));
     // Where rows end within a tile, what comes behind is not read nor written: it has not arrived.
     let ragged = !cut.rows.is_multiple_of(c.tile_rows);
     let of_rank =
@@ -326,8 +325,7 @@ pub fn all_gather_matmul(c: &AllGatherMatmul, a: &AllGatherMatmulArgs) {
             let (turn, tile) = cut.of_ranks(part.tile, c.ranks, c.abreast);
             let from = (turn + rank()) % c.ranks;
             let at = cut.tile(tile);
-            let row = at.row();
-            let column = at.column();
+            let (row, column) = (at.row(), at.column());
             let w = part.of(a.w.rows(column, c.tile_columns));
             let out = if c.together { 0u32.val() } else { from * c.rows() };
             let gathered = |first: Val<u32>, blocks: u32| {

@@ -73,7 +73,7 @@ fn warps_of_combine(key: &CombineKey) -> u32 {
         return 32;
     }
     let few = if key.layout.by_expert() {
-        key.tokens < 64
+        key.tokens < 32
     } else {
         key.tokens <= 64 && key.tokens * key.ranks <= 256
     };

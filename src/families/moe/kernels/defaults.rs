@@ -90,10 +90,10 @@ fn many_pieces(key: &DispatchKey) -> bool {
 }
 
 /// Packets while latency is what counts, if rows of every type are whole packets: dispatch and combine have to agree. By expert a rank
-/// of two sums rows as it sends them, and who waits for pieces is ahead of who waits for rows: 1024 tokens take 128 us and not 137,
-/// 2048 take 251 and not 239 (`bench/results/2026-11-26-by-expert-polls-and-a-table-on-two-h200.md`).
+/// of two sums rows as it sends them, and who waits for pieces is ahead of who waits for rows: 2048 tokens take 222 us and not 229,
+/// 4096 take 424 and not 402 (`bench/results/2026-11-26-rows-by-expert-on-two-h200.md`).
 pub(super) fn protocol(hidden: u32, tokens: u32, ranks: u32, layout: Layout) -> Protocol {
-    let most = if ranks == 2 && layout.by_expert() { 4 * MOST_PACKETS } else { MOST_PACKETS };
+    let most = if ranks == 2 && layout.by_expert() { 8 * MOST_PACKETS } else { MOST_PACKETS };
     if tokens <= most && hidden.is_multiple_of(PACKET_BYTES) { Protocol::Packets } else { Protocol::Flags }
 }
 

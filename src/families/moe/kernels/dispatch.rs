@@ -7,8 +7,8 @@ use super::deliver::{deliver, scales_at_hand};
 use super::device::local_experts;
 use super::hook::{RowHook, stand_in_expert};
 use super::inbox::{InboxArgs, Received};
-use super::index::{base, index, note_entries};
-use super::layout::{Begins, Places};
+use super::index::{base, index, note_entries, note_rows, rows_of};
+use super::layout::Places;
 use super::protocol::{Phase, Protocol};
 use super::records::{ReadyArgs, Record, RecordArgs, Records, notify_ready};
 use super::send::send;
@@ -284,7 +284,7 @@ fn route(c: &Dispatch, a: &DispatchArgs, b: Group, epoch: Epoch, bank: Val<u32>)
     }
 }
 
-/// Puts every row that arrives where it belongs, and writes down where that is.
+/// Writes down where every row belongs, and puts it there when it arrives.
 #[kernel]
 fn receive<'a>(
     c: &'a Dispatch,
@@ -297,19 +297,17 @@ fn receive<'a>(
     let records = Records::receive(c, &a.records, epoch, bank);
     let n = shared::<u32>("n", c.records());
     n.store(0, records.n(arange(c.records())));
-    if b.index() == 0 {
-        a.n_from.store(0, n.gather(arange(c.ranks) * c.chunks(), true, 0));
-    }
     let base = base(c, a, b, &records);
     let pieces = c.pieces();
 
     b.split(c.group_warps, |g| {
+        note_rows(c, a, g, &records, &base);
         let rows = shared::<i32>("rows", c.slot_entries());
         let scales = scales_at_hand(c);
-        let put = |source: Val<u32>, slot: Val<u32>, part: Val<u32>, received: &dyn Fn() -> Received<'a>| {
+        let put = |source: Val<u32>, slot: Val<u32>, received: &dyn Fn() -> Received<'a>| {
             let record = source * c.chunks() + slot / (c.chunk * c.token_slots());
             if slot < n.get(record) * c.token_slots() {
-                let (mine, row) = rows_of_slot(c, a, &records, &base, (source, slot), part);
+                let (mine, row) = rows_of_slot(c, &records, &base, (source, slot));
                 if mine.any() {
                     rows.store(0, row);
                     deliver(c, a, &Places::All(rows), &received(), scales, hook);
@@ -321,7 +319,7 @@ fn receive<'a>(
             for i in g.dynamic(c.slots() * pieces.parts(), a.next_row.map(|next| next.counter(1))) {
                 let (slot, part) = pieces.part(i);
                 let given = || Received::given(c, &a.tokens, slot / c.token_slots(), part);
-                put(rank(), slot, part, &given);
+                put(rank(), slot, &given);
             }
         }
         for i in
@@ -329,48 +327,23 @@ fn receive<'a>(
         {
             let (message, part) = pieces.part(i);
             let (source, slot) = arriving(c, message);
-            put(source, slot, part, &|| Received::wait(c, &a.inbox, source, slot, part, epoch));
+            put(source, slot, &|| Received::wait(c, &a.inbox, source, slot, part, epoch));
         }
     });
 }
 
-/// Which entries of a slot are here, and their rows: -1 for one that is not, -2 for one that has no place. They are written down for
-/// combine.
+/// Which entries of a slot are here, and their rows.
 #[kernel]
 fn rows_of_slot(
     c: &Dispatch,
-    a: &DispatchArgs,
     records: &Records<'_>,
     base: &Shared<u32>,
     (source, slot): (Val<u32>, Val<u32>),
-    part: Val<u32>,
 ) -> (Tile<bool>, Tile<i32>) {
     let chunk = slot / (c.chunk * c.token_slots());
     let record = source * c.chunks() + chunk;
-    let entry = slot * c.slot_entries();
-    let in_record = entry - chunk * c.record_entries();
-    let word = records.words(record, in_record, c.slot_entries());
-    let (expert, mine) = local_experts(c.map(), word & 0xffff);
-    let row = base.gather(expert * c.records() + record, mine, 0) + (word >> 16);
-    let row = if c.room().drops {
-        let placed = match c.room().begins {
-            Begins::Aligned(_) => row < c.max_rows,
-            Begins::Strided(stride) => row < (expert + 1) * stride,
-        };
-        mine.select(placed.select(row.cast::<i32>(), -2), -1)
-    } else {
-        mine.select(row.cast::<i32>(), -1)
-    };
-    c.pieces().once(part, || {
-        let from = source * (c.tokens * c.topk) + entry;
-        if let Some(pos) = a.pos {
-            pos.store(from, row);
-        }
-        let weights = records.weights(record, in_record, c.slot_entries());
-        if let (Some(weight_from), Some(weights)) = (a.weight_from, weights) {
-            weight_from.store(from, weights);
-        }
-    });
+    let in_record = slot * c.slot_entries() - chunk * c.record_entries();
+    let (mine, row) = rows_of(c, records, base, record, in_record, c.slot_entries());
     (mine, row)
 }
 

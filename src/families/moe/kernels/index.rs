@@ -163,7 +163,9 @@ pub(super) fn index(c: &Dispatch, a: &DispatchArgs, b: Group, epoch: Epoch, bank
                 let (expert, mine) = local_experts(c.map(), word & 0xffff);
                 let row = base.gather(expert * c.records() + record, mine, 0) + (word >> 16);
                 gather_entries(c, a, record, start, row, mine);
-                note(c, a, &records, record, start, expert, mine);
+                note(c, a, &records, (record, start, expert.len()), a.entry_expert, || {
+                    noted(c, a, expert, mine)
+                });
             });
         });
     } else if c.records() * c.record_entries() <= FEW_ENTRIES {
@@ -216,8 +218,55 @@ pub(super) fn note_entries(c: &Dispatch, a: &DispatchArgs, g: Group, epoch: Epoc
     let records = Records::receive(c, &a.records, epoch, bank);
     each_part(c, a, g, &records, |record, start, len| {
         let (expert, mine) = records.local_experts(record, start, len);
-        note(c, a, &records, record, start, expert, mine);
+        note(c, a, &records, (record, start, expert.len()), a.entry_expert, || noted(c, a, expert, mine));
     });
+}
+
+/// Writes down the row of each entry, where rows stand by expert, their weights, and how many tokens each rank has. It is the last groups
+/// that do, which have no row to bring where there are few.
+#[kernel]
+pub(super) fn note_rows(c: &Dispatch, a: &DispatchArgs, g: Group, records: &Records<'_>, base: &Shared<u32>) {
+    let parts = parts_of_all(c);
+    let numbers = (parts + 1).next_multiple_of(g.count());
+    for i in g.strided(numbers) {
+        let i = (numbers - 1) - i;
+        if i <= parts {
+            on_part(c, a, records, i, |record, start, len| {
+                let (_, row) = rows_of(c, records, base, record, start, len);
+                note(c, a, records, (record, start, len), a.pos, || row);
+            });
+        }
+    }
+}
+
+/// Which of `len` entries of a record from `start` on are here, and their rows: -1 for one that is not, -2 for one that has no place.
+#[kernel]
+pub(super) fn rows_of(
+    c: &Dispatch,
+    records: &Records<'_>,
+    base: &Shared<u32>,
+    record: Val<u32>,
+    start: Val<u32>,
+    len: u32,
+) -> (Tile<bool>, Tile<i32>) {
+    let word = records.words(record, start, len);
+    let (expert, mine) = local_experts(c.map(), word & 0xffff);
+    let row = base.gather(expert * c.records() + record, mine, 0) + (word >> 16);
+    let row = if c.room().drops {
+        let placed = match c.room().begins {
+            Begins::Aligned(_) => row < c.max_rows,
+            Begins::Strided(stride) => row < (expert + 1) * stride,
+        };
+        mine.select(placed.select(row.cast::<i32>(), -2), -1)
+    } else {
+        mine.select(row.cast::<i32>(), -1)
+    };
+    (mine, row)
+}
+
+/// Parts of all records together.
+fn parts_of_all(c: &Dispatch) -> u32 {
+    c.records() * entry_pieces(c).parts()
 }
 
 /// Does something with parts of records, given the record, the first entry and their number, and writes down how many tokens
@@ -228,17 +277,28 @@ fn each_part(
     a: &DispatchArgs,
     g: Group,
     records: &Records<'_>,
-    mut act: impl FnMut(Val<u32>, Val<u32>, u32),
+    act: impl Fn(Val<u32>, Val<u32>, u32),
+) {
+    for i in g.strided(parts_of_all(c) + 1) {
+        on_part(c, a, records, i, &act);
+    }
+}
+
+/// The same with the `i`-th part. After the last one come the tokens.
+#[kernel]
+fn on_part(
+    c: &Dispatch,
+    a: &DispatchArgs,
+    records: &Records<'_>,
+    i: Val<u32>,
+    act: impl Fn(Val<u32>, Val<u32>, u32),
 ) {
     let pieces = entry_pieces(c);
-    let parts = c.records() * pieces.parts();
-    for i in g.strided(parts + 1) {
-        if i < parts {
-            let (record, part) = pieces.part(i);
-            pieces.each(part, |start, len| act(record, start, len));
-        } else {
-            a.n_from.store(0, records.n(arange(c.ranks) * c.chunks()));
-        }
+    if i < parts_of_all(c) {
+        let (record, part) = pieces.part(i);
+        pieces.each(part, |start, len| act(record, start, len));
+    } else {
+        a.n_from.store(0, records.n(arange(c.ranks) * c.chunks()));
     }
 }
 
@@ -264,32 +324,34 @@ fn gather_entries(
     }
 }
 
-/// Writes down the experts and weights of the entries of a record, from entry `start` on.
+/// Writes down something of each entry of a record, from entry `start` on, and its weight.
 #[kernel]
 fn note(
     c: &Dispatch,
     a: &DispatchArgs,
     records: &Records<'_>,
-    record: Val<u32>,
-    start: Val<u32>,
-    expert: Tile<u32>,
-    mine: Tile<bool>,
+    (record, start, len): (Val<u32>, Val<u32>, u32),
+    notes: Option<Ptr<i32>>,
+    of_entries: impl FnOnce() -> Tile<i32>,
 ) {
     let (source, first) = place(c, record, start);
-    let len = expert.len();
     let weights = records.weights(record, start, len);
-    // Expert ids are those of the sender, and so of all ranks.
-    let expert = mine.select((expert + first_expert(c.map(), rank())).cast::<i32>(), a.nobody);
     let to = source * (c.tokens * c.topk) + first;
     let there = arange(len) + first < c.tokens * c.topk;
-    if let (Some(entry_expert), Some(weight_from), Some(weights)) = (a.entry_expert, a.weight_from, weights) {
-        if c.tokens % c.chunk == 0 {
-            entry_expert.store(to, expert);
-            weight_from.store(to, weights);
-        } else {
-            // The last record may be longer than what is left of the tokens.
-            entry_expert.store_where(to, expert, there);
-            weight_from.store_where(to, weights, there);
-        }
+    // The last record may be longer than what is left of the tokens.
+    let whole = c.tokens % c.chunk == 0;
+    let of_entries = of_entries();
+    if let Some(notes) = notes {
+        if whole { notes.store(to, of_entries) } else { notes.store_where(to, of_entries, there) }
     }
+    if let (Some(weight_from), Some(weights)) = (a.weight_from, weights) {
+        if whole { weight_from.store(to, weights) } else { weight_from.store_where(to, weights, there) }
+    }
+}
+
+/// The expert of each entry, as it is written down. Ids are those of the sender, and so of all ranks.
+#[kernel]
+fn noted(c: &Dispatch, a: &DispatchArgs, expert: Tile<u32>, mine: Tile<bool>) -> Tile<i32> {
+    let expert = mine.select((expert + first_expert(c.map(), rank())).cast::<i32>(), a.nobody);
+    expert
 }

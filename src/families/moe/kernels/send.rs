@@ -21,9 +21,16 @@ pub(super) fn send(c: &Dispatch, a: &TokenArgs, arrive: &InboxArgs, g: Group, ep
     }
 }
 
-/// Of ranks that own a slot's experts, those that its row is sent to.
-fn beyond_own(c: &Dispatch, owners: Val<u64>) -> Val<u64> {
-    if c.keeps_own() { owners & !bit(rank()) } else { owners }
+/// The ranks that a slot's row is sent to, a bit each.
+#[kernel]
+fn destinations(c: &Dispatch, a: &TokenArgs, slot: Val<u32>, g: Group) -> Val<u64> {
+    let owners = || owners(c.map(), &a.ids, slot * c.slot_entries(), c.slot_entries(), g);
+    if c.keeps_own() {
+        let owners = owners();
+        owners & !bit(rank())
+    } else {
+        owners()
+    }
 }
 
 /// A group has a part of a row, and sends it to one rank after the other.
@@ -35,9 +42,9 @@ fn send_to_all(c: &Dispatch, a: &TokenArgs, arrive: &InboxArgs, g: Group, epoch:
     for i in g.dynamic(tokens(c, a) * (c.token_slots() * pieces.parts()), counter) {
         let (slot, part) = pieces.part(i);
         let token = slot / c.token_slots();
-        let owners = owners(c.map(), &a.ids, slot * c.slot_entries(), c.slot_entries(), g);
+        let to = destinations(c, a, slot, g);
         let rows = arrive.rows.open(epoch);
-        let row = rows.to(Peers::mask(beyond_own(c, owners))).slot(slot);
+        let row = rows.to(Peers::mask(to)).slot(slot);
         if c.protocol == Protocol::Bulk {
             row.field(rows.row).copy(0u64, &a.x, at(token, c.row()), c.row());
         } else {
@@ -77,8 +84,8 @@ fn send_packets_to_all(c: &Dispatch, a: &TokenArgs, arrive: &InboxArgs, g: Group
             } else {
                 (x, a.x_scale.map(|scales| scales_of_piece(c, &scales, token, part, (start, len))))
             };
-            let to = owners(c.map(), &a.ids, slot * c.slot_entries(), c.slot_entries(), g);
-            let message = rows.to(Peers::mask(beyond_own(c, to))).slot(slot);
+            let to = destinations(c, a, slot, g);
+            let message = rows.to(Peers::mask(to)).slot(slot);
             put_row(&rows, &message, start, x);
             if let Some(scale) = scale {
                 put_scales_of_piece(c, &rows, &message, part, start, scale);
