@@ -333,9 +333,10 @@ impl Combine {
     }
 
     /// Rows of a token that an owner has in flight together where it sums them, seldom more than four: of two ranks, whose blocks all
-    /// do that, as many as fit the registers beside the sum.
+    /// do that, as many as fit the registers beside the sum. They are fewer where some lanes have none of a row's last vectors.
     pub(crate) fn rows_in_flight(&self) -> u32 {
-        self.tiles_of(if self.keeps_own() { 12 } else { 8 }).min(4)
+        let even = self.hidden.is_multiple_of(piece_len(self.hidden, self.group_warps, 1, 2));
+        self.tiles_of(if self.keeps_own() && even { 12 } else { 8 }).min(4)
     }
 
     fn tiles_of(&self, vectors: u32) -> u32 {
