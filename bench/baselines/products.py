@@ -75,6 +75,11 @@ class AsyncTp(Cublas):
     )
     GRAPH = False
 
+    def __init__(self, case):
+        super().__init__(case)
+        if self.bias is not None:
+            raise Unsupported("a bias of the product")
+
     def matrix(self, case, shape, dtype):
         self.group = dist.group.WORLD.group_name
         if self.product == "matmul_reduce_scatter":

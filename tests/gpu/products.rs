@@ -34,14 +34,15 @@ fn products_are_right_to_the_bit() {
 
 #[test]
 fn gathered_rows_are_right_to_the_bit() {
-    cases("all_gather_matmul", 32, |cases| {
+    cases("all_gather_matmul", 34, |cases| {
         for dtype in ["bf16", "fp16"] {
             for rest in [
                 "m=2 n=8 k=8",
                 "m=320 n=264 k=136",
+                "m=320 n=264 k=136 bias=true activation=relu",
                 // Whole tiles, for which a loader waits.
                 "m=256 n=264 k=512 send_blocks=2",
-                "m=512 n=264 k=512 send_blocks=4 blocks=4",
+                "m=512 n=264 k=512 send_blocks=4 blocks=4 bias=true",
                 "m=512 n=136 k=520 tile_columns=64 send_blocks=4 blocks=3 chunk=512",
                 // Tiles of both ranks' rows, and blocks that share the columns of tiles.
                 "m=128 n=520 k=512 together=true tile_columns=128 split=4 stages=4",
@@ -70,7 +71,7 @@ fn gathered_rows_are_right_to_the_bit() {
 
 #[test]
 fn parts_are_added_up_to_the_bit() {
-    cases("matmul_reduce_scatter", 36, |cases| {
+    cases("matmul_reduce_scatter", 40, |cases| {
         for (dtype, how) in [
             ("bf16", "algorithm=pull early=false"),
             ("fp16", "algorithm=pull early=true"),
@@ -81,7 +82,8 @@ fn parts_are_added_up_to_the_bit() {
                 "m=2 n=8 k=8",
                 // Rows of a rank that end within a tile.
                 "m=320 n=264 k=136",
-                "m=256 n=264 k=512",
+                "m=320 n=264 k=136 bias=true activation=relu",
+                "m=256 n=264 k=512 bias=true",
                 "m=1024 n=520 k=512 tile_columns=256 stages=3 blocks=5",
                 "m=1024 n=520 k=200 tile_columns=64 stages=6 blocks=7",
                 "m=256 n=520 k=512 tile_columns=128 split=4 stages=4 blocks=8",

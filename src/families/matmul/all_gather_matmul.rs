@@ -4,6 +4,7 @@ use peerwarp_codegen::dsl::prelude::*;
 use peerwarp_codegen::family::{Family, Illegal, Legal};
 use peerwarp_codegen::ir::Dtype;
 
+use super::epilogue::{Activation, epilogue};
 use super::order::{self, Cut, Order, Passage, Tiling};
 use super::split::{Split, SplitArgs};
 
@@ -29,6 +30,12 @@ pub struct AllGatherMatmul {
     /// Whether the gathered rows are a result as well.
     #[key(short = "ga", default = false)]
     pub gathered: bool,
+    /// Whether there is a vector that is added to each row of the result.
+    #[key(short = "b", default = false, omitted)]
+    pub bias: bool,
+    /// What becomes of the sums.
+    #[key(short = "f", default = Activation::None, omitted)]
+    pub activation: Activation,
     /// Warps of a block.
     #[tune(short = "w", values = [4, 8], default = |key| order::warps(tile_rows(key)))]
     pub warps: u32,
@@ -274,6 +281,11 @@ pub struct AllGatherMatmulArgs {
     #[shape(|c| [c.n, c.k])]
     #[dtype(|c| c.dtype)]
     pub w: AnyMatrix,
+    /// What is added to each row of the result, `[n]`.
+    #[input]
+    #[len(|c| if c.bias { c.n.into() } else { 0 })]
+    #[dtype(|c| c.dtype)]
+    pub bias: Option<AnyPtr>,
     /// Everybody's rows times this rank's, `[m][n]`.
     #[output]
     #[shape(|c| [c.m, c.n])]
@@ -324,8 +336,7 @@ pub fn all_gather_matmul(c: &AllGatherMatmul, a: &AllGatherMatmulArgs) {
             // This rank's own rows first: the others' travel meanwhile.
             let (turn, tile) = cut.of_ranks(part.tile, c.ranks, c.abreast);
             let from = (turn + rank()) % c.ranks;
-            let at = cut.tile(tile);
-            let (row, column) = (at.row(), at.column());
+            let (row, column) = cut.corner(tile);
             let w = part.of(a.w.rows(column, c.tile_columns));
             let out = if c.together { 0u32.val() } else { from * c.rows() };
             let gathered = |first: Val<u32>, blocks: u32| {
@@ -342,7 +353,8 @@ pub fn all_gather_matmul(c: &AllGatherMatmul, a: &AllGatherMatmulArgs) {
                 gathered(first, c.send_blocks)
             };
             a.split.whole(b, part, sums, Some(epoch), |sums| {
-                of_rank(a.out.rows(out + row, c.tile_rows), out).store_f32(column, sums);
+                let done = epilogue(a.bias, c.activation, column, [c.tile_rows, c.tile_columns], sums);
+                of_rank(a.out.rows(out + row, c.tile_rows), out).store_f32(column, done);
             });
         }
     });

@@ -4,6 +4,7 @@ use peerwarp_codegen::dsl::prelude::*;
 use peerwarp_codegen::family::{Choice, Family, Illegal, Legal};
 use peerwarp_codegen::ir::Dtype;
 
+use super::epilogue::{Activation, epilogue};
 use super::order::{self, Cut, Order, Passage, Tiling};
 use super::split::{Split, SplitArgs};
 
@@ -37,6 +38,12 @@ pub struct MatmulReduceScatter {
     /// Type of all elements. Products are summed up in `f32`, rounded where they go to another rank, and added up in `f32`.
     #[key(values = [Dtype::Bf16, Dtype::Fp16])]
     pub dtype: Dtype,
+    /// Whether there is a vector that is added to each row of the result once, whatever the number of ranks.
+    #[key(short = "b", default = false, omitted)]
+    pub bias: bool,
+    /// What becomes of the sums.
+    #[key(short = "f", default = Activation::None, omitted)]
+    pub activation: Activation,
     /// How parts of tiles get to who adds them up.
     #[tune(default = |key| algorithm(key))]
     pub algorithm: Algorithm,
@@ -201,6 +208,11 @@ pub struct MatmulReduceScatterArgs {
     #[shape(|c| [c.n, c.k])]
     #[dtype(|c| c.dtype)]
     pub w: AnyMatrix,
+    /// What is added to each row of the result once, `[n]`: each rank adds its own to its own rows.
+    #[input]
+    #[len(|c| if c.bias { c.n.into() } else { 0 })]
+    #[dtype(|c| c.dtype)]
+    pub bias: Option<AnyPtr>,
     /// This rank's rows of the sum over all ranks, `[m / ranks][n]`.
     #[output]
     #[shape(|c| [c.rows(), c.n])]
@@ -242,9 +254,7 @@ pub fn matmul_reduce_scatter(c: &MatmulReduceScatter, a: &MatmulReduceScatterArg
             let columns = parts.item(i);
             let (turn, tile) = turn(c, columns.tile);
             let owner = (rank() + 1 + turn) % c.ranks;
-            let at = cut.tile(tile);
-            let row = at.row();
-            let column = at.column();
+            let (row, column) = cut.corner(tile);
             let x = columns.of(a.x.rows(owner * c.rows() + row, c.tile_rows));
             let w = a.w.rows(column, c.tile_columns);
             let of_turn = |turn: Val<u32>| bank + (turn * cut.tiles() + tile) % c.sent();
@@ -275,7 +285,8 @@ pub fn matmul_reduce_scatter(c: &MatmulReduceScatter, a: &MatmulReduceScatterArg
                     for turn in first_turn + 1..c.ranks - 1 {
                         sums = sums + part(turn).to_f32();
                     }
-                    a.out.rows(row, c.tile_rows).store_f32(column, sums);
+                    let done = epilogue(a.bias, c.activation, column, [c.tile_rows, c.tile_columns], sums);
+                    a.out.rows(row, c.tile_rows).store_f32(column, done);
                 });
             } else if c.adds_on() {
                 if turn > 0 {

@@ -1,6 +1,7 @@
 //! Products of matrices, alone and with what goes to or comes from other ranks.
 
 mod all_gather_matmul;
+mod epilogue;
 mod matmul_reduce_scatter;
 mod order;
 mod product;
@@ -11,12 +12,13 @@ mod workload;
 pub use all_gather_matmul::{
     AllGatherMatmul, AllGatherMatmulArgs, AllGatherMatmulKey, AllGatherMatmulLaunch, all_gather_matmul,
 };
+pub use epilogue::Activation;
 pub use matmul_reduce_scatter::{
     Algorithm, MatmulReduceScatter, MatmulReduceScatterArgs, MatmulReduceScatterKey,
     MatmulReduceScatterLaunch, matmul_reduce_scatter,
 };
 pub use order::Order;
-pub use product::{Activation, Matmul, MatmulArgs, MatmulKey, MatmulLaunch, matmul};
+pub use product::{Matmul, MatmulArgs, MatmulKey, MatmulLaunch, matmul};
 
 use peerwarp_codegen::family::FamilyEntry;
 

@@ -69,11 +69,12 @@ impl Cut {
         if abreast { (i % ranks, i / ranks) } else { (i / self.tiles(), i % self.tiles()) }
     }
 
-    /// Tile `i`, of a group of rows of tiles column by column.
-    pub fn tile(&self, i: Val<u32>) -> Place {
+    /// The first row and the first column of a tile, of a group of rows of tiles column by column.
+    #[kernel]
+    pub fn corner(&self, tile: Val<u32>) -> (Val<u32>, Val<u32>) {
         let group = self.group.min(self.bands());
-        let first = i / (group * self.strips()) * group;
-        let rest = i % (group * self.strips());
+        let first = tile / (group * self.strips()) * group;
+        let rest = tile % (group * self.strips());
         // The last group may have fewer rows of tiles.
         let rows = if self.bands().is_multiple_of(group) {
             group.val()
@@ -81,27 +82,9 @@ impl Cut {
             let left = self.bands().val() - first;
             left.lt(group).select(left, group)
         };
-        Place { cut: *self, band: first + rest % rows, strip: rest / rows }
-    }
-}
-
-/// Where a tile is.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Place {
-    cut: Cut,
-    band: Val<u32>,
-    strip: Val<u32>,
-}
-
-impl Place {
-    /// Its first row.
-    pub fn row(&self) -> Val<u32> {
-        self.band * self.cut.tile_rows
-    }
-
-    /// Its first column.
-    pub fn column(&self) -> Val<u32> {
-        self.strip * self.cut.tile_columns
+        let row = (first + rest % rows) * self.tile_rows;
+        let column = rest / rows * self.tile_columns;
+        (row, column)
     }
 }
 

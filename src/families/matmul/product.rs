@@ -1,33 +1,12 @@
 //! Matrix multiplication: every rank multiplies its own.
 
 use peerwarp_codegen::dsl::prelude::*;
-use peerwarp_codegen::family::{Choice, Family, Illegal, Legal};
+use peerwarp_codegen::family::{Family, Illegal, Legal};
 use peerwarp_codegen::ir::Dtype;
 
+use super::epilogue::{Activation, epilogue};
 use super::order::{self, Cut, Order, Passage, Tiling};
 use super::split::{Split, SplitArgs};
-
-/// What becomes of a sum of products before it is rounded.
-#[derive(Choice, Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Activation {
-    /// Nothing.
-    None,
-    /// What is below zero becomes zero.
-    Relu,
-    /// `x / (1 + e^-x)`.
-    Silu,
-}
-
-impl Activation {
-    /// Of a matrix of sums.
-    pub(super) fn of(self, sums: Tile<f32>) -> Tile<f32> {
-        match self {
-            Activation::None => sums,
-            Activation::Relu => sums.maximum(0.0),
-            Activation::Silu => sums / ((-sums).exp() + 1.0),
-        }
-    }
-}
 
 /// A variant of a matrix multiplication.
 #[derive(Family, Clone, Debug, PartialEq)]
@@ -164,17 +143,12 @@ pub fn matmul(c: &Matmul, a: &MatmulArgs) {
     role("multiply", c.blocks, |b| {
         for i in b.dynamic(parts.items(), tiles) {
             let part = parts.item(i);
-            let at = cut.tile(part.tile);
-            let row = at.row();
-            let column = at.column();
+            let (row, column) = cut.corner(part.tile);
             let (x, w) = (a.x.rows(row, c.tile_rows), a.w.rows(column, c.tile_columns));
             let sums = b.dot(part.of(x), w, c.stages);
             a.split.whole(b, part, sums, epoch, |sums| {
-                let sums = match a.bias {
-                    Some(bias) => sums + bias.load_rows_f32(column, [c.tile_rows, c.tile_columns]),
-                    None => sums,
-                };
-                a.out.rows(row, c.tile_rows).store_f32(column, c.activation.of(sums));
+                let done = epilogue(a.bias, c.activation, column, [c.tile_rows, c.tile_columns], sums);
+                a.out.rows(row, c.tile_rows).store_f32(column, done);
             });
         }
     });

@@ -2,7 +2,7 @@
 
 use peerwarp_codegen::ir::Dtype;
 
-use super::reference::{Matrix, activated, added_on, added_up, looked_at, product};
+use super::reference::{Matrix, activated, added_on, added_up, looked_at, product, sum};
 use super::{Activation, AllGatherMatmul, Matmul, MatmulReduceScatter};
 use crate::harness::bench::TIMING;
 use crate::harness::elements::encode;
@@ -34,12 +34,35 @@ fn row_of(buffer: &str, at: u32, dtype: Dtype, values: &[f32]) -> Expected {
     Expected { at: u64::from(at) * bytes, ..expected }.called(&format!("row {at}"))
 }
 
-/// A row of `out`.
-fn row(at: u32, dtype: Dtype, values: &[f32], activation: Activation) -> Expected {
-    let expected = row_of("out", at, dtype, values);
-    // The exponential is the target's own, and so may be the last bit of the result.
-    let rel = if dtype == Dtype::Bf16 { 1.0 / 128.0 } else { 1.0 / 1024.0 };
-    if activation == Activation::Silu { expected.within(1e-5, rel) } else { expected }
+/// What is added to each row of a rank's result.
+fn bias(turn: Turn, columns: u32) -> Vec<f32> {
+    Matrix { turn, which: 3, columns }.rows(1)
+}
+
+/// What becomes of sums.
+struct Epilogue {
+    bias: Option<Vec<f32>>,
+    activation: Activation,
+    dtype: Dtype,
+}
+
+impl Epilogue {
+    fn new(turn: Turn, columns: u32, with_bias: bool, activation: Activation, dtype: Dtype) -> Epilogue {
+        Epilogue { bias: with_bias.then(|| bias(turn, columns)), activation, dtype }
+    }
+
+    fn inputs(&self) -> Option<Contents> {
+        Some(contents("bias", self.dtype, self.bias.as_deref()?))
+    }
+
+    /// A row of `out`.
+    fn row(&self, at: u32, sums: Vec<f32>) -> Expected {
+        let sums = self.bias.iter().fold(sums, |sums, bias| sum(&sums, bias));
+        let expected = row_of("out", at, self.dtype, &activated(self.activation, &sums, self.dtype));
+        // The exponential is the target's own, and so may be the last bit of the result.
+        let rel = if self.dtype == Dtype::Bf16 { 1.0 / 128.0 } else { 1.0 / 1024.0 };
+        if self.activation == Activation::Silu { expected.within(1e-5, rel) } else { expected }
+    }
 }
 
 /// Operations of a product.
@@ -48,8 +71,8 @@ fn flops(rows: u32, columns: u32, k: u32) -> u64 {
 }
 
 impl Matmul {
-    fn bias(&self, turn: Turn) -> Vec<f32> {
-        Matrix { turn, which: 3, columns: self.n }.rows(1)
+    fn epilogue(&self, turn: Turn) -> Epilogue {
+        Epilogue::new(turn, self.n, self.bias, self.activation, self.dtype)
     }
 }
 
@@ -61,25 +84,26 @@ impl Workload for Matmul {
     fn inputs(&self, turn: Turn) -> Vec<Contents> {
         let x = contents("x", self.dtype, &left(turn, self.k).rows(self.m));
         let w = contents("w", self.dtype, &right(turn, self.k).rows(self.n));
-        let bias = self.bias.then(|| contents("bias", self.dtype, &self.bias(turn)));
-        [x, w].into_iter().chain(bias).collect()
+        [x, w].into_iter().chain(self.epilogue(turn).inputs()).collect()
     }
 
     fn expected(&self, turn: Turn) -> Vec<Expected> {
         let w: Vec<Vec<i32>> = (0..self.n).map(|row| right(turn, self.k).row(row)).collect();
-        let bias = if self.bias { self.bias(turn) } else { vec![0.0; self.n as usize] };
+        let epilogue = self.epilogue(turn);
         let rows = looked_at(turn.seed, self.m, u64::from(self.n) * u64::from(self.k));
-        let of = |at: u32| {
-            let sums = product(&left(turn, self.k).row(at), &w);
-            let sums: Vec<f32> = sums.iter().zip(&bias).map(|(x, b)| x + b).collect();
-            row(at, self.dtype, &activated(self.activation, &sums, self.dtype), self.activation)
-        };
+        let of = |at: u32| epilogue.row(at, product(&left(turn, self.k).row(at), &w));
         rows.into_iter().map(of).collect()
     }
 
     fn work(&self) -> Work {
         let nothing = Work::all_to_all(self.ranks, 0);
         Work { hops: 0, flops: flops(self.m, self.n, self.k), ..nothing }
+    }
+}
+
+impl AllGatherMatmul {
+    fn epilogue(&self, turn: Turn) -> Epilogue {
+        Epilogue::new(turn, self.n, self.bias, self.activation, self.dtype)
     }
 }
 
@@ -90,16 +114,15 @@ impl Workload for AllGatherMatmul {
 
     fn inputs(&self, turn: Turn) -> Vec<Contents> {
         let x = contents("x", self.dtype, &left(turn, self.k).rows(self.rows()));
-        vec![x, contents("w", self.dtype, &right(turn, self.k).rows(self.n))]
+        let w = contents("w", self.dtype, &right(turn, self.k).rows(self.n));
+        [x, w].into_iter().chain(self.epilogue(turn).inputs()).collect()
     }
 
     fn expected(&self, turn: Turn) -> Vec<Expected> {
         let w: Vec<Vec<i32>> = (0..self.n).map(|row| right(turn, self.k).row(row)).collect();
         let x = |at: u32| left(Turn { rank: at / self.rows(), ..turn }, self.k).row(at % self.rows());
-        let of = |at: u32| {
-            let sums = product(&x(at), &w);
-            row(at, self.dtype, &activated(Activation::None, &sums, self.dtype), Activation::None)
-        };
+        let epilogue = self.epilogue(turn);
+        let of = |at: u32| epilogue.row(at, product(&x(at), &w));
         let gathered = |at: u32| {
             let x: Vec<f32> = x(at).into_iter().map(|x| x as f32).collect();
             row_of("gathered", at, self.dtype, &x)
@@ -115,6 +138,12 @@ impl Workload for AllGatherMatmul {
     }
 }
 
+impl MatmulReduceScatter {
+    fn epilogue(&self, turn: Turn) -> Epilogue {
+        Epilogue::new(turn, self.n, self.bias, self.activation, self.dtype)
+    }
+}
+
 impl Workload for MatmulReduceScatter {
     fn baselines() -> Option<Baseline> {
         Some(BASELINES)
@@ -122,10 +151,12 @@ impl Workload for MatmulReduceScatter {
 
     fn inputs(&self, turn: Turn) -> Vec<Contents> {
         let x = contents("x", self.dtype, &left(turn, self.k).rows(self.m));
-        vec![x, contents("w", self.dtype, &right(turn, self.k).rows(self.n))]
+        let w = contents("w", self.dtype, &right(turn, self.k).rows(self.n));
+        [x, w].into_iter().chain(self.epilogue(turn).inputs()).collect()
     }
 
     fn expected(&self, turn: Turn) -> Vec<Expected> {
+        let epilogue = self.epilogue(turn);
         // The owner's own part first, then those of the ranks before it.
         let add = if self.adds_on() { added_on } else { added_up };
         let rank = |back| (turn.rank + self.ranks - back) % self.ranks;
@@ -135,7 +166,7 @@ impl Workload for MatmulReduceScatter {
         let of = |at: u32| {
             let from = turn.rank * self.rows() + at;
             let parts: Vec<Vec<f32>> = parts.iter().map(|(x, w)| product(&x.row(from), w)).collect();
-            row(at, self.dtype, &add(&parts, self.dtype), Activation::None)
+            epilogue.row(at, add(&parts, self.dtype))
         };
         let each = u64::from(self.ranks) * u64::from(self.n) * u64::from(self.k);
         looked_at(turn.seed, self.rows(), each).into_iter().map(of).collect()
