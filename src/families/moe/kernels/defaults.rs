@@ -44,13 +44,8 @@ pub(super) fn warps_of_dispatch(key: &DispatchKey) -> u32 {
 pub(super) fn send_blocks(key: &DispatchKey) -> u32 {
     match key.tokens * key.ranks {
         _ if only_waits(key) => 64,
-        _ if many_pieces(key) => {
-            if key.tokens <= 512 {
-                12
-            } else {
-                16
-            }
-        }
+        _ if many_pieces(key) && key.tokens <= 512 => 12,
+        _ if many_pieces(key) => 16,
         // They receive as well when they are done.
         slots if slots > 4096 && key.ranks == 2 && key.layout.by_expert() => 40,
         slots if slots > 512 || many_packets(key) => 32,
@@ -63,13 +58,8 @@ pub(super) fn recv_blocks_of_dispatch(key: &DispatchKey) -> u32 {
     // Slots of a source and a token each.
     match key.tokens * key.ranks {
         _ if only_waits(key) => 16,
-        _ if many_pieces(key) => {
-            if key.tokens <= 512 {
-                112
-            } else {
-                96
-            }
-        }
+        _ if many_pieces(key) && key.tokens <= 512 => 112,
+        _ if many_pieces(key) => 96,
         slots if slots > 512 || many_packets(key) => 80,
         slots => (slots * 2).next_power_of_two().clamp(8, 64),
     }
