@@ -71,9 +71,8 @@ fn many_packets(key: &DispatchKey) -> bool {
     key.layout == Layout::RankMajor && key.tokens >= 128
 }
 
-/// Whether rows by expert of two ranks are so many that storing them is what counts, although they are packets: more blocks that send
-/// would be in the way of what says where rows go, and of 64 blocks that receive each stores as much as an SM can
-/// (`bench/results/2026-11-26-rows-by-expert-on-two-h200.md`).
+/// Whether rows by expert of two ranks are so many that storing them is what counts, although they are packets: of 64 blocks that
+/// receive each stores as much as an SM can (`bench/results/2026-11-26-rows-by-expert-on-two-h200.md`).
 fn many_pieces(key: &DispatchKey) -> bool {
     let packets = protocol_of_key(key) == Protocol::Packets;
     key.layout.by_expert() && packets && key.ranks == 2 && key.tokens > 128
