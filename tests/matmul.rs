@@ -36,14 +36,17 @@ fn products_are_those_of_plain_rust() {
 fn gathered_rows_are_multiplied_as_they_arrive() {
     for (i, rest) in [
         "m=2 n=8 k=8 ranks=2",
-        "m=320 n=72 k=136 ranks=2 tile_rows=64 chunk=512 bias=true activation=relu",
-        "m=99 n=40 k=72 ranks=3 tile_rows=64 chunk=512 send_blocks=2 bias=true activation=silu",
+        "m=320 n=72 k=136 ranks=2 tile_rows=64 chunk=512",
+        "m=99 n=40 k=72 ranks=3 tile_rows=64 chunk=512 send_blocks=2",
         "m=1040 n=8 k=64 ranks=8 tile_rows=64 send_blocks=1 blocks=2",
         // Tiles of one place beside each other.
         "m=390 n=136 k=72 ranks=3 tile_rows=64 tile_columns=64 chunk=512 group=2 blocks=4 abreast=true",
         // All rows to one rank after the other.
         "m=390 n=136 k=72 ranks=3 tile_rows=64 tile_columns=64 chunk=512 blocks=4 together=false phases=true",
         "m=1040 n=8 k=64 ranks=8 tile_rows=64 send_blocks=2 blocks=3 together=false phases=true sent=1",
+        // What becomes of sums.
+        "m=140 n=72 k=40 ranks=2 tile_rows=64 chunk=512 bias=true activation=relu",
+        "m=99 n=40 k=24 ranks=3 tile_rows=64 chunk=512 bias=true activation=silu",
     ]
     .iter()
     .enumerate()
@@ -74,10 +77,13 @@ fn parts_of_all_ranks_are_added_up() {
     for (i, rest) in [
         "m=2 n=8 k=8 ranks=2",
         // Rows of a rank that end within a tile, whose other rows are the next rank's.
-        "m=320 n=72 k=136 ranks=2 tile_rows=64 tile_columns=64 blocks=5 bias=true activation=relu",
-        "m=99 n=40 k=72 ranks=3 blocks=2 bias=true activation=silu",
+        "m=320 n=72 k=136 ranks=2 tile_rows=64 tile_columns=64 blocks=5",
+        "m=99 n=40 k=72 ranks=3 blocks=2",
         "m=390 n=136 k=64 ranks=3 tile_rows=64 tile_columns=64 group=2 blocks=7",
         "m=1040 n=8 k=64 ranks=8 tile_rows=64 blocks=2",
+        // What becomes of sums.
+        "m=140 n=72 k=40 ranks=2 tile_rows=64 blocks=3 bias=true activation=relu",
+        "m=99 n=40 k=24 ranks=3 blocks=2 bias=true activation=silu",
     ]
     .iter()
     .enumerate()

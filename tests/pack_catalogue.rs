@@ -106,6 +106,8 @@ fn a_seventh_of_it_for_each_of_the_others() {
 fn many_rows_by_expert_on_two_ranks() {
     let shapes = [
         "hidden=7168 topk=8 tokens=64",
+        "hidden=7168 topk=8 tokens=1024",
+        "hidden=7168 topk=6 tokens=1024",
         "hidden=7168 topk=6 tokens=2048",
         "hidden=7168 topk=8 tokens=4096",
         "hidden=2880 topk=4 tokens=4096",

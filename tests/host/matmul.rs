@@ -36,6 +36,7 @@ fn rows_that_are_gathered() {
     run::<AllGatherMatmul>(&format!("{key} m=136 ranks=2"));
     // Whole tiles, whose rows a loader waits for and brings.
     run::<AllGatherMatmul>(&format!("{key} m=256 ranks=2"));
+    run::<AllGatherMatmul>(&format!("{key} m=66 ranks=3"));
     run::<AllGatherMatmul>(&format!("{key} m=66 ranks=3 bias=true activation=relu"));
     // And are a result as well: by two blocks, rows that end within a piece.
     let key = key.replace("send_blocks=1", "send_blocks=2 sent=1 gathered=true");
@@ -51,8 +52,12 @@ fn parts_that_are_added_up() {
     run::<MatmulReduceScatter>(&format!(
         "{key} m=264 ranks=2 tile_rows=128 algorithm=pull early=true lead=1"
     ));
-    run::<MatmulReduceScatter>(&format!("{key} m=136 ranks=2 tile_rows=64 algorithm=push bias=true"));
-    run::<MatmulReduceScatter>(&format!("{key} m=66 ranks=3 tile_rows=64 algorithm=pull activation=relu"));
+    run::<MatmulReduceScatter>(&format!("{key} m=136 ranks=2 tile_rows=64 algorithm=push"));
+    run::<MatmulReduceScatter>(&format!("{key} m=66 ranks=3 tile_rows=64 algorithm=pull"));
+    run::<MatmulReduceScatter>(&format!("{key} m=66 ranks=2 tile_rows=64 algorithm=push bias=true"));
+    run::<MatmulReduceScatter>(&format!(
+        "{key} m=66 ranks=3 tile_rows=64 algorithm=pull bias=true activation=relu"
+    ));
 }
 
 #[test]

@@ -504,10 +504,10 @@ __device__ __forceinline__ void recv_role(const Args& args, const u32 epoch, con
     const Warp group;
     i32* const rows_2 = shared_array<i32>(4224 + group.number * 32);  // i32[8]
     const u32 group_index = group.number * 80 + block.index;
-    const u32 i = group_index;  // index.rs:231
+    const u32 i = group_index;  // index.rs:229
     const u32 i_2 = 1279 - i;
-    if (i_2 <= 64) {  // index.rs:233
-        if (i_2 < 64) {  // index.rs:297
+    if (i_2 <= 64) {  // index.rs:231
+        if (i_2 < 64) {  // index.rs:307
             const u32 record_2 = i_2 / 2;
             const u32 part = i_2 % 2;
             const u32 start = part * 128;
@@ -520,7 +520,7 @@ __device__ __forceinline__ void recv_role(const Args& args, const u32 epoch, con
                 word, {role_recv, flag_ll_route, 193})) return;
             i32 row[2];
 #pragma unroll
-            for (u32 step = 0; step < 2; ++step) {  // index.rs:253
+            for (u32 step = 0; step < 2; ++step) {  // index.rs:272
                 const u32 expert_2 = word[step] & 65535;
                 const u32 local = expert_2 - args.rank * 32;
                 const bool owned_2 = local < 32;
@@ -535,14 +535,14 @@ __device__ __forceinline__ void recv_role(const Args& args, const u32 epoch, con
                 weights, {role_recv, flag_ll_weight, 222})) return;
             const u32 to = pos_row * 1024 + (record_2 % 4 * 256 + start);
 #pragma unroll
-            for (u32 step = 0; step < 2; ++step) {  // index.rs:345
+            for (u32 step = 0; step < 2; ++step) {  // index.rs:355
                 const u32 at = step * 64 + group.lane;
                 args.pos[to + at] = row[step];
                 args.weight_from[to + at] = weights[step];
             }
         } else {
             u32 ll_n_start;
-            if (group.lane < 8) {  // index.rs:301
+            if (group.lane < 8) {  // index.rs:311
                 ll_n_start = group.lane * 4;
             }
 
@@ -551,7 +551,7 @@ __device__ __forceinline__ void recv_role(const Args& args, const u32 epoch, con
             if (!read_ll(group, args, args.ll_n[args.rank], {group.lane < 8 ? ll_n_start + bank : 0u},
                 {group.lane < 8 ? ll_n_start / 4 : 0u}, {group.lane < 8}, epoch, ll_n_read_2,
                 {role_recv, flag_ll_n, 175})) return;
-            if (group.lane < 8) {  // index.rs:301
+            if (group.lane < 8) {  // index.rs:311
                 args.n_from[group.lane] = ll_n_read_2[0];
             }
         }
@@ -581,7 +581,7 @@ __device__ __forceinline__ void recv_role(const Args& args, const u32 epoch, con
                 record_2 / 4, epoch, word, {role_recv, flag_ll_route, 193})) return;
             i32 row;
             bool lane_owned = false;
-            if (group.lane < 8) {  // index.rs:253
+            if (group.lane < 8) {  // index.rs:272
                 const u32 expert_2 = word[0] & 65535;
                 const u32 local = expert_2 - args.rank * 32;
                 const bool owned_2 = local < 32;

@@ -650,8 +650,8 @@ __device__ __forceinline__ void index_role(const Args& args, const u32 epoch, co
 
     // 16 groups of a warp each (index.rs:160)
     const Warp group;
-    for (u32 i = group.number * 8 + block.index; i < 2049; i += 128) {  // index.rs:282
-        if (i < 2048) {  // index.rs:297
+    for (u32 i = group.number * 8 + block.index; i < 2049; i += 128) {  // index.rs:292
+        if (i < 2048) {  // index.rs:307
             const u32 record = i / 32;
             const u32 part = i % 32;
             const u32 start = part * 128;
@@ -676,7 +676,7 @@ __device__ __forceinline__ void index_role(const Args& args, const u32 epoch, co
             }
             group.sync();
             const u32 to = entry_expert_row * 32768 + entry_expert_start;
-            if (const u32 at = group.lane * 4; at < 128) {  // index.rs:323
+            if (const u32 at = group.lane * 4; at < 128) {  // index.rs:333
                 const Vec<f32, 4> weights = load<4>(args.rec_weight[args.rank] + rec_route_index + at);
                 store(args.weight_from + to + at, weights);
                 Vec<i32, 4> expert;

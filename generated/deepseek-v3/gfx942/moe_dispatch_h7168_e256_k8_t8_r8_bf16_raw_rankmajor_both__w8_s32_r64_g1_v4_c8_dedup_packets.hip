@@ -530,9 +530,9 @@ __device__ __forceinline__ void index_role(const Args& args, const u32 epoch, co
     }
     block.sync();
 
-    // 8 groups of a warp each (index.rs:179)
+    // 8 groups of a warp each (index.rs:177)
     const Warp group;
-    const u32 record = group.number;  // index.rs:180
+    const u32 record = group.number;  // index.rs:178
 
     // Read ll_route: an element comes together with its epoch, by one access (records.rs:193)
     u32 ll_route_read[1];
@@ -554,8 +554,8 @@ __device__ __forceinline__ void entries_role(const Args& args, const u32 epoch, 
 
     // 8 groups of a warp each (dispatch.rs:194)
     const Warp group;
-    if (const u32 i = group.number * 2 + block.index; i < 9) {  // index.rs:282
-        if (i < 8) {  // index.rs:297
+    if (const u32 i = group.number * 2 + block.index; i < 9) {  // index.rs:292
+        if (i < 8) {  // index.rs:307
             const u32 ll_weight_start = (bank + i) * 64;
 
             // Read ll_route: an element comes together with its epoch, by one access (records.rs:193)
@@ -582,7 +582,7 @@ __device__ __forceinline__ void entries_role(const Args& args, const u32 epoch, 
             u32 ll_n_read[1];
             if (!read_ll(group, args, args.ll_n[args.rank], {group.lane + bank}, {group.lane},
                 {group.lane < 8}, epoch, ll_n_read, {role_entries, flag_ll_n, 175})) return;
-            if (group.lane < 8) {  // index.rs:301
+            if (group.lane < 8) {  // index.rs:311
                 args.n_from[group.lane] = ll_n_read[0];
             }
         }

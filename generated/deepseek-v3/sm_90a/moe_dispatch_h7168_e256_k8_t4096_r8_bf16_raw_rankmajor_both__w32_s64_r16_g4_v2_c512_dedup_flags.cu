@@ -609,8 +609,8 @@ __device__ __forceinline__ void index_role(const Args& args, const u32 epoch, co
 
     // 32 groups of a warp each (index.rs:160)
     const Warp group;
-    for (u32 i = group.number * 8 + block.index; i < 2049; i += 256) {  // index.rs:282
-        if (i < 2048) {  // index.rs:297
+    for (u32 i = group.number * 8 + block.index; i < 2049; i += 256) {  // index.rs:292
+        if (i < 2048) {  // index.rs:307
             const u32 record = i / 32;
             const u32 part = i % 32;
             const u32 start = part * 128;

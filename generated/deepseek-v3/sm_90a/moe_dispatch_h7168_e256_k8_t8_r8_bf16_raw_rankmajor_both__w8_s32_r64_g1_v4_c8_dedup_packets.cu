@@ -540,9 +540,9 @@ __device__ __forceinline__ void index_role(const Args& args, const u32 epoch, co
     }
     block.sync();
 
-    // 8 groups of a warp each (index.rs:179)
+    // 8 groups of a warp each (index.rs:177)
     const Warp group;
-    const u32 record = group.number;  // index.rs:180
+    const u32 record = group.number;  // index.rs:178
 
     // Read ll_route: an element comes together with its epoch, by one access (records.rs:193)
     u32 ll_route_read[2];
@@ -559,11 +559,11 @@ __device__ __forceinline__ void index_role(const Args& args, const u32 epoch, co
     }
     u32 row[2];
 #pragma unroll
-    for (u32 step = 0; step < 2; ++step) {  // index.rs:183
+    for (u32 step = 0; step < 2; ++step) {  // index.rs:181
         row[step] = group_tally(group, base, 1, base_index[step], owned[step]);
     }
 #pragma unroll
-    for (u32 step = 0; step < 2; ++step) {  // index.rs:323
+    for (u32 step = 0; step < 2; ++step) {  // index.rs:333
         const u32 at = step * 32 + group.lane;
         if (owned[step]) args.gather[row[step]] = at / 8 + record * 8;
     }
@@ -575,8 +575,8 @@ __device__ __forceinline__ void entries_role(const Args& args, const u32 epoch, 
 
     // 8 groups of a warp each (dispatch.rs:194)
     const Warp group;
-    if (const u32 i = group.number * 2 + block.index; i < 9) {  // index.rs:282
-        if (i < 8) {  // index.rs:297
+    if (const u32 i = group.number * 2 + block.index; i < 9) {  // index.rs:292
+        if (i < 8) {  // index.rs:307
             const u32 ll_weight_start = (bank + i) * 64;
 
             // Read ll_route: an element comes together with its epoch, by one access (records.rs:193)
@@ -599,7 +599,7 @@ __device__ __forceinline__ void entries_role(const Args& args, const u32 epoch, 
                 {role_entries, flag_ll_weight, 222})) return;
             const u32 to = i * 64;
 #pragma unroll
-            for (u32 step = 0; step < 2; ++step) {  // index.rs:355
+            for (u32 step = 0; step < 2; ++step) {  // index.rs:365
                 const u32 at = step * 32 + group.lane;
                 const i32 expert = owned[step] ? i32(local[step] + value) : args.nobody;
                 args.entry_expert[to + at] = expert;
@@ -610,7 +610,7 @@ __device__ __forceinline__ void entries_role(const Args& args, const u32 epoch, 
             u32 ll_n_read[1];
             if (!read_ll(group, args, args.ll_n[args.rank], {group.lane + bank}, {group.lane},
                 {group.lane < 8}, epoch, ll_n_read, {role_entries, flag_ll_n, 175})) return;
-            if (group.lane < 8) {  // index.rs:301
+            if (group.lane < 8) {  // index.rs:311
                 args.n_from[group.lane] = ll_n_read[0];
             }
         }

@@ -592,9 +592,9 @@ __device__ __forceinline__ void index_role(const Args& args, const u32 epoch, co
     }
     block.sync();
 
-    // 16 groups of a warp each (index.rs:179)
+    // 16 groups of a warp each (index.rs:177)
     const Warp group;
-    for (u32 record = group.number; record < 32; record += 16) {  // index.rs:180
+    for (u32 record = group.number; record < 32; record += 16) {  // index.rs:178
         const u32 value = record / 4;
 
         // Read ll_route: an element comes together with its epoch, by one access (records.rs:193)
@@ -612,11 +612,11 @@ __device__ __forceinline__ void index_role(const Args& args, const u32 epoch, co
         }
         u32 row[2];
 #pragma unroll
-        for (u32 step = 0; step < 2; ++step) {  // index.rs:183
+        for (u32 step = 0; step < 2; ++step) {  // index.rs:181
             row[step] = group_tally(group, base, 1, base_index[step], owned[step]);
         }
 #pragma unroll
-        for (u32 step = 0; step < 2; ++step) {  // index.rs:322
+        for (u32 step = 0; step < 2; ++step) {  // index.rs:332
             const u32 at = step * 64 + group.lane;
             const u32 entry = at + record % 4 * 128;
             if (owned[step]) args.gather[row[step]] = entry / 4 + value * 128;
@@ -630,8 +630,8 @@ __device__ __forceinline__ void entries_role(const Args& args, const u32 epoch, 
 
     // 16 groups of a warp each (dispatch.rs:194)
     const Warp group;
-    if (const u32 i = group.number * 3 + block.index; i < 33) {  // index.rs:282
-        if (i < 32) {  // index.rs:297
+    if (const u32 i = group.number * 3 + block.index; i < 33) {  // index.rs:292
+        if (i < 32) {  // index.rs:307
             const u32 ll_weight_start = (bank + i) * 128;
             const u32 entry_expert_row = i / 4;
 
@@ -655,7 +655,7 @@ __device__ __forceinline__ void entries_role(const Args& args, const u32 epoch, 
                 epoch, weights, {role_entries, flag_ll_weight, 222})) return;
             const u32 to = entry_expert_row * 512 + i % 4 * 128;
 #pragma unroll
-            for (u32 step = 0; step < 2; ++step) {  // index.rs:355
+            for (u32 step = 0; step < 2; ++step) {  // index.rs:365
                 const u32 at = step * 64 + group.lane;
                 const i32 expert = owned[step] ? i32(local[step] + value) : args.nobody;
                 args.entry_expert[to + at] = expert;
@@ -663,7 +663,7 @@ __device__ __forceinline__ void entries_role(const Args& args, const u32 epoch, 
             }
         } else {
             u32 ll_n_start;
-            if (group.lane < 8) {  // index.rs:301
+            if (group.lane < 8) {  // index.rs:311
                 ll_n_start = group.lane * 4;
             }
 
@@ -672,7 +672,7 @@ __device__ __forceinline__ void entries_role(const Args& args, const u32 epoch, 
             if (!read_ll(group, args, args.ll_n[args.rank], {group.lane < 8 ? ll_n_start + bank : 0u},
                 {group.lane < 8 ? ll_n_start / 4 : 0u}, {group.lane < 8}, epoch, ll_n_read,
                 {role_entries, flag_ll_n, 175})) return;
-            if (group.lane < 8) {  // index.rs:301
+            if (group.lane < 8) {  // index.rs:311
                 args.n_from[group.lane] = ll_n_read[0];
             }
         }

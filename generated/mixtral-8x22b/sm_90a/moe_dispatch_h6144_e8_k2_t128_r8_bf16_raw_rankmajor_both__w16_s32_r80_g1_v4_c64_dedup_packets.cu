@@ -542,9 +542,9 @@ __device__ __forceinline__ void index_role(const Args& args, const u32 epoch, co
     }
     block.sync();
 
-    // 16 groups of a warp each (index.rs:179)
+    // 16 groups of a warp each (index.rs:177)
     const Warp group;
-    const u32 record = group.number;  // index.rs:180
+    const u32 record = group.number;  // index.rs:178
     const u32 value = record / 2;
 
     // Read ll_route: an element comes together with its epoch, by one access (records.rs:193)
@@ -562,11 +562,11 @@ __device__ __forceinline__ void index_role(const Args& args, const u32 epoch, co
     }
     u32 row[4];
 #pragma unroll
-    for (u32 step = 0; step < 4; ++step) {  // index.rs:183
+    for (u32 step = 0; step < 4; ++step) {  // index.rs:181
         row[step] = group_tally(group, base, 1, base_index[step], owned[step]);
     }
 #pragma unroll
-    for (u32 step = 0; step < 4; ++step) {  // index.rs:322
+    for (u32 step = 0; step < 4; ++step) {  // index.rs:332
         const u32 at = step * 32 + group.lane;
         const u32 entry = at + record % 2 * 128;
         if (owned[step]) args.gather[row[step]] = entry / 2 + value * 128;
@@ -579,8 +579,8 @@ __device__ __forceinline__ void entries_role(const Args& args, const u32 epoch, 
 
     // 16 groups of a warp each (dispatch.rs:194)
     const Warp group;
-    if (const u32 i = group.number * 2 + block.index; i < 17) {  // index.rs:282
-        if (i < 16) {  // index.rs:297
+    if (const u32 i = group.number * 2 + block.index; i < 17) {  // index.rs:292
+        if (i < 16) {  // index.rs:307
             const u32 ll_weight_start = (bank + i) * 128;
             const u32 entry_expert_row = i / 2;
 
@@ -603,7 +603,7 @@ __device__ __forceinline__ void entries_role(const Args& args, const u32 epoch, 
                 epoch, weights, {role_entries, flag_ll_weight, 222})) return;
             const u32 to = entry_expert_row * 256 + i % 2 * 128;
 #pragma unroll
-            for (u32 step = 0; step < 4; ++step) {  // index.rs:355
+            for (u32 step = 0; step < 4; ++step) {  // index.rs:365
                 const u32 at = step * 32 + group.lane;
                 const i32 expert = owned[step] ? i32(local[step] + args.rank) : args.nobody;
                 args.entry_expert[to + at] = expert;
@@ -611,7 +611,7 @@ __device__ __forceinline__ void entries_role(const Args& args, const u32 epoch, 
             }
         } else {
             u32 ll_n_start;
-            if (group.lane < 8) {  // index.rs:301
+            if (group.lane < 8) {  // index.rs:311
                 ll_n_start = group.lane * 2;
             }
 
@@ -620,7 +620,7 @@ __device__ __forceinline__ void entries_role(const Args& args, const u32 epoch, 
             if (!read_ll(group, args, args.ll_n[args.rank], {group.lane < 8 ? ll_n_start + bank : 0u},
                 {group.lane < 8 ? ll_n_start / 2 : 0u}, {group.lane < 8}, epoch, ll_n_read,
                 {role_entries, flag_ll_n, 175})) return;
-            if (group.lane < 8) {  // index.rs:301
+            if (group.lane < 8) {  // index.rs:311
                 args.n_from[group.lane] = ll_n_read[0];
             }
         }

@@ -98,16 +98,20 @@ mod tests {
     #[test]
     fn parts_of_others_are_rounded_before_they_are_added() {
         // 257 has nine bits, of which bf16 has eight.
-        let parts = |own: f32, other: f32| added_up(&[vec![own, 1.0], vec![other, 2.0]], Dtype::Bf16);
-        // What comes of it is rounded later.
-        assert_eq!((parts(257.0, 1.0), parts(1.0, 257.0)), (vec![258.0, 3.0], vec![257.0, 3.0]));
+        let sums = |own: f32, other: f32| added_up(&[vec![own, 1.0], vec![other, 2.0]], Dtype::Bf16);
+        let parts = |own, other| activated(Activation::None, &sums(own, other), Dtype::Bf16);
+        assert_eq!((parts(257.0, 1.0), parts(1.0, 257.0)), (vec![258.0, 3.0], vec![256.0, 3.0]));
+        // The sum itself is rounded after what is added to it.
+        assert_eq!(sums(1.0, 257.0), [257.0, 3.0]);
     }
 
     #[test]
     fn sums_that_go_on_are_rounded_by_each_rank() {
-        let parts = |all: [f32; 3]| added_on(&all.map(|x| vec![x]), Dtype::Bf16);
-        // 256 + 1 is no bf16 and becomes 256 where it goes on, and not at the end.
-        assert_eq!((parts([1.0, 256.0, 1.0]), parts([256.0, 1.0, 1.0])), (vec![257.0], vec![258.0]));
+        let sums = |all: [f32; 3]| added_on(&all.map(|x| vec![x]), Dtype::Bf16);
+        let parts = |all| activated(Activation::None, &sums(all), Dtype::Bf16);
+        // 256 + 1 is no bf16 and becomes 256, twice; 1 + 1 is one.
+        assert_eq!((parts([1.0, 256.0, 1.0]), parts([256.0, 1.0, 1.0])), (vec![256.0], vec![258.0]));
+        assert_eq!(sums([1.0, 256.0, 1.0]), [257.0]);
     }
 
     #[test]

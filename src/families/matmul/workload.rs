@@ -34,13 +34,9 @@ fn row_of(buffer: &str, at: u32, dtype: Dtype, values: &[f32]) -> Expected {
     Expected { at: u64::from(at) * bytes, ..expected }.called(&format!("row {at}"))
 }
 
-/// What is added to each row of a rank's result.
-fn bias(turn: Turn, columns: u32) -> Vec<f32> {
-    Matrix { turn, which: 3, columns }.rows(1)
-}
-
 /// What becomes of sums.
 struct Epilogue {
+    /// What is added to each row of a rank's result.
     bias: Option<Vec<f32>>,
     activation: Activation,
     dtype: Dtype,
@@ -48,7 +44,8 @@ struct Epilogue {
 
 impl Epilogue {
     fn new(turn: Turn, columns: u32, with_bias: bool, activation: Activation, dtype: Dtype) -> Epilogue {
-        Epilogue { bias: with_bias.then(|| bias(turn, columns)), activation, dtype }
+        let bias = with_bias.then(|| Matrix { turn, which: 3, columns }.rows(1));
+        Epilogue { bias, activation, dtype }
     }
 
     fn inputs(&self) -> Option<Contents> {

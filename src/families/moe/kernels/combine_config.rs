@@ -263,11 +263,11 @@ impl Combine {
     /// so, and not one alone. Few packets are there as soon, and of those with a shorter last piece compilers keep both pieces'
     /// registers at once, and spill. Which of two comes first makes no difference to the sum; of more it does.
     pub(super) fn keeps_own(&self) -> bool {
-        let whole = self.hidden.is_multiple_of(self.summed_pieces().len);
-        let pays = match (self.layout.by_expert(), self.protocol) {
-            (true, Protocol::Packets) => self.tokens >= tokens_to_sum(self.protocol) && whole,
-            (true, _) => self.tokens >= tokens_to_sum(self.protocol),
-            (false, protocol) => protocol != Protocol::Packets,
+        let packets = self.protocol == Protocol::Packets;
+        let whole = !packets || self.hidden.is_multiple_of(self.summed_pieces().len);
+        let pays = match self.layout.by_expert() {
+            true => whole && self.tokens >= tokens_to_sum(self.protocol),
+            false => !packets,
         };
         pays && self.dedup && self.phase == Phase::Both && self.ranks == 2
     }

@@ -159,9 +159,7 @@ pub(super) fn index(c: &Dispatch, a: &DispatchArgs, b: Group, epoch: Epoch, bank
         let base = base_of_counts(c, a, b, &counts);
         b.split(1, |g| {
             each_part(c, a, g, &records, |record, start, len| {
-                let word = records.words(record, start, len);
-                let (expert, mine) = local_experts(c.map(), word & 0xffff);
-                let row = base.gather(expert * c.records() + record, mine, 0) + (word >> 16);
+                let (expert, mine, row) = numbered(c, &records, &base, (record, start, len));
                 gather_entries(c, a, record, start, row, mine);
                 note(c, a, &records, (record, start, expert.len()), a.entry_expert, || {
                     noted(c, a, expert, mine)
@@ -249,9 +247,7 @@ pub(super) fn rows_of(
     start: Val<u32>,
     len: u32,
 ) -> (Tile<bool>, Tile<i32>) {
-    let word = records.words(record, start, len);
-    let (expert, mine) = local_experts(c.map(), word & 0xffff);
-    let row = base.gather(expert * c.records() + record, mine, 0) + (word >> 16);
+    let (expert, mine, row) = numbered(c, records, base, (record, start, len));
     let row = if c.room().drops {
         let placed = match c.room().begins {
             Begins::Aligned(_) => row < c.max_rows,
@@ -262,6 +258,20 @@ pub(super) fn rows_of(
         mine.select(row.cast::<i32>(), -1)
     };
     (mine, row)
+}
+
+/// The experts of `len` entries of a record from `start` on, which are here, and their numbers among the rows of all experts.
+#[kernel]
+fn numbered(
+    c: &Dispatch,
+    records: &Records<'_>,
+    base: &Shared<u32>,
+    (record, start, len): (Val<u32>, Val<u32>, u32),
+) -> (Tile<u32>, Tile<bool>, Tile<u32>) {
+    let word = records.words(record, start, len);
+    let (expert, mine) = local_experts(c.map(), word & 0xffff);
+    let row = base.gather(expert * c.records() + record, mine, 0) + (word >> 16);
+    (expert, mine, row)
 }
 
 /// Parts of all records together.
