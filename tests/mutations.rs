@@ -21,7 +21,7 @@ const EQUIVALENT: [(&str, &str, &str); 10] = [
     ("recv", "read_ll of ll_n", "index + 1"),
     ("index", "gather of rec_n", "index + 1"),
     ("entries", "read_ll of ll_n", "index + 1"),
-    // The number after the last one is of a slot that no token has, and counted down to it of no part of a record.
+    // The number after the last one is of a slot that no token has.
     ("recv", "for", "end + 1"),
     ("send", "for", "end + 1"),
     // No bit is set after those of a token's entries.
@@ -58,11 +58,18 @@ fn cases() -> Vec<(&'static str, Vec<Variant>, usize)> {
     let two = MoeShape { tokens: 16, ranks: 2, ..SHAPE };
     let joining = MoeTuning::defaults_with(&two, Hook::None, Layout::ExpertMajor).unwrap().small();
     let joining = joining.with_protocol(Protocol::Flags).dispatch.into_variant();
+    // So many entries that senders count them.
+    let many = MoeShape { experts: 36, topk: 32, tokens: 5, ..SHAPE };
+    let mut counted = MoeTuning::defaults_with(&many, Hook::None, Layout::ExpertMajor).unwrap().small();
+    counted.dispatch.chunk = 8;
+    let counted = counted.with_protocol(Protocol::Packets).dispatch;
+    assert!(!counted.receivers_count());
     vec![
-        ("expert-major, blocks that have sent receive", vec![joining], 5),
-        ("expert-major, flags", launches(&flags), 4),
-        ("expert-major, packets", launches(&packets), 4),
-        ("expert-major, flags, split, without dedup", launches(&plain), 4),
+        ("expert-major, blocks that have sent receive", vec![joining], 4),
+        ("expert-major, flags", launches(&flags), 3),
+        ("expert-major, packets", launches(&packets), 1),
+        ("expert-major, packets that senders count", vec![counted.into_variant()], 1),
+        ("expert-major, flags, split, without dedup", launches(&plain), 3),
         ("rank-major, flags", launches(&flags_by_token), 2),
         ("rank-major, packets", launches(&packets_by_token), 2),
         ("rank-major, bulk", launches(&bulk), 3),

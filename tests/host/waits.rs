@@ -98,11 +98,19 @@ fn launches_of_an_aborted_world_leave_at_once() {
 fn check(host: &MoeHost, rank: u32, silent: u32, protocol: Protocol, status: Status) {
     let kernel = &host.emitted[0].kernel;
     let named = |name: &str| kernel.params.iter().position(|p| p.name == name);
-    let (name, kind, wait, role) = match protocol {
-        Protocol::Flags | Protocol::Bulk => ("rec_flag", ParamKind::Flags, "flag.wait_all(", "recv"),
-        Protocol::Packets => ("ll_n", ParamKind::Ll, "n.gather(record + self.bank", "recv"),
+    // What waits first for one of a record's elements, of which there are so many.
+    let entries = 2 * 2;
+    let waits: &[_] = match protocol {
+        Protocol::Flags | Protocol::Bulk => &[("rec_flag", ParamKind::Flags, "flag.wait_all(", "recv", 1)],
+        Protocol::Packets => &[
+            ("ll_route", ParamKind::Ll, "a.ll_route.gather(entry", "recv", entries),
+            ("ll_weight", ParamKind::Ll, "a.ll_weight?.load(first", "entries", entries),
+            ("ll_n", ParamKind::Ll, "n.gather(record + self.bank", "entries", 1),
+        ],
     };
-    let flag = named(name).expect("dispatch has it");
+    let named_so = waits.iter().find(|(name, ..)| named(name) == Some(status.flag as usize));
+    let &(_, kind, wait, role, elements) = named_so.unwrap_or_else(|| panic!("{status:?}"));
+    let flag = status.flag as usize;
     assert_eq!(kernel.params[flag].kind, kind);
     let line = 1 + SOURCE.lines().position(|l| l.contains(wait)).expect("dispatch waits") as u32;
     let role = kernel.roles.iter().position(|r| r.name == role).expect("dispatch waits there") as u32;
@@ -110,7 +118,8 @@ fn check(host: &MoeHost, rank: u32, silent: u32, protocol: Protocol, status: Sta
     let blocks = first..first + kernel.roles[role as usize].blocks;
     assert!(blocks.contains(&status.block), "{status:?}");
     // One record or flag a rank; epoch 7 has the bank of odd ones.
-    let (peer, index, flag) = (silent, u64::from(3 + silent), flag as u32);
+    let (peer, flag) = (silent, flag as u32);
+    let index = u64::from(3 + silent) * elements + status.index % elements;
     let Status { kernel, block, .. } = status;
     let want = Status {
         aborted: status.aborted,

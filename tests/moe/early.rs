@@ -69,16 +69,17 @@ fn what_begins_early_stays_within_its_buffers_whatever_it_finds() {
     let by_token = Layout::RankMajor;
     let want = [
         packets("dispatch", Layout::ExpertMajor),
+        packets("combine", Layout::ExpertMajor),
         packets("dispatch", by_token),
         packets("combine", by_token),
     ];
     assert_eq!(early, want);
 }
 
-/// Combine of rows by expert takes rows' numbers from memory as they are: it begins when the launch before is over.
+/// Combine of rows by expert that come with flags takes rows' numbers from memory as they are: it begins when the launch before is over.
 #[test]
 fn what_does_not_begin_early_may_stray() {
-    let tuning = small(&shape(64, 10, 4, TOKENS, RANKS)).with_protocol(Protocol::Packets);
+    let tuning = small(&shape(64, 10, 4, TOKENS, RANKS)).with_protocol(Protocol::Flags);
     let combine = tuning.combine.trace(32).unwrap();
     assert!(!combine.begins_early);
     assert!((0..12).any(|seed| !strays(&combine, seed).is_empty()));

@@ -22,6 +22,7 @@ const COUNT_SEND: Line = records("ll.send(Peers::rank(to)");
 const WORDS_SEND: Line = records("a.ll_route.send(to, ");
 const COUNT_READ: Line = records("count.gather(number * c.map().at_most()");
 const WORDS_LOAD: Line = records("=> a.rec_route.load(arrived");
+const ALL_WORDS_READ: Line = records("a.ll_route.gather(entry");
 const WORDS_READ: Line = records("=> a.ll_route.load(first");
 const GATHER_STORE: Line = index("gather.scatter(row");
 const FEW_GATHER_STORE: Line = index("gather.scatter(place");
@@ -158,9 +159,10 @@ pub fn bugs_with_packets() -> Vec<Bug> {
         || Site::new("send", Access::Send, "inbox_packets"),
         || Site::new("recv", Access::Take, "inbox_packets"),
     );
-    let count_send = || Site::new("route", Access::Send, "ll_count");
+    let words_send = || Site::new("route", Access::Send, "ll_route");
     let n_send = || Site::new("route", Access::Send, "ll_n");
-    let n_read = || Site::wait("recv", "ll_n");
+    let n_read = || Site::wait("entries", "ll_n");
+    let words_read = || Site::wait("recv", "ll_route");
     let return_send = || Site::new("send", Access::Send, "return_packets");
     let return_take = || Site::new("recv", Access::Take, "return_packets");
     vec![
@@ -186,17 +188,24 @@ pub fn bugs_with_packets() -> Vec<Bug> {
             RETURN_LOAD,
         ),
         d("rows out of range", offset(row_send(), Slot::Index, 800), "out-of-bounds", "send", ROW_PUT),
-        d("no counts", leave_out(count_send()), "deadlock", "recv", COUNT_READ),
+        d("no words", leave_out(words_send()), "deadlock", "recv", ALL_WORDS_READ),
+        d(
+            "words of the epoch before",
+            offset(words_read(), Slot::Value, -1),
+            "epoch-confusion",
+            "recv",
+            ALL_WORDS_READ,
+        ),
         d(
             "records of the epoch before",
             offset(n_read(), Slot::Value, -1),
             "epoch-confusion",
-            "recv",
+            "entries",
             N_READ,
         ),
-        d("records of the epoch after", offset(n_read(), Slot::Value, 1), "deadlock", "recv", N_READ),
-        d("records from the wrong rank", replace(n_read(), Slot::From, 0), "wrong-sender", "recv", N_READ),
-        d("records to rank 0 only", replace(n_send(), Slot::Target, 1), "deadlock", "recv", RETURN_LOAD),
+        d("records of the epoch after", offset(n_read(), Slot::Value, 1), "deadlock", "entries", N_READ),
+        d("records from the wrong rank", replace(n_read(), Slot::From, 0), "wrong-sender", "entries", N_READ),
+        d("records to rank 0 only", replace(n_send(), Slot::Target, 1), "deadlock", "entries", N_READ),
         d("one copy of records", one_bank(), "lost-packet", "route", N_SEND),
         d("dispatch keeps its epoch", keep_epoch(), "doubled-signal", "ready", READY_SIGNAL),
         c(
@@ -204,11 +213,35 @@ pub fn bugs_with_packets() -> Vec<Bug> {
             leave_out(Site::wait("ready", "ready")),
             "lost-packet",
             "route",
-            COUNT_SEND,
+            WORDS_SEND,
         ),
         c("one copy of returns", one_bank(), "lost-packet", "send", RETURN_PUT),
         // Before a return is lost: by the third round every rank is ready for a later one than combine waits for.
         c("combine keeps its epoch", keep_epoch(), "epoch-confusion", "ready", READY_WAIT),
+    ]
+}
+
+/// So many entries that their senders count them.
+pub fn bugs_with_counts() -> Vec<Bug> {
+    let (protocol, layout) = (Protocol::Packets, Layout::ExpertMajor);
+    let bug = |kernel, name, plant, kind, role, line| Bug {
+        name,
+        kernel,
+        protocol,
+        layout,
+        plant,
+        kind,
+        role,
+        line,
+    };
+    let d = |name, plant, kind, role, line| bug("dispatch", name, plant, kind, role, line);
+    let counts = leave_out(Site::new("route", Access::Send, "ll_count"));
+    let tokens = offset(Site::wait("recv", "ll_n"), Slot::Value, -1);
+    let ready = leave_out(Site::wait("ready", "ready"));
+    vec![
+        d("no counts", counts, "deadlock", "recv", COUNT_READ),
+        d("tokens of the epoch before", tokens, "epoch-confusion", "recv", N_READ),
+        bug("combine", "nobody awaits who is ready for counts", ready, "lost-packet", "route", COUNT_SEND),
     ]
 }
 

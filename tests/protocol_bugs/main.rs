@@ -14,7 +14,9 @@ use peerwarp::families::moe::{MoeProblem, MoeShape, Routing, RowDtype};
 use peerwarp::harness::session::SimSession;
 use rayon::prelude::*;
 
-use bugs::{bugs_by_token, bugs_in_bulk, bugs_in_one_launch, bugs_with_flags, bugs_with_packets};
+use bugs::{
+    bugs_by_token, bugs_in_bulk, bugs_in_one_launch, bugs_with_counts, bugs_with_flags, bugs_with_packets,
+};
 use plant::Bug;
 
 /// Three ranks with up to three tokens; rank 1 has none in the first round and some in the others; there are masked,
@@ -25,6 +27,21 @@ fn problem() -> MoeProblem {
     let second = vec![vec![0, 1, -1, 2], vec![3, 0, 1, 2, 2, 9], vec![4, 5]];
     let rounds = [first, second].map(|ids| Routing::with_weights(&shape, ids, 1));
     MoeProblem::with_rounds(shape, rounds.into(), 1).unwrap()
+}
+
+/// Three ranks whose few tokens have so many entries that their senders count them, where rows come as packets.
+fn problem_of_many() -> MoeProblem {
+    let shape = MoeShape { hidden: 16, experts: 36, topk: 32, tokens: 5, ranks: 3, dtype: RowDtype::Bf16 };
+    MoeProblem::uniform(shape, &[5, 0, 3], 3).unwrap()
+}
+
+/// As packets, by expert.
+fn tuning_of_many(problem: &MoeProblem) -> MoeTuning {
+    let tuning = MoeTuning::defaults_with(&problem.shape, Hook::None, Layout::ExpertMajor).unwrap().small();
+    let mut tuning = tuning.with_protocol(Protocol::Packets);
+    tuning.dispatch.chunk = 8;
+    assert!(!tuning.dispatch.receivers_count());
+    tuning
 }
 
 /// A record for each token, and two blocks of two groups for each role.
@@ -55,6 +72,7 @@ fn fused(problem: &MoeProblem) -> RoundTrip {
 fn planted(bug: &Bug, problem: &MoeProblem) -> SimSession {
     let rounds = match bug.kernel {
         "round_trip" => MoeRounds::in_one_launch(problem, &fused(problem), 3),
+        _ if problem.shape.topk > 2 => MoeRounds::new(problem, &tuning_of_many(problem), 3),
         _ => {
             let mut tuning = match bug.layout.by_expert() {
                 true => tuning(problem, bug.protocol),
@@ -71,11 +89,12 @@ fn planted(bug: &Bug, problem: &MoeProblem) -> SimSession {
 
 #[test]
 fn every_planted_bug_is_found_and_named() {
-    let problem = problem();
+    let (few, many) = (problem(), problem_of_many());
     let mut missed = vec![];
     let all = [bugs_with_flags(), bugs_with_packets(), bugs_by_token(), bugs_in_bulk(), bugs_in_one_launch()];
-    for bug in all.into_iter().flatten() {
-        let sim = planted(&bug, &problem);
+    let all = all.into_iter().flatten().map(|bug| (bug, &few));
+    for (bug, problem) in all.chain(bugs_with_counts().into_iter().map(|bug| (bug, &many))) {
+        let sim = planted(&bug, problem);
         for strategy in [Strategy::Random, Strategy::Adversarial] {
             let options = bug.options().with_strategy(strategy);
             let runs = (0..16).map(|seed| sim.run(&options.with_seed(seed)).err());
@@ -107,9 +126,13 @@ fn the_kernels_as_they_are_are_clean_over_thousands_of_schedules() {
     let apart = [flags, packets, plain, flags_by_token, packets_by_token, batches, bulk];
     let apart = apart.map(|tuning| MoeRounds::new(&problem, &tuning, 3).unwrap());
     let in_one = MoeRounds::in_one_launch(&problem, &fused(&problem), 3).unwrap();
-    for rounds in apart.into_iter().chain([in_one]) {
+    let many = problem_of_many();
+    let many = MoeRounds::new(&many, &tuning_of_many(&many), 3).unwrap();
+    for (rounds, seeds) in
+        apart.into_iter().chain([in_one]).map(|rounds| (rounds, 1000u64)).chain([(many, 100)])
+    {
         let sim = SimSession::new(Arc::new(rounds)).unwrap();
-        (0..1000u64).into_par_iter().for_each(|seed| {
+        (0..seeds).into_par_iter().for_each(|seed| {
             let strategy = if seed % 2 == 0 { Strategy::Random } else { Strategy::Adversarial };
             let ran = sim.run(&Options::default().with_seed(seed).with_strategy(strategy));
             let ran = ran.unwrap_or_else(|findings| panic!("seed {seed}, {strategy:?}: {findings}"));

@@ -389,12 +389,7 @@ impl Emitter<'_, '_> {
                 self.keep_vector(*out, &load, step);
             }
             MatrixOp::LoadRow(LoadRow { out, place, index, .. }) => {
-                self.used.add(Prim::LoadBelow);
-                let len = self.place_len(*place);
-                let width = self.width_of(&[*index], step);
-                let (base, index) = (self.base(*place)?, self.scalar(*index)?);
-                let at = Expr::binary("+", Prec::Sum, &index, &self.across(step));
-                let load = format!("load_below<{width}>({}, {}, {len})", base.plain(), at.plain());
+                let load = self.load_row(*out, *place, *index, step)?;
                 self.keep_vector(*out, &load, step);
             }
             MatrixOp::StoreMatrix(StoreMatrix { to, column, value }) => {
@@ -415,6 +410,34 @@ impl Emitter<'_, '_> {
         let value = self.vector(moved.matrix, step)?;
         self.w.line(&format!("store_inside<{template}>({part}, {value});"));
         Ok(())
+    }
+
+    /// A step of a matrix whose rows all are the elements of a buffer from `index` on, zeros from its end on.
+    fn load_row(
+        &mut self,
+        out: ValueId,
+        place: Place,
+        index: ValueId,
+        step: &mut Step,
+    ) -> Result<String, PrintError> {
+        let (len, ty, all) = (self.place_len(place), self.ty(out), step.layout.per_lane);
+        let width = self.width_of(&[index], step);
+        let columns = ty.shape().map_or(all, |(_, columns)| columns);
+        let whole = |n: u32| len.is_multiple_of(n.into()) && self.f.p.divisor(index, n) == n;
+        let (tiles, vectors) = (whole(columns), whole(all));
+        let (base, index) = (self.base(place)?, self.scalar(index)?);
+        let at = Expr::binary("+", Prec::Sum, &index, &self.across(step));
+        if !vectors {
+            self.used.add(Prim::LoadBelow);
+            return Ok(format!("load_below<{width}>({}, {}, {len})", base.plain(), at.plain()));
+        }
+        // All of a vector is there or none of it: a load under a condition is begun early, as none behind a branch is.
+        self.used.add(Prim::Load);
+        let first = if tiles { &index } else { &at };
+        let there = Expr::binary("<", Prec::Relation, first, &Expr::atom(len.to_string()));
+        let address = Expr::binary("+", Prec::Sum, &base, &at);
+        let vector = self.vector_type(ty.dtype, all);
+        Ok(format!("{} ? load<{width}>({}) : {vector}{{}}", there.text, address.plain()))
     }
 
     fn place_len(&self, place: Place) -> u64 {

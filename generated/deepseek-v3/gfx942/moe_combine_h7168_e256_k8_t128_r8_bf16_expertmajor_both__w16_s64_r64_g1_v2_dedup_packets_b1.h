@@ -71,7 +71,7 @@ typedef struct moe_combine_h7168_e256_k8_t128_r8_bf16_expertmajor_both__w16_s64_
     /* bf16[58720256]: The experts' outputs, in the order of the rows of dispatch. By token they are
      * `[source][token][hidden]`: the sum, with the weights, of what this rank's experts made of that token. */
     const uint16_t* y;
-    /* u32[8]: Of dispatch: tokens of each source. */
+    /* Not used by this variant, may be null. u32[8]: Of dispatch: tokens of each source. */
     const uint32_t* n_from;
     /* Of dispatch: what `entry_expert` says where an entry is not here. */
     int32_t nobody;
@@ -111,7 +111,7 @@ typedef struct moe_combine_h7168_e256_k8_t128_r8_bf16_expertmajor_both__w16_s64_
  * With 0 bytes it is not used, and its pointers may be null. */
 #define MOE_COMBINE_H7168_E256_K8_T128_R8_BF16_EXPERTMAJOR_BOTH__W16_S64_R64_G1_V2_DEDUP_PACKETS_B1_BUFFERS(X) \
     X(y, LOCAL, 117440512) \
-    X(n_from, LOCAL, 32) \
+    X(n_from, LOCAL, 0) \
     X(pos, LOCAL, 32768) \
     X(weight_from, LOCAL, 32768) \
     X(n, LOCAL, 4) \

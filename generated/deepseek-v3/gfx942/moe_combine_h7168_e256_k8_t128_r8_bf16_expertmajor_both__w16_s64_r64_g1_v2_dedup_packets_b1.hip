@@ -12,7 +12,7 @@
 //     true, protocol = packets, batch = 1
 //
 // Launch on each of 8 ranks: 129 blocks of 1024 threads, 0 bytes of dynamic shared memory
-//     blocks 0..64     send   reads n_from, pos, y, weight_from; sends return_packets
+//     blocks 0..64     send   reads pos, y, weight_from; sends return_packets
 //                             (src/families/moe/kernels/combine.rs:110)
 //     blocks 64..128   recv   reads n, ids; takes return_packets; writes out
 //                             (src/families/moe/kernels/combine.rs:113)
@@ -286,79 +286,83 @@ __device__ __forceinline__ void send_role(const Args& args, const u32 bank) {
         const u32 part = i % 14;
         const u32 number = nth / 8;
         const u32 source = (nth + args.rank) % 8;
-        const u32 n_from_value = args.n_from[source];
-        if (number < n_from_value) {  // send_back.rs:95
-            const u32 pos_start = number * 8;
-            const u32 entry = source * 1024 + pos_start;
-            u32 placed = 0;
-            for (u32 k = 0; k < 8; ++k) {  // send_back.rs:175
-                const i32 pos_value = args.pos[entry + k];
-                if (pos_value >= 0) {  // send_back.rs:176
-                    placed |= 1u << k;
-                }
+        const u32 pos_start = number * 8;
+        const u32 entry = source * 1024 + pos_start;
+        u32 placed = 0;
+        for (u32 k = 0; k < 8; ++k) {  // send_back.rs:179
+            const i32 pos_value = args.pos[entry + k];
+            if (pos_value >= 0) {  // send_back.rs:180
+                placed |= 1u << k;
             }
-            const u64 return_packets_start = u64(pos_start + args.rank + bank) * 7168;
-            if (placed != 0) {  // send_back.rs:105
-                const u32 start = part * 512;
-                Vec<f32, 8> sum;
-                u32 left = placed;
+        }
+        const u64 return_packets_start = u64(pos_start + args.rank + bank) * 7168;
+        if (placed != 0) {  // send_back.rs:105
+            const u32 start = part * 512;
+            Vec<f32, 8> sum;
+            u32 left = placed;
+#pragma unroll
+            for (u32 j = 0; j < 8; ++j) {
+                sum[j] = 0.0f;
+            }
+            while (left != 0) {  // send_back.rs:205
+                const u32 bits = left;
+                left &= bits - 1;
+                const u32 k = entry + trailing_zeros(bits);
+                const i32 pos_value = args.pos[k];
+                const u32 row = u32(pos_value);
+                const u32 row_2 = min_of(row, 8191u);
+                const u64 start_u64 = u64(start);
+                const f32 weight_from_value = args.weight_from[k];
+                const u32 bits_2 = left;
+                Vec<bf16, 8> y;
+                y = load<8>(args.y + (u64(row_2) * 7168 + start_u64) + group.lane * 8);
+                left &= bits_2 - 1;
+                const bool there = bits_2 != 0;
+                const u32 k_2 = entry + (there ? trailing_zeros(bits_2) : 0u);
+                const i32 pos_value_2 = args.pos[k_2];
+                const u32 row_3 = u32(pos_value_2);
+                const u32 row_4 = min_of(row_3, 8191u);
+                const f32 weight_from_value_2 = args.weight_from[k_2];
+                const u32 bits_3 = left;
+                Vec<bf16, 8> y_2;
+                y_2 = there ? load<8>(args.y + (u64(row_4) * 7168 + start_u64) + group.lane * 8)
+                    : Vec<bf16, 8>{};
+                left &= bits_3 - 1;
+                const bool there_2 = bits_3 != 0;
+                const u32 k_3 = entry + (there_2 ? trailing_zeros(bits_3) : 0u);
+                const i32 pos_value_3 = args.pos[k_3];
+                const u32 row_5 = u32(pos_value_3);
+                const u32 row_6 = min_of(row_5, 8191u);
+                const f32 weight_from_value_3 = args.weight_from[k_3];
+                const u32 bits_4 = left;
+                Vec<bf16, 8> y_3;
+                y_3 = there_2 ? load<8>(args.y + (u64(row_6) * 7168 + start_u64) + group.lane * 8)
+                    : Vec<bf16, 8>{};
+                left &= bits_4 - 1;
+                const bool there_3 = bits_4 != 0;
+                const u32 k_4 = entry + (there_3 ? trailing_zeros(bits_4) : 0u);
+                const i32 pos_value_4 = args.pos[k_4];
+                const u32 row_7 = u32(pos_value_4);
+                const u32 row_8 = min_of(row_7, 8191u);
+                const f32 weight_from_value_4 = args.weight_from[k_4];
+                const Vec<bf16, 8> y_4 = there_3
+                    ? load<8>(args.y + (u64(row_8) * 7168 + start_u64) + group.lane * 8) : Vec<bf16, 8>{};
 #pragma unroll
                 for (u32 j = 0; j < 8; ++j) {
-                    sum[j] = 0.0f;
+                    sum[j] = fma_of(to_f32(y[j]), weight_from_value, sum[j]);
+                    sum[j] = fma_of(to_f32(y_2[j]), there ? weight_from_value_2 : 0.0f, sum[j]);
+                    sum[j] = fma_of(to_f32(y_3[j]), there_2 ? weight_from_value_3 : 0.0f, sum[j]);
+                    sum[j] = fma_of(to_f32(y_4[j]), there_3 ? weight_from_value_4 : 0.0f, sum[j]);
                 }
-                while (left != 0) {  // send_back.rs:201
-                    const u32 bits = left;
-                    left &= bits - 1;
-                    const u32 k = entry + trailing_zeros(bits);
-                    const i32 row = args.pos[k];
-                    const u64 start_u64 = u64(start);
-                    const f32 weight_from_value = args.weight_from[k];
-                    const u32 bits_2 = left;
-                    Vec<bf16, 8> y;
-                    y = load<8>(args.y + (u64(u32(row)) * 7168 + start_u64) + group.lane * 8);
-                    left &= bits_2 - 1;
-                    const bool there = bits_2 != 0;
-                    const u32 k_2 = entry + (there ? trailing_zeros(bits_2) : 0u);
-                    const i32 row_2 = args.pos[k_2];
-                    const f32 weight_from_value_2 = args.weight_from[k_2];
-                    const u32 bits_3 = left;
-                    Vec<bf16, 8> y_2;
-                    y_2 = there ? load<8>(args.y + (u64(u32(row_2)) * 7168 + start_u64) + group.lane * 8)
-                        : Vec<bf16, 8>{};
-                    left &= bits_3 - 1;
-                    const bool there_2 = bits_3 != 0;
-                    const u32 k_3 = entry + (there_2 ? trailing_zeros(bits_3) : 0u);
-                    const i32 row_3 = args.pos[k_3];
-                    const f32 weight_from_value_3 = args.weight_from[k_3];
-                    const u32 bits_4 = left;
-                    Vec<bf16, 8> y_3;
-                    y_3 = there_2 ? load<8>(args.y + (u64(u32(row_3)) * 7168 + start_u64) + group.lane * 8)
-                        : Vec<bf16, 8>{};
-                    left &= bits_4 - 1;
-                    const bool there_3 = bits_4 != 0;
-                    const u32 k_4 = entry + (there_3 ? trailing_zeros(bits_4) : 0u);
-                    const i32 row_4 = args.pos[k_4];
-                    const f32 weight_from_value_4 = args.weight_from[k_4];
-                    const Vec<bf16, 8> y_4 = there_3
-                        ? load<8>(args.y + (u64(u32(row_4)) * 7168 + start_u64) + group.lane * 8)
-                        : Vec<bf16, 8>{};
-#pragma unroll
-                    for (u32 j = 0; j < 8; ++j) {
-                        sum[j] = fma_of(to_f32(y[j]), weight_from_value, sum[j]);
-                        sum[j] = fma_of(to_f32(y_2[j]), there ? weight_from_value_2 : 0.0f, sum[j]);
-                        sum[j] = fma_of(to_f32(y_3[j]), there_2 ? weight_from_value_3 : 0.0f, sum[j]);
-                        sum[j] = fma_of(to_f32(y_4[j]), there_3 ? weight_from_value_4 : 0.0f, sum[j]);
-                    }
-                }
-                Vec<bf16, 8> sum_bf16;
-#pragma unroll
-                for (u32 j = 0; j < 8; ++j) {
-                    sum_bf16[j] = to_bf16(sum[j]);
-                }
-                bf16* const return_packets_there = args.return_packets[source];
-                send_packet(return_packets_there + (return_packets_start + u64(start)) + group.lane * 8,
-                    sum_bf16);
             }
+            Vec<bf16, 8> sum_bf16;
+#pragma unroll
+            for (u32 j = 0; j < 8; ++j) {
+                sum_bf16[j] = to_bf16(sum[j]);
+            }
+            bf16* const return_packets_there = args.return_packets[source];
+            send_packet(return_packets_there + (return_packets_start + u64(start)) + group.lane * 8,
+                sum_bf16);
         }
     }
 }
@@ -773,7 +777,6 @@ struct Pointers {
 };
 static constexpr Pointers pointers[] = {
     {offsetof(Args, y), 1, "y: a pointer is null or not aligned to 16 bytes"},
-    {offsetof(Args, n_from), 1, "n_from: a pointer is null or not aligned to 16 bytes"},
     {offsetof(Args, pos), 1, "pos: a pointer is null or not aligned to 16 bytes"},
     {offsetof(Args, weight_from), 1, "weight_from: a pointer is null or not aligned to 16 bytes"},
     {offsetof(Args, n), 1, "n: a pointer is null or not aligned to 16 bytes"},

@@ -13,7 +13,7 @@
 //
 // Launch on each of 8 ranks: 129 blocks of 512 threads, 0 bytes of dynamic shared memory
 //     (116736 instead where there are as many SMs: each has one to itself then)
-//     blocks 0..64     send   reads n_from, pos, y, weight_from; sends return_packets
+//     blocks 0..64     send   reads pos, y, weight_from; sends return_packets
 //                             (src/families/moe/kernels/combine.rs:110)
 //     blocks 64..128   recv   reads n, ids; takes return_packets; writes out
 //                             (src/families/moe/kernels/combine.rs:113)
@@ -270,108 +270,109 @@ __device__ __forceinline__ void send_role(const Args& args, const u32 bank) {
         const u32 part = i % 14;
         const u32 number = nth / 8;
         const u32 source = (nth + args.rank) % 8;
-        const u32 n_from_value = args.n_from[source];
-        if (number < n_from_value) {  // send_back.rs:95
-            const u32 pos_start = number * 8;
-            const u32 entry = source * 1024 + pos_start;
-            const u64 return_packets_start = u64(pos_start + args.rank + bank) * 7168;
-            u32 partial = 0;
-            if (group.lane < 8) {  // send_back.rs:171
-                const i32 pos_tile = args.pos[entry + group.lane];
-                const bool there = pos_tile >= 0;
-                partial = there ? 1u << group.lane : 0u;
+        const u32 pos_start = number * 8;
+        const u32 entry = source * 1024 + pos_start;
+        const u64 return_packets_start = u64(pos_start + args.rank + bank) * 7168;
+        u32 partial = 0;
+        if (group.lane < 8) {  // send_back.rs:175
+            const i32 pos_tile = args.pos[entry + group.lane];
+            const bool there = pos_tile >= 0;
+            partial = there ? 1u << group.lane : 0u;
+        }
+        const u32 placed = warp_or(partial);
+        if (placed != 0) {  // send_back.rs:105
+            const u32 start = part * 512;
+            Vec<f32, 8> sum[2];
+            u32 left = placed;
+#pragma unroll
+            for (u32 step = 0; step < 2; ++step) {  // send_back.rs:199
+#pragma unroll
+                for (u32 j = 0; j < 8; ++j) {
+                    sum[step][j] = 0.0f;
+                }
             }
-            const u32 placed = warp_or(partial);
-            if (placed != 0) {  // send_back.rs:105
-                const u32 start = part * 512;
-                Vec<f32, 8> sum[2];
-                u32 left = placed;
+            while (left != 0) {  // send_back.rs:205
+                const u32 bits = left;
+                left &= bits - 1;
+                const u32 k = entry + trailing_zeros(bits);
+                const i32 pos_value = args.pos[k];
+                const u32 row = u32(pos_value);
+                const u32 row_2 = min_of(row, 8191u);
+                const u64 start_u64 = u64(start);
+                const f32 weight_from_value = args.weight_from[k];
+                const u32 bits_2 = left;
+                Vec<bf16, 8> y[2];
 #pragma unroll
-                for (u32 step = 0; step < 2; ++step) {  // send_back.rs:195
+                for (u32 step = 0; step < 2; ++step) {  // send_back.rs:211
+                    y[step] = load<8>(args.y + (u64(row_2) * 7168 + start_u64) + group.lane * 8 + step * 256);
+                }
+                left &= bits_2 - 1;
+                const bool there = bits_2 != 0;
+                const u32 k_2 = entry + (there ? trailing_zeros(bits_2) : 0u);
+                const i32 pos_value_2 = args.pos[k_2];
+                const u32 row_3 = u32(pos_value_2);
+                const u32 row_4 = min_of(row_3, 8191u);
+                const f32 weight_from_value_2 = args.weight_from[k_2];
+                const u32 bits_3 = left;
+                Vec<bf16, 8> y_2[2];
+#pragma unroll
+                for (u32 step = 0; step < 2; ++step) {  // send_back.rs:216
+                    y_2[step] = there
+                        ? load<8>(args.y + (u64(row_4) * 7168 + start_u64) + group.lane * 8 + step * 256)
+                        : Vec<bf16, 8>{};
+                }
+                left &= bits_3 - 1;
+                const bool there_2 = bits_3 != 0;
+                const u32 k_3 = entry + (there_2 ? trailing_zeros(bits_3) : 0u);
+                const i32 pos_value_3 = args.pos[k_3];
+                const u32 row_5 = u32(pos_value_3);
+                const u32 row_6 = min_of(row_5, 8191u);
+                const f32 weight_from_value_3 = args.weight_from[k_3];
+                const u32 bits_4 = left;
+                Vec<bf16, 8> y_3[2];
+#pragma unroll
+                for (u32 step = 0; step < 2; ++step) {  // send_back.rs:216
+                    y_3[step] = there_2
+                        ? load<8>(args.y + (u64(row_6) * 7168 + start_u64) + group.lane * 8 + step * 256)
+                        : Vec<bf16, 8>{};
+                }
+                left &= bits_4 - 1;
+                const bool there_3 = bits_4 != 0;
+                const u32 k_4 = entry + (there_3 ? trailing_zeros(bits_4) : 0u);
+                const i32 pos_value_4 = args.pos[k_4];
+                const u32 row_7 = u32(pos_value_4);
+                const u32 row_8 = min_of(row_7, 8191u);
+                const f32 weight_from_value_4 = args.weight_from[k_4];
+#pragma unroll
+                for (u32 step = 0; step < 2; ++step) {  // send_back.rs:216
+                    const Vec<bf16, 8> y_4 = there_3
+                        ? load<8>(args.y + (u64(row_8) * 7168 + start_u64) + group.lane * 8 + step * 256)
+                        : Vec<bf16, 8>{};
 #pragma unroll
                     for (u32 j = 0; j < 8; ++j) {
-                        sum[step][j] = 0.0f;
+                        sum[step][j] = fma_of(to_f32(y[step][j]), weight_from_value, sum[step][j]);
+                        sum[step][j] =
+                            fma_of(to_f32(y_2[step][j]), there ? weight_from_value_2 : 0.0f, sum[step][j]);
+                        sum[step][j] =
+                            fma_of(to_f32(y_3[step][j]), there_2 ? weight_from_value_3 : 0.0f, sum[step][j]);
+                        sum[step][j] =
+                            fma_of(to_f32(y_4[j]), there_3 ? weight_from_value_4 : 0.0f, sum[step][j]);
                     }
                 }
-                while (left != 0) {  // send_back.rs:201
-                    const u32 bits = left;
-                    left &= bits - 1;
-                    const u32 k = entry + trailing_zeros(bits);
-                    const i32 row = args.pos[k];
-                    const u64 start_u64 = u64(start);
-                    const f32 weight_from_value = args.weight_from[k];
-                    const u32 bits_2 = left;
-                    Vec<bf16, 8> y[2];
+            }
+            Vec<bf16, 8> sum_bf16[2];
 #pragma unroll
-                    for (u32 step = 0; step < 2; ++step) {  // send_back.rs:207
-                        y[step] =
-                            load<8>(args.y + (u64(u32(row)) * 7168 + start_u64) + group.lane * 8
-                            + step * 256);
-                    }
-                    left &= bits_2 - 1;
-                    const bool there = bits_2 != 0;
-                    const u32 k_2 = entry + (there ? trailing_zeros(bits_2) : 0u);
-                    const i32 row_2 = args.pos[k_2];
-                    const f32 weight_from_value_2 = args.weight_from[k_2];
-                    const u32 bits_3 = left;
-                    Vec<bf16, 8> y_2[2];
+            for (u32 step = 0; step < 2; ++step) {  // send_back.rs:147
 #pragma unroll
-                    for (u32 step = 0; step < 2; ++step) {  // send_back.rs:212
-                        y_2[step] = there
-                            ? load<8>(args.y + (u64(u32(row_2)) * 7168 + start_u64) + group.lane * 8
-                            + step * 256) : Vec<bf16, 8>{};
-                    }
-                    left &= bits_3 - 1;
-                    const bool there_2 = bits_3 != 0;
-                    const u32 k_3 = entry + (there_2 ? trailing_zeros(bits_3) : 0u);
-                    const i32 row_3 = args.pos[k_3];
-                    const f32 weight_from_value_3 = args.weight_from[k_3];
-                    const u32 bits_4 = left;
-                    Vec<bf16, 8> y_3[2];
-#pragma unroll
-                    for (u32 step = 0; step < 2; ++step) {  // send_back.rs:212
-                        y_3[step] = there_2
-                            ? load<8>(args.y + (u64(u32(row_3)) * 7168 + start_u64) + group.lane * 8
-                            + step * 256) : Vec<bf16, 8>{};
-                    }
-                    left &= bits_4 - 1;
-                    const bool there_3 = bits_4 != 0;
-                    const u32 k_4 = entry + (there_3 ? trailing_zeros(bits_4) : 0u);
-                    const i32 row_4 = args.pos[k_4];
-                    const f32 weight_from_value_4 = args.weight_from[k_4];
-#pragma unroll
-                    for (u32 step = 0; step < 2; ++step) {  // send_back.rs:212
-                        const Vec<bf16, 8> y_4 = there_3
-                            ? load<8>(args.y + (u64(u32(row_4)) * 7168 + start_u64) + group.lane * 8
-                            + step * 256) : Vec<bf16, 8>{};
-#pragma unroll
-                        for (u32 j = 0; j < 8; ++j) {
-                            sum[step][j] = fma_of(to_f32(y[step][j]), weight_from_value, sum[step][j]);
-                            sum[step][j] =
-                                fma_of(to_f32(y_2[step][j]), there ? weight_from_value_2 : 0.0f,
-                                sum[step][j]);
-                            sum[step][j] =
-                                fma_of(to_f32(y_3[step][j]), there_2 ? weight_from_value_3 : 0.0f,
-                                sum[step][j]);
-                            sum[step][j] =
-                                fma_of(to_f32(y_4[j]), there_3 ? weight_from_value_4 : 0.0f, sum[step][j]);
-                        }
-                    }
+                for (u32 j = 0; j < 8; ++j) {
+                    sum_bf16[step][j] = to_bf16(sum[step][j]);
                 }
-                Vec<bf16, 8> sum_bf16[2];
+            }
+            bf16* const return_packets_there = args.return_packets[source];
 #pragma unroll
-                for (u32 step = 0; step < 2; ++step) {  // send_back.rs:147
-#pragma unroll
-                    for (u32 j = 0; j < 8; ++j) {
-                        sum_bf16[step][j] = to_bf16(sum[step][j]);
-                    }
-                }
-                bf16* const return_packets_there = args.return_packets[source];
-#pragma unroll
-                for (u32 step = 0; step < 2; ++step) {  // send_back.rs:147
-                    send_packet(return_packets_there + (return_packets_start + u64(start)) + group.lane * 8
-                        + step * 256, sum_bf16[step]);
-                }
+            for (u32 step = 0; step < 2; ++step) {  // send_back.rs:147
+                send_packet(return_packets_there + (return_packets_start + u64(start)) + group.lane * 8
+                    + step * 256, sum_bf16[step]);
             }
         }
     }
@@ -455,11 +456,14 @@ __device__ __forceinline__ void ready_role(const Args& args, const u32 epoch, co
 
 extern "C" __global__ void __launch_bounds__(512, 1)
 moe_combine_h7168_e256_k8_t128_r8_bf16_expertmajor_both__w16_s64_r64_g1_v2_dedup_packets_b1(const __grid_constant__ Args args) {
-    // Blocks may start while the launch before ends: none touches memory until that is over.
-    asm volatile("griddepcontrol.wait;" ::: "memory");
     const u32 epoch = begin_epoch(args, args.epoch, 129);
     const u32 parity = epoch & 1;
     const u32 bank = parity * 1024;
+    // Blocks may start while the launch before runs, which leaves the epoch's word alone: nothing else is
+    // touched until that launch is over. And blocks of the next one may start from now on, as this one's have
+    // all begun.
+    asm volatile("griddepcontrol.wait;" ::: "memory");
+    asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
     if (epoch == 0) return;  // what launches before this one left behind may be anything
     if (block_in_grid() < 64) {
         send_role(args, bank);
@@ -468,8 +472,6 @@ moe_combine_h7168_e256_k8_t128_r8_bf16_expertmajor_both__w16_s64_r64_g1_v2_dedup
     } else {
         ready_role(args, epoch, parity);
     }
-    // Blocks of the next launch may take the place of those that are done.
-    asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
 }
 
 // ---- Machine primitives
@@ -827,7 +829,6 @@ struct Pointers {
 };
 static constexpr Pointers pointers[] = {
     {offsetof(Args, y), 1, "y: a pointer is null or not aligned to 16 bytes"},
-    {offsetof(Args, n_from), 1, "n_from: a pointer is null or not aligned to 16 bytes"},
     {offsetof(Args, pos), 1, "pos: a pointer is null or not aligned to 16 bytes"},
     {offsetof(Args, weight_from), 1, "weight_from: a pointer is null or not aligned to 16 bytes"},
     {offsetof(Args, n), 1, "n: a pointer is null or not aligned to 16 bytes"},

@@ -99,11 +99,11 @@ pub struct CombineArgs {
 #[kernel]
 pub fn combine(c: &Combine, a: &CombineArgs) {
     // Of the two launches of a split operation, the second one ends the epoch.
-    let epoch = match (c.phase, c.protocol, c.layout) {
-        (Phase::Send, ..) => a.epoch.peek(),
-        // The launch before is the experts' or dispatch. What these leave of rows by token is no index here.
-        (Phase::Both, Protocol::Packets, Layout::RankMajor) => a.epoch.begin_early(),
-        (Phase::Both | Phase::Recv, ..) => a.epoch.begin(),
+    let epoch = match c.phase {
+        Phase::Send => a.epoch.peek(),
+        // The launch before is the experts' or dispatch.
+        Phase::Both if c.begins_early() => a.epoch.begin_early(),
+        Phase::Both | Phase::Recv => a.epoch.begin(),
     };
     let back = a.back.returns.open(epoch);
     if c.phase.sends() {

@@ -5,7 +5,7 @@ use peerwarp_codegen::family::{Choice, Family, Illegal, Legal};
 use peerwarp_codegen::ir::Dtype;
 
 use super::combine::CombineArgs;
-use super::defaults::{MOST_PACKETS, group_warps, protocol, worth_dynamic_scheduling};
+use super::defaults::{MOST_PACKETS, few_by_expert, group_warps, protocol, worth_dynamic_scheduling};
 use super::layout::{Layout, Room};
 use super::limits::{fewer, groups_of, layout_of, numbers_of, resident, topk_of, warps_of, with_barriers};
 use super::pieces::{Pieces, piece_len};
@@ -61,6 +61,7 @@ fn vectors_of_combine(key: &CombineKey) -> u32 {
     match (key.layout, default_protocol(key)) {
         (Layout::RankMajor, Protocol::Flags | Protocol::Bulk) if !one_vector_left_over(key) => 4,
         (Layout::RankMajor, Protocol::Packets) if key.ranks > 4 && key.tokens <= 32 => 1,
+        _ if few_by_expert(key.layout, key.tokens, key.ranks) => 1,
         _ if sums_own(key) => 4,
         _ => 2,
     }
@@ -73,11 +74,20 @@ fn warps_of_combine(key: &CombineKey) -> u32 {
         return 32;
     }
     let few = if key.layout.by_expert() {
-        key.tokens < 32
+        key.tokens < 16
     } else {
         key.tokens <= 64 && key.tokens * key.ranks <= 256
     };
     if few || key.topk > 8 { 8 } else { 16 }
+}
+
+fn send_blocks_of_combine(key: &CombineKey) -> u32 {
+    let rows = key.tokens * key.ranks;
+    if few_by_expert(key.layout, key.tokens, key.ranks) {
+        (rows * 4).next_power_of_two().clamp(32, 64)
+    } else {
+        (rows * 2).next_power_of_two().clamp(8, 64)
+    }
 }
 
 /// Whether there are so many rows that stores are what is waited for, and nothing is summed before them.
@@ -153,7 +163,7 @@ pub struct Combine {
     #[tune(short = "w", values = [2, 4, 8, 16, 32], default = |key| warps_of_combine(key))]
     pub warps: u32,
     /// Blocks that send.
-    #[tune(short = "s", values = [1, 2, 4, 6, 8, 10, 12, 16, 32, 64, 96], default = |key| (key.tokens * key.ranks * 2).next_power_of_two().clamp(8, 64))]
+    #[tune(short = "s", values = [1, 2, 4, 6, 8, 10, 12, 16, 32, 64, 96], default = |key| send_blocks_of_combine(key))]
     pub send_blocks: u32,
     /// Blocks that receive.
     #[tune(short = "r", values = [1, 2, 4, 6, 8, 10, 12, 14, 16, 18, 32, 64], default = |key| (key.tokens * 4).next_power_of_two().clamp(8, 64))]
@@ -276,6 +286,12 @@ impl Combine {
     /// work, which need not stand behind rows that are still on their way.
     pub(super) fn sums_own_first(&self) -> bool {
         self.keeps_own() && self.layout.by_expert() && self.protocol != Protocol::Packets
+    }
+
+    /// Whether it takes its epoch while the launch before may still run, which pays while latency is what counts. So what it finds of
+    /// dispatch may be anything, if that has given up.
+    pub(super) fn begins_early(&self) -> bool {
+        self.phase == Phase::Both && self.protocol == Protocol::Packets
     }
 
     /// Ranks that rows go back to.

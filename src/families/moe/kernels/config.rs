@@ -18,6 +18,7 @@ use super::limits::{
 use super::pieces::{Pieces, piece_len};
 use super::protocol::{Phase, Protocol, protocol_of};
 use super::quantise::{self, Quantise};
+use super::rows::FEW_BY_EXPERT;
 use crate::families::moe::{ExpertMap, MoeShape, RowDtype, SCALE_BLOCK};
 
 /// Elements of a tile that a lane should hold at most, so that a few of them fit its registers.
@@ -163,15 +164,17 @@ impl Dispatch {
         2 * u64::from(self.records())
     }
 
-    /// Whether the index counts entries, and records don't: where nobody else needs counts, a record leaves as soon as its ids
-    /// are there. Prefill's many entries are counted where they come from, by many blocks.
-    pub fn index_counts(&self) -> bool {
-        self.layout == Layout::RankMajor && self.protocol == Protocol::Packets
+    /// Whether those who receive records count their entries, and who sends them does not: so a record leaves as soon as its ids are
+    /// there. By token the index does, for which nobody waits; by expert each block that has rows to bring does, if entries are
+    /// few. Prefill's many entries are counted where they come from, by many blocks.
+    pub fn receivers_count(&self) -> bool {
+        let few = self.records() * self.record_entries() <= FEW_BY_EXPERT;
+        self.protocol == Protocol::Packets && (few || !self.layout.by_expert())
     }
 
     /// Blocks that make records: a warp for each rank and record, where no counts are made.
     pub fn route_blocks(&self) -> u32 {
-        if self.index_counts() { self.records().div_ceil(self.warps) } else { self.chunks() }.min(8)
+        if self.receivers_count() { self.records().div_ceil(self.warps) } else { self.chunks() }.min(8)
     }
 
     /// Type in which rows move: words, unless the receiver has to look into them.
@@ -295,16 +298,17 @@ impl Dispatch {
 
     /// Blocks that write down which rows the experts have, where rows stand by token: one if it counts them.
     pub fn index_blocks(&self) -> u32 {
-        match self.index_counts() {
+        match self.receivers_count() {
             _ if self.layout.by_expert() => 0,
             true => 1,
             false => self.blocks_for_entries(),
         }
     }
 
-    /// Blocks that write down which experts and weights rows have, if those of the index don't.
+    /// Blocks that write down which weights entries have, and by token which experts, if those of the index or those that receive
+    /// don't.
     pub fn entry_blocks(&self) -> u32 {
-        if self.index_counts() { self.blocks_for_entries() } else { 0 }
+        if self.receivers_count() { self.blocks_for_entries() } else { 0 }
     }
 
     fn blocks_for_entries(&self) -> u32 {
@@ -387,12 +391,15 @@ impl Dispatch {
     fn shared_bytes(&self) -> u64 {
         let counts = if self.phase.sends() { u64::from(self.experts) } else { 0 };
         let groups = u64::from(self.warps / self.group_warps);
-        let bases = u64::from(self.map().at_most()) * u64::from(self.records());
+        let bases = u64::from(self.map().at_most()) * u64::from(self.records()) + 1;
         // Three more words each: arrays are rounded up to 16 bytes.
         let group = u64::from(self.slot_entries() + 3 + self.scales_at_hand() + 3);
         let recv = if self.phase.receives() {
             let moved = if self.is_packed() { 0 } else { 2 * (u64::from(self.map().at_most()) + 1 + 3) };
-            bases + 3 + moved + u64::from(self.records()) + 3 + groups * group
+            let counted_here = self.layout.by_expert() && self.receivers_count();
+            // The row of each entry, or else the tokens of each record.
+            let rows = self.records() * if counted_here { self.record_entries() } else { 1 };
+            bases + 3 + moved + u64::from(rows) + 3 + groups * group
         } else {
             0
         };

@@ -7,10 +7,11 @@ use super::deliver::{deliver, scales_at_hand};
 use super::device::local_experts;
 use super::hook::{RowHook, stand_in_expert};
 use super::inbox::{InboxArgs, Received};
-use super::index::{base, index, note_entries, note_rows, rows_of};
+use super::index::{index, note_entries};
 use super::layout::Places;
 use super::protocol::{Phase, Protocol};
 use super::records::{ReadyArgs, Record, RecordArgs, Records, notify_ready};
+use super::rows::Rows;
 use super::send::send;
 
 /// The word of an entry that goes nowhere: no expert has this number in its lower bank.
@@ -156,7 +157,7 @@ pub fn dispatch_with(c: &Dispatch, a: &DispatchArgs, hook: RowHook<'_>) {
     let bank = epoch.parity() * c.records();
     if c.phase.sends() {
         role("route", c.route_blocks(), |b| {
-            if c.index_counts() {
+            if c.receivers_count() {
                 b.split(1, |g| tell(c, a, g, epoch, bank));
             } else {
                 route(c, a, b, epoch, bank);
@@ -190,9 +191,9 @@ pub fn dispatch_with(c: &Dispatch, a: &DispatchArgs, hook: RowHook<'_>) {
             if c.few_send() {
                 recv();
             }
-            if c.entry_blocks() > 0 {
-                role("entries", c.entry_blocks(), |b| b.split(1, |g| note_entries(c, a, g, epoch, bank)));
-            }
+        }
+        if c.entry_blocks() > 0 {
+            role("entries", c.entry_blocks(), |b| b.split(1, |g| note_entries(c, a, g, epoch, bank)));
         }
     }
     if c.ready_blocks() > 0 {
@@ -295,24 +296,17 @@ fn receive<'a>(
     hook: RowHook<'_>,
 ) {
     let records = Records::receive(c, &a.records, epoch, bank);
-    let n = shared::<u32>("n", c.records());
-    n.store(0, records.n(arange(c.records())));
-    let base = base(c, a, b, &records);
+    let rows_of = Rows::new(c, a, b, &records);
     let pieces = c.pieces();
 
     b.split(c.group_warps, |g| {
-        note_rows(c, a, g, &records, &base);
+        rows_of.note(c, a, g);
         let rows = shared::<i32>("rows", c.slot_entries());
         let scales = scales_at_hand(c);
         let put = |source: Val<u32>, slot: Val<u32>, received: &dyn Fn() -> Received<'a>| {
-            let record = source * c.chunks() + slot / (c.chunk * c.token_slots());
-            if slot < n.get(record) * c.token_slots() {
-                let (mine, row) = rows_of_slot(c, &records, &base, (source, slot));
-                if mine.any() {
-                    rows.store(0, row);
-                    deliver(c, a, &Places::All(rows), &received(), scales, hook);
-                }
-            }
+            rows_of.find(c, (source, slot), &rows, || {
+                deliver(c, a, &Places::All(rows), &received(), scales, hook);
+            });
         };
         if c.keeps_own() {
             // What others send is on its way meanwhile.
@@ -330,21 +324,6 @@ fn receive<'a>(
             put(source, slot, &|| Received::wait(c, &a.inbox, source, slot, part, epoch));
         }
     });
-}
-
-/// Which entries of a slot are here, and their rows.
-#[kernel]
-fn rows_of_slot(
-    c: &Dispatch,
-    records: &Records<'_>,
-    base: &Shared<u32>,
-    (source, slot): (Val<u32>, Val<u32>),
-) -> (Tile<bool>, Tile<i32>) {
-    let chunk = slot / (c.chunk * c.token_slots());
-    let record = source * c.chunks() + chunk;
-    let in_record = slot * c.slot_entries() - chunk * c.record_entries();
-    let (mine, row) = rows_of(c, records, base, record, in_record, c.slot_entries());
-    (mine, row)
 }
 
 /// The source and the slot of the n-th message to look for, in the order in which they are sent: all sources' first slots, then their

@@ -13,7 +13,8 @@
 //!    empty chunks too: every rank waits for all of them, which is what keeps ranks within one round of each other.
 //! 2. **send** (dispatch): a group loads a row once, stores it to every destination, and flags each.
 //! 3. **recv** (dispatch): having all records, every block knows by one prefix sum where each (expert, source, chunk)
-//!    starts in its output; an entry's row goes there, plus its rank in the chunk. No atomics: the order of rows is
+//!    starts in its output; an entry's row goes there, plus its rank in the chunk. Of few entries nobody has counted any, and
+//!    every block counts all of them by itself. No atomics: the order of rows is
 //!    always expert, source, token, k. What combine needs to find its way back stays in this rank's memory. With rows by
 //!    token the place is the slot's own: a group knows from the words of the slot's entries whether its row comes, and puts
 //!    it down without having heard of any other. With packets it waits for nothing else; with flags, for all records, which
@@ -76,6 +77,7 @@
 //!
 //! A hook of one's own on the rows is a family of one's own around [`dispatch_with`].
 
+mod bases;
 mod combine;
 mod combine_config;
 mod config;
@@ -93,6 +95,7 @@ mod protocol;
 mod quantise;
 mod records;
 mod round_trip;
+mod rows;
 mod send;
 mod send_back;
 mod sending;

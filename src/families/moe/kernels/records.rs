@@ -47,7 +47,7 @@ pub struct LlRecordArgs {
     #[len(|c| c.record_words())]
     pub ll_n: Ll<u32>,
     /// Entries of the chunk by expert of this rank, `[parity][source][chunk][expert]`.
-    #[len(|c| if c.index_counts() { 0 } else { c.record_words() * u64::from(c.map().at_most()) })]
+    #[len(|c| if c.receivers_count() { 0 } else { c.record_words() * u64::from(c.map().at_most()) })]
     pub ll_count: Option<Ll<u32>>,
     /// Expert and rank of each entry, `[parity][source][chunk][entry]`.
     #[len(|c| c.record_words() * u64::from(c.record_entries()))]

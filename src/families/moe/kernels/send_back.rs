@@ -89,8 +89,8 @@ fn send_each(c: &Combine, a: &CombineArgs, g: Group, back: OpenChannel<'_, Any>)
     for i in g.dynamic(c.tokens * c.token_slots() * c.destinations() * pieces.parts(), counter) {
         let (row, part) = pieces.part(i);
         let (source, number) = destination(c, row);
-        // What dispatch says of rows by token, it says of tokens that are not there too.
-        if c.layout == Layout::RankMajor {
+        // What dispatch says of entries, it says of those of tokens that are not there too: few need not wait for their number as well.
+        if c.layout == Layout::RankMajor || c.begins_early() {
             send_slot(c, a, back, &Slot::new(c, a, g, source, number), part);
         } else if number < a.n_from.get(source) * c.token_slots() {
             send_slot(c, a, back, &Slot::new(c, a, g, source, number), part);
@@ -157,11 +157,15 @@ fn send_row(c: &Combine, a: &CombineArgs, slot: &Slot, part: Val<u32>, to: Outgo
 /// The row of `y` that goes back for a slot as it is.
 #[kernel]
 fn row_of_y(c: &Combine, a: &CombineArgs, slot: &Slot) -> Val<u32> {
-    if c.layout.by_expert() {
-        here(a).get(slot.entry).cast::<u32>()
-    } else {
-        slot.source * c.tokens + slot.number
-    }
+    if c.layout.by_expert() { row_of_entry(c, a, slot.entry) } else { slot.source * c.tokens + slot.number }
+}
+
+/// The row that dispatch has given an entry that is here.
+#[kernel]
+fn row_of_entry(c: &Combine, a: &CombineArgs, entry: Val<u32>) -> Val<u32> {
+    let row = here(a).get(entry).cast::<u32>();
+    // A dispatch that has given up may have left anything.
+    if c.begins_early() { row.min(c.placed_rows() as u32 - 1) } else { row }
 }
 
 /// Which of a token's entries have rows here, a bit each.
@@ -195,8 +199,8 @@ pub(super) fn owned_sum(
     let mut sum = var(splat(0f32, len));
     let mut left = var(placed);
     let start_of = |k: Val<u32>| {
-        let row = here(a).get(k);
-        at(row.cast::<u32>(), c.hidden) + start.to_u64()
+        let row = row_of_entry(c, a, k);
+        at(row, c.hidden) + start.to_u64()
     };
     while left != 0 {
         let rows = (0..c.rows_in_flight().min(c.topk)).map(|i| {

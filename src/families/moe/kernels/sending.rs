@@ -39,7 +39,7 @@ impl Dispatch {
     /// Whether rows go with flags and so few blocks send them that the others are missed when they are done with their own. Where
     /// many do, one kernel for all of it would have more registers than a thread of 32 warps has.
     pub(super) fn few_send(&self) -> bool {
-        !self.index_counts() && self.send_blocks < 32
+        !self.receivers_count() && self.send_blocks < 32
     }
 
     /// Whether blocks send rows once they have told the ranks where rows go: those who draw rows share them with whoever comes.

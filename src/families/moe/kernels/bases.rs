@@ -1,0 +1,158 @@
+//! Where rows of experts begin.
+
+use peerwarp_codegen::dsl::prelude::*;
+
+use super::config::Dispatch;
+use super::dispatch::DispatchArgs;
+use super::index::entry_pieces;
+use super::layout::Begins;
+use super::pieces::each_piece;
+use super::records::{Counts, Records};
+
+/// The first row of every (expert, source, chunk) of this rank, in that order: prefix sums of the records' counts.
+#[kernel]
+pub(super) fn base_of_counts(c: &Dispatch, a: &DispatchArgs, b: Group, counts: &Counts<'_>) -> Shared<u32> {
+    let base = shared::<u32>("base", c.map().at_most() * c.records());
+    let rows = add_up(c, b, &base, &|start, len| {
+        let i = arange(len) + start;
+        counts.of(i / c.records(), i % c.records())
+    });
+    lay_out(c, a, b, (&base, c.records()), rows);
+    base
+}
+
+/// The same where nobody else has counted: a group has a record.
+#[kernel]
+pub(super) fn base_of_words(c: &Dispatch, a: &DispatchArgs, b: Group, records: &Records<'_>) -> Shared<u32> {
+    let base = shared::<u32>("base", c.map().at_most() * c.records());
+    base.store(0, splat(0u32, c.map().at_most() * c.records()));
+    b.split(1, |g| {
+        for record in g.strided(c.records()) {
+            each_piece(c.record_entries(), entry_pieces(c).len, |start, len| {
+                let (expert, mine) = records.local_experts(record, start, len);
+                base.tally(expert * c.records() + record, mine);
+            });
+        }
+    });
+    let rows = add_up(c, b, &base, &|start, len| base.load(start, len));
+    lay_out(c, a, b, (&base, c.records()), rows);
+    base
+}
+
+/// Puts into `base` the sums of the counts before, and says what all come to.
+#[kernel]
+fn add_up(
+    c: &Dispatch,
+    b: Group,
+    base: &Shared<u32>,
+    count: &dyn Fn(Val<u32>, u32) -> Tile<u32>,
+) -> Val<u32> {
+    let all = c.map().at_most() * c.records();
+    let mut rows = var(0u32);
+    each_piece(all, all.min(b.warps() * 32 * 8), |start, len| {
+        let count = count(start, len);
+        base.store(start, count.scan_sum(true) + &rows);
+        rows += count.sum();
+    });
+    rows.get()
+}
+
+/// Writes down where each expert's rows begin, of which `base` has the first ones of `records` parts of each, and how many there are
+/// in all.
+#[kernel]
+pub(super) fn lay_out(
+    c: &Dispatch,
+    a: &DispatchArgs,
+    b: Group,
+    (base, records): (&Shared<u32>, u32),
+    rows: Val<u32>,
+) {
+    if !c.is_packed() {
+        place_apart(c, a, b, (base, records), rows);
+    } else if b.index() == 0 {
+        let most = c.map().at_most();
+        let expert = arange(most + 1);
+        let start = base.gather(expert * records, expert < most, rows);
+        let end = base.gather((expert + 1) * records, expert + 1 < most, rows);
+        a.expert_start.store(0, start);
+        a.expert_rows.store_where(0, end - start, expert < most);
+    }
+}
+
+/// The same where the rows of each expert begin where the layout says, instead of where those of the expert before end, or where there
+/// may be more rows than places.
+#[kernel]
+fn place_apart(
+    c: &Dispatch,
+    a: &DispatchArgs,
+    b: Group,
+    (base, records): (&Shared<u32>, u32),
+    rows: Val<u32>,
+) {
+    let most = c.map().at_most();
+    let expert = arange(most + 1);
+    let start = base.gather(expert * records, expert < most, rows);
+    let n = base.gather((expert + 1) * records, expert + 1 < most, rows) - start;
+    match c.room().begins {
+        Begins::Aligned(align) => {
+            let taken = (n + (align - 1)) / align * align;
+            let first = taken.scan_sum(true);
+            if align > 1 {
+                move_rows(c, b, (base, records), start, first);
+            }
+            let (first, placed) = if c.room().drops {
+                let first = first.minimum(c.max_rows);
+                (first, n.minimum(splat(c.max_rows, most + 1) - first))
+            } else {
+                (first, n)
+            };
+            write_down(c, a, b, (first, placed, n), &|| taken.sum());
+        }
+        Begins::Strided(stride) => {
+            let first = expert * stride;
+            move_rows(c, b, (base, records), start, first);
+            write_down(c, a, b, (first, n.minimum(stride), n), &|| n.max());
+        }
+    }
+}
+
+/// Moves the first rows of experts, from where each begins to where it is to begin.
+#[kernel]
+fn move_rows(
+    c: &Dispatch,
+    b: Group,
+    (base, records): (&Shared<u32>, u32),
+    start: Tile<u32>,
+    first: Tile<u32>,
+) {
+    let most = c.map().at_most();
+    let (from, to) = (shared::<u32>("from", most + 1), shared::<u32>("to", most + 1));
+    from.store(0, start);
+    to.store(0, first);
+    let all = most * records;
+    each_piece(all, all.min(b.warps() * 32 * 8), |at, len| {
+        let expert = (arange(len) + at) / records;
+        let before = base.load(at, len) - from.gather(expert, true, 0);
+        base.store(at, before + to.gather(expert, true, 0));
+    });
+}
+
+/// Writes down where each expert's rows begin, how many have a place, and what that leaves out of `n`.
+#[kernel]
+fn write_down(
+    c: &Dispatch,
+    a: &DispatchArgs,
+    b: Group,
+    (first, placed, n): (Tile<u32>, Tile<u32>, Tile<u32>),
+    needed: &dyn Fn() -> Val<u32>,
+) {
+    let most = c.map().at_most();
+    if b.index() == 0 {
+        a.expert_start.store(0, first);
+        a.expert_rows.store_where(0, placed, arange(most + 1) < most);
+        if let (Some(overflow), Some(for_all)) = (a.overflow, a.needed) {
+            overflow.set(0, (n - placed).sum());
+            for_all.set(0, needed());
+        }
+    }
+}
