@@ -86,7 +86,8 @@ fn products_are_those_of_the_definition() {
                         + i.residual[at];
                     assert_eq!(out[at], bf16::from_f32(sum.max(0.0) * 0.5), "rank {rank}, {row}, {column}");
                     if row < THEIRS {
-                        let want = product(&next.x, &i.w, K, (row, column));
+                        let bias = i.bias.get(column as usize + 5).unwrap_or(&0.0);
+                        let want = product(&next.x, &i.w, K, (row, column)) + bias;
                         assert_eq!(theirs[at], want, "rank {rank}, {row}, {column}");
                     }
                 }

@@ -88,6 +88,8 @@ fn receive(b: Group, a: Products, epoch: Epoch) {
     let rows = a.peers.rows(&got, bank, TILE).below(bank + THEIRS);
     for column in (0..COLUMNS.val()).step_by(TILE) {
         let sums = b.dot(rows, a.w.rows(column, TILE), 2);
+        // Elements that no lane's are aligned to, and that end within its.
+        let sums = sums + a.bias.load_rows_f32(column + 5, [TILE, TILE]);
         a.theirs.rows(0, TILE).below(THEIRS).store_f32(column, sums);
     }
 }
