@@ -239,15 +239,24 @@ fn epochs_that_wrap_around() {
 }
 
 /// Blocks, groups and rows as they are tuned for a machine; only results are looked at.
-#[test]
-fn blocks_as_tuned() {
-    let shape = MoeShape { hidden: 2048, experts: 128, topk: 8, tokens: 8, ranks: 4, dtype: RowDtype::Bf16 };
+fn as_tuned(hidden: u32, vectors: Option<(u32, u32)>) {
+    let shape = MoeShape { hidden, experts: 128, topk: 8, tokens: 8, ranks: 4, dtype: RowDtype::Bf16 };
     let problem = MoeProblem::uniform(shape, &[8, 3, 8, 0], 8).unwrap();
     let mut tuning = MoeTuning::defaults_with(&shape, Hook::None, Layout::ExpertMajor).unwrap();
     (tuning.dispatch.send_blocks, tuning.dispatch.recv_blocks) = (4, 8);
     (tuning.combine.send_blocks, tuning.combine.recv_blocks) = (8, 4);
+    if let Some(vectors) = vectors {
+        (tuning.dispatch.vectors, tuning.combine.vectors) = vectors;
+    }
     for language in Language::ALL {
         let host = MoeHost::new(&problem, &tuning, Plan::new(language, 2));
         host.run_clean(&host.program(Mode::Fast), 0..2);
     }
+}
+
+#[test]
+fn blocks_as_tuned() {
+    as_tuned(2048, Some((4, 2)));
+    // Half of the row, in as many pieces.
+    as_tuned(1024, None);
 }

@@ -1,7 +1,7 @@
 //! Waits that expire: nothing hangs, and the record says who waited for whom, where, and for what.
 
 use peerwarp::codegen::ir::ParamKind;
-use peerwarp::families::moe::kernels::{Hook, Layout, Protocol};
+use peerwarp::families::moe::kernels::{Dispatch, Hook, Layout, Protocol};
 use peerwarp::families::moe::run::MoeTuning;
 use peerwarp::families::moe::{MoeProblem, MoeShape, RowDtype};
 
@@ -31,18 +31,17 @@ const SOURCE: &str = include_str!("../../src/families/moe/kernels/records.rs");
 
 #[test]
 fn a_rank_that_does_not_launch_is_named() {
-    let shape = MoeShape { hidden: 32, experts: 6, topk: 2, tokens: 2, ranks: 3, dtype: RowDtype::Bf16 };
-    let problem = MoeProblem::uniform(shape, &[2, 2, 2], 3).unwrap();
-    let of = |protocol| {
-        MoeTuning::defaults_with(&shape, Hook::None, Layout::ExpertMajor)
-            .unwrap()
-            .small()
-            .with_protocol(protocol)
-    };
-    for (language, protocol) in
-        Language::ALL.into_iter().flat_map(|l| [Protocol::Flags, Protocol::Packets].map(|p| (l, p)))
-    {
-        let (silent, tuning) = (1, of(protocol));
+    let few = MoeShape { hidden: 32, experts: 6, topk: 2, tokens: 2, ranks: 3, dtype: RowDtype::Bf16 };
+    // So many entries that their senders count them.
+    let many = MoeShape { experts: 36, topk: 32, tokens: 8, ..few };
+    let cases = [(few, Protocol::Flags), (few, Protocol::Packets), (many, Protocol::Packets)];
+    for (language, (shape, protocol)) in Language::ALL.into_iter().flat_map(|l| cases.map(|case| (l, case))) {
+        let problem = MoeProblem::uniform(shape, &[2, 2, 2], 3).unwrap();
+        let tuning = MoeTuning::defaults_with(&shape, Hook::None, Layout::ExpertMajor).unwrap().small();
+        let mut tuning = tuning.with_protocol(protocol);
+        // One record a rank.
+        tuning.dispatch.chunk = shape.tokens;
+        let silent = 1;
         let plan = Plan { silent: Some(silent), start_after: 6, ..Plan::new(language, 1) };
         let mut host = MoeHost::new(&problem, &tuning, plan);
         let before: Vec<usize> = host.job.read_bytes();
@@ -57,7 +56,7 @@ fn a_rank_that_does_not_launch_is_named() {
                 assert_ne!(status.aborted, 0, "rank {rank} is told, seed {}", run.seed);
                 assert_eq!(word, 7u64.to_le_bytes(), "all blocks of rank {rank} have begun epoch 7");
                 if status.filled == 1 {
-                    check(&host, rank as u32, silent, protocol, status);
+                    check(&host, rank as u32, silent, &tuning.dispatch, status);
                 }
             }
             let filled = |read: &Vec<u8>, rank: usize| read[before[rank] + 4] == 1;
@@ -95,14 +94,17 @@ fn launches_of_an_aborted_world_leave_at_once() {
 }
 
 /// Checks the record of a wait for a rank's records.
-fn check(host: &MoeHost, rank: u32, silent: u32, protocol: Protocol, status: Status) {
+fn check(host: &MoeHost, rank: u32, silent: u32, dispatch: &Dispatch, status: Status) {
     let kernel = &host.emitted[0].kernel;
     let named = |name: &str| kernel.params.iter().position(|p| p.name == name);
-    // What waits first for one of a record's elements, of which there are so many.
-    let entries = 2 * 2;
-    let waits: &[_] = match protocol {
-        Protocol::Flags | Protocol::Bulk => &[("rec_flag", ParamKind::Flags, "flag.wait_all(", "recv", 1)],
-        Protocol::Packets => &[
+    // What may wait first, for any of a record's elements, of which there are so many.
+    let entries = u64::from(dispatch.record_entries());
+    let waits: &[_] = match (dispatch.protocol, dispatch.receivers_count()) {
+        (Protocol::Flags | Protocol::Bulk, _) => {
+            &[("rec_flag", ParamKind::Flags, "flag.wait_all(", "recv", 1)]
+        }
+        (Protocol::Packets, false) => &[("ll_n", ParamKind::Ll, "n.gather(record + self.bank", "recv", 1)],
+        (Protocol::Packets, true) => &[
             ("ll_route", ParamKind::Ll, "a.ll_route.gather(entry", "recv", entries),
             ("ll_weight", ParamKind::Ll, "a.ll_weight?.load(first", "entries", entries),
             ("ll_n", ParamKind::Ll, "n.gather(record + self.bank", "entries", 1),

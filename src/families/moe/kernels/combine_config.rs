@@ -61,7 +61,7 @@ fn vectors_of_combine(key: &CombineKey) -> u32 {
     match (key.layout, default_protocol(key)) {
         (Layout::RankMajor, Protocol::Flags | Protocol::Bulk) if !one_vector_left_over(key) => 4,
         (Layout::RankMajor, Protocol::Packets) if key.ranks > 4 && key.tokens <= 32 => 1,
-        _ if few_by_expert(key.layout, key.tokens, key.ranks) => 1,
+        _ if few_to_combine(key) => 1,
         _ if sums_own(key) => 4,
         _ => 2,
     }
@@ -74,16 +74,20 @@ fn warps_of_combine(key: &CombineKey) -> u32 {
         return 32;
     }
     let few = if key.layout.by_expert() {
-        key.tokens < 16
+        key.tokens < if default_protocol(key) == Protocol::Packets { 16 } else { 32 }
     } else {
         key.tokens <= 64 && key.tokens * key.ranks <= 256
     };
     if few || key.topk > 8 { 8 } else { 16 }
 }
 
+fn few_to_combine(key: &CombineKey) -> bool {
+    few_by_expert(default_protocol(key), key.layout, key.tokens, key.ranks)
+}
+
 fn send_blocks_of_combine(key: &CombineKey) -> u32 {
     let rows = key.tokens * key.ranks;
-    if few_by_expert(key.layout, key.tokens, key.ranks) {
+    if few_to_combine(key) {
         (rows * 4).next_power_of_two().clamp(32, 64)
     } else {
         (rows * 2).next_power_of_two().clamp(8, 64)

@@ -391,12 +391,14 @@ impl Dispatch {
     fn shared_bytes(&self) -> u64 {
         let counts = if self.phase.sends() { u64::from(self.experts) } else { 0 };
         let groups = u64::from(self.warps / self.group_warps);
-        let bases = u64::from(self.map().at_most()) * u64::from(self.records()) + 1;
+        let counted_here = self.layout.by_expert() && self.receivers_count();
+        // What all rows come to stands behind the bases of few entries.
+        let most = u64::from(self.map().at_most());
+        let bases = if counted_here { most + 1 } else { most * u64::from(self.records()) };
         // Three more words each: arrays are rounded up to 16 bytes.
         let group = u64::from(self.slot_entries() + 3 + self.scales_at_hand() + 3);
         let recv = if self.phase.receives() {
-            let moved = if self.is_packed() { 0 } else { 2 * (u64::from(self.map().at_most()) + 1 + 3) };
-            let counted_here = self.layout.by_expert() && self.receivers_count();
+            let moved = if self.is_packed() { 0 } else { 2 * (most + 1 + 3) };
             // The row of each entry, or else the tokens of each record.
             let rows = self.records() * if counted_here { self.record_entries() } else { 1 };
             bases + 3 + moved + u64::from(rows) + 3 + groups * group

@@ -26,7 +26,7 @@ pub(super) fn vectors_of_dispatch(key: &DispatchKey) -> u32 {
         _ if key.quantise != Quantise::None => 1,
         _ if only_waits(key) => 2,
         RowDtype::Fp8 if key.hook != Hook::None => 1,
-        _ if few_by_expert(key.layout, key.tokens, key.ranks) => 2,
+        _ if few_to_dispatch(key) => 2,
         _ => 4,
     }
 }
@@ -59,9 +59,7 @@ pub(super) fn recv_blocks_of_dispatch(key: &DispatchKey) -> u32 {
     // Slots of a source and a token each.
     match key.tokens * key.ranks {
         _ if only_waits(key) => 16,
-        slots if few_by_expert(key.layout, key.tokens, key.ranks) => {
-            (slots * 4).next_power_of_two().clamp(32, 64)
-        }
+        slots if few_to_dispatch(key) => (slots * 4).next_power_of_two().clamp(32, 64),
         _ if many_pieces(key) && key.tokens <= 512 => 112,
         _ if many_pieces(key) => 96,
         slots if slots > 512 || many_packets(key) => 80,
@@ -69,10 +67,14 @@ pub(super) fn recv_blocks_of_dispatch(key: &DispatchKey) -> u32 {
     }
 }
 
-/// Whether rows by expert are so few that smaller pieces on more blocks come sooner: one token of two ranks takes 10.0 us so and 10.7
-/// otherwise (`bench/results/2026-11-26-few-rows-by-expert-on-two-h200.md`).
-pub(super) fn few_by_expert(layout: Layout, tokens: u32, ranks: u32) -> bool {
-    layout.by_expert() && tokens * ranks <= 32
+/// Whether packets by expert are so few that smaller pieces on more blocks come sooner: one token of two ranks takes 10.0 to 10.4 us so
+/// and 10.7 otherwise (`bench/results/2026-11-26-few-rows-by-expert-on-two-h200.md`).
+pub(super) fn few_by_expert(protocol: Protocol, layout: Layout, tokens: u32, ranks: u32) -> bool {
+    protocol == Protocol::Packets && layout.by_expert() && tokens * ranks <= 32
+}
+
+fn few_to_dispatch(key: &DispatchKey) -> bool {
+    few_by_expert(protocol_of_key(key), key.layout, key.tokens, key.ranks)
 }
 
 /// Whether rows by token are so many that the link is what counts, although they are packets: with 256 of two ranks dispatch takes
