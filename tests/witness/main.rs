@@ -1,0 +1,136 @@
+//! What is chosen for a key, and what is emitted for it: a record of both, so that no plan and no text changes unseen.
+//!
+//! Each line of `plans.txt` is `target | device | key | chosen variants | digests`. A device's name stands for its tuned table,
+//! `-` for none. The digest is of the emitted text without comments. A change of a line needs its reason in the commit that
+//! makes it.
+
+use std::fmt::Write as _;
+use std::{env, fs};
+
+use peerwarp::build::emit;
+use peerwarp::cli;
+use peerwarp::codegen::family::{Registry, Target, Variant};
+use peerwarp::families::moe::MoeSuite;
+use peerwarp::harness::request::{self, Request};
+use peerwarp::harness::tune::Tuned;
+use peerwarp::harness::workload::{Given, Suite};
+use rayon::prelude::*;
+use sha2::{Digest, Sha256};
+
+const RECORD: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/witness/plans.txt");
+
+/// The suites of the program, each once.
+fn suites() -> Vec<&'static dyn Suite> {
+    let mut suites: Vec<&'static dyn Suite> = vec![];
+    for entry in cli::builtin() {
+        if suites.iter().all(|s| s.name() != entry.suite().name()) {
+            suites.push(entry.suite());
+        }
+    }
+    suites
+}
+
+/// The variants that the program takes for a key.
+fn chosen(device: &str, key: &str, registry: &Registry) -> Result<Vec<Variant>, String> {
+    let (family, settings) = key.split_once(' ').ok_or("a key is a family and its fields")?;
+    let pairs = settings.split_whitespace().map(|s| s.split_once('=').expect("field=value"));
+    let requests = if family == "moe" {
+        let (set, given): (Vec<_>, Vec<_>) = pairs.partition(|(name, _)| name.starts_with("set."));
+        let own = |(name, value): &(&str, &str)| (name.replace('_', "-"), (*value).to_owned());
+        let given: Given = given.iter().map(own).collect();
+        let mut requests = MoeSuite.select(&given, false, registry).map_err(|e| e.to_string())?;
+        for request in &mut requests {
+            request
+                .tuning
+                .extend(set.iter().map(|(name, value)| (name[4..].to_owned(), (*value).to_owned())));
+        }
+        requests
+    } else {
+        let key = pairs.map(|(name, value)| (name.to_owned(), value.to_owned())).collect();
+        vec![Request { key, ..Request::family(family, family) }]
+    };
+    let plain = request::resolve(&requests, registry).map_err(|e| e.to_string())?;
+    if device == "-" {
+        return Ok(plain);
+    }
+    let suites = suites();
+    let suite = suites.iter().find(|s| s.families().iter().any(|f| f.name() == plain[0].family().name()));
+    let tuned = Tuned::builtin(device, "cuda:sm_90a".parse().unwrap()).expect("a table");
+    Ok(tuned.find(*suite.expect("a suite"), &plain).map_or(plain, |found| found.variants))
+}
+
+/// The digest of what is compiled of a variant.
+fn digest(variant: &Variant, target: Target) -> Result<String, String> {
+    let source = emit::source("peerwarp", &**variant, target).map_err(|e| e.to_string())?;
+    Ok(Sha256::digest(code(&source.text)).iter().take(8).fold(String::new(), |mut text, byte| {
+        write!(text, "{byte:02x}").expect("a string takes it");
+        text
+    }))
+}
+
+/// A source without comments, and without what names the place of a wait: `{role_recv, flag_ready, 140}`.
+fn code(text: &str) -> String {
+    let mut code = String::new();
+    for line in text.lines() {
+        let mut line = line.split("//").next().unwrap_or_default().trim().to_owned();
+        for field in ["u32 line;", "->line = ", ".line;"] {
+            line = line.replace(field, &field.replace("line", "site"));
+        }
+        while let Some(at) = line.find("{role_") {
+            let end = at + line[at..].find('}').expect("a site ends");
+            line.replace_range(at..=end, "SITE");
+        }
+        if !line.is_empty() {
+            code += &(line + "\n");
+        }
+    }
+    code
+}
+
+/// A line of the record, as it is now.
+fn line(of: &str, registry: &Registry) -> String {
+    let fields: Vec<&str> = of.split(" | ").take(3).collect();
+    let [target, device, key] = fields[..] else { panic!("`{of}`: target | device | key") };
+    let target: Target = target.parse().unwrap();
+    let found = chosen(device, key, registry).and_then(|variants| {
+        let digests =
+            variants.iter().map(|variant| digest(variant, target)).collect::<Result<Vec<_>, _>>()?;
+        let names: Vec<String> = variants.iter().map(|v| v.variant_name()).collect();
+        Ok(format!("{} | {}", names.join(" "), digests.join(" ")))
+    });
+    let found = found.unwrap_or_else(|why| format!("refused | {}", why.replace('\n', " ")));
+    format!("{target} | {device} | {key} | {found}")
+}
+
+#[test]
+fn plans_and_texts_are_those_of_the_record() {
+    let registry = Registry::new(cli::builtin().iter().map(|entry| entry.family()));
+    let record = fs::read_to_string(RECORD).unwrap();
+    let now: Vec<String> = record.par_lines().map(|of| line(of, &registry)).collect();
+    if env::var_os("PEERWARP_WITNESS").is_some_and(|how| how == "write") {
+        return fs::write(RECORD, now.join("\n") + "\n").unwrap();
+    }
+    assert!(now.len() >= 600, "{} keys", now.len());
+    let changed: Vec<String> = record
+        .lines()
+        .zip(&now)
+        .filter(|(was, is)| was != is)
+        .map(|(was, is)| format!("- {was}\n+ {is}"))
+        .collect();
+    assert!(
+        changed.is_empty(),
+        "{} of {} lines of tests/witness/plans.txt change; give the reason in the commit that writes them anew \
+         (PEERWARP_WITNESS=write):\n{}",
+        changed.len(),
+        now.len(),
+        changed.join("\n")
+    );
+}
+
+#[test]
+fn text_is_compared_without_comments_and_places() {
+    let of =
+        |line: &str, place: u32| format!("    go({{role_a, flag_b, {place}}});  // {line}\n\n// {line}\n");
+    assert_eq!(code(&of("a.rs:1", 1)), code(&of("b.rs:2", 77)));
+    assert_ne!(code(&of("a.rs:1", 1)), code(&of("a.rs:1", 1).replace("flag_b", "flag_c")));
+}
