@@ -117,6 +117,7 @@ unsafe impl Images for Sources {
             args: source.args,
             params: source.params,
             roles: vec![],
+            waits: source.waits,
             timeline: None,
             module: vec![],
         })

@@ -42,12 +42,17 @@ enum Kind { LOCAL, SYMMETRIC, FLAGS, PACKETS, LL, EPOCH, COUNTERS, STATUS };
         static int launch(const Args* a, void* s) { return name##_launch(a, s); } \
         static int resident(int* n) { return name##_resident_blocks(n); }         \
         static const char* error(int code) { return name##_error(code); }         \
+        static const char* wait(std::uint32_t site) {                             \
+            static const char* const places[] = {NAME##_WAITS(PLACE)};            \
+            return site < sizeof places / sizeof *places ? places[site] : "?";    \
+        }                                                                         \
         template <typename Visit>                                                 \
         static void buffers(Visit&& visit) {                                      \
             NAME##_BUFFERS(VISIT)                                                 \
         }                                                                         \
     };
 #define VISIT(member, kind, bytes) visit(#member, &Args::member, kind, std::size_t(bytes));
+#define PLACE(site, file, line) file ":" #line,
 #define KERNELS(ranks, dispatch, DISPATCH, combine, COMBINE) KERNEL(dispatch, DISPATCH) KERNEL(combine, COMBINE)
 FOR_EACH_WORLD(KERNELS)
 
@@ -178,11 +183,12 @@ public:
             GPU(cudaSetDevice(int(rank)));
             GPU(cudaMemcpy(&s, dispatch_[rank].status[rank], sizeof s, cudaMemcpyDeviceToHost));
             if (s.aborted == 0 || s.filled == 0) continue;
-            const char* const kernel = s.kernel == Dispatch::id ? "dispatch" : "combine";
+            const bool dispatch = s.kernel == Dispatch::id;
+            const char* const place = dispatch ? Dispatch::wait(s.site) : Combine::wait(s.site);
             std::fprintf(
-                stderr, "rank %u gave up in %s, role %u, block %u: flag %u[%llu] of rank %u is %u, not %u (line %u)\n",
-                s.rank, kernel, s.role, s.block, s.flag, static_cast<unsigned long long>(s.index), s.peer, s.seen,
-                s.expected, s.line);
+                stderr, "rank %u gave up in %s, role %u, block %u: flag %u[%llu] of rank %u is %u, not %u (%s)\n",
+                s.rank, dispatch ? "dispatch" : "combine", s.role, s.block, s.flag,
+                static_cast<unsigned long long>(s.index), s.peer, s.seen, s.expected, place);
             std::exit(1);
         }
     }

@@ -26,7 +26,7 @@ const MOST: u64 = 1 << 30;
 /// What decides a compiled module's contents.
 #[derive(Clone, Copy, Debug)]
 pub struct Ingredients<'a> {
-    /// The emitted source.
+    /// The emitted source without comments: what they say changes no machine code.
     pub source: &'a str,
     /// The compiler's options.
     pub options: &'a [String],

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use peerwarp_codegen::family::{DynConfig, Target};
-use peerwarp_codegen::print::{ArgsLayout, LaunchShape, Source, Timeline};
+use peerwarp_codegen::print::{ArgsLayout, LaunchShape, Source, Timeline, WaitSite, code};
 
 use super::RuntimeError;
 use super::cache::{Cached, Ingredients, ModuleCache};
@@ -29,6 +29,8 @@ pub struct KernelImage {
     pub params: Vec<String>,
     /// Names of its roles in the order of their numbers, for messages; empty if they are not known.
     pub roles: Vec<String>,
+    /// The places of its waits, by number, for messages; empty if they are not known.
+    pub waits: Vec<WaitSite>,
     /// What it records about itself, if it was emitted with a timeline.
     pub timeline: Option<Timeline>,
     /// The compiled module.
@@ -119,21 +121,18 @@ impl Jit {
     ) -> Result<(KernelImage, Cached), RuntimeError> {
         self.with.serves(target)?;
         let kernel = emit::trace(variant, target.warp_size())?;
-        // The program's name stands in the banner only, and must not make a difference to the cache.
         let source = emit::with_options("peerwarp", &kernel, target, self.timeline)?;
         let (options, toolchain) = (self.with.options(target), self.with.identity(&source));
-        let of = Ingredients {
-            source: &source.text,
-            options: &options,
-            toolchain: &toolchain,
-            arch: target.arch(),
-        };
+        let code = code(&source.text);
+        let of = Ingredients { source: &code, options: &options, toolchain: &toolchain, arch: target.arch() };
         let (module, cached) = self.cache.get(&of, || self.with.compile(&source, target))?;
         let roles = kernel.roles.iter().map(|role| role.name.clone()).collect();
         let (variant, entry, launch, args) =
             (kernel.into_kernel().variant, source.entry, source.launch, source.args);
-        let (timeline, params) = (source.timeline, source.params);
-        Ok((KernelImage { variant, target, entry, launch, args, params, roles, timeline, module }, cached))
+        let Source { timeline, params, waits, .. } = source;
+        let image =
+            KernelImage { variant, target, entry, launch, args, params, roles, waits, timeline, module };
+        Ok((image, cached))
     }
 }
 

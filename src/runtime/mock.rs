@@ -43,6 +43,7 @@ unsafe impl Images for Uncompiled {
             args: source.args,
             params: source.params,
             roles: vec![],
+            waits: source.waits,
             timeline: source.timeline,
             module: vec![],
         })

@@ -27,6 +27,7 @@ unsafe impl Images for Pack {
             args: entry.args.clone(),
             params: entry.params.clone(),
             roles: entry.roles.clone(),
+            waits: entry.waits.clone(),
             timeline: entry.timeline.clone(),
             module: kernel.object.to_vec(),
         })

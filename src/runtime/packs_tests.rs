@@ -72,6 +72,7 @@ fn entry(variant: &Variant, slots: Option<u32>, files: &mut BTreeMap<String, Vec
             format!("object of {}", source.entry).into_bytes(),
         ),
         header: stored(format!("sm_90a/{}", source.abi_file_name), source.abi.clone().into_bytes()),
+        waits: source.waits.clone(),
         source_sha256: sha256(source.text.as_bytes()),
         inputs_sha256: sha256(b""),
         toolchain: Toolchain { name: "nvrtc".into(), version: "13.0".into(), options: vec!["-x".into()] },

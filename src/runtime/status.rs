@@ -4,6 +4,8 @@ use std::fmt;
 
 use bytemuck::{Pod, Zeroable};
 
+use peerwarp_codegen::print::WaitSite;
+
 use super::image::KernelImage;
 
 /// The record that emitted kernels write: `Status` in their source.
@@ -29,8 +31,8 @@ pub struct Status {
     pub peer: u32,
     /// Which parameter the flag array is.
     pub flag: u32,
-    /// Line of the wait in the kernel author's source.
-    pub line: u32,
+    /// Number of the wait in its kernel; the line of its source in kernels that were compiled without a table of waits.
+    pub site: u32,
     /// The epoch that was waited for.
     pub expected: u32,
     /// What stood there instead.
@@ -55,6 +57,7 @@ pub(super) struct KernelNames {
     variant: String,
     roles: Vec<String>,
     parameters: Vec<String>,
+    waits: Vec<WaitSite>,
 }
 
 impl KernelNames {
@@ -64,6 +67,7 @@ impl KernelNames {
             variant: image.variant.clone(),
             roles: image.roles.clone(),
             parameters: image.args.fields.iter().map(|f| f.name.clone()).collect(),
+            waits: image.waits.clone(),
         }
     }
 }
@@ -100,7 +104,9 @@ pub struct ExpiredWait {
     pub expected: u32,
     /// What stood there instead.
     pub seen: u32,
-    /// Line of the wait in the kernel author's source.
+    /// The kernel author's file; none if the kernel was compiled without a table of its waits.
+    pub file: Option<String>,
+    /// Line of the wait in it.
     pub line: u32,
 }
 
@@ -119,6 +125,7 @@ impl Aborted {
 impl ExpiredWait {
     fn of(status: &Status, kernels: &[KernelNames]) -> ExpiredWait {
         let names = kernels.iter().find(|k| k.id == status.kernel);
+        let site = names.and_then(|k| k.waits.get(status.site as usize));
         let numbered = |names: Option<&Vec<String>>, what: &str, i: u32| {
             names.and_then(|n| n.get(i as usize)).cloned().unwrap_or_else(|| format!("{what} {i}"))
         };
@@ -139,7 +146,16 @@ impl ExpiredWait {
             index: status.index,
             expected: status.expected,
             seen: status.seen,
-            line: status.line,
+            file: site.map(|site| site.file.clone()),
+            line: site.map_or(status.site, |site| site.line),
+        }
+    }
+
+    /// Where the wait stands: `dispatch.rs:207`, or `line 207` where the file is not known.
+    fn place(&self) -> String {
+        match &self.file {
+            Some(file) => format!("{}:{}", file.rsplit(['/', '\\']).next().unwrap_or(file), self.line),
+            None => format!("line {}", self.line),
         }
     }
 }
@@ -151,14 +167,31 @@ impl fmt::Display for Aborted {
             Some(w @ ExpiredWait { awaited_block: Some((role, block)), .. }) => write!(
                 f,
                 "rank {} waited in vain for block {block} of its own {role}: {}[{}] was to reach epoch {} and is {} ({}, role \
-                 {}, block {}, line {})",
-                self.rank, w.flag, w.index, w.expected, w.seen, w.kernel, w.role, w.block, w.line
+                 {}, block {}, {})",
+                self.rank,
+                w.flag,
+                w.index,
+                w.expected,
+                w.seen,
+                w.kernel,
+                w.role,
+                w.block,
+                w.place()
             )?,
             Some(w) => write!(
                 f,
                 "rank {} waited in vain for rank {}: {}[{}] was to reach epoch {} and is {} ({}, role {}, block {}, \
-                 line {})",
-                self.rank, w.peer, w.flag, w.index, w.expected, w.seen, w.kernel, w.role, w.block, w.line
+                 {})",
+                self.rank,
+                w.peer,
+                w.flag,
+                w.index,
+                w.expected,
+                w.seen,
+                w.kernel,
+                w.role,
+                w.block,
+                w.place()
             )?,
         }
         match self.recoverable {

@@ -3,6 +3,7 @@ use peerwarp_codegen::family::{CudaArch, Target};
 use super::*;
 use crate::harness::trace::sync::ClockSync;
 use peerwarp_codegen::family::Family;
+use peerwarp_codegen::print::WaitSite;
 
 fn names() -> Vec<KernelNames> {
     let strings = |all: &[&str]| all.iter().map(|s| s.to_string()).collect();
@@ -11,6 +12,7 @@ fn names() -> Vec<KernelNames> {
         variant: "exchange".into(),
         roles: strings(&["route", "send", "recv"]),
         parameters: strings(&["x", "row_flag"]),
+        waits: [120, 240].map(|line| WaitSite { file: "src/kernels/exchange.rs".into(), line }).into(),
     }]
 }
 
@@ -25,7 +27,7 @@ fn expired() -> Status {
         block: 40,
         peer: 3,
         flag: 1,
-        line: 240,
+        site: 1,
         expected: 8,
         seen: 7,
     }
@@ -41,7 +43,7 @@ fn a_record_is_told_by_names() {
     let told = Status { aborted: 1, ..Status::default() };
     let aborted = Aborted::of(&[(1, told), (0, expired())], &names()).unwrap();
     assert_eq!(aborted.rank, 0);
-    insta::assert_snapshot!(aborted, @"rank 0 waited in vain for rank 3: row_flag[9] was to reach epoch 8 and is 7 (exchange, role recv, block 40, line 240); reset the world before it is used again");
+    insta::assert_snapshot!(aborted, @"rank 0 waited in vain for rank 3: row_flag[9] was to reach epoch 8 and is 7 (exchange, role recv, block 40, exchange.rs:240); reset the world before it is used again");
 }
 
 #[test]
@@ -49,7 +51,7 @@ fn a_block_of_the_rank_itself_is_told_by_its_role() {
     let status = Status { peer: 1 << 31 | 1 << 16 | 12, ..expired() };
     let aborted = Aborted::of(&[(0, status)], &names()).unwrap();
     assert_eq!(aborted.wait.as_ref().unwrap().peer, 0);
-    insta::assert_snapshot!(aborted, @"rank 0 waited in vain for block 12 of its own role send: row_flag[9] was to reach epoch 8 and is 7 (exchange, role recv, block 40, line 240); reset the world before it is used again");
+    insta::assert_snapshot!(aborted, @"rank 0 waited in vain for block 12 of its own role send: row_flag[9] was to reach epoch 8 and is 7 (exchange, role recv, block 40, exchange.rs:240); reset the world before it is used again");
     let status = Status { peer: u32::MAX, ..expired() };
     let told = Aborted::of(&[(0, status)], &names()).unwrap().to_string();
     assert!(told.contains("block 65535 of its own roles"), "{told}");
@@ -76,6 +78,16 @@ fn strangers_are_told_by_number() {
     let wait = Aborted::of(&[(0, status)], &names()).unwrap().wait.unwrap();
     assert_eq!((wait.kernel.as_str(), wait.role.as_str()), ("kernel 0x0000000000000001", "role 7"));
     assert_eq!(wait.flag, "parameter 5");
+}
+
+#[test]
+fn a_kernel_without_a_table_of_waits_has_lines() {
+    let mut old = names();
+    old[0].waits.clear();
+    let status = Status { site: 240, ..expired() };
+    let aborted = Aborted::of(&[(0, status)], &old).unwrap();
+    assert_eq!((aborted.wait.as_ref().unwrap().line, &aborted.wait.as_ref().unwrap().file), (240, &None));
+    assert!(aborted.to_string().contains("role recv, block 40, line 240)"), "{aborted}");
 }
 
 #[test]
@@ -108,7 +120,7 @@ fn emitted_sources_call_themselves_and_lay_the_record_out_so() {
             "u32 block",
             "u32 peer",
             "u32 flag",
-            "u32 line",
+            "u32 site",
             "u32 expected",
             "u32 seen"
         ]

@@ -164,7 +164,8 @@ impl Case {
             Kind::Ll => (lane % RANKS, 1, SEEN as u32),
             Kind::Packets => (RANKS - 1, 0, u32::MAX),
         };
-        let (index, line) = (self.index(lane).into(), self.line);
+        let index = self.index(lane).into();
+        let site = self.emitted.source.waits.iter().position(|wait| wait.line == self.line);
         let flag = flag.expect("the kernel has it") as u32;
         Status {
             aborted: 1 + rank,
@@ -176,7 +177,7 @@ impl Case {
             block: 0,
             peer,
             flag,
-            line,
+            site: site.expect("it waits there") as u32,
             expected,
             seen,
         }

@@ -22,7 +22,7 @@ pub struct Status {
     pub block: u32,
     pub peer: u32,
     pub flag: u32,
-    pub line: u32,
+    pub site: u32,
     pub expected: u32,
     pub seen: u32,
 }
@@ -115,6 +115,8 @@ fn check(host: &MoeHost, rank: u32, silent: u32, dispatch: &Dispatch, status: St
     let flag = status.flag as usize;
     assert_eq!(kernel.params[flag].kind, kind);
     let line = 1 + SOURCE.lines().position(|l| l.contains(wait)).expect("dispatch waits") as u32;
+    let place = &host.emitted[0].source.waits[status.site as usize];
+    assert_eq!((place.file.rsplit('/').next(), place.line), (Some("records.rs"), line));
     let role = kernel.roles.iter().position(|r| r.name == role).expect("dispatch waits there") as u32;
     let first = kernel.roles[..role as usize].iter().map(|r| r.blocks).sum::<u32>();
     let blocks = first..first + kernel.roles[role as usize].blocks;
@@ -133,7 +135,7 @@ fn check(host: &MoeHost, rank: u32, silent: u32, dispatch: &Dispatch, status: St
         block,
         peer,
         flag,
-        line,
+        site: status.site,
         expected: 7,
         seen: 0,
     };

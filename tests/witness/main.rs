@@ -73,8 +73,15 @@ fn code(text: &str) -> String {
     let mut code = String::new();
     for line in text.lines() {
         let mut line = line.split("//").next().unwrap_or_default().trim().to_owned();
-        for field in ["u32 line;", "->line = ", ".line;"] {
-            line = line.replace(field, &field.replace("line", "site"));
+        // Its number once was its line.
+        for (was, is) in
+            [("u32 line;", "u32 site;"), ("->line = ", "->site = "), ("= site.line;", "= site.site;")]
+        {
+            line = line.replace(was, is);
+        }
+        line = line.replace("= site.number;", "= site.site;");
+        if line == "u32 number;" && code.ends_with("u32 flag;\n") {
+            line = "u32 site;".to_owned();
         }
         while let Some(at) = line.find("{role_") {
             let end = at + line[at..].find('}').expect("a site ends");

@@ -1,6 +1,6 @@
 //! The kernel: arenas of values and operations, parameters, and roles.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap};
 use std::fmt;
 
 use crate::device;
@@ -40,7 +40,7 @@ id!(/// Index of a receipt: what a wait yields and reading an inbox requires.
 pub struct Loc {
     /// File as the compiler names it.
     pub file: &'static str,
-    /// Line, from 1.
+    /// Line, from 1; 0 after [`Kernel::forget_lines`].
     pub line: u32,
     /// Column, from 1.
     pub col: u32,
@@ -70,7 +70,10 @@ impl Loc {
 
 impl fmt::Display for Loc {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}:{}", self.short_file(), self.line)
+        match self.line {
+            0 => f.write_str(self.short_file()),
+            line => write!(f, "{}:{line}", self.short_file()),
+        }
     }
 }
 
@@ -342,6 +345,23 @@ pub const PACKET_BYTES: u32 = 16;
 pub const DOT_COLUMNS: u32 = 64;
 
 impl Kernel {
+    /// Forgets the lines of the author's source. Files stay, and different places stay different: columns number them. What is
+    /// emitted differs in comments only.
+    pub fn forget_lines(&mut self) {
+        let mut places: HashMap<Loc, u32> = HashMap::new();
+        let mut forget = |loc: &mut Loc| {
+            let next = places.len() as u32 + 1;
+            *loc = Loc { line: 0, col: *places.entry(*loc).or_insert(next), ..*loc };
+        };
+        forget(&mut self.loc);
+        self.ops.iter_mut().for_each(|op| forget(&mut op.loc));
+        self.vars.iter_mut().for_each(|var| forget(&mut var.loc));
+        self.shared.iter_mut().for_each(|shared| forget(&mut shared.loc));
+        self.parcels.iter_mut().for_each(|parcel| forget(&mut parcel.loc));
+        self.receipts.iter_mut().for_each(|receipt| forget(&mut receipt.loc));
+        self.roles.iter_mut().for_each(|role| forget(&mut role.loc));
+    }
+
     /// Bytes that arrive together: what every device with warps of this size stores whole. Each ends in a word of all ones
     /// while it is empty.
     pub fn packet_bytes(&self) -> u32 {

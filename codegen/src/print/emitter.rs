@@ -402,8 +402,8 @@ impl<'f, 'k> Emitter<'f, 'k> {
 
     /// Comment with the author's place.
     pub fn place(&self, loc: Loc) -> String {
-        let file = loc.short_file();
-        format!("{}:{}", file.rsplit(['/', '\\']).next().unwrap_or(file), loc.line)
+        let place = loc.to_string();
+        place.rsplit(['/', '\\']).next().unwrap_or(&place).to_owned()
     }
 
     /// Declares the shared arrays that a region uses and that `copies` groups of a block have one each of.

@@ -21,6 +21,7 @@ use super::{
     released,
     sync::Barriers,
     timeline::Sites,
+    waits::Waits,
 };
 
 /// What is known about a kernel before anything is written.
@@ -39,6 +40,8 @@ pub(super) struct Facts<'k> {
     pub released: Vec<OpId>,
     /// The matrices in memory that lie as lanes hold them.
     pub lane_order: HashSet<ParamId>,
+    /// The places of its waits.
+    pub waits: Waits,
     /// What the kernel records about itself, if it does.
     pub timeline: Option<Sites>,
     /// Which part of a kernel with loaders this is, if it is one.
@@ -64,6 +67,7 @@ impl<'k> Facts<'k> {
             ahead: ahead::find(kernel),
             released: released::of_kernel(kernel, target),
             lane_order,
+            waits: Waits::of(kernel),
             timeline,
             side: None,
             p,
@@ -71,13 +75,14 @@ impl<'k> Facts<'k> {
     }
 
     /// A part of a kernel with loaders.
-    pub fn part(side: Side, loaders: &'k Loaders, target: Target) -> Result<Facts<'k>, PrintError> {
+    pub fn part(side: Side, loaders: &'k Loaders, whole: &Facts) -> Result<Facts<'k>, PrintError> {
         let kernel = match side {
             Side::Loads => &loaders.loads,
             Side::Multiplies => &loaders.multiplies,
         };
         // The loaders' threads are not among those of the block as a group.
-        Ok(Facts { side: Some((side, loaders)), released: vec![], ..Facts::new(kernel, target, None)? })
+        let (side, waits) = (Some((side, loaders)), whole.waits.clone());
+        Ok(Facts { side, waits, released: vec![], ..Facts::new(kernel, whole.target, None)? })
     }
 
     /// Whether what is written is run by loaders.

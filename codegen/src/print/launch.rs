@@ -9,8 +9,9 @@ use super::{
     EmitInfo, LaunchShape, PrintError,
     args::{self, ArgNames, ArgsLayout, MapText},
     source::{args_name, kernel_id, namespace},
-    template::{self, AbiText, LaunchText, TimelineText},
+    template::{self, AbiText, LaunchText, TimelineText, WaitText},
     timeline::Timeline,
+    waits::WaitSite,
     writer::wrap_words,
 };
 
@@ -52,12 +53,13 @@ pub(super) struct Host<'a> {
     pub names: &'a ArgNames,
     pub launch: &'a LaunchShape,
     pub layout: &'a ArgsLayout,
+    pub waits: &'a [WaitSite],
     pub timeline: Option<&'a Timeline>,
 }
 
 /// The C header.
 pub(super) fn header(host: &Host, info: &EmitInfo) -> Result<String, PrintError> {
-    let &Host { kernel, target, names, launch, layout, timeline } = host;
+    let &Host { kernel, target, names, launch, layout, waits, timeline } = host;
     let prefix = kernel.variant.to_uppercase();
     let runtime = Runtime::of(target);
     template::abi(&AbiText {
@@ -72,6 +74,7 @@ pub(super) fn header(host: &Host, info: &EmitInfo) -> Result<String, PrintError>
         tensor_maps: !layout.maps.is_empty(),
         buffers: args::buffers(kernel, names, timeline),
         block_flags: kernel.params.iter().any(|p| p.kind == ParamKind::BlockFlags),
+        waits: waits.iter().enumerate().map(WaitText::of).collect(),
         timeline: timeline.map(TimelineText::of),
         ranks: kernel.ranks,
         grid: launch.grid,
@@ -95,7 +98,7 @@ fn uncommented(text: &str) -> String {
 
 /// The launcher.
 pub(super) fn launcher(host: &Host) -> Result<String, PrintError> {
-    let &Host { kernel, target, names, launch, layout, timeline } = host;
+    let &Host { kernel, target, names, launch, layout, timeline, .. } = host;
     template::launch(
         target,
         &LaunchText {

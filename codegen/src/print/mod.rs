@@ -69,6 +69,7 @@ mod template;
 mod tiles;
 mod timeline;
 mod vectors;
+mod waits;
 mod writer;
 
 use serde::{Deserialize, Serialize};
@@ -79,12 +80,29 @@ pub use args::{ArgField, ArgsLayout, TENSOR_MAP_BYTES, TENSOR_MAP_COLUMNS, Tenso
 pub use error::PrintError;
 pub use idle::{Warning, warnings};
 pub use timeline::{SiteKind, SitePeers, Timeline, TimelineSite};
+pub use waits::WaitSite;
 
 /// What the banner of an emitted source says about its making.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EmitInfo {
     /// The exact command that regenerates the file.
     pub command: String,
+}
+
+/// How a kernel is emitted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct EmitOptions {
+    /// Records that a warp has room for in a timeline, 1 to 65536; none for a kernel without one. With a timeline the argument
+    /// struct has one more member, `timeline`, which points to [`Timeline::bytes`] bytes on each rank.
+    pub timeline: Option<u32>,
+    /// Whether comments and tables name lines of the author's source, and not its files alone.
+    pub lines: bool,
+}
+
+impl Default for EmitOptions {
+    fn default() -> EmitOptions {
+        EmitOptions { timeline: None, lines: true }
+    }
 }
 
 /// Groups of several warps that a block on NVIDIA's GPUs has named barriers for: there are 16, and the block needs one.
@@ -128,25 +146,46 @@ pub struct Source {
     pub args: ArgsLayout,
     /// The kernel's parameters, [in words](crate::ir::Param::signature): how much memory it uses of each.
     pub params: Vec<String>,
-    /// What it records about itself, if it was emitted by [`emit_with_timeline`].
+    /// The places of its waits, by the numbers that a status record has.
+    pub waits: Vec<WaitSite>,
+    /// What it records about itself, if it was emitted with a timeline.
     pub timeline: Option<Timeline>,
 }
 
 /// Emits a kernel for a target.
 pub fn emit(kernel: &Verified, target: Target, info: &EmitInfo) -> Result<Source, PrintError> {
-    source::emit(kernel, target, info, None)
+    emit_with(kernel, target, info, &EmitOptions::default())
 }
 
-/// As [`emit`], of a kernel that records when its warps wait, signal and send. Its argument struct has one more member,
-/// `timeline`, which points to [`Timeline::bytes`] bytes on each rank; `slots` is how many records a warp has room for, 1 to
-/// 65536.
+/// As [`emit`], of a kernel that records when its warps wait, signal and send.
 pub fn emit_with_timeline(
     kernel: &Verified,
     target: Target,
     info: &EmitInfo,
     slots: u32,
 ) -> Result<Source, PrintError> {
-    source::emit(kernel, target, info, Some(slots))
+    emit_with(kernel, target, info, &EmitOptions { timeline: Some(slots), ..EmitOptions::default() })
+}
+
+/// As [`emit`], with options.
+pub fn emit_with(
+    kernel: &Verified,
+    target: Target,
+    info: &EmitInfo,
+    options: &EmitOptions,
+) -> Result<Source, PrintError> {
+    if options.lines {
+        return source::emit(kernel, target, info, options.timeline);
+    }
+    let mut kernel = kernel.clone().into_kernel();
+    kernel.forget_lines();
+    source::emit(&kernel, target, info, options.timeline)
+}
+
+/// A source without comments and empty lines: what is compiled, whatever is said about it.
+pub fn code(text: &str) -> String {
+    let code = |line: &str| line.split("//").next().unwrap_or_default().trim().to_owned();
+    text.lines().map(code).filter(|line| !line.is_empty()).map(|line| line + "\n").collect()
 }
 
 /// Text of a stand-in for `hip/hip_runtime.h`, with which emitted HIP sources compile where there is no ROCm: write it

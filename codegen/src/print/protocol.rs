@@ -243,12 +243,12 @@ impl Emitter<'_, '_> {
         Ok(())
     }
 
-    /// `{role, flag, line}` of a wait.
+    /// `{role, flag, number}` of a wait.
     pub fn site(&self, id: OpId, flag: ParamId) -> String {
         let k = self.f.p.kernel;
         let role = self.f.p.position(id).role.map_or("", |r| k.roles[r].name.as_str());
         let flag = &k.params[flag.index()].name;
-        format!("{{role_{role}, flag_{flag}, {}}}", k.op(id).loc.line)
+        format!("{{role_{role}, flag_{flag}, {}}}", self.f.waits.number(k.op(id).loc))
     }
 
     pub fn wait(&mut self, id: OpId, op: &Wait) -> Result<(), PrintError> {

@@ -34,7 +34,7 @@ pub(super) struct Parts<'a> {
 
 impl<'a> Parts<'a> {
     pub fn new(whole: &'a Facts<'a>, loaders: Option<&'a Loaders>) -> Result<Parts<'a>, PrintError> {
-        let part = |loaders, side| Facts::part(side, loaders, whole.target);
+        let part = |loaders, side| Facts::part(side, loaders, whole);
         let both = |loaders| Ok((loaders, [part(loaders, Side::Loads)?, part(loaders, Side::Multiplies)?]));
         Ok(Parts { whole, loaders: loaders.map(both).transpose()? })
     }

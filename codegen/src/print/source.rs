@@ -86,12 +86,14 @@ pub(super) fn emit(
         body,
     };
     let device = template::kernel(target, &context)?;
+    let waits = facts.waits.sites();
     let host = launch::Host {
         kernel,
         target,
         names: &facts.args,
         launch: &launch,
         layout: &layout,
+        waits: &waits,
         timeline: timeline.as_ref(),
     };
     let launcher = launch::launcher(&host)?;
@@ -104,6 +106,7 @@ pub(super) fn emit(
         launch,
         args: layout,
         params: kernel.params.iter().map(Param::signature).collect(),
+        waits,
         timeline,
     })
 }

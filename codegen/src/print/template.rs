@@ -15,6 +15,7 @@ use super::{
     prim::{Context, Prim},
     products,
     timeline::{Timeline, TimelineSite},
+    waits::WaitSite,
 };
 
 /// A file of `templates`.
@@ -98,6 +99,7 @@ pub(super) struct AbiText {
     pub buffers: Vec<BufferText>,
     pub block_flags: bool,
     pub tensor_maps: bool,
+    pub waits: Vec<WaitText>,
     pub timeline: Option<TimelineText>,
     pub ranks: u32,
     pub grid: u32,
@@ -110,6 +112,20 @@ pub(super) struct AbiText {
     pub compilers: &'static str,
     pub stream: &'static str,
     pub error: &'static str,
+}
+
+/// A wait, as the header has it.
+#[derive(Debug, Serialize)]
+pub(super) struct WaitText {
+    pub number: usize,
+    pub file: String,
+    pub line: u32,
+}
+
+impl WaitText {
+    pub fn of((number, site): (usize, &WaitSite)) -> WaitText {
+        WaitText { number, file: site.file.replace('\\', "/").replace('"', "'"), line: site.line }
+    }
 }
 
 /// What the header says about a timeline.
@@ -131,10 +147,7 @@ impl TimelineText {
     pub fn of(timeline: &Timeline) -> TimelineText {
         let text = |(number, s): (usize, &TimelineSite)| {
             let parameter = s.parameter.iter().map(|p| format!(" {p}")).collect::<String>();
-            SiteText {
-                number,
-                what: format!("{}: {}{parameter} ({}:{})", s.role, s.kind.name(), s.file, s.line),
-            }
+            SiteText { number, what: format!("{}: {}{parameter} ({})", s.role, s.kind.name(), s.place()) }
         };
         let sites = timeline.sites.iter().enumerate().map(text).collect();
         TimelineText { slots: timeline.slots, slices: timeline.slices, sites }

@@ -99,6 +99,16 @@ pub struct TimelineSite {
     pub line: u32,
 }
 
+impl TimelineSite {
+    /// `file:line`; the file alone if the source was emitted without lines.
+    pub fn place(&self) -> String {
+        match self.line {
+            0 => self.file.clone(),
+            line => format!("{}:{line}", self.file),
+        }
+    }
+}
+
 /// What a kernel with a timeline records, and where.
 ///
 /// On each rank there are `slices` slices of `1 + slots` records of 32 bytes: slice `block * warps + warp` is that warp's. Of

@@ -5,7 +5,7 @@ use std::fmt;
 use std::path::Path;
 
 use peerwarp_codegen::family::{DynConfig, FieldRole, Target};
-use peerwarp_codegen::print::Source;
+use peerwarp_codegen::print::{Source, code};
 use rayon::prelude::*;
 use serde::Serialize;
 use serde_json::Value;
@@ -225,12 +225,13 @@ fn one(
         launch: source.launch,
         args: source.args.clone(),
         params: source.params.clone(),
+        waits: source.waits.clone(),
         timeline: source.timeline.clone(),
         resources: made.resources,
         residency,
         object: stored(format!("{folder}/{}.{extension}", source.entry), &made.object),
         header: stored(format!("{folder}/{}", source.abi_file_name), source.abi.as_bytes()),
-        source_sha256: sha256(source.text.as_bytes()),
+        source_sha256: sha256(code(&source.text).as_bytes()),
         inputs_sha256: inputs,
         toolchain: compiler.toolchain().clone(),
     };

@@ -8,7 +8,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use peerwarp_codegen::family::Target;
-use peerwarp_codegen::print::{self, Source};
+use peerwarp_codegen::print::{self, Source, code};
 use sha2::{Digest, Sha256};
 use tempfile::TempDir;
 
@@ -147,8 +147,8 @@ impl Compiler {
     pub fn inputs(&self, source: &Source) -> String {
         let Toolchain { name, version, options } = &self.toolchain;
         let mut hash = Sha256::new();
-        let options = options.join("\n");
-        for part in [name, version, &options, &self.includes, &source.entry, &source.text] {
+        let (options, code) = (options.join("\n"), code(&source.text));
+        for part in [name, version, &options, &self.includes, &source.entry, &code] {
             // With lengths, no two lists of parts are the same bytes.
             hash.update((part.len() as u64).to_le_bytes());
             hash.update(part);

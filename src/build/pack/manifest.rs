@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use peerwarp_codegen::family::Target;
-use peerwarp_codegen::print::{ArgsLayout, LaunchShape, Timeline};
+use peerwarp_codegen::print::{ArgsLayout, LaunchShape, Timeline, WaitSite};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -60,6 +60,9 @@ pub struct Entry {
     /// Its parameters, [in words](peerwarp_codegen::ir::Param::signature). Without them it is not launched.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub params: Vec<String>,
+    /// The places of its waits, by the numbers in a status record. Without them a record has lines of the author's source.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub waits: Vec<WaitSite>,
     /// What it records, if it was emitted with a timeline.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub timeline: Option<Timeline>,
@@ -71,9 +74,9 @@ pub struct Entry {
     pub object: Stored,
     /// The C header with the argument struct.
     pub header: Stored,
-    /// SHA-256 of the emitted source.
+    /// SHA-256 of the emitted source without its comments.
     pub source_sha256: String,
-    /// SHA-256 of all that the object was made from: source, includes of our own, compiler, its version and options.
+    /// SHA-256 of all that the object was made from: the source's code, includes of our own, compiler, its version and options.
     pub inputs_sha256: String,
     /// What compiled it.
     pub toolchain: Toolchain,

@@ -90,6 +90,9 @@ fn names(kernel: &Entry) -> Result<(), String> {
     for role in &kernel.roles {
         ensure(!role.is_empty() && !role.contains(char::is_control), "roles", format!("{role:?}"), "names")?;
     }
+    for wait in &kernel.waits {
+        ensure(!wait.file.contains(char::is_control), "waits", format!("{:?}", wait.file), "names of files")?;
+    }
     for (field, value) in kernel.key.iter().chain(&kernel.tuning) {
         let plain = matches!(value, Value::Bool(_) | Value::Number(_) | Value::String(_));
         ensure(plain, field, value, "a number, a truth value or a name")?;

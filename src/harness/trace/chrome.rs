@@ -1,7 +1,7 @@
 //! Traces as Chrome's trace-event JSON, which Perfetto (<https://ui.perfetto.dev>) opens: a process for each rank, a thread for
 //! each warp of each launch that records something, a slice for each record, and an arrow from the last signal of a wait to the wait's end.
 
-use peerwarp_codegen::print::{SiteKind, SitePeers, TimelineSite};
+use peerwarp_codegen::print::{SiteKind, SitePeers};
 use serde::Serialize;
 
 use super::clock::ClockLine;
@@ -158,7 +158,7 @@ impl Writer {
     fn whole(&self, launch: u64, recording: &Recording, warp: &Warp) -> Item {
         let site = recording.site(warp.role);
         let dropped = (warp.dropped > 0).then_some(warp.dropped);
-        let args = Args { line: Some(line(site)), dropped, ..Args::default() };
+        let args = Args { line: Some(site.place()), dropped, ..Args::default() };
         let item = self.item(launch, recording.rank, warp, warp.begin_ns, warp.end_ns);
         let name = format!("{} {}", recording.label, site.role);
         Item { name, cat: Some(site.kind.name()), args, ..item }
@@ -170,7 +170,7 @@ impl Writer {
         let mut args = Args {
             parameter: site.parameter.clone(),
             index: Some(event.index),
-            line: Some(line(site)),
+            line: Some(site.place()),
             ..Args::default()
         };
         match site.peers {
@@ -217,10 +217,6 @@ impl Writer {
 
 fn thread(launch: u64, warp: &Warp) -> u64 {
     launch * 1_000_000 + u64::from(warp.block) * 100 + u64::from(warp.warp)
-}
-
-fn line(site: &TimelineSite) -> String {
-    format!("{}:{}", site.file, site.line)
 }
 
 fn meta(what: &str, pid: u32, tid: u64, name: String) -> Item {
