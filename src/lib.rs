@@ -28,10 +28,10 @@ pub mod prelude {
 
 /// The code of the guide, compiled and run by `cargo test`.
 #[cfg(doctest)]
-#[doc = include_str!("../docs/guide.md")]
+#[doc = include_str!("../docs/tutorial/guide.md")]
 struct Guide;
 
 /// The code of the page about GPUs, compiled by `cargo test`.
 #[cfg(doctest)]
-#[doc = include_str!("../docs/runtime.md")]
+#[doc = include_str!("../docs/how-to/runtime.md")]
 struct Gpus;

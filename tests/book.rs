@@ -56,12 +56,21 @@ fn anchor(heading: &str) -> String {
     kept.collect::<String>().trim().to_lowercase().replace(' ', "-")
 }
 
-/// The Markdown files directly in a folder, as paths from `root`.
-fn pages_in(root: &Path, folder: &str) -> Vec<PathBuf> {
-    let entries = std::fs::read_dir(root.join(folder)).unwrap().map(|e| e.unwrap().file_name());
-    let mut pages: Vec<_> = entries.map(|name| Path::new(folder).join(name)).collect();
-    pages.retain(|p| p.extension().is_some_and(|e| e == "md"));
-    pages.sort();
+/// The folders of the book, one a purpose.
+const FOLDERS: [&str; 5] = ["start", "tutorial", "how-to", "reference", "explanation"];
+
+/// The Markdown files below a folder, as paths from `root`.
+fn pages_in(root: &Path, folder: &Path) -> Vec<PathBuf> {
+    let mut pages = vec![];
+    for entry in std::fs::read_dir(root.join(folder)).unwrap() {
+        let entry = entry.unwrap();
+        let path = folder.join(entry.file_name());
+        if entry.file_type().unwrap().is_dir() {
+            pages.extend(pages_in(root, &path));
+        } else if path.extension().is_some_and(|e| e == "md") {
+            pages.push(path);
+        }
+    }
     pages
 }
 
@@ -130,7 +139,7 @@ impl Checked<'_> {
         }
     }
 
-    /// Links that lead nowhere, and pages of `docs` that are not exactly once in its summary.
+    /// Links that lead nowhere, and pages of `docs` that are outside its folders or not exactly once in its summary.
     fn problems(&self) -> Vec<String> {
         let mut problems = vec![];
         for (from, page) in &self.pages {
@@ -148,6 +157,9 @@ impl Checked<'_> {
             if times != 1 {
                 problems.push(format!("{} is {times} times in {}", page.display(), summary.display()));
             }
+            if !FOLDERS.iter().any(|f| page.parent() == Some(&Path::new("docs").join(f))) {
+                problems.push(format!("{} is in none of docs/{}", page.display(), FOLDERS.join(", docs/")));
+            }
         }
         problems
     }
@@ -158,7 +170,7 @@ fn the_summary_is_complete_and_every_link_leads_somewhere() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let mut pages: Vec<PathBuf> =
         ["README.md", "CONTRIBUTING.md", "CHANGELOG.md", "examples/c/README.md"].map(PathBuf::from).to_vec();
-    pages.extend(["docs", "bench/results"].iter().flat_map(|folder| pages_in(root, folder)));
+    pages.extend(["docs", "bench/results"].iter().flat_map(|folder| pages_in(root, Path::new(folder))));
     let problems = Checked::read(root, pages).problems();
     assert!(problems.is_empty(), "\n{}", problems.join("\n"));
 }
@@ -171,24 +183,23 @@ fn problems_of(files: &[(&str, &str)]) -> Vec<String> {
         std::fs::create_dir_all(path.parent().unwrap()).unwrap();
         std::fs::write(path, text).unwrap();
     }
-    let pages = files.iter().map(|(path, _)| PathBuf::from(path)).filter(|p| p.extension().unwrap() == "md");
-    Checked::read(root.path(), pages).problems()
+    Checked::read(root.path(), pages_in(root.path(), Path::new(""))).problems()
 }
 
 #[test]
 fn what_is_right_is_left_alone() {
-    let page = "# What `x` is: 1, 2\n## Twice\n## Twice\n[a](#what-x-is-1-2) [b](b.md#twice-1) ![c](c.svg) [d](https://example.org/no.md)\n";
+    let page = "# What `x` is: 1, 2\n## Twice\n## Twice\n[a](#what-x-is-1-2) [b](../how-to/b.md#twice-1) ![c](c.svg) [d](https://example.org/no.md)\n";
     let page = format!(
         "{page}[e]({REPOSITORY}/blob/main/src/e.rs) [f]({REPOSITORY}/tree/main/src) [g]({REPOSITORY}/issues)\n"
     );
     let page = format!("{page}```text\n[h](no.md)\n```\n");
     let files = [
-        ("docs/SUMMARY.md", "[A](a.md)\n- [B](b.md)\n"),
-        ("docs/a.md", &page),
-        ("docs/b.md", "# Twice\n# Twice\n"),
-        ("docs/c.svg", ""),
+        ("docs/SUMMARY.md", "[A](start/a.md)\n- [B](how-to/b.md)\n"),
+        ("docs/start/a.md", &page),
+        ("docs/how-to/b.md", "# Twice\n# Twice\n"),
+        ("docs/start/c.svg", ""),
         ("src/e.rs", ""),
-        ("README.md", "[docs](docs) [a](docs/a.md#twice)"),
+        ("README.md", "[docs](docs) [a](docs/start/a.md#twice)"),
     ];
     assert_eq!(problems_of(&files), Vec::<String>::new());
 }
@@ -196,28 +207,35 @@ fn what_is_right_is_left_alone() {
 #[test]
 fn what_leads_nowhere_is_found() {
     let page = format!(
-        "[a](gone.md)\n\n| |\n|---|\n| [b](b.md#gone) |\n\n[c](../README.md)\n[d]({REPOSITORY}/blob/main/gone.rs)\n\
-         [e]({REPOSITORY}/blob/main/docs)\n[f](c.svg#x)\n[g](../../x)\n[h](#no)\n"
+        "[a](gone.md)\n\n| |\n|---|\n| [b](b.md#gone) |\n\n[c](../../README.md)\n[d]({REPOSITORY}/blob/main/gone.rs)\n\
+         [e]({REPOSITORY}/blob/main/docs)\n[f](c.svg#x)\n[g](../../../x)\n[h](#no)\n"
     );
     let files = [
-        ("docs/SUMMARY.md", "- [A](a.md)\n- [A](a.md)\n- [Gone](gone.md)\n"),
-        ("docs/a.md", &page),
-        ("docs/b.md", "# B\n"),
-        ("docs/c.svg", ""),
+        ("docs/SUMMARY.md", "- [A](start/a.md)\n- [A](start/a.md)\n- [Gone](gone.md)\n- [D](d.md)\n"),
+        ("docs/d.md", ""),
+        ("docs/start/a.md", &page),
+        ("docs/start/b.md", "# B\n"),
+        ("docs/start/c.svg", ""),
         ("README.md", ""),
     ];
     let expected = [
         "docs/SUMMARY.md:3: gone.md: there is no docs/gone.md".to_string(),
-        "docs/a.md:1: gone.md: there is no docs/gone.md".into(),
-        "docs/a.md:5: b.md#gone: docs/b.md has no heading #gone".into(),
-        format!("docs/a.md:7: ../README.md: leads out of the book: link to {REPOSITORY}/blob/main/README.md"),
-        format!("docs/a.md:8: {REPOSITORY}/blob/main/gone.rs: there is no gone.rs"),
-        format!("docs/a.md:9: {REPOSITORY}/blob/main/docs: folders are at /tree/main/, files at /blob/main/"),
-        "docs/a.md:10: c.svg#x: docs/c.svg is no page that is checked: its #x cannot be".into(),
-        "docs/a.md:11: ../../x: leads out of the repository".into(),
-        "docs/a.md:12: #no: docs/a.md has no heading #no".into(),
-        "docs/a.md is 2 times in docs/SUMMARY.md".into(),
-        "docs/b.md is 0 times in docs/SUMMARY.md".into(),
+        "docs/start/a.md:1: gone.md: there is no docs/start/gone.md".into(),
+        "docs/start/a.md:5: b.md#gone: docs/start/b.md has no heading #gone".into(),
+        format!(
+            "docs/start/a.md:7: ../../README.md: leads out of the book: link to {REPOSITORY}/blob/main/README.md"
+        ),
+        format!("docs/start/a.md:8: {REPOSITORY}/blob/main/gone.rs: there is no gone.rs"),
+        format!(
+            "docs/start/a.md:9: {REPOSITORY}/blob/main/docs: folders are at /tree/main/, files at /blob/main/"
+        ),
+        "docs/start/a.md:10: c.svg#x: docs/start/c.svg is no page that is checked: its #x cannot be".into(),
+        "docs/start/a.md:11: ../../../x: leads out of the repository".into(),
+        "docs/start/a.md:12: #no: docs/start/a.md has no heading #no".into(),
+        "docs/d.md is in none of docs/start, docs/tutorial, docs/how-to, docs/reference, docs/explanation"
+            .into(),
+        "docs/start/a.md is 2 times in docs/SUMMARY.md".into(),
+        "docs/start/b.md is 0 times in docs/SUMMARY.md".into(),
     ];
     assert_eq!(problems_of(&files), expected);
 }

@@ -1,4 +1,4 @@
-//! The excerpts of `docs/emitted-source.md` are what is emitted.
+//! The excerpts of `docs/explanation/emitted-source.md` are what is emitted.
 
 use std::collections::HashMap;
 use std::process::Command;
@@ -54,7 +54,8 @@ fn missing<'a>(excerpt: &'a [String], text: &str) -> Option<&'a [String]> {
 #[test]
 fn excerpts_are_what_is_emitted() {
     let page =
-        std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/docs/emitted-source.md")).unwrap();
+        std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/docs/explanation/emitted-source.md"))
+            .unwrap();
     let excerpts = excerpts(&page);
     assert!(excerpts.len() >= 8, "{} excerpts", excerpts.len());
     let mut texts: HashMap<(String, String), String> = HashMap::new();

@@ -24,7 +24,7 @@ const FEWER_BLOCKS: [Setting; 3] = [
     ("moe_combine.recv_blocks", "32"),
 ];
 /// The other architectures, in what their tuning differs from the defaults, with which some of the kernels for thousands of tokens
-/// spill there (docs/packs.md), and whether they have fewer SMs.
+/// spill there (docs/how-to/packs.md), and whether they have fewer SMs.
 const OTHERS: [(&str, &[Setting], bool); 4] = [
     ("cuda:sm_100a", &[("moe_dispatch.warps", "16")], false),
     ("hip:gfx950", &[], false),

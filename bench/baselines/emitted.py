@@ -1,5 +1,5 @@
 """Emitted kernels in Python: finds them in a folder that `peerwarp generate` wrote, compiles them to a library, and calls
-their C entry points (docs/c.md). Needs an nvcc, and no package.
+their C entry points (docs/how-to/c.md). Needs an nvcc, and no package.
 
 What a kernel takes is read from what was emitted: names and offsets of its arguments from the manifest, kinds and bytes of
 its buffers from the header. The two have to agree, and ctypes with them.

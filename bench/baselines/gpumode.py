@@ -4,7 +4,7 @@ harness does it (host clock and barriers) and as `peerwarp bench` does it (event
     peerwarp generate --catalogue bench/baselines/gpumode.toml --out emitted
     torchrun --nproc-per-node 8 bench/baselines/gpumode.py --emitted emitted --cache built --json gpumode.json
 
-The world is as large as torchrun makes it; the catalogue has 2, 4 and 8 ranks. docs/bench.md says what is timed.
+The world is as large as torchrun makes it; the catalogue has 2, 4 and 8 ranks. docs/how-to/bench.md says what is timed.
 """
 
 import argparse

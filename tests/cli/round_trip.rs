@@ -40,8 +40,9 @@ fn check_explores_schedules() {
 /// With one seed, for it is of a real model's size.
 #[test]
 fn the_command_of_the_documentation_works() {
-    let docs = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/docs/runtime.md")).unwrap();
-    let from = docs.find("peerwarp check --family moe_round_trip").expect("told in docs/runtime.md");
+    let docs =
+        std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/docs/how-to/runtime.md")).unwrap();
+    let from = docs.find("peerwarp check --family moe_round_trip").expect("told in docs/how-to/runtime.md");
     let command = docs[from..].split('`').next().unwrap().strip_prefix("peerwarp ").unwrap();
     let ran = Place::new().say(&format!("{command} --seeds 1"));
     assert_eq!(ran.code, 0, "{}", ran.report());

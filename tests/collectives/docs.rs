@@ -1,8 +1,8 @@
-//! What `docs/collectives.md` has from `show --explain` is what that says.
+//! What `docs/reference/collectives.md` has from `show --explain` is what that says.
 
 use crate::cli::peerwarp;
 
-const PAGE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/collectives.md");
+const PAGE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/reference/collectives.md");
 
 /// The buffers and roles of a variant, as `show --explain` has them.
 fn explained(variant: &str) -> String {
@@ -32,7 +32,7 @@ fn excerpts_are_what_show_explains() {
     } else {
         assert!(
             page == anew,
-            "docs/collectives.md is not what `show --explain` says: run this test with INSTA_UPDATE=always"
+            "docs/reference/collectives.md is not what `show --explain` says: run this test with INSTA_UPDATE=always"
         );
     }
 }

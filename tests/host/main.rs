@@ -1,6 +1,6 @@
 //! Emitted CUDA and HIP, executed on the CPU: the sources as a GPU's compiler gets them, compiled for the host with
 //! preludes of our own, a fiber for every GPU thread, all ranks in one process, under seeded schedules. See
-//! `docs/host-execution.md`.
+//! `docs/explanation/host-execution.md`.
 
 mod beside;
 mod bugs;

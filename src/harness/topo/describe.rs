@@ -303,7 +303,7 @@ pub(super) fn check_schema(text: &str, origin: &str, schema: u32, what: &str) ->
 }
 
 pub(super) fn malformed(origin: &str, error: &toml::de::Error, what: &str) -> InputError {
-    let allowed = format!("TOML that describes {what}, as docs/topo.md says");
+    let allowed = format!("TOML that describes {what}, as docs/how-to/topo.md says");
     InputError::malformed(origin, "", error.to_string().trim_end(), allowed)
 }
 

@@ -183,7 +183,7 @@ impl Profile {
     /// Its text.
     pub fn text(&self) -> String {
         let body = toml::to_string(self).expect("a profile of numbers and names");
-        format!("# Measured by `peerwarp topo`, see docs/topo.md. Do not edit.\n\n{body}")
+        format!("# Measured by `peerwarp topo`, see docs/how-to/topo.md. Do not edit.\n\n{body}")
     }
 
     /// Writes it, as a whole or not at all; `field` names the path.

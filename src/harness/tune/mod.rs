@@ -2,7 +2,7 @@
 //!
 //! A search for one [`Key`] starts from the defaults, from what a cost model would take and from what won for keys like it, and
 //! goes from the best candidate so far to its neighbours ([`search()`]); a run-off decides ([`winner`]). What wins is a
-//! [`Record`] of a device's [`Table`], and [`Tuned`] finds it there. docs/tuning.md has the method and the format.
+//! [`Record`] of a device's [`Table`], and [`Tuned`] finds it there. docs/how-to/tuning.md has the method and the format.
 
 mod compile;
 mod components;

@@ -181,7 +181,7 @@ impl Table {
     /// Its text.
     pub fn text(&self) -> String {
         let body = toml::to_string(self).expect("a table of numbers and names");
-        format!("# Written by `peerwarp tune`, see docs/tuning.md. Do not edit.\n\n{body}")
+        format!("# Written by `peerwarp tune`, see docs/how-to/tuning.md. Do not edit.\n\n{body}")
     }
 
     /// Writes it: as a whole or not at all.
