@@ -1,5 +1,5 @@
 //! Mutation runs over the shipped kernels: of all bugs of one change, those that nothing finds are none, and each is
-//! explained in `bench/results/2026-11-23-mutations.md`.
+//! explained in `bench/results/mutations.md`.
 
 use peerwarp::codegen::family::Variant;
 use peerwarp::families::moe::kernels::{Hook, Layout, Protocol, RoundTrip};

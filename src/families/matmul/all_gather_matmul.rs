@@ -126,9 +126,9 @@ fn one_each(key: &AllGatherMatmulKey) -> bool {
 /// A warp's elements of what a block sends at once: so many fit 64 registers of a lane.
 const CHUNK_OF_A_WARP: u32 = 4096;
 
-/// As many as divide those of a tile's rows, as a block's warps have registers for, and as each block that sends has: it waits for all of
-/// them to be loaded before it stores them, and fewer at once took up to 7 us longer
-/// (`bench/results/2026-11-25-few-rows-and-few-sms-on-two-h100.md`).
+/// Elements of one step of a sender. A block loads all of them before it stores any, so each step costs a trip to memory.
+/// The largest value that divides a band of tile rows, fits the warps' registers and leaves every sender some elements
+/// (measured in `bench/results/products.md`, senders).
 fn chunk(key: &AllGatherMatmulKey) -> u32 {
     let band = tile_rows(key) * key.k;
     let share = (elements(key) / u64::from(send_blocks(key))).max(LEAST_SENT);
@@ -155,9 +155,9 @@ fn elements(key: &AllGatherMatmulKey) -> u64 {
     u64::from(key.m / key.ranks) * u64::from(key.k)
 }
 
-/// Columns of `w` for whose multiplication with the rows of two ranks one block sends those of one, and the fewest blocks: with two ranks
-/// and 1792 columns eight kept up, with 7168 four did and two did not (the same page); with four ranks and 3584 columns eight did, and
-/// four took 11 % longer (`bench/results/2026-11-26-four-h200-and-rings.md`).
+/// Columns of `w` a sending block keeps up with: it sends the rows of one rank while others multiply the rows of two by these columns.
+/// `LEAST_SENDERS` is the lower bound on the number of senders. Both are fitted to measurements on two and four ranks
+/// (`bench/results/products.md`, senders and four H200s).
 const COLUMNS_OF_A_BLOCK: u32 = 14_000;
 const LEAST_SENDERS: u32 = 4;
 

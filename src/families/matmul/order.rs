@@ -189,8 +189,8 @@ impl Tiling {
     }
 
     /// Nanoseconds that a product takes on an H200 beside what each launch does, where a block has so many tiles and so many elements
-    /// of the right matrix are read. Of 137 ways to cut 35 products of 64 to 1024 rows it is off by 6 % (root mean square), and the
-    /// fastest ways by it were at most 3 % slower than the fastest measured (`bench/results/2026-11-26-few-rows-cut-anew-on-h200.md`).
+    /// of the right matrix are read. The constants are fitted to 137 ways to cut 35 products of 64 to 1024 rows
+    /// (`bench/results/products.md`, few rows).
     fn time(self, tile_rows: u32, k: u32, turns: u32, elements: u64) -> u64 {
         let [rows, width, split, turns] = [tile_rows, self.columns, self.split, turns].map(u64::from);
         // A piece of 64 columns comes into shared memory, which takes a third longer when blocks are no longer in step, and is

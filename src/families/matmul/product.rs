@@ -59,8 +59,8 @@ pub struct Matmul {
     pub blocks: u32,
 }
 
-/// From 256 rows on blocks that draw their tiles took 1 to 5 % less, and with 64 rows 4 % more
-/// (`bench/results/2026-11-25-one-launch-and-drawn-tiles-on-two-h100.md`).
+/// Blocks draw tiles from a work counter where m is above 128: with fewer rows the counter costs more than it gains
+/// (`bench/results/products.md`, order of tiles).
 fn drawn(key: &MatmulKey) -> Order {
     if key.m > 128 && tiling(key).split == 1 { Order::Counter } else { Order::Strided }
 }

@@ -97,8 +97,8 @@ pub struct Costs {
     pub summed_registers: u32,
 }
 
-/// H200s: from the raw limits that were measured on eight of them on 2026-11-21 (as in [`H200`]), and records from chunks
-/// of 4 to 128 tokens on two on 2026-11-22 (bench/results/2026-11-22-packets-on-two-h200.md).
+/// H200s: the raw limits of [`H200`], and costs of records fitted to chunks of 4 to 128 tokens on two GPUs
+/// (`bench/results/what-was-tried.md`, chunks).
 pub const COSTS: Costs = Costs {
     limits: H200,
     step_us: 0.8,

@@ -54,9 +54,9 @@ fn one_vector_left_over(key: &CombineKey) -> bool {
     vectors > 4 * lanes && (1..=lanes).contains(&(vectors % (4 * lanes)))
 }
 
-/// By token nothing is summed where rows are sent: so a lane has room for more of them, or few rows of many ranks, which are
-/// summed at home, are better spread over more warps. By expert a rank of two sums its own rows where they are: 128 tokens take 13.4 us
-/// with four vectors and 14.9 with two, 4096 197 and 245 (`bench/results/2026-11-26-rows-by-expert-on-two-h200.md`).
+/// Vectors of a lane. Rank-major senders sum nothing, so a lane has room for more vectors; few rows of many ranks, summed at home, are
+/// better spread over more warps. In expert-major layout a rank of two sums its own rows where they lie, and four vectors are the fastest
+/// (`bench/results/moe-on-two-gpus.md`, choices).
 fn vectors_of_combine(key: &CombineKey) -> u32 {
     match (key.layout, default_protocol(key)) {
         (Layout::RankMajor, Protocol::Flags | Protocol::Bulk) if !one_vector_left_over(key) => 4,
@@ -239,8 +239,8 @@ impl Combine {
     #[must_use]
     pub fn within(mut self, most: u32) -> Combine {
         if self.blocks() > most && self.keeps_own() && self.layout == Layout::RankMajor {
-            // A warp that has rows of its own waits for nobody else's loads and stores: 24 SMs have 91 % of all SMs' speed so, and 81 % at
-            // most with four warps a row (`bench/results/2026-11-25-few-rows-and-few-sms-on-two-h100.md`).
+            // One warp a row: a warp waits for no other warp's loads and stores, which is faster than four warps a row on few SMs
+            // (`bench/results/moe-on-two-gpus.md`, few SMs).
             (self.group_warps, self.batch) = (1, 2);
             let half = [64, 32, 16, 12, 10, 8, 6, 4, 2, 1].into_iter().find(|half| 2 * half <= most);
             (self.send_blocks, self.recv_blocks) = [half.unwrap_or(1); 2].into();

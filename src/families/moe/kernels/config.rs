@@ -360,8 +360,8 @@ impl Dispatch {
             return self;
         }
         if self.in_place() && self.protocol == Protocol::Flags {
-            // Receivers move nothing. A warp that has a row of its own waits for no other one's stores before it goes on: 24 SMs have 93 %
-            // of all SMs' speed so, and 26 have 96 % (`bench/results/2026-11-25-few-rows-and-few-sms-on-two-h100.md`).
+            // Receivers move nothing. With one warp a row, a warp waits for no other warp's stores before its next row
+            // (`bench/results/moe-on-two-gpus.md`, few SMs).
             (self.group_warps, self.vectors) = (1, 4);
             self.recv_blocks = self.recv_blocks.min(2);
         }

@@ -67,8 +67,8 @@ pub(super) fn recv_blocks_of_dispatch(key: &DispatchKey) -> u32 {
     }
 }
 
-/// Whether packets by expert are so few that smaller pieces on more blocks come sooner: one token of two ranks takes 10.0 to 10.4 us so
-/// and 10.7 otherwise (`bench/results/2026-11-26-few-rows-by-expert-on-two-h200.md`).
+/// Whether expert-major packets are so few that smaller pieces on more blocks arrive sooner
+/// (`bench/results/moe-on-two-gpus.md`, choices).
 pub(super) fn few_by_expert(protocol: Protocol, layout: Layout, tokens: u32, ranks: u32) -> bool {
     protocol == Protocol::Packets && layout.by_expert() && tokens * ranks <= 32
 }
@@ -77,22 +77,22 @@ fn few_to_dispatch(key: &DispatchKey) -> bool {
     few_by_expert(protocol_of_key(key), key.layout, key.tokens, key.ranks)
 }
 
-/// Whether rows by token are so many that the link is what counts, although they are packets: with 256 of two ranks dispatch takes
-/// 19.0 us so, where it took 22.5 (`bench/results/2026-11-25-one-launch-and-drawn-tiles-on-two-h100.md`).
+/// Whether rank-major packets are so many that the link bounds dispatch, and more blocks that receive pay
+/// (`bench/results/moe-on-two-gpus.md`, choices).
 fn many_packets(key: &DispatchKey) -> bool {
     key.layout == Layout::RankMajor && key.tokens >= 128
 }
 
-/// Whether rows by expert of two ranks are so many that storing them is what counts, although they are packets: of 64 blocks that
-/// receive each stores as much as an SM can (`bench/results/2026-11-26-rows-by-expert-on-two-h200.md`).
+/// Whether expert-major packets of two ranks are so many that stores bound dispatch: each of 64 receiving blocks stores as much as an SM can
+/// (`bench/results/moe-on-two-gpus.md`, choices).
 fn many_pieces(key: &DispatchKey) -> bool {
     let packets = protocol_of_key(key) == Protocol::Packets;
     key.layout.by_expert() && packets && key.ranks == 2 && key.tokens > 128
 }
 
-/// Packets while latency is what counts, if rows of every type are whole packets: dispatch and combine have to agree. By expert a rank
-/// of two sums rows as it sends them, and who waits for pieces is ahead of who waits for rows: 2048 tokens take 222 us and not 229,
-/// 4096 take 424 and not 402 (`bench/results/2026-11-26-rows-by-expert-on-two-h200.md`).
+/// Packets where latency counts, if rows of every type are whole packets: dispatch and combine have to agree. In expert-major layout a
+/// rank of two sums rows as it sends them, and a wait for pieces ends sooner than a wait for rows: packets pay for more tokens
+/// (`bench/results/moe-on-two-gpus.md`, choices).
 pub(super) fn protocol(hidden: u32, tokens: u32, ranks: u32, layout: Layout) -> Protocol {
     let most = if ranks == 2 && layout.by_expert() { 8 * MOST_PACKETS } else { MOST_PACKETS };
     if tokens <= most && hidden.is_multiple_of(PACKET_BYTES) { Protocol::Packets } else { Protocol::Flags }
@@ -125,9 +125,9 @@ pub(super) fn worth_dynamic_scheduling(protocol: Protocol, numbers: u32, groups:
 }
 
 /// The smallest chunk whose records are worth sending, no more than four a rank unless those are too long to be made at once, or
-/// sixteen where it is the index that counts them, a warp each; and whose bases fit half the shared memory. Of two ranks those of up to
-/// 128 tokens by expert are two; those that the index counts are 32 of up to four ranks, with which dispatch of 128 tokens as fp8 takes
-/// 16.5 us on four and not 18.5 (`bench/results/2026-11-26-four-h200-and-rings.md`).
+/// sixteen where it is the index that counts them, a warp each; and whose bases fit half the shared memory. Expert-major, two ranks and up
+/// to 128 tokens: two records a rank. Records that the index counts: 32 on up to four ranks
+/// (`bench/results/moe-on-four-gpus.md`, choices).
 pub(super) fn record_tokens(key: &DispatchKey) -> u32 {
     let base_words = |chunk: u32| {
         let map = ExpertMap { experts: key.experts, ranks: key.ranks };

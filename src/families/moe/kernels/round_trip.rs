@@ -26,13 +26,13 @@ use crate::families::moe::RowDtype;
 /// while others still go out.
 const JOINED: RangeInclusive<u32> = 32..=128;
 
-/// On two ranks it pays nowhere (`bench/results/2026-11-25-one-launch-and-drawn-tiles-on-two-h100.md`).
+/// Joining pays on more than two ranks alone (`bench/results/moe-on-two-gpus.md`, choices).
 fn joins(key: &RoundTripKey) -> bool {
     JOINED.contains(&key.tokens) && key.ranks > 2
 }
 
-/// Fewer of these: then receiving is left to those who have sent, and more of a row is under way. On four ranks 32 tokens take 15.0 us
-/// so and not 16.0, 64 take 22.4 and not 23.6 (`bench/results/2026-11-26-four-h200-and-rings.md`).
+/// With few tokens the blocks that sent do nearly all of the receiving, and more of a row is in flight
+/// (`bench/results/moe-on-four-gpus.md`, choices).
 fn few_join(key: &RoundTripKey) -> bool {
     joins(key) && key.tokens <= 64
 }

@@ -10,8 +10,8 @@ use super::index::{Noted, each_part, entry_pieces};
 use super::layout::Begins;
 use super::records::Records;
 
-/// Entries of all ranks that a block counts sooner than it adds up what their senders have counted: 32 tokens of two ranks, eight entries
-/// each, take 14.7 us so and 15.3 otherwise, 64 18.6 and 17.9 (`bench/results/2026-11-26-few-rows-by-expert-on-two-h200.md`).
+/// Most entries of all ranks for which receivers count: up to this number a block counts faster than it adds up its senders' counts
+/// (`bench/results/moe-on-two-gpus.md`, choices).
 pub(super) const FEW_BY_EXPERT: u32 = 512;
 
 /// What a block knows of the rows of entries.

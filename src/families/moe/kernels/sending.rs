@@ -5,10 +5,10 @@ use super::defaults::worth_dynamic_scheduling;
 use super::protocol::{Phase, Protocol};
 
 impl Dispatch {
-    /// Whether a rank's own rows go from where they are given to their places, and not by way of its inbox: by expert a row is
-    /// copied to several places, and who does that takes it as well from there. Few rows are there as packets as soon as it is known
-    /// where they go, and would have to be loaded then: 64 tokens of two ranks take 12.3 us as they are and 12.9 so, 1024 take 70 and 64
-    /// (`bench/results/2026-11-26-rows-by-expert-on-two-h200.md`).
+    /// Whether a rank's own rows go from the input to their places, and not through its inbox. An expert-major row is copied to several
+    /// places, and the copy reads the input as well. Few rows as packets are in the inbox before their places are known, so that a load
+    /// from the input would only be later
+    /// (`bench/results/moe-on-two-gpus.md`, choices).
     pub(super) fn keeps_own(&self) -> bool {
         let many_packets = self.ranks == 2 && self.tokens > 128 && !self.sends_apart();
         let pays = self.protocol != Protocol::Packets || many_packets;
