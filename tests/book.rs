@@ -175,6 +175,95 @@ fn the_summary_is_complete_and_every_link_leads_somewhere() {
     assert!(problems.is_empty(), "\n{}", problems.join("\n"));
 }
 
+/// Files below a folder whose text may name pages, as paths from `root`.
+fn sources_in(root: &Path, folder: &Path) -> Vec<PathBuf> {
+    let mut sources = vec![];
+    for entry in std::fs::read_dir(root.join(folder)).unwrap() {
+        let entry = entry.unwrap();
+        let path = folder.join(entry.file_name());
+        if entry.file_type().unwrap().is_dir() {
+            if entry.file_name() != "target" {
+                sources.extend(sources_in(root, &path));
+            }
+        } else if path.extension().is_some_and(|e| ["rs", "py", "toml", "hbs"].iter().any(|s| e == *s)) {
+            sources.push(path);
+        }
+    }
+    sources
+}
+
+/// Pages of the book and of results that a text names and that do not exist.
+fn missing_pages(root: &Path, text: &str) -> Vec<String> {
+    let is_path = |c: char| c.is_ascii_alphanumeric() || "_-./".contains(c);
+    let words = text.split(|c| !is_path(c));
+    let pages = words.filter_map(|word| {
+        let at = ["docs/", "bench/results/"].iter().find_map(|folder| word.find(folder))?;
+        let page = word[at..].trim_end_matches('.');
+        (page.ends_with(".md") || page.ends_with(".json")).then(|| page.to_string())
+    });
+    pages.filter(|page| !root.join(page).exists()).collect()
+}
+
+#[test]
+fn pages_that_sources_name_exist() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let folders = ["src", "codegen", "python", "tests", "examples", "bench", "templates", "generated"];
+    let mut missing = vec![];
+    for source in folders.iter().flat_map(|folder| sources_in(root, Path::new(folder))) {
+        if source == Path::new("tests/book.rs") {
+            continue;
+        }
+        let Ok(text) = std::fs::read_to_string(root.join(&source)) else { continue };
+        missing.extend(missing_pages(root, &text).iter().map(|page| format!("{}: {page}", source.display())));
+    }
+    assert!(missing.is_empty(), "\n{}", missing.join("\n"));
+}
+
+#[test]
+fn a_page_that_is_gone_is_found_in_a_comment() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let text = "// see docs/start/gone.md.\n// (`bench/results/README.md`, `bench/results/gone.json`)\n// docs/SUMMARY.md";
+    assert_eq!(missing_pages(root, text), ["docs/start/gone.md", "bench/results/gone.json"]);
+}
+
+/// Words of sentences without a subject, or of history: the things have names, and results are of the present.
+const AVOIDED: [&str; 8] =
+    ["nobody", "everybody", "whoever", "who has", "those who", "has come", "is told", "took "];
+
+/// Avoided words of a text, with their lines. `took` counts before a digit.
+fn avoided(text: &str) -> Vec<String> {
+    let mut found = vec![];
+    for (line, content) in text.lines().enumerate() {
+        let content = content.to_lowercase();
+        for word in AVOIDED {
+            let ends = content.match_indices(word).map(|(at, _)| at + word.len());
+            let bad =
+                |end: usize| word != "took " || content[end..].starts_with(|c: char| c.is_ascii_digit());
+            if ends.into_iter().any(bad) {
+                found.push(format!("{}: {}", line + 1, word.trim()));
+            }
+        }
+    }
+    found
+}
+
+#[test]
+fn results_and_changelog_avoid_words_without_a_subject() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let mut pages = pages_in(root, Path::new("bench/results"));
+    pages.push("CHANGELOG.md".into());
+    for page in pages {
+        let found = avoided(&std::fs::read_to_string(root.join(&page)).unwrap());
+        assert!(found.is_empty(), "{}: {found:?}", page.display());
+    }
+}
+
+#[test]
+fn avoided_words_are_found() {
+    let text = "The rank waits.\nNobody waits; it took 3 us.\nThe block took a tile.\nThose who wait.";
+    assert_eq!(avoided(text), ["2: nobody", "2: took", "4: those who"]);
+}
+
 /// The problems of a small book with these files, whose Markdown files are checked.
 fn problems_of(files: &[(&str, &str)]) -> Vec<String> {
     let root = tempfile::tempdir().unwrap();
