@@ -6,9 +6,9 @@ use std::sync::Arc;
 
 use super::clock::{AgentNo, Clock};
 use super::code::{Compiled, Pc, RoleCode};
-use super::launch::Life;
+use super::launch::{Life, ProgramStep};
 use super::machine::Bound;
-use super::shadow::DataEpoch;
+use super::shadow::Receipt;
 use super::staging::Staging;
 use super::value::Tile;
 
@@ -30,6 +30,8 @@ pub(super) struct Agent {
     pub role: usize,
     /// Number of the launch among all of the run.
     pub launch: usize,
+    /// The step of the rank's program that launched it.
+    pub step: ProgramStep,
     pub params: Arc<[Bound]>,
     pub block: BlockId,
     /// The block's number within its role.
@@ -40,12 +42,11 @@ pub(super) struct Agent {
     pub pc: Pc,
     pub scalars: Vec<u64>,
     pub tiles: Vec<Tile>,
-    /// The epoch that each receipt was waited for with.
-    pub receipts: Vec<DataEpoch>,
-    /// The ranks that each receipt's wait was for, as a mask.
-    pub heard: Vec<u64>,
+    pub receipts: Vec<Receipt>,
     /// How many flags of a `WaitAll` have arrived.
     pub arrived: u64,
+    /// The earliest step that signalled one of them; see [`Receipt::step`].
+    pub arrived_from: u32,
     /// Its products, where these are staged.
     pub staging: Option<Box<Staging>>,
     /// Rank in the adversary's order; higher runs first.
@@ -57,8 +58,7 @@ pub(super) struct Agent {
 pub(super) struct Storage {
     pub scalars: Vec<u64>,
     pub tiles: Vec<Tile>,
-    pub receipts: Vec<DataEpoch>,
-    pub heard: Vec<u64>,
+    pub receipts: Vec<Receipt>,
 }
 
 /// An agent that has ended: a place for another one.
@@ -75,9 +75,8 @@ impl Ended {
 
     /// Its storage, once.
     pub fn storage(&mut self) -> Storage {
-        let Agent { scalars, tiles, receipts, heard, .. } = &mut *self.0;
-        let (scalars, tiles, receipts, heard) = (take(scalars), take(tiles), take(receipts), take(heard));
-        Storage { scalars, tiles, receipts, heard }
+        let Agent { scalars, tiles, receipts, .. } = &mut *self.0;
+        Storage { scalars: take(scalars), tiles: take(tiles), receipts: take(receipts) }
     }
 
     /// Puts another agent into its place.
@@ -140,7 +139,7 @@ impl Agent {
     fn become_like(&mut self, other: &Agent) {
         let Agent { who, time, clock: _, rank, compiled, kernel, role, launch, params, .. } = other;
         let Agent { block, block_in_role, group, parent, pc, scalars, tiles, receipts, .. } = other;
-        let Agent { heard, arrived, priority, staging: _, .. } = other;
+        let Agent { step, arrived, arrived_from, priority, staging: _, .. } = other;
         if !Arc::ptr_eq(&self.compiled, compiled) {
             self.compiled = compiled.clone();
         }
@@ -150,11 +149,10 @@ impl Agent {
         (self.who, self.time, self.rank, self.kernel, self.role) = (*who, *time, *rank, *kernel, *role);
         (self.launch, self.block, self.block_in_role) = (*launch, *block, *block_in_role);
         (self.group, self.parent, self.pc, self.arrived) = (*group, *parent, *pc, *arrived);
-        self.priority = *priority;
+        (self.step, self.arrived_from, self.priority) = (*step, *arrived_from, *priority);
         self.scalars.clone_from(scalars);
         self.tiles.resize_with(tiles.len(), Tile::default);
         self.tiles.iter_mut().zip(tiles).for_each(|(mine, theirs)| mine.become_like(theirs));
         self.receipts.clone_from(receipts);
-        self.heard.clone_from(heard);
     }
 }

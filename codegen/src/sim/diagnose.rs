@@ -6,7 +6,8 @@ use super::exec_memory::{Fault, place_name};
 use super::finding::{Finding, FindingKind, Party};
 use super::flags::{Flag, newer};
 use super::launch::Life;
-use super::shadow::{Action, Clash, ClashKind, DataEpoch, Event, Who};
+use super::machine::Step;
+use super::shadow::{Action, Clash, ClashKind, DataEpoch, Event, Receipt, Who};
 use super::wire::{Signal, Spot};
 use super::world::{HOST_SITE, World};
 use crate::ir::{
@@ -201,7 +202,7 @@ impl World<'_> {
         agent: &Agent,
         place: Place,
         size: u64,
-        expected: DataEpoch,
+        receipt: Receipt,
         clashes: &mut Vec<Clash>,
     ) {
         if clashes.is_empty() {
@@ -210,11 +211,11 @@ impl World<'_> {
         let at = agent.event(&self.sites);
         let name = place_name(agent, place);
         for clash in clashes.drain(..) {
-            self.report_clash(at, &name, size, expected, clash);
+            self.report_clash(at, &name, size, receipt, clash);
         }
     }
 
-    fn report_clash(&mut self, at: Event, name: &str, size: u64, expected: DataEpoch, clash: Clash) {
+    fn report_clash(&mut self, at: Event, name: &str, size: u64, receipt: Receipt, clash: Clash) {
         let elements = (clash.from / size, clash.to.div_ceil(size));
         let range = format!("{name}[{}..{}]", elements.0, elements.1);
         let (kind, message, other) = match clash.kind {
@@ -232,19 +233,39 @@ impl World<'_> {
                 (FindingKind::DataRace, message, Some(with))
             }
             ClashKind::Epoch { written, epoch } => {
-                let (kind, age) = if newer(epoch, expected.epoch) {
+                let expected = receipt.epoch.epoch;
+                let (kind, age) = if newer(epoch, expected) {
                     (FindingKind::EpochConfusion, "the newer")
                 } else {
                     (FindingKind::StaleRead, "the older")
                 };
                 let message = format!(
                     "{range} is read after a wait for epoch {}, but its content is of {age} epoch {epoch}",
-                    expected.epoch
+                    expected
                 );
                 (kind, message, Some(written))
             }
+            ClashKind::Age { written, again } => {
+                let rank = written.agent.rank();
+                let launch = |step| self.launch_at(rank, step);
+                let wrote = self.life(written).map_or(0, |l| self.launched_in[l.launch]);
+                let message = format!(
+                    "{range} is read after a signal of rank {rank}'s launch {}, but its content is older: rank {rank} wrote it in \
+                     launch {} and launched the same kernel again in launch {}",
+                    launch(receipt.step),
+                    launch(wrote),
+                    launch(again)
+                );
+                (FindingKind::StaleRead, message, Some(written))
+            }
         };
         self.find_at(kind, message, at, other, name, elements);
+    }
+
+    /// The number of the launch that a step of a rank's program is, from 1 on.
+    fn launch_at(&self, rank: usize, step: u32) -> usize {
+        let steps = self.machine.programs[rank].iter().take(step as usize + 1);
+        steps.filter(|s| matches!(s, Step::Launch { .. })).count()
     }
 
     /// Short name of a party.
@@ -277,12 +298,12 @@ impl World<'_> {
             if write {
                 shadow.write(from, to, who, DataEpoch::default(), &mut clashes);
             } else {
-                shadow.read(from, to, who, DataEpoch::default(), &mut clashes);
+                shadow.read(from, to, who, Receipt::default(), &mut clashes);
             }
         }
         let name = self.machine.buffers[buffer].name.clone();
         for clash in clashes.drain(..) {
-            self.report_clash(event, &name, 1, DataEpoch::default(), clash);
+            self.report_clash(event, &name, 1, Receipt::default(), clash);
         }
         self.clashes = clashes;
     }

@@ -10,7 +10,7 @@ use super::exec_memory::Fault;
 use super::flags::{Flag, newer};
 use super::insns::{self, CommInsn};
 use super::sched::{Delivery, Task};
-use super::shadow::{DataEpoch, Event, Who};
+use super::shadow::{DataEpoch, Event, Receipt, Who};
 use super::value::runs;
 use super::wire::{Cargo, Payload, Pending, Signal, Spot};
 use super::world::World;
@@ -50,6 +50,7 @@ impl World<'_> {
                     value: agent.get(value) as u32,
                     or_later: false,
                 };
+                agent.arrived_from = u32::MAX;
                 self.wait(id, agent, &awaited)
                     .map(|arrived| arrived && self.received(agent, receipt, &awaited, epoch, &[rank]))
             }
@@ -83,10 +84,12 @@ impl World<'_> {
 
     /// The epoch that a put belongs to.
     pub(super) fn data_epoch(agent: &Agent, epoch: Option<EpochOf>) -> DataEpoch {
-        epoch.map_or(DataEpoch::default(), |e| DataEpoch {
+        let again = agent.step.again;
+        epoch.map_or(DataEpoch { again, ..DataEpoch::default() }, |e| DataEpoch {
             word: agent.buffer(e.word) as u16 + 1,
             flag: agent.buffer(e.flag) as u16 + 1,
             epoch: agent.get(e.value) as u32,
+            again,
         })
     }
 
@@ -141,7 +144,7 @@ impl World<'_> {
         if let Some(shadow) = &mut self.memory[rank][agent.buffer(param)].shadow {
             shadow.write(from, to, Who { clock: &agent.clock, event }, data_epoch, &mut clashes);
         }
-        self.report_clashes(agent, place, size, DataEpoch::default(), &mut clashes);
+        self.report_clashes(agent, place, size, Receipt::default(), &mut clashes);
         self.clashes = clashes;
     }
 
@@ -168,7 +171,8 @@ impl World<'_> {
         }
         let buffer = agent.buffer(flag);
         let by = agent.event(&self.sites);
-        let signal = Signal { value, clock: agent.publish(), release: order == SignalOrder::Release };
+        let step = agent.step.number;
+        let signal = Signal { value, step, clock: agent.publish(), release: order == SignalOrder::Release };
         for &rank in targets {
             self.counts[agent.kernel].signals[agent.rank as usize][rank] += 1;
             let cargo = Cargo::Flag { buffer, index, signal: signal.clone() };
@@ -268,7 +272,7 @@ impl World<'_> {
     fn set_flag(&mut self, rank: usize, buffer: usize, index: u64, by: Event, signal: &Signal) {
         let Some(flags) = &mut self.memory[rank][buffer].flags else { return };
         let released = signal.release.then(|| signal.clock.clone());
-        let (old, waiters) = flags.set(index, Flag { value: signal.value, by, released, seen: vec![] });
+        let (old, waiters) = flags.set(index, Flag::of(signal, by, released));
         for id in waiters {
             if let Some(agent) = self.agents.get(id) {
                 self.sched.ready(Task::Agent(id), agent.priority);
@@ -342,13 +346,16 @@ impl World<'_> {
             return Ok(false);
         }
         let mut sender = None;
+        let mut step = 0;
         if let Some(flag) = flags.get_mut(w.index) {
             flag.seen.push(event);
             sender = Some(flag.by);
+            step = if later { 0 } else { flag.step };
             if let Some(released) = &flag.released {
                 agent.clock.join(released);
             }
         }
+        agent.arrived_from = agent.arrived_from.min(step);
         if let Some(by) = sender {
             self.check_sender(agent, w.flag, w.index, w.from, by);
         }
@@ -360,6 +367,9 @@ impl World<'_> {
         let (first, count, value) = (agent.get(index), agent.get(count), agent.get(value) as u32);
         let only = only.map(|m| agent.get(m));
         let chosen = |i: u64| only.is_none_or(|mask| mask >> i.min(63) & 1 != 0);
+        if agent.arrived == 0 {
+            agent.arrived_from = u32::MAX;
+        }
         while agent.arrived < count {
             if !chosen(agent.arrived) {
                 agent.arrived += 1;
@@ -394,8 +404,9 @@ impl World<'_> {
         self.progress();
         let word = epoch.map_or(0, |w| agent.buffer(w) as u16 + 1);
         let flag = agent.buffer(awaited.flag) as u16 + 1;
-        agent.receipts[receipt.index()] = DataEpoch { word, flag, epoch: awaited.value };
-        agent.heard[receipt.index()] = from.iter().fold(0, |mask, rank| mask | 1 << rank);
+        let epoch = DataEpoch { word, flag, epoch: awaited.value, again: 0 };
+        let heard = from.iter().fold(0, |mask, rank| mask | 1 << rank);
+        agent.receipts[receipt.index()] = Receipt { epoch, heard, step: agent.arrived_from };
         true
     }
 }

@@ -10,7 +10,7 @@ use super::exec::{Flow, Stop};
 use super::finding::FindingKind;
 use super::insns::{Gather, MemoryInsn, Scatter};
 use super::memory::Block as Memory;
-use super::shadow::{DataEpoch, Who};
+use super::shadow::{DataEpoch, Receipt, Who};
 use super::value::{Tile, runs};
 use super::wire::Spot;
 use super::world::World;
@@ -150,13 +150,13 @@ impl World<'_> {
     ) {
         self.settle_place(agent, place, from * size, to * size);
         let event = agent.event(&self.sites);
-        let expected = receipt.map_or(DataEpoch::default(), |r| agent.receipts[r.index()]);
+        let receipt = receipt.map_or(Receipt::default(), |r| agent.receipts[r.index()]);
         let mut clashes = std::mem::take(&mut self.clashes);
         if let Some(shadow) = &mut self.at_place(agent, place).shadow {
             let who = Who { clock: &agent.clock, event };
-            shadow.read(from * size, to * size, who, expected, &mut clashes);
+            shadow.read(from * size, to * size, who, receipt, &mut clashes);
         }
-        self.report_clashes(agent, place, size, expected, &mut clashes);
+        self.report_clashes(agent, place, size, receipt, &mut clashes);
         self.clashes = clashes;
     }
 
@@ -179,7 +179,7 @@ impl World<'_> {
             let who = Who { clock: &agent.clock, event };
             shadow.write(from * size, to * size, who, DataEpoch::default(), &mut clashes);
         }
-        self.report_clashes(agent, place, size, DataEpoch::default(), &mut clashes);
+        self.report_clashes(agent, place, size, Receipt::default(), &mut clashes);
         self.clashes = clashes;
     }
 
@@ -419,7 +419,7 @@ impl World<'_> {
         }
         let old = read_bits(memory.bytes(), at, size);
         write_bits(memory.bytes_mut(), at, size, f(old));
-        self.report_clashes(agent, on.place, size as u64, DataEpoch::default(), &mut clashes);
+        self.report_clashes(agent, on.place, size as u64, Receipt::default(), &mut clashes);
         self.clashes = clashes;
         Ok(old)
     }

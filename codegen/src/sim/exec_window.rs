@@ -7,7 +7,7 @@ use super::convert::cast_tile;
 use super::exec_memory::{Fault, contiguous, read_bits};
 use super::finding::FindingKind;
 use super::insns::{AllLoad, PeerForm, PeerLoad};
-use super::shadow::{DataEpoch, Who};
+use super::shadow::{Receipt, Who};
 use super::value::{Tile, runs};
 use super::wire::{Cargo, Payload, Pending, Spot};
 use super::world::World;
@@ -122,7 +122,7 @@ impl World<'_> {
     /// A receipt has to be of a wait for the rank whose window is read. (A wait that was left out leaves a receipt of nobody: what that
     /// does to the read is found as a race.)
     fn heard_of(&mut self, agent: &Agent, rank: usize, window: ParamId, receipt: Option<ReceiptId>) {
-        let heard = receipt.map_or(0, |r| agent.heard[r.index()]);
+        let heard = receipt.map_or(0, |r| agent.receipts[r.index()].heard);
         if heard != 0 && heard >> rank & 1 == 0 {
             let name = &agent.compiled.kernel().params[window.index()].name;
             let whom: Vec<String> = (0..64).filter(|r| heard >> r & 1 != 0).map(|r| r.to_string()).collect();
@@ -152,12 +152,12 @@ impl World<'_> {
         let event = agent.event(&self.sites);
         let who = Who { clock: &agent.clock, event };
         self.settle(rank, Spot::Bytes { buffer, from: start, to: end }, who);
-        let expected = receipt.map_or(DataEpoch::default(), |r| agent.receipts[r.index()]);
+        let receipt = receipt.map_or(Receipt::default(), |r| agent.receipts[r.index()]);
         let mut clashes = std::mem::take(&mut self.clashes);
         if let Some(shadow) = &mut self.memory[rank][buffer].shadow {
-            shadow.read(start, end, who, expected, &mut clashes);
+            shadow.read(start, end, who, receipt, &mut clashes);
         }
-        self.report_clashes(agent, place, size, expected, &mut clashes);
+        self.report_clashes(agent, place, size, receipt, &mut clashes);
         self.clashes = clashes;
         self.counts[agent.kernel].bytes[rank][agent.rank as usize] += end - start;
         Ok(&self.memory[rank][buffer].bytes()[start as usize..end as usize])

@@ -6,16 +6,26 @@ use super::agent::AgentId;
 use super::clock::Clock;
 use super::shadow::Event;
 use super::waiters::Waiters;
+use super::wire::Signal;
 
 /// A flag that was signalled at least once.
 #[derive(Debug)]
 pub(super) struct Flag {
     pub value: u32,
     pub by: Event,
+    /// The step of the signalling rank's program.
+    pub step: u32,
     /// What the signal orders before it: nothing for a relaxed one.
     pub released: Option<Rc<Clock>>,
     /// The waits that this value satisfied.
     pub seen: Vec<Event>,
+}
+
+impl Flag {
+    /// What a signal leaves.
+    pub fn of(signal: &Signal, by: Event, released: Option<Rc<Clock>>) -> Flag {
+        Flag { value: signal.value, by, step: signal.step, released, seen: vec![] }
+    }
 }
 
 /// One rank's instance of a flag array.

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 
 use super::clock::{AgentNo, Clock};
-use super::machine::Bound;
+use super::machine::{Bound, Step};
 use super::memory::Block as Memory;
 use crate::ir::ParamId;
 
@@ -19,16 +19,52 @@ pub(super) struct Stream {
     pub clock: Clock,
     /// The step to do next, or being done.
     pub step: usize,
+    pub program: Vec<ProgramStep>,
     pub launch: Option<Launch>,
     /// Epoch words that the launch before has advanced.
     pub advanced: Vec<usize>,
     pub priority: u64,
 }
 
+/// A step of a rank's program, by its number, and the next step that launches the same kernel on the same buffers, or 0.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct ProgramStep {
+    pub number: u32,
+    pub again: u32,
+}
+
+impl ProgramStep {
+    /// The steps of a program. Scalars may differ from launch to launch.
+    pub fn all(program: &[Step]) -> Vec<ProgramStep> {
+        let mut later: HashMap<(usize, Vec<Option<usize>>), u32> = HashMap::new();
+        let mut steps = vec![];
+        for (number, step) in program.iter().enumerate().rev() {
+            let again = match step {
+                Step::Launch { kernel, params } => {
+                    later.insert((*kernel, buffers(params).collect()), number as u32).unwrap_or(0)
+                }
+                Step::Host { .. } => 0,
+            };
+            steps.push(ProgramStep { number: number as u32, again });
+        }
+        steps.reverse();
+        steps
+    }
+}
+
+/// The buffers that parameters stand for, in order.
+fn buffers(params: &[Bound]) -> impl Iterator<Item = Option<usize>> + '_ {
+    params.iter().map(|p| match *p {
+        Bound::Buffer(b) => Some(b),
+        Bound::Scalar(_) => None,
+    })
+}
+
 /// A launch in progress.
 #[derive(Debug)]
 pub(super) struct Launch {
     pub kernel: usize,
+    pub step: ProgramStep,
     pub params: Arc<[Bound]>,
     /// Number among all launches of the run.
     pub number: usize,
@@ -71,10 +107,7 @@ impl Launch {
 
     /// The buffers that its parameters stand for, in order.
     pub fn buffers(&self) -> impl Iterator<Item = Option<usize>> + '_ {
-        self.params.iter().map(|p| match *p {
-            Bound::Buffer(b) => Some(b),
-            Bound::Scalar(_) => None,
-        })
+        buffers(&self.params)
     }
 
     /// Whether a parameter stands for the buffer.

@@ -30,7 +30,8 @@ impl Who<'_> {
     }
 }
 
-/// The epoch that a write belongs to, or that a reader waited for: the value of an epoch word, and where it is signalled.
+/// The epoch that a write belongs to, or that a reader waits for: the value of an epoch word, the flags that carry it, and
+/// the age of what is written.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct DataEpoch {
     /// Buffer of the epoch word plus one; 0 where there is no epoch.
@@ -38,13 +39,39 @@ pub(super) struct DataEpoch {
     /// Buffer of the flags plus one. Two kernels with epoch words of their own mean the same by the value of a flag.
     pub flag: u16,
     pub epoch: u32,
+    /// Of a put: the step of the writer's program that launches the same kernel on the same buffers again, from which on the
+    /// data is old. 0 where no step does.
+    pub again: u32,
 }
 
 impl DataEpoch {
-    /// Whether both count in one way, and not to the same number.
-    fn differs(self, other: DataEpoch) -> bool {
-        let one_count = self.word == other.word || self.flag == other.flag;
-        self.word != 0 && other.word != 0 && one_count && self.epoch != other.epoch
+    /// Whether both count in one way.
+    fn counts_like(self, other: DataEpoch) -> bool {
+        self.word != 0 && other.word != 0 && (self.word == other.word || self.flag == other.flag)
+    }
+}
+
+/// What a wait tells its agent.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Receipt {
+    pub epoch: DataEpoch,
+    /// The ranks that the wait is for, as a mask.
+    pub heard: u64,
+    /// The earliest step of their programs that signalled one of the flags; 0 where a flag holds a later epoch than the
+    /// wait asks for.
+    pub step: u32,
+}
+
+impl Receipt {
+    /// Whether data belongs to another epoch than the one that the wait is for. Where the epochs do not compare, the age of
+    /// the data decides: the writer signalled in a step that should have written it again.
+    fn mismatch(&self, data: DataEpoch, write: Event) -> Option<ClashKind> {
+        if self.epoch.counts_like(data) {
+            let (written, epoch) = (write, data.epoch);
+            return (self.epoch.epoch != epoch).then_some(ClashKind::Epoch { written, epoch });
+        }
+        let is_old = data.again != 0 && data.again <= self.step && self.heard >> write.agent.rank() & 1 != 0;
+        is_old.then_some(ClashKind::Age { written: write, again: data.again })
     }
 }
 
@@ -64,6 +91,9 @@ pub(super) enum ClashKind {
     Race { with: Event, was: Action },
     /// The data belongs to another epoch than the reader waited for.
     Epoch { written: Event, epoch: u32 },
+    /// The writer's launch of the step `again` should have written the data anew, and the signal came from it or from a later
+    /// launch.
+    Age { written: Event, again: u32 },
 }
 
 /// What an earlier access did.
@@ -105,9 +135,8 @@ impl Shadow {
         }
     }
 
-    /// Records a read of the bytes `from..to` and returns what it clashes with. `expected` is the epoch that the reader
-    /// waited for.
-    pub fn read(&mut self, from: u64, to: u64, who: Who<'_>, expected: DataEpoch, clashes: &mut Vec<Clash>) {
+    /// Records a read of the bytes `from..to` and returns what it clashes with. `receipt` is of the reader's wait.
+    pub fn read(&mut self, from: u64, to: u64, who: Who<'_>, receipt: Receipt, clashes: &mut Vec<Clash>) {
         self.for_pages(from, to, |page, base, from, to| {
             let (first, end) = carve(page, from, to);
             for s in &mut page.segments[first..end] {
@@ -118,8 +147,8 @@ impl Shadow {
                     clash(ClashKind::Unwritten);
                 } else if !who.after(s.write) {
                     clash(ClashKind::Race { with: s.write, was: Action::Write });
-                } else if expected.differs(s.data_epoch) {
-                    clash(ClashKind::Epoch { written: s.write, epoch: s.data_epoch.epoch });
+                } else if let Some(mismatch) = receipt.mismatch(s.data_epoch, s.write) {
+                    clash(mismatch);
                 }
                 if s.atomics {
                     for e in s.readers.as_slice() {
@@ -256,7 +285,7 @@ mod tests {
         match kind {
             ClashKind::Unwritten => UNWRITTEN,
             ClashKind::Race { .. } => RACE,
-            ClashKind::Epoch { .. } => EPOCH,
+            ClashKind::Epoch { .. } | ClashKind::Age { .. } => EPOCH,
         }
     }
 
@@ -319,10 +348,11 @@ mod tests {
                     Step::Access { agent, what, from, len, epoch } => {
                         let event = Event { agent: agent_no(agent), time: times[agent], site: site as u32 };
                         let who = Who { clock: &clocks[agent], event };
-                        let data_epoch = DataEpoch { word: 1, flag: 1, epoch };
+                        let data_epoch = DataEpoch { word: 1, flag: 1, epoch, again: 0 };
+                        let receipt = Receipt { epoch: data_epoch, heard: !0, step: 0 };
                         let mut clashes = vec![];
                         match what {
-                            Action::Read => shadow.read(from, from + len, who, data_epoch, &mut clashes),
+                            Action::Read => shadow.read(from, from + len, who, receipt, &mut clashes),
                             Action::Write => shadow.write(from, from + len, who, data_epoch, &mut clashes),
                             Action::Atomic => shadow.atomic(from, from + len, who, &mut clashes),
                         }
@@ -350,7 +380,7 @@ mod tests {
         let segments = |s: &Shadow| s.chunks[0].as_ref().unwrap()[0].segments.len();
         assert_eq!(segments(&shadow), 1);
         for at in (0..100).rev() {
-            shadow.read(at * 4, at * 4 + 4, who, DataEpoch::default(), &mut clashes);
+            shadow.read(at * 4, at * 4 + 4, who, Receipt::default(), &mut clashes);
         }
         assert_eq!((segments(&shadow), clashes.len()), (1, 0));
     }

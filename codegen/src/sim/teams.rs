@@ -9,7 +9,7 @@ use super::code::{Insn, Pc};
 use super::exec::Stop;
 use super::launch::{Life, RunningBlock};
 use super::sched::Task;
-use super::shadow::DataEpoch;
+use super::shadow::Receipt;
 use super::value::Tile;
 use super::world::{World, insert};
 
@@ -67,13 +67,11 @@ impl World<'_> {
         let block = RunningBlock { shared: shared.collect(), groups: 0, known: None, ended: SmallVec::new() };
         let mut place = self.agents.ended();
         let storage = place.as_mut().map(Ended::storage).unwrap_or_default();
-        let Storage { mut scalars, mut tiles, mut receipts, mut heard } = storage;
+        let Storage { mut scalars, mut tiles, mut receipts } = storage;
         scalars.clone_from(&code.scalars);
         tiles.resize(code.tiles.count as usize, Tile::default());
         receipts.clear();
-        receipts.resize(compiled.kernel.receipts.len(), DataEpoch::default());
-        heard.clear();
-        heard.resize(compiled.kernel.receipts.len(), 0);
+        receipts.resize(compiled.kernel.receipts.len(), Receipt::default());
         let agent = Agent {
             who,
             time: 0,
@@ -82,6 +80,7 @@ impl World<'_> {
             kernel: launch.kernel,
             role,
             launch: launch.number,
+            step: launch.step,
             params: launch.params.clone(),
             block: insert(&mut self.blocks, &mut self.free_blocks, block),
             block_in_role,
@@ -91,8 +90,8 @@ impl World<'_> {
             scalars,
             tiles,
             receipts,
-            heard,
             arrived: 0,
+            arrived_from: u32::MAX,
             staging: None,
             priority: 0,
             compiled,

@@ -67,6 +67,8 @@ pub(super) enum Cargo {
 #[derive(Clone, Debug)]
 pub(super) struct Signal {
     pub value: u32,
+    /// The step of the signalling rank's program.
+    pub step: u32,
     /// The signaller's clock. The waiter gets to know it only of a release.
     pub clock: Rc<Clock>,
     pub release: bool,

@@ -9,7 +9,7 @@ use super::agents::Agents;
 use super::clock::{AgentNo, Clock};
 use super::finding::{Collector, FindingKind, Findings};
 use super::flags::next_epoch;
-use super::launch::{Launch, Life, RunningBlock, Stream};
+use super::launch::{Launch, Life, ProgramStep, RunningBlock, Stream};
 use super::machine::{Bound, HostStep, Machine, Outcome, Step};
 use super::memory::{self, Block as Memory, HostMemory};
 use super::options::Options;
@@ -33,6 +33,8 @@ pub(super) struct World<'m> {
     pub free_blocks: Vec<BlockId>,
     /// The epoch that each launch works in, once it has read it.
     pub epochs: Vec<Option<u32>>,
+    /// The step of its rank's program that each launch is.
+    pub launched_in: Vec<u32>,
     /// By rank, in the order in which they began.
     pub lives: Vec<Vec<Life>>,
     /// First site of each kernel.
@@ -72,6 +74,7 @@ impl<'m> World<'m> {
                 time: 1,
                 clock: clock.clone(),
                 step: 0,
+                program: ProgramStep::all(&machine.programs[rank as usize]),
                 launch: None,
                 advanced: vec![],
                 priority: sched.priority(rank, None),
@@ -95,6 +98,7 @@ impl<'m> World<'m> {
             blocks: vec![],
             free_blocks: vec![],
             epochs: vec![],
+            launched_in: vec![],
             lives: vec![vec![]; ranks],
             found: Collector::new(options.max_findings),
             counts: machine.kernels.iter().map(|_| Counts::new(ranks)).collect(),
@@ -219,11 +223,14 @@ impl<'m> World<'m> {
         let compiled = &self.machine.kernels[kernel];
         self.counts[kernel].launches += 1;
         self.epochs.push(None);
+        let step = self.streams[rank as usize].step as u32;
+        self.launched_in.push(step);
         let stream = &mut self.streams[rank as usize];
         stream.clock.set(stream.who, stream.time);
         stream.time += 1;
         stream.launch = Some(Launch {
             kernel,
+            step: stream.program[stream.step],
             params,
             number: self.epochs.len() - 1,
             start: Rc::new(stream.clock.clone()),

@@ -389,6 +389,71 @@ fn a_read_of_what_an_older_epoch_left() {
     assert_eq!(stale.other.unwrap().epoch, Some(1));
 }
 
+/// How the wait that a read of `inbox` relies on counts, other than the put.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Count {
+    /// By another epoch word and other flags.
+    OtherWord,
+    /// By the same word, of which the put's signal does not tell before it is computed.
+    LateValue,
+}
+
+/// Puts up to an epoch, signals the put and, by another count, that all is put; then reads after a wait for the latter.
+fn by_another_count(count: Count, put_until: u32) -> Kernel {
+    let (mut s, _) = sample();
+    let (inbox, cells_, flag) = buffers(&mut s);
+    let all_put = s.b.param("all_put", ParamKind::Flags, Dtype::U32, 2);
+    let epoch = s.epoch(true);
+    let word = s.b.param("other_epoch", ParamKind::EpochWord, Dtype::U32, 1);
+    let other_epoch = s.value("other_epoch", U, |out| ValueOp::Epoch { out, word, advance: true });
+    s.role("all", 1, |s| {
+        let (to, one, limit) = (other(s), s.u32(1), s.u32(put_until));
+        let parity = s.binary("", BinaryOp::And, epoch, one);
+        let value = if count == Count::LateValue { s.mul(epoch, one) } else { epoch };
+        let parcel = s.parcel(Target::Rank(to));
+        let early = s.compare("", CompareOp::Le, epoch, limit);
+        s.when(early, |s| {
+            s.op(CommOp::Put(Put { parcel, buffer: inbox, index: parity, value, mask: None }));
+        });
+        s.signal(parcel, flag, parity, value);
+        let parcel = s.parcel(Target::Rank(to));
+        let now = if count == Count::LateValue { epoch } else { other_epoch };
+        s.signal(parcel, all_put, parity, now);
+        s.wait(flag, parity, to, value);
+        let got = s.wait(all_put, parity, to, now);
+        let v = s.load(U, inbox, parity, Some(got));
+        s.set(cells_, parity, v);
+    });
+    s.finish()
+}
+
+/// Four launches of one kernel on each rank.
+fn four_launches(kernel: Kernel) -> Machine {
+    let kernel = Arc::new(Compiled::planted(Planted::new(kernel).unwrap()));
+    let mut machine = Machine::new(2);
+    machine.buffers_of(kernel.kernel()).unwrap();
+    machine.zero("cells").unwrap();
+    for _ in 0..4 {
+        machine.launch_all(&kernel, &Bindings::new()).unwrap();
+    }
+    machine
+}
+
+#[test]
+fn a_read_of_old_data_after_a_wait_that_counts_otherwise() {
+    for count in [Count::OtherWord, Count::LateValue] {
+        clean(&four_launches(by_another_count(count, 9)), |m| assert_eq!(cells(m, 0), [4, 3], "{count:?}"));
+        let stale = all_find(&four_launches(by_another_count(count, 2)), FindingKind::StaleRead);
+        let want = |rank| {
+            format!(
+                "inbox[1..2] is read after a signal of rank {rank}'s launch 3, but its content is older: rank {rank} wrote it \
+                 in launch 1 and launched the same kernel again in launch 2"
+            )
+        };
+        assert!([want(0), want(1)].contains(&stale.message), "{stale}");
+    }
+}
+
 #[test]
 fn a_read_of_what_a_newer_epoch_put_there() {
     // Flags by epoch, one slot: the second launch waits for its own epoch, then reads as if it were the first.
