@@ -226,9 +226,9 @@ pub(crate) struct CheckArgs {
     /// How many schedules to try, from --seed on
     #[arg(long, value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(u64).range(1..))]
     pub seeds: u64,
-    /// How many rounds of a schedule, one right after the other
-    #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=64))]
-    pub epochs: u32,
+    /// How many rounds of a schedule, one right after the other [default: 4, or more by the kernel's banks]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=64))]
+    pub epochs: Option<u32>,
     /// How many blocks a rank can run at once [default: as many as a launch has]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub resident_blocks: Option<u32>,

@@ -7,7 +7,7 @@ use std::time::Instant;
 use peerwarp_codegen::family::Variant;
 use serde_json::json;
 
-use crate::harness::check::{Exploration, Wrong, explore};
+use crate::harness::check::{Exploration, Wrong, default_epochs, explore};
 use crate::harness::hints::{Hint, hints, spares};
 use crate::harness::workload::{Given, Inputs, Suite};
 
@@ -57,7 +57,8 @@ pub(super) fn check(
     let tuned = args.selection.tuned(app, || None)?;
     let Chosen { suite, variants, given, .. } = app.choose(&args.selection, given, true, tuned.as_ref())?;
     let first = args.inputs.seed;
-    let inputs = Inputs { seed: first, rounds: args.epochs, ragged: true, given };
+    let epochs = args.epochs.map_or_else(|| default_epochs(&variants), Ok)?;
+    let inputs = Inputs { seed: first, rounds: epochs, ragged: true, given };
     let exploration = Exploration { inputs, seeds: args.seeds, resident_blocks: args.resident_blocks };
     let progress = Progress::new("exploring", args.seeds);
     let start = Instant::now();
@@ -71,7 +72,7 @@ pub(super) fn check(
         "variants": names,
         "first_seed": first,
         "seeds": args.seeds,
-        "epochs": args.epochs,
+        "epochs": epochs,
         "resident_blocks": args.resident_blocks,
         "seconds": seconds,
     });
@@ -81,7 +82,7 @@ pub(super) fn check(
             names.join("\n"),
             style.good("ok"),
             args.seeds,
-            args.epochs,
+            epochs,
             first.saturating_add(args.seeds - 1),
         );
         if args.hints {

@@ -4,10 +4,11 @@ use std::sync::Arc;
 
 use peerwarp_codegen::dsl::{self, Spare};
 use peerwarp_codegen::family::Variant;
+use peerwarp_codegen::ir::analysis::banks;
 use peerwarp_codegen::sim::{Findings, Options, Strategy};
 use rayon::prelude::*;
 
-use super::session::{SimSession, room_for};
+use super::session::{SimSession, WARP_SIZE, room_for};
 use super::verdict::Verdict;
 use super::workload::{Inputs, Problem, Suite, WorkloadError};
 
@@ -29,6 +30,19 @@ pub enum Wrong {
     Protocol(Box<Findings>),
     /// The result.
     Result(Verdict),
+}
+
+/// Rounds that show a mistake with the kernels' banks: each bank is used once, and used again by a rank that may be as far
+/// ahead as credits let it. At least 4, at most 64.
+///
+/// # Errors
+/// A kernel cannot be traced.
+pub fn default_epochs(variants: &[Variant]) -> Result<u32, WorkloadError> {
+    let mut epochs = 4;
+    for variant in variants {
+        epochs = epochs.max(banks(&variant.trace(WARP_SIZE)?) + 2);
+    }
+    Ok(epochs.min(64))
 }
 
 /// What the lowest seed that shows something wrong showed, and the seed; none if all is well. Seeds are explored on all cores;
@@ -67,8 +81,10 @@ fn explore_as(
     let session = |inputs: &Inputs| {
         let problem: Arc<dyn Problem> = Arc::from(suite.problem(variants, inputs)?);
         match without {
-            None => SimSession::new(problem),
-            Some((channel, spare)) => dsl::without(channel, spare, || SimSession::new(problem)),
+            None => SimSession::with_fewer_rows(problem, inputs.seed),
+            Some((channel, spare)) => {
+                dsl::without(channel, spare, || SimSession::with_fewer_rows(problem, inputs.seed))
+            }
         }
     };
     // What is wrong with the input is told once, not for every seed.

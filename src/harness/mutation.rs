@@ -122,7 +122,8 @@ struct Explorer<'a> {
 impl Explorer<'_> {
     fn session(&self, seed: u64, plant: &mut dyn FnMut(&mut Planted)) -> Result<SimSession, WorkloadError> {
         let inputs = Inputs { seed, ..self.exploration.inputs.clone() };
-        SimSession::planted(Arc::from(self.suite.problem(self.variants, &inputs)?), plant)
+        let problem = Arc::from(self.suite.problem(self.variants, &inputs)?);
+        SimSession::planted_with_fewer_rows(problem, Some(seed), plant)
     }
 
     /// What finds a bug in the `n`-th kernel first.

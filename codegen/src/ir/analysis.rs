@@ -3,11 +3,13 @@
 //!
 //! All of it expects a kernel that passes [`super::verify_structure`].
 
+mod banks;
 mod facts;
 mod fold;
 
 use super::*;
 
+pub use banks::banks;
 pub use facts::Facts;
 
 /// Where an operation stands.

@@ -6,12 +6,14 @@ use std::sync::Arc;
 use peerwarp_codegen::dsl::{ParamSpec, Rows};
 use peerwarp_codegen::ir::{Const, ParamKind, Verified, verify};
 use peerwarp_codegen::sim::{Bindings, Compiled, HostMemory, Machine};
+use rand::{Rng, SeedableRng};
+use rand_chacha::ChaCha8Rng;
 
 use crate::harness::workload::{RankMemory, WorkloadError};
 use crate::runtime::op::{BufferSpec, LaunchSpec, as_in};
 
 /// Lanes of the warps that are simulated. Nothing but the order of float sums depends on it.
-const WARP_SIZE: u32 = 32;
+pub(crate) const WARP_SIZE: u32 = 32;
 
 /// Kernels with the buffers that their parameters are, in the order of their launches.
 #[derive(Debug)]
@@ -74,6 +76,31 @@ impl Kernels {
     pub fn ends(&self, numbers: &Numbers) -> Vec<(String, u64)> {
         let end = |(name, param): (&String, &ParamSpec)| (name.clone(), end_of(param, numbers));
         self.rows.iter().map(end).collect()
+    }
+
+    /// A number of rows for each number that says one and is none of `numbers`. A rank has no row, all rows and any number of
+    /// them in turn.
+    pub fn drawn_rows(&self, numbers: &Numbers, seed: u64, turn: (u32, u32)) -> Vec<(String, Const)> {
+        let mut most: BTreeMap<&str, u64> = BTreeMap::new();
+        for rows in self.rows.values().filter_map(|param| param.rows.as_ref()) {
+            let least = most.entry(&rows.scalar).or_insert(rows.most);
+            *least = rows.most.min(*least);
+        }
+        most.retain(|name, _| numbers.iter().all(|(told, _)| told != name));
+        let (rank, round) = turn;
+        let mut rng = ChaCha8Rng::seed_from_u64(seed);
+        rng.set_stream(u64::from(round) << 32 | u64::from(rank));
+        let in_turn = seed.wrapping_add(rank.into()).wrapping_add(round.into()) % 4;
+        let mut draw = |(name, most): (&str, u64)| {
+            let most = u32::try_from(most).unwrap_or(u32::MAX);
+            let rows = match in_turn {
+                0 => 0,
+                1 => most,
+                _ => rng.random_range(0..=most),
+            };
+            (name.to_owned(), Const::U32(rows))
+        };
+        most.into_iter().map(&mut draw).collect()
     }
 
     /// Lets all of them begin in the epochs after `epoch`, as if so many rounds had gone before.

@@ -19,6 +19,15 @@ impl Contents {
         }
         Ok(())
     }
+
+    /// The same as far as the buffer has room.
+    pub(crate) fn up_to_end(mut self, memory: &dyn RankMemory) -> Result<Contents, String> {
+        let room = memory.size(&self.buffer)?.saturating_sub(self.at);
+        if !self.repeated {
+            self.bytes.truncate(usize::try_from(room).unwrap_or(usize::MAX));
+        }
+        Ok(self)
+    }
 }
 
 /// What the host sees of a rank of a GPU session in one round.

@@ -8,7 +8,7 @@ use rayon::prelude::*;
 
 use super::kernels::{Kernels, declare};
 use crate::harness::verdict::{Expected, Verdict};
-use crate::harness::workload::{Problem, RankMemory, WorkloadError};
+use crate::harness::workload::{Contents, Problem, RankMemory, WorkloadError};
 
 /// A run without findings of the checker.
 #[derive(Clone, Debug)]
@@ -24,6 +24,8 @@ pub struct Ran {
 pub struct SimSession {
     problem: Arc<dyn Problem>,
     machine: Machine,
+    /// The same launches with fewer rows. The reference does not know these results.
+    fewer_rows: Option<Machine>,
     kernels: Kernels,
 }
 
@@ -33,7 +35,17 @@ impl SimSession {
     /// # Errors
     /// A kernel cannot be traced, does not verify, or launches disagree on a buffer.
     pub fn new(problem: Arc<dyn Problem>) -> Result<SimSession, WorkloadError> {
-        SimSession::build(problem, &mut |kernel| Compiled::new(kernel))
+        SimSession::build(problem, None, &mut |kernel| Compiled::new(kernel))
+    }
+
+    /// As [`SimSession::new`]. Where parameters have `#[rows(n, ..)]` and the problem does not tell `n`, each run goes through
+    /// the launches once more with an `n` that `seed` draws for each rank and round, 0 and the most included. Nothing is
+    /// compared there.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn with_fewer_rows(problem: Arc<dyn Problem>, seed: u64) -> Result<SimSession, WorkloadError> {
+        SimSession::build(problem, Some(seed), &mut |kernel| Compiled::new(kernel))
     }
 
     /// As [`SimSession::new`], with bugs planted into its kernels by `plant`.
@@ -42,7 +54,17 @@ impl SimSession {
         problem: Arc<dyn Problem>,
         plant: &mut dyn FnMut(&mut Planted),
     ) -> Result<SimSession, WorkloadError> {
-        SimSession::build(problem, &mut |kernel| {
+        SimSession::planted_with_fewer_rows(problem, None, plant)
+    }
+
+    /// As [`SimSession::planted`]; with a seed, as [`SimSession::with_fewer_rows`].
+    #[doc(hidden)]
+    pub fn planted_with_fewer_rows(
+        problem: Arc<dyn Problem>,
+        rows_seed: Option<u64>,
+        plant: &mut dyn FnMut(&mut Planted),
+    ) -> Result<SimSession, WorkloadError> {
+        SimSession::build(problem, rows_seed, &mut |kernel| {
             let mut kernel = Planted::from(kernel);
             plant(&mut kernel);
             Compiled::planted(kernel)
@@ -51,18 +73,15 @@ impl SimSession {
 
     fn build(
         problem: Arc<dyn Problem>,
+        rows_seed: Option<u64>,
         compile: &mut dyn FnMut(Verified) -> Compiled,
     ) -> Result<SimSession, WorkloadError> {
-        let mut machine = Machine::new(problem.ranks());
         let kernels = Kernels::new(problem.launches(), compile)?;
-        declare(&mut machine, &problem.buffers()?)?;
-        keep_results(&mut machine, &*problem)?;
-        for rank in 0..problem.ranks() {
-            for round in 0..problem.rounds() {
-                add_round(&mut machine, &problem, &kernels, rank, round)?;
-            }
-        }
-        Ok(SimSession { problem, machine, kernels })
+        let machine = machine(&problem, &kernels, None)?;
+        let draws = |seed: &u64| !kernels.drawn_rows(&problem.numbers(0, 0), *seed, (0, 0)).is_empty();
+        let seed = rows_seed.filter(draws);
+        let fewer_rows = seed.map(|seed| self::machine(&problem, &kernels, Some(seed))).transpose()?;
+        Ok(SimSession { problem, machine, fewer_rows, kernels })
     }
 
     /// The problem.
@@ -80,7 +99,9 @@ impl SimSession {
     /// # Errors
     /// There is no such epoch.
     pub fn start_after(&mut self, epoch: u32) -> Result<(), WorkloadError> {
-        self.kernels.start_after(&mut self.machine, epoch)
+        let fewer_rows = self.fewer_rows.iter_mut();
+        let mut machines = std::iter::once(&mut self.machine).chain(fewer_rows);
+        machines.try_for_each(|machine| self.kernels.start_after(machine, epoch))
     }
 
     /// Runs it under one schedule.
@@ -89,6 +110,9 @@ impl SimSession {
     /// What the checker found.
     pub fn run(&self, options: &Options) -> Result<Ran, Box<Findings>> {
         let outcome = self.machine.run(options)?;
+        if let Some(fewer_rows) = &self.fewer_rows {
+            fewer_rows.run(options)?;
+        }
         Ok(Ran { verdict: self.verdict(&outcome.memory), report: outcome.report })
     }
 
@@ -137,19 +161,45 @@ fn keep_results(machine: &mut Machine, problem: &dyn Problem) -> Result<(), SimE
     Ok(())
 }
 
+/// All rounds on all ranks, with rows drawn from a seed or those of the problem.
+fn machine(
+    problem: &Arc<dyn Problem>,
+    kernels: &Kernels,
+    rows_seed: Option<u64>,
+) -> Result<Machine, WorkloadError> {
+    let mut machine = Machine::new(problem.ranks());
+    declare(&mut machine, &problem.buffers()?)?;
+    if rows_seed.is_none() {
+        keep_results(&mut machine, &**problem)?;
+    }
+    for rank in 0..problem.ranks() {
+        for round in 0..problem.rounds() {
+            add_round(&mut machine, problem, kernels, (rank, round), rows_seed)?;
+        }
+    }
+    Ok(machine)
+}
+
 fn add_round(
     machine: &mut Machine,
     problem: &Arc<dyn Problem>,
     kernels: &Kernels,
-    rank: u32,
-    round: u32,
+    (rank, round): (u32, u32),
+    rows_seed: Option<u64>,
 ) -> Result<(), SimError> {
     let inputs = Arc::clone(problem);
-    let numbers = problem.numbers(rank, round);
+    let mut numbers = problem.numbers(rank, round);
+    if let Some(seed) = rows_seed {
+        numbers.extend(kernels.drawn_rows(&numbers, seed, (rank, round)));
+    }
     let ends = kernels.ends(&numbers);
     machine.host(rank, "inputs", move |memory| {
         ends.iter().try_for_each(|(name, bytes)| memory.end(name, *bytes)).map_err(|e| e.to_string())?;
-        inputs.inputs(rank, round).iter().try_for_each(|contents| contents.write(memory))
+        let write = |contents: Contents| match rows_seed {
+            None => contents.write(memory),
+            Some(_) => contents.up_to_end(memory)?.write(memory),
+        };
+        inputs.inputs(rank, round).into_iter().try_for_each(write)
     })?;
     for (number, (kernel, bindings)) in kernels.passing(&numbers).enumerate() {
         machine.launch(rank, kernel, &bindings)?;
@@ -157,6 +207,9 @@ fn add_round(
             let host = Arc::clone(problem);
             machine.host(rank, "host", move |memory| host.after_launch(number, round, memory))?;
         }
+    }
+    if rows_seed.is_some() {
+        return Ok(());
     }
     let outputs = Arc::clone(problem);
     machine.host(rank, "results", move |memory| {

@@ -1,4 +1,4 @@
-use crate::ir::analysis::{Def, DefUse, Facts, Tree};
+use crate::ir::analysis::{Def, DefUse, Facts, Tree, banks};
 use crate::ir::samples::{self, Sample};
 use crate::ir::*;
 
@@ -175,4 +175,59 @@ fn dominance_follows_regions() {
     assert!(!tree.dominates(then, otherwise), "arms of one if");
     let store = find("store")[0];
     assert!(!tree.dominates(then, store), "an arm does not come before what follows the if on every path");
+}
+
+/// Banks of a kernel whose role does something with the epoch and a word of memory.
+fn banks_of(build: impl FnOnce(&mut Sample, ValueId, ParamId)) -> u32 {
+    let mut s = Sample::new("k");
+    let word = s.b.param("epoch", ParamKind::EpochWord, Dtype::U32, 1);
+    let state = s.b.param("state", ParamKind::Local, Dtype::U32, 8);
+    let epoch = s.value("epoch", U32, |out| ValueOp::Epoch { out, word, advance: true });
+    s.role("r", 1, |s| build(s, epoch, state));
+    let k = s.finish();
+    verify_structure(&k).unwrap();
+    banks(&k)
+}
+
+#[test]
+fn banks_are_the_remainders_of_numbers_of_launches() {
+    let rest = |s: &mut Sample, v, op, n| {
+        let n = s.u32(n);
+        s.binary("", op, v, n)
+    };
+    let load = |s: &mut Sample, state, index| {
+        let place = Place::Param(state);
+        s.value("", U32, |out| MemoryOp::Load { out, place, index, receipt: None })
+    };
+    assert_eq!(banks_of(|_, _, _| ()), 1);
+    assert_eq!(banks_of(|s, epoch, _| _ = rest(s, epoch, BinaryOp::And, 1)), 2);
+    assert_eq!(banks_of(|s, epoch, _| _ = rest(s, epoch, BinaryOp::Rem, 5)), 5);
+    // Every bank of two is used in two launches, and no mask of bits that are not the lowest is one.
+    let halves = |s: &mut Sample, epoch, _| {
+        let half = rest(s, epoch, BinaryOp::Shr, 1);
+        rest(s, half, BinaryOp::Rem, 3);
+        rest(s, epoch, BinaryOp::And, 8);
+    };
+    assert_eq!(banks_of(halves), 6);
+    // Through a variable.
+    let kept = |s: &mut Sample, epoch, _| {
+        let var = s.var("bank", epoch);
+        let held = s.value("", U32, |out| ControlOp::VarGet { out, var });
+        rest(s, held, BinaryOp::Rem, 7);
+    };
+    assert_eq!(banks_of(kept), 7);
+    // A counter of its own, which it counts up; what it only reads is none, and neither is a hash.
+    let counts = |stored: bool| {
+        move |s: &mut Sample, epoch, state| {
+            let zero = s.u32(0);
+            let old = load(s, state, zero);
+            rest(s, old, BinaryOp::Rem, 4);
+            rest(s, epoch, BinaryOp::Rem, 1009);
+            if stored {
+                let value = rest(s, old, BinaryOp::Add, 1);
+                s.op(MemoryOp::Store { place: Place::Param(state), index: zero, value, mask: None });
+            }
+        }
+    };
+    assert_eq!((banks_of(counts(true)), banks_of(counts(false))), (4, 1));
 }
