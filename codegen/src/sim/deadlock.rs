@@ -109,12 +109,18 @@ impl World<'_> {
     }
 
     fn explain_deadlock(&mut self) {
-        let stuck = self.stuck();
-        // The chain with the most telling end explains the others.
+        let mut stuck = self.stuck();
+        // What was launched first waits for the first of the signals.
+        stuck.sort_by_key(|s| (self.step_of(s), s.agent));
+        // The chain with the most telling end explains the others. A wait for a signal that never comes tells most by itself.
         let chains = stuck.iter().take(256).map(|s| self.chain(s, &stuck));
+        let tells = |(cause, lines): &(Cause, Vec<String>)| {
+            let length = if *cause == Cause::NeverSignals { lines.len() } else { 0 };
+            (*cause, std::cmp::Reverse(length))
+        };
         let best =
             chains.zip(&stuck).fold(None, |best: Option<((Cause, Vec<String>), &Stuck)>, next| match best {
-                Some(best) if best.0.0 >= next.0.0 => Some(best),
+                Some(best) if tells(&best.0) >= tells(&next.0) => Some(best),
                 _ => Some(next),
             });
         let Some(((cause, mut chain), start)) = best else {
@@ -155,6 +161,33 @@ impl World<'_> {
         }
     }
 
+    /// The step of its rank's program that a wait belongs to.
+    fn step_of(&self, s: &Stuck) -> u32 {
+        self.agents.get(s.agent).map_or(u32::MAX, |agent| agent.step.number)
+    }
+
+    /// The launch of the awaited rank that works in the awaited epoch and signals the buffer, if it is over.
+    fn over(&self, s: &Stuck) -> Option<u32> {
+        let (value, now) = (s.value?, self.streams.get(s.from)?.step as u32);
+        let is_it = |&(launch, &(rank, step)): &(usize, &(u32, u32))| {
+            let Some(Step::Launch { kernel, params }) =
+                self.machine.programs[s.from].get(step as usize).filter(|_| rank as usize == s.from)
+            else {
+                return false;
+            };
+            let is_bound = |p: ParamId| matches!(params[p.index()], Bound::Buffer(b) if b == s.buffer);
+            self.epochs[launch] == Some(value)
+                && step < now
+                && !signalling_roles(&self.machine.kernels[*kernel].kernel, is_bound).is_empty()
+        };
+        let working = self.launched_in.iter().enumerate().rev().find(|(_, l)| l.0 as usize == s.from)?;
+        // Launches that share an epoch may signal in turn.
+        if self.epochs[working.0] == Some(value) {
+            return None;
+        }
+        self.launched_in.iter().enumerate().filter(is_it).map(|(_, l)| l.1).last()
+    }
+
     /// The wait, as an event.
     fn event_of(&self, s: &Stuck) -> Event {
         self.agents.get(s.agent).expect("waiting agents exist").event(&self.sites)
@@ -186,6 +219,14 @@ impl World<'_> {
             let line = format!("rank {rank} has finished its program and never signalled that");
             return Err((Cause::NeverSignals, line));
         };
+        if let Some(step) = self.over(s) {
+            let value = s.value.unwrap_or_default();
+            let line = format!(
+                "launch {} of rank {rank}, in epoch {value}, is over and never signalled that",
+                self.launch_at(rank, step)
+            );
+            return Err((Cause::NeverSignals, line));
+        }
         let compiled = &self.machine.kernels[launch.kernel];
         let roles = signalling_roles(&compiled.kernel, |p| launch.is_bound(p, s.buffer));
         if roles.is_empty() && !self.signalled_later(rank, s.buffer) {

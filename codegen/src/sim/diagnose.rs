@@ -248,7 +248,7 @@ impl World<'_> {
             ClashKind::Age { written, again } => {
                 let rank = written.agent.rank();
                 let launch = |step| self.launch_at(rank, step);
-                let wrote = self.life(written).map_or(0, |l| self.launched_in[l.launch]);
+                let wrote = self.life(written).map_or(0, |l| self.launched_in[l.launch].1);
                 let message = format!(
                     "{range} is read after a signal of rank {rank}'s launch {}, but its content is older: rank {rank} wrote it in \
                      launch {} and launched the same kernel again in launch {}",
@@ -263,7 +263,7 @@ impl World<'_> {
     }
 
     /// The number of the launch that a step of a rank's program is, from 1 on.
-    fn launch_at(&self, rank: usize, step: u32) -> usize {
+    pub fn launch_at(&self, rank: usize, step: u32) -> usize {
         let steps = self.machine.programs[rank].iter().take(step as usize + 1);
         steps.filter(|s| matches!(s, Step::Launch { .. })).count()
     }

@@ -33,8 +33,8 @@ pub(super) struct World<'m> {
     pub free_blocks: Vec<BlockId>,
     /// The epoch that each launch works in, once it has read it.
     pub epochs: Vec<Option<u32>>,
-    /// The step of its rank's program that each launch is.
-    pub launched_in: Vec<u32>,
+    /// The rank of each launch, and the step of its program that the launch is.
+    pub launched_in: Vec<(u32, u32)>,
     /// By rank, in the order in which they began.
     pub lives: Vec<Vec<Life>>,
     /// First site of each kernel.
@@ -224,7 +224,7 @@ impl<'m> World<'m> {
         self.counts[kernel].launches += 1;
         self.epochs.push(None);
         let step = self.streams[rank as usize].step as u32;
-        self.launched_in.push(step);
+        self.launched_in.push((rank, step));
         let stream = &mut self.streams[rank as usize];
         stream.clock.set(stream.who, stream.time);
         stream.time += 1;
