@@ -14,6 +14,8 @@ pub(super) enum Trap {
     DivisionOverflow,
     /// A shift by at least the operand's width.
     ShiftOverflow,
+    /// An order, a quotient or a wider number of one that was computed in 32 bits and does not fit them: what it comes to.
+    Wrapped(u64),
 }
 
 /// What all element types that take part in arithmetic can do.

@@ -12,6 +12,9 @@ pub(super) fn binary(op: BinaryOp, dtype: Dtype, a: &Tile, b: &Tile, out: &mut T
         bool_binary(op, a.view(), b.view(), out.fresh(a.bytes()));
         return Ok(());
     }
+    if dtype == Dtype::U32 {
+        exact::ordered_tiles_by(op, a, b)?;
+    }
     with_num!(dtype, T => {
         let (a, b) = (a.view::<T>(), b.view::<T>());
         match a.len() {

@@ -3,16 +3,21 @@
 //! A scalar register has 64 bits. Sums, differences and products of `U32` scalars keep all of them there, and the value of such
 //! a register is its low half, which is all that other operations look at. An access looks at the whole: where that does not
 //! fit 32 bits, the index has wrapped. A difference that is below zero for a while does no harm, and neither does a hash that is
-//! cut to size: remainders, bitwise operations and shifts to the right start from the value again.
+//! cut to size: remainders, bitwise operations and shifts to the right start from the value again. Ends of loops, comparisons of
+//! order, minima, maxima, quotients and conversions to 64 bits look at the whole, too, where it is of a product: a sum that wraps,
+//! as an epoch does, is what its value is.
 //!
 //! Tiles keep such numbers beside their elements, and only if an element has wrapped.
 
 use super::agent::Agent;
+use super::arith::Trap;
 use super::exec_memory::{Fault, place_name};
 use super::finding::FindingKind;
 use super::value::Tile;
 use super::world::World;
-use crate::ir::{BinaryOp, CommOp, Dtype, MatrixOp, MemoryOp, OpKind, Place, TakePackets, ValueId};
+use crate::ir::{
+    BinaryOp, CommOp, CompareOp, Dtype, MatrixOp, MemoryOp, OpKind, Place, TakePackets, ValueId,
+};
 
 /// The exact result of an operation on `U32` operands, modulo 2^64; none of an operation that begins from values again.
 #[inline(always)]
@@ -20,8 +25,8 @@ pub(super) const fn exact(op: BinaryOp, a: u64, b: u64) -> Option<u64> {
     match op {
         BinaryOp::Add => Some(a.wrapping_add(b)),
         BinaryOp::Sub => Some(a.wrapping_sub(b)),
-        BinaryOp::Mul => Some(a.wrapping_mul(b)),
-        BinaryOp::Shl if b < 32 => Some(a << b),
+        BinaryOp::Mul => Some(product(a, b)),
+        BinaryOp::Shl if b < 32 => Some(product(a, 1 << b)),
         BinaryOp::Div
         | BinaryOp::Rem
         | BinaryOp::Min
@@ -32,6 +37,82 @@ pub(super) const fn exact(op: BinaryOp, a: u64, b: u64) -> Option<u64> {
         | BinaryOp::Shl
         | BinaryOp::Shr => None,
     }
+}
+
+/// Whether an operation depends on the size of its operands, so that one that has wrapped gives another result.
+const fn orders(op: BinaryOp) -> bool {
+    match op {
+        BinaryOp::Min | BinaryOp::Max | BinaryOp::Div => true,
+        BinaryOp::Add
+        | BinaryOp::Sub
+        | BinaryOp::Mul
+        | BinaryOp::Rem
+        | BinaryOp::And
+        | BinaryOp::Or
+        | BinaryOp::Xor
+        | BinaryOp::Shl
+        | BinaryOp::Shr => false,
+    }
+}
+
+/// Marks what is computed from a product that does not fit: the bit below the sign.
+const WRAPPED: u64 = 1 << 62;
+
+/// A product, marked if it does not fit. Factors below zero are differences that wrap on purpose.
+#[inline(always)]
+pub(super) const fn product(a: u64, b: u64) -> u64 {
+    let product = a.wrapping_mul(b);
+    if (a | b | product) >> 32 == 0 || (a | b) as i64 >> 63 != 0 {
+        return product;
+    }
+    product & (WRAPPED - 1) | WRAPPED
+}
+
+/// Whether a number is computed from a product that does not fit.
+#[inline(always)]
+pub(super) const fn too_large(exact: u64) -> bool {
+    exact >> 62 == 1
+}
+
+/// A number without its mark.
+pub(super) const fn unmarked(exact: u64) -> u64 {
+    if too_large(exact) { exact & (WRAPPED - 1) } else { exact }
+}
+
+/// Operands of one of the operations of [`orders`] on `U32`, or of a comparison of order, must fit.
+#[inline(always)]
+pub(super) fn ordered(a: u64, b: u64) -> Result<(), Trap> {
+    if (a | b) >> 62 == 0 {
+        return Ok(());
+    }
+    match [a, b].into_iter().find(|&exact| too_large(exact)) {
+        Some(exact) => Err(Trap::Wrapped(exact)),
+        None => Ok(()),
+    }
+}
+
+/// As [`ordered`], for the result of an operation.
+pub(super) fn ordered_by(op: BinaryOp, a: u64, b: u64) -> Result<(), Trap> {
+    if orders(op) { ordered(a, b) } else { Ok(()) }
+}
+
+/// The same of a comparison.
+pub(super) fn ordered_for(op: CompareOp, a: u64, b: u64) -> Result<(), Trap> {
+    match op {
+        CompareOp::Lt | CompareOp::Le | CompareOp::Gt | CompareOp::Ge => ordered(a, b),
+        CompareOp::Eq | CompareOp::Ne => Ok(()),
+    }
+}
+
+/// The same of the elements of tiles.
+pub(super) fn ordered_tiles<'t>(tiles: impl IntoIterator<Item = &'t Tile>) -> Result<(), Trap> {
+    let mut wrapped = tiles.into_iter().filter_map(Tile::exact).flatten();
+    wrapped.find(|&&exact| too_large(exact)).map_or(Ok(()), |&exact| Err(Trap::Wrapped(exact)))
+}
+
+/// The same of the result of an operation.
+pub(super) fn ordered_tiles_by(op: BinaryOp, a: &Tile, b: &Tile) -> Result<(), Trap> {
+    if orders(op) { ordered_tiles([a, b]) } else { Ok(()) }
 }
 
 const fn fits(exact: u64) -> bool {
@@ -139,7 +220,7 @@ impl World<'_> {
     /// An index outside of a buffer that did not fit 32 bits.
     pub fn wrapped_index(&mut self, agent: &Agent, place: Place, exact: u64) -> Fault {
         let name = place_name(agent, place);
-        let value = exact as u32;
+        let (value, exact) = (exact as u32, unmarked(exact));
         let message = format!(
             "the index of `{name}` is computed in 32 bits and comes to {exact}, which wraps to {value}: compute it in 64 bits, \
              with `.to_u64()` before the multiplication"

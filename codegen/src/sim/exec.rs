@@ -15,7 +15,7 @@ use super::registers::{After, TileRegisters};
 use super::shadow::Event;
 use super::value::Tile;
 use super::world::World;
-use crate::ir::{Dtype, OpId, ParamId};
+use crate::ir::{CompareOp, Dtype, OpId, ParamId};
 
 /// Why an agent stopped running.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -151,7 +151,17 @@ impl World<'_> {
 
     fn trapped(&mut self, agent: &Agent, trap: Trap) -> Stop {
         let at = agent.event(&self.sites);
+        let wrapped;
         let (kind, message) = match trap {
+            Trap::Wrapped(exact) => {
+                wrapped = format!(
+                    "a number is computed in 32 bits and comes to {exact}, which wraps to {} and is used here by its size: \
+                     compute it in 64 bits, with `.to_u64()` before the multiplication, or cut it to size with `%` or `>>`",
+                    exact as u32,
+                    exact = exact::unmarked(exact),
+                );
+                (FindingKind::WrappedIndex, &*wrapped)
+            }
             Trap::DivisionByZero => (FindingKind::DivisionByZero, "integer division by zero"),
             Trap::DivisionOverflow => {
                 (FindingKind::DivisionOverflow, "the smallest i32 divided by -1 does not fit i32")
@@ -247,7 +257,11 @@ impl Agent {
             }
             TileInsn::Compare { op, dtype, out, a, b } => {
                 let (out, of) = self.tile_mut(out);
-                bulk::compare_tiles(op, dtype, of.tile(a), of.tile(b), out);
+                let (a, b) = (of.tile(a), of.tile(b));
+                if dtype == Dtype::U32 && !matches!(op, CompareOp::Eq | CompareOp::Ne) {
+                    exact::ordered_tiles([a, b])?;
+                }
+                bulk::compare_tiles(op, dtype, a, b, out);
             }
             TileInsn::Select { dtype, out, cond, a, b } => {
                 let (out, of) = self.tile_mut(out);
@@ -255,6 +269,9 @@ impl Agent {
             }
             TileInsn::Cast { from, to, out, a } => {
                 let (out, of) = self.tile_mut(out);
+                if (from, to) == (Dtype::U32, Dtype::U64) {
+                    exact::ordered_tiles([of.tile(a)])?;
+                }
                 cast_tile(from, to, of.tile(a), out);
                 if (from, to) == (Dtype::I32, Dtype::U32) {
                     exact::note_signed(of.tile(a), out);

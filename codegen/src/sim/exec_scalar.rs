@@ -26,6 +26,7 @@ enum Does {
     Add,
     Sub,
     Mul,
+    Product,
     Binary(BinaryOp, Dtype),
     Unary(UnaryOp, Dtype),
     Compare(CompareOp, Dtype),
@@ -51,7 +52,8 @@ impl Scalar {
                 let does = match (op, dtype) {
                     (BinaryOp::Add, Dtype::U32 | Dtype::U64) => Does::Add,
                     (BinaryOp::Sub, Dtype::U32 | Dtype::U64) => Does::Sub,
-                    (BinaryOp::Mul, Dtype::U32 | Dtype::U64) => Does::Mul,
+                    (BinaryOp::Mul, Dtype::U32) => Does::Product,
+                    (BinaryOp::Mul, Dtype::U64) => Does::Mul,
                     _ => Does::Binary(op, dtype),
                 };
                 new(does, out, [a, b, 0])
@@ -107,17 +109,34 @@ pub(super) fn run(code: &[Scalar], scalars: &mut [u64], mut pc: Pc) -> Ran {
             Does::Add => get(a).wrapping_add(get(b)),
             Does::Sub => get(a).wrapping_sub(get(b)),
             Does::Mul => get(a).wrapping_mul(get(b)),
+            Does::Product => exact::product(get(a), get(b)),
             Does::Binary(op, dtype) => {
-                let exact = if dtype == Dtype::U32 { exact::exact(op, get(a), get(b)) } else { None };
+                let is_narrow = dtype == Dtype::U32;
+                let exact = if is_narrow { exact::exact(op, get(a), get(b)) } else { None };
+                if is_narrow && let Err(trap) = exact::ordered_by(op, get(a), get(b)) {
+                    return Ran { pc, steps, trap: Some(trap) };
+                }
                 match exact.map_or_else(|| scalar_binary(op, dtype, get(a), get(b)), Ok) {
                     Ok(bits) => bits,
                     Err(trap) => return Ran { pc, steps, trap: Some(trap) },
                 }
             }
             Does::Unary(op, dtype) => scalar_unary(op, dtype, get(a)),
-            Does::Compare(op, dtype) => scalar_compare(op, dtype, get(a), get(b)),
+            Does::Compare(op, dtype) => {
+                if dtype == Dtype::U32
+                    && let Err(trap) = exact::ordered_for(op, get(a), get(b))
+                {
+                    return Ran { pc, steps, trap: Some(trap) };
+                }
+                scalar_compare(op, dtype, get(a), get(b))
+            }
             Does::Select => get(if get(a) != 0 { b } else { c }),
-            Does::Widen => get(a) as u32 as u64,
+            Does::Widen => {
+                if exact::too_large(get(a)) {
+                    return Ran { pc, steps, trap: Some(Trap::Wrapped(get(a))) };
+                }
+                get(a) as u32 as u64
+            }
             Does::Signed => exact::signed(get(a)),
             Does::Cast(from, to) => {
                 let bits = if from == Dtype::U32 { get(a) as u32 as u64 } else { get(a) };
@@ -136,6 +155,11 @@ pub(super) fn run(code: &[Scalar], scalars: &mut [u64], mut pc: Pc) -> Ran {
                 continue;
             }
             Does::LoopHead(dtype) => {
+                if dtype == Dtype::U32
+                    && let Err(trap) = exact::ordered(get(a), get(b))
+                {
+                    return Ran { pc, steps, trap: Some(trap) };
+                }
                 (pc, steps) = (if less(dtype, get(a), get(b)) { pc + 1 } else { *out }, steps + 1);
                 continue;
             }

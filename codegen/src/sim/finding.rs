@@ -53,7 +53,7 @@ pub enum FindingKind {
     PieceOutOfTurn,
     /// A work counter that is not zero at the end of a launch.
     CounterNotReset,
-    /// An index that was computed in 32 bits and does not fit them.
+    /// A number that was computed in 32 bits and does not fit them, as an index, an end of a loop or where its size decides.
     WrappedIndex,
     /// Integer division or remainder by zero.
     DivisionByZero,

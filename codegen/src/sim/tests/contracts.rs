@@ -146,6 +146,64 @@ fn an_index_that_wraps_is_found_where_it_is_used() {
 }
 
 #[test]
+fn a_product_that_wraps_is_found_where_its_size_decides() {
+    type Use = fn(&mut Sample, ParamId, ValueId);
+    let compared: Use = |s, out, n| {
+        let two = s.u32(2);
+        let less = s.compare("", CompareOp::Lt, n, two);
+        s.when(less, |s| s.set(out, two, two));
+    };
+    let counted: Use = |s, out, n| {
+        let (zero, one) = (s.u32(0), s.u32(1));
+        s.for_each("i", (zero, n, one), |s, i| s.set(out, zero, i));
+    };
+    fn quotient(op: BinaryOp) -> impl Fn(&mut Sample, ParamId, ValueId) {
+        move |s, out, n| {
+            let two = s.u32(2);
+            let small = s.binary("", op, n, two);
+            s.set(out, two, small);
+        }
+    }
+    let widened: Use = |s, out, n| {
+        let wide = s.value("", Type::scalar(Dtype::U64), |out| ValueOp::Cast { out, a: n });
+        s.set(out, wide, n);
+    };
+    // Each also through a sum, and of the lanes of tiles.
+    let of_tiles: Use = |s, out, n| {
+        let many = s.value("", tile(2), |out| ValueOp::Splat { out, a: n });
+        let lane = s.value("", tile(2), |out| ValueOp::Arange { out });
+        let small = s.binary("", BinaryOp::Min, many, lane);
+        let zero = s.u32(0);
+        s.op(MemoryOp::Store { place: out.into(), index: zero, value: small, mask: None });
+    };
+    let of_compared_tiles: Use = |s, out, n| {
+        let many = s.value("", tile(2), |out| ValueOp::Splat { out, a: n });
+        let lane = s.value("", tile(2), |out| ValueOp::Arange { out });
+        let mask = s.compare("", CompareOp::Lt, many, lane);
+        let zero = s.u32(0);
+        s.op(MemoryOp::Store { place: out.into(), index: zero, value: lane, mask: Some(mask) });
+    };
+    let [min, max, div] = [BinaryOp::Min, BinaryOp::Max, BinaryOp::Div].map(quotient);
+    let uses: [&dyn Fn(&mut Sample, ParamId, ValueId); 8] =
+        [&compared, &counted, &min, &max, &div, &widened, &of_tiles, &of_compared_tiles];
+    for (at, used) in uses.into_iter().enumerate() {
+        for (rows, fits) in [(1 << 16, false), (0, true)] {
+            let kernel = alone(|s, out| {
+                let (rows, width, one) = (s.u32(rows), s.u32((1 << 16) + 1), s.u32(1));
+                let product = s.mul(rows, width);
+                let n = s.add(product, one);
+                used(s, out, n);
+            });
+            let found = machine(vec![kernel]).run(&Options::default());
+            let first = found.as_ref().err().map(|f| f.list[0].clone());
+            assert_eq!(first.as_ref().map(|f| f.kind), (!fits).then_some(WrappedIndex), "{at}: {first:?}");
+            let said = first.map_or("comes to 4295032833, which wraps to 65537".into(), |f| f.message);
+            assert!(said.contains("comes to 4295032833, which wraps to 65537"), "{at}: {said}");
+        }
+    }
+}
+
+#[test]
 fn arithmetic_may_wrap_where_no_index_comes_of_it() {
     runs(alone(|s, out| {
         // Below zero and back, a hash that is cut to size, and a loop that counts to what has wrapped.
@@ -261,6 +319,51 @@ fn a_flag_that_nobody_signals_is_told_so() {
     assert!(deadlock.message.ends_with("the awaited signal will never come"), "{deadlock}");
     let why = deadlock.chain.last().unwrap();
     assert!(why.starts_with("nothing that rank ") && why.contains("signals flag: `test` does not"), "{why}");
+}
+
+/// Both ranks signal each other and wait, in every launch; rank 1 leaves the signal of its first launch out.
+fn forgets_to_signal_once() -> Kernel {
+    let (mut s, _) = sample();
+    let flag = s.b.param("flag", ParamKind::Flags, Dtype::U32, 2);
+    let epoch = s.epoch(true);
+    s.role("all", 1, |s| {
+        let (me, one) = (s.rank(), s.u32(1));
+        let other = s.binary("", BinaryOp::Xor, me, one);
+        let parity = s.binary("", BinaryOp::And, epoch, one);
+        let later = s.compare("", CompareOp::Gt, epoch, one);
+        let first = s.compare("", CompareOp::Lt, me, one);
+        let signals = s.binary("", BinaryOp::Or, later, first);
+        s.when(signals, |s| {
+            let parcel = s.parcel(Target::Rank(other));
+            s.signal(parcel, flag, parity, epoch);
+        });
+        s.wait(flag, parity, other, epoch);
+    });
+    s.finish()
+}
+
+#[test]
+fn a_deadlock_begins_with_the_first_signal_that_can_no_longer_come() {
+    for launches in [1, 4] {
+        let kernel = Arc::new(Compiled::planted(Planted::new(forgets_to_signal_once()).unwrap()));
+        let mut machine = Machine::new(2);
+        machine.buffers_of(kernel.kernel()).unwrap();
+        for _ in 0..launches {
+            machine.launch_all(&kernel, &Bindings::new()).unwrap();
+        }
+        for options in schedules() {
+            let findings = machine.run(&options).unwrap_err();
+            let deadlock = findings.first(Deadlock).unwrap_or_else(|| panic!("{findings}"));
+            assert!(deadlock.message.ends_with("the awaited signal will never come"), "{findings}");
+            assert_eq!((deadlock.at.rank, deadlock.at.epoch), (0, Some(1)), "{findings}");
+            assert!(deadlock.chain[0].contains("waits for flag[1] = 1 from rank 1"), "{findings}");
+            let why = match launches {
+                1 => "rank 1 has finished its program and never signalled that",
+                _ => "launch 1 of rank 1, in epoch 1, is over and never signalled that",
+            };
+            assert_eq!(deadlock.chain[1], why, "{findings}");
+        }
+    }
 }
 
 #[test]
