@@ -349,6 +349,7 @@ fn mistakes_end_the_trace() {
     for config in [
         Slip { shape: shape(Transport::Packets), len: 66, ..flags() },
         Slip { dtype: Dtype::I32, ..packets() },
+        Slip { dtype: Dtype::U32, ..packets() },
         Slip { shape: shape(Transport::Packets).read_many(), ..flags() },
         Slip { shape: shape(Transport::Packets).batches(3), ..flags() },
         Slip { shape: shape(Transport::Ll), dtype: Dtype::Fp8, ..flags() },

@@ -87,6 +87,7 @@ pub struct ChannelShape {
     pub(super) credits: bool,
     pub(super) batches: Option<u32>,
     pub(super) read_many: bool,
+    float_words: bool,
     names: Vec<(&'static str, &'static str)>,
 }
 
@@ -101,6 +102,7 @@ impl ChannelShape {
             credits: !transport.has_flags(),
             batches: None,
             read_many: false,
+            float_words: false,
             names: vec![],
         }
     }
@@ -145,6 +147,13 @@ impl ChannelShape {
     #[must_use]
     pub fn read_many(self) -> Self {
         ChannelShape { read_many: true, ..self }
+    }
+
+    /// Lets elements of `u32` travel as packets: each holds floats, whose NaNs may become others. An integer of all ones would
+    /// arrive as another number.
+    #[must_use]
+    pub fn float_words(self) -> Self {
+        ChannelShape { float_words: true, ..self }
     }
 
     /// Names the parameter of a part: of a field, `arrived` or `ready`. Else it is `channel_part`, and the one field of a channel
@@ -336,10 +345,17 @@ impl Declared {
             Transport::Flags | Transport::Bulk => Ok(()),
             Transport::Packets => {
                 let packet = PACKET_BYTES / dtype.bytes();
-                let carried = dtype.is_float() || (any && dtype == Dtype::U32);
+                let words = any && dtype == Dtype::U32;
+                let carried = dtype.is_float() || words && self.shape.float_words;
                 if !carried {
                     let message = format!("{of} is of {dtype}, and travels as packets");
-                    let help = "packets carry floats: let integers travel as LL elements or with flags";
+                    let help = match words {
+                        true => {
+                            "packets carry floats: let integers travel as LL elements or with flags; \
+                             `ChannelShape::float_words` is for words that hold floats"
+                        }
+                        false => "packets carry floats: let integers travel as LL elements or with flags",
+                    };
                     return Err(TraceError::new(loc, message, help));
                 }
                 if !len.is_multiple_of(packet) {

@@ -267,7 +267,8 @@ impl Dispatch {
     /// is in one of two, and must not be overtaken by the next launch's; credits are the whole operation's.
     pub(super) fn arrivals(&self) -> ChannelShape {
         let slots = Slots::BySender(self.slots());
-        let shape = ChannelShape::new(self.protocol.transport(), self.ranks, slots).credits(false);
+        let shape = ChannelShape::new(self.protocol.transport(), self.ranks, slots);
+        let shape = shape.credits(false).float_words();
         match self.protocol {
             Protocol::Flags | Protocol::Bulk => shape
                 .banks(1)
