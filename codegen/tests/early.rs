@@ -145,3 +145,40 @@ fn it_has_one_epoch() {
     kernel.begins_early = true;
     assert!(verify(kernel).unwrap_err().to_string().contains("begins early and has 0 epochs"));
 }
+
+/// A kernel that loads an index from `x` and loads from `y` there, after something was done to the index.
+fn indexed(early: bool, bound: impl Fn(Val<u32>) -> Val<u32>, guarded: bool) -> Result<(), String> {
+    let body = |p: &mut Binder| {
+        let (x, y) = (p.arg::<Ptr<u32>>("x", 4), p.arg::<Ptr<u32>>("y", 8));
+        let out = p.arg::<Ptr<u32>>("out", 4);
+        let word = p.arg::<EpochWord>("word", 1);
+        let _ = if early { word.begin_early() } else { word.begin() };
+        role("work", 4, |b| {
+            let at = bound(x.get(b.index()));
+            let copy = || out.set(b.index(), y.get(at));
+            if guarded { if_below(at, copy) } else { copy() }
+        });
+    };
+    let kernel = trace(TraceMeta::new("indexed", RANKS, 32, 1), body).unwrap_or_else(|e| panic!("{e}"));
+    verify(kernel).map(drop).map_err(|e| e.to_string())
+}
+
+#[kernel]
+fn if_below(at: Val<u32>, act: impl FnOnce()) {
+    if at < 8 {
+        act();
+    }
+}
+
+#[test]
+fn an_index_from_memory_has_a_bound() {
+    let refused = indexed(true, |at| at, false).unwrap_err();
+    assert!(refused.contains("`load` takes an index from `x`, read at"), "{refused}");
+    indexed(true, |at| at * 2 + 1, false).unwrap_err();
+    for bound in [|at: Val<u32>| at.min(7), |at| at % 8, |at| at & 7] {
+        indexed(true, bound, false).unwrap();
+    }
+    indexed(true, |at| at, true).unwrap();
+    // A kernel that begins when the launch before is over notices that that one gave up.
+    indexed(false, |at| at, false).unwrap();
+}

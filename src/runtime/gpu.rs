@@ -151,13 +151,16 @@ pub struct LaunchConfig {
     pub cluster: Option<u32>,
     /// Whether blocks may start before the launch before on the stream has ended.
     pub overlaps_previous: bool,
+    /// Whether blocks may run one after the other: no block waits.
+    pub runs_in_parts: bool,
 }
 
 impl From<&LaunchShape> for LaunchConfig {
     fn from(shape: &LaunchShape) -> LaunchConfig {
-        let LaunchShape { grid, block_threads, shared_bytes, exclusive_sm_bytes, overlaps_previous } = *shape;
-        let plain = LaunchConfig::default();
-        LaunchConfig { grid, block_threads, shared_bytes, exclusive_sm_bytes, overlaps_previous, ..plain }
+        let LaunchShape { grid, block_threads, shared_bytes, exclusive_sm_bytes, .. } = *shape;
+        let LaunchShape { overlaps_previous, waits, .. } = *shape;
+        let plain = LaunchConfig { overlaps_previous, runs_in_parts: !waits, ..LaunchConfig::default() };
+        LaunchConfig { grid, block_threads, shared_bytes, exclusive_sm_bytes, ..plain }
     }
 }
 

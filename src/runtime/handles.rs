@@ -263,15 +263,14 @@ pub struct LoadedKernel {
 pub(crate) struct Residency {
     /// The kernel.
     pub entry: String,
-    /// Blocks of its grid.
+    /// Blocks that have to be resident at once: all of its grid where blocks wait.
     pub blocks: u32,
     /// Blocks that fit on an SM.
     pub per_sm: u32,
 }
 
 impl LoadedKernel {
-    /// Loads `entry` of a compiled module. The kernel's blocks wait for each other: it is an error if they cannot all be
-    /// resident at once.
+    /// Loads `entry` of a compiled module. It is an error if the kernel's blocks wait and cannot all be resident at once.
     ///
     /// # Safety
     /// The module is one that a compiler has written.
@@ -286,7 +285,8 @@ impl LoadedKernel {
         let module = unsafe { gpu.load(image)? };
         let loaded = gpu.function(module, entry, config.shared_bytes).and_then(|function| {
             let per_sm = check_resident(gpu.as_ref(), function, entry, &config)?;
-            Ok((function, Arc::new(Residency { entry: entry.to_owned(), blocks: config.grid, per_sm })))
+            let blocks = if config.runs_in_parts { 1 } else { config.grid };
+            Ok((function, Arc::new(Residency { entry: entry.to_owned(), blocks, per_sm })))
         });
         match loaded {
             Ok((function, residency)) => {
@@ -333,7 +333,7 @@ impl Drop for LoadedKernel {
     }
 }
 
-/// How many blocks of a kernel fit on an SM, if all of them fit on the GPU.
+/// How many blocks of a kernel fit on an SM, if all that have to fit on the GPU do.
 fn check_resident(
     gpu: &dyn Gpu,
     function: RawFunction,
@@ -341,7 +341,8 @@ fn check_resident(
     config: &LaunchConfig,
 ) -> Result<u32, RuntimeError> {
     let per_sm = gpu.blocks_per_sm(function, config)?;
-    let (sms, blocks) = (gpu.info().sms, config.grid);
+    let sms = gpu.info().sms;
+    let blocks = if config.runs_in_parts { 1 } else { config.grid };
     let resident = per_sm * sms;
     if blocks <= resident {
         return Ok(per_sm);

@@ -428,6 +428,23 @@ impl Kernel {
         Some((to, self.roles[to].blocks + before.sum::<u32>()))
     }
 
+    /// Whether its blocks may need others that run: one waits for a rank or a block, or looks at memory in a loop that only
+    /// what it finds there ends. Those that do not may run one after the other.
+    pub fn waits(&self) -> bool {
+        let mut waits = false;
+        for role in &self.roles {
+            self.walk(&role.body, &mut |_, op| {
+                waits |= op.kind.accesses().iter().any(|a| a.access.waits());
+                if let OpKind::Control(super::ControlOp::While { .. }) = op.kind {
+                    for region in op.kind.regions() {
+                        self.walk(region, &mut |_, op| waits |= !op.kind.accesses().is_empty());
+                    }
+                }
+            });
+        }
+        waits
+    }
+
     /// Bytes of shared memory a block declares, each array rounded up to 16 bytes.
     pub fn shared_bytes(&self) -> u64 {
         self.shared

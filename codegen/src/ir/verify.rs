@@ -3,6 +3,8 @@
 
 mod access;
 mod declarations;
+mod devices;
+mod early;
 mod error;
 mod ids;
 mod parcels;
@@ -35,6 +37,8 @@ fn check(kernel: &Kernel) -> Result<(), Vec<VerifyError>> {
     access::check(&mut report, &tree, &facts);
     protocol::check(&mut report, &tree);
     parcels::check(&mut report, &tree);
+    devices::check(&mut report);
+    early::check(&mut report, &tree);
     report.finish()
 }
 

@@ -125,6 +125,17 @@ pub struct LaunchShape {
     /// Whether the kernel itself waits for the launches before it on the stream, and may be launched while they end.
     #[serde(default)]
     pub overlaps_previous: bool,
+    /// Whether all blocks must be resident at once, as blocks wait: [`Kernel::waits`](crate::ir::Kernel::waits).
+    #[serde(default = "waits", skip_serializing_if = "is_true")]
+    pub waits: bool,
+}
+
+fn waits() -> bool {
+    true
+}
+
+fn is_true(flag: &bool) -> bool {
+    *flag
 }
 
 /// An emitted kernel.

@@ -47,6 +47,7 @@ pub(super) fn emit(
         shared_bytes,
         exclusive_sm_bytes: exclusive_sm_bytes(target).map(|half| half.max(shared_bytes)),
         overlaps_previous: target.overlaps_launches(),
+        waits: kernel.waits(),
     };
     let maps = loaders.as_ref().map_or(vec![], Loaders::maps);
     let layout = ArgsLayout::new(kernel, &facts.args, timeline.as_ref(), maps);

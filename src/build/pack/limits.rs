@@ -1,4 +1,4 @@
-//! How many blocks of a kernel are resident at once. All blocks of a grid must be, because they wait for each other.
+//! How many blocks of a kernel are resident at once. All blocks of a grid must be where blocks wait.
 
 use peerwarp_codegen::device::{Device, Registers};
 use peerwarp_codegen::family::Target;
@@ -48,7 +48,7 @@ pub(super) fn residency(
     let (each, limit) = blocks_each(target, launch, used);
     let device = if sms.is_some() { "as given" } else { device };
     let residency = Residency { device: device.into(), sms: sms.unwrap_or(own), blocks_each: each };
-    if residency.blocks() >= launch.grid {
+    if residency.blocks() >= launch.grid || !launch.waits && each > 0 {
         return Ok(residency);
     }
     let LaunchShape { grid, block_threads, shared_bytes, .. } = *launch;
@@ -60,6 +60,9 @@ pub(super) fn residency(
         }
         Limit::Blocks => "the device".into(),
     };
+    if !launch.waits {
+        return Err(format!("a block does not fit on an SM ({}): {because}", residency.device));
+    }
     Err(format!(
         "{grid} blocks wait for each other and must be resident at once, and {} are: {because} leave room for {each} on \
          each of {} SMs ({})",
@@ -78,7 +81,19 @@ mod tests {
     }
 
     fn launch(grid: u32, block_threads: u32, shared_bytes: u32) -> LaunchShape {
-        LaunchShape { grid, block_threads, shared_bytes, exclusive_sm_bytes: None, overlaps_previous: true }
+        let (exclusive_sm_bytes, overlaps_previous, waits) = (None, true, true);
+        LaunchShape { grid, block_threads, shared_bytes, exclusive_sm_bytes, overlaps_previous, waits }
+    }
+
+    #[test]
+    fn blocks_that_wait_for_nothing_need_not_be_resident_at_once() {
+        let ask = |block_threads, waits| {
+            let launch = LaunchShape { waits, ..launch(1000, block_threads, 0) };
+            residency(target("cuda:sm_80"), &launch, &registers(128), None)
+        };
+        assert!(ask(512, true).is_err());
+        assert_eq!(ask(512, false).unwrap().blocks(), 108);
+        insta::assert_snapshot!(ask(1024, false).unwrap_err(), @"a block does not fit on an SM (A100): 128 registers for each of 1024 threads");
     }
 
     fn registers(registers: u32) -> Resources {

@@ -207,6 +207,9 @@ fn timeline(kernel: &Entry) -> Result<(), String> {
 
 fn residency(kernel: &Entry) -> Result<(), String> {
     let blocks = kernel.residency.blocks();
+    if !kernel.launch.waits {
+        return ensure(blocks > 0, "blocks of residency", blocks, "1 or more");
+    }
     let allowed = format!("the grid's {} or more", kernel.launch.grid);
     ensure(blocks >= kernel.launch.grid, "blocks of residency", blocks, allowed)
 }

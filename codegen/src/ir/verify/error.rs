@@ -52,6 +52,16 @@ pub enum Problem {
     SplitBeside { role: String },
     #[error("the roles have {blocks} blocks together; a grid has at most {limit}")]
     GridTooLarge { blocks: u64, limit: u64 },
+    #[error(
+        "shared arrays take {found} bytes a block, of which `{shared}` takes {bytes}; the device with the most, {device}, has \
+         {limit}: let arrays be smaller"
+    )]
+    SharedBytes { found: u64, shared: String, bytes: u64, device: &'static str, limit: u32 },
+    #[error(
+        "{blocks} blocks of {threads} threads and {shared_bytes} bytes of shared memory wait and must be resident at once; the \
+         device that holds the most, {device}, holds {limit}: let roles have fewer or smaller blocks"
+    )]
+    ResidentBlocks { blocks: u32, threads: u32, shared_bytes: u64, device: &'static str, limit: u32 },
     #[error("the {what} name `{name}` is no identifier; use ASCII letters, digits and `_`")]
     BadName { what: &'static str, name: String },
     #[error("two {what}s are named `{name}`")]
@@ -103,6 +113,11 @@ pub enum Problem {
     EpochInRole,
     #[error("the kernel begins early and has {found} epochs; it has one then, which it advances")]
     EarlyEpochs { found: usize },
+    #[error(
+        "`{op}` takes an index from `{from}`, read at {at}, without a bound; the kernel begins early, and a launch before that gave up \
+         may have left anything there: compare it with a bound, or take `min` or `%`"
+    )]
+    EarlyIndex { op: &'static str, from: String, at: Loc },
     #[error("epoch word `{param}` is read here and at {first}; read it once")]
     EpochTwice { param: String, first: Loc },
     #[error(

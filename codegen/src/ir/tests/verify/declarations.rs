@@ -233,3 +233,34 @@ fn tile_lengths() {
     });
     assert_snapshot!(var, @"src/sample.rs:4: $0 has 0 elements; a tile has 1 to 65536");
 }
+
+#[test]
+fn more_shared_memory_than_any_device_has() {
+    let shared = |bytes: u32| {
+        let mut k = with_role(|_, _| {});
+        let array =
+            |name: &str, len| Shared { name: name.into(), dtype: Dtype::F32, len, copies: 1, loc: k.loc };
+        k.shared = vec![array("small", 16), array("stage", bytes / 4 - 16)];
+        k
+    };
+    assert_eq!(problems(&shared(227 << 10)), []);
+    assert_snapshot!(only(&shared(512 << 10)), @"src/sample.rs:1: shared arrays take 524288 bytes a block, of which `stage` takes 524224; the device with the most, B300, has 232448: let arrays be smaller");
+}
+
+#[test]
+fn more_blocks_that_wait_than_any_device_holds() {
+    let blocks = |blocks: u32, waits: bool| {
+        let mut k = with_role(|s, p| {
+            if waits {
+                let (zero, from) = (s.u32(0), rank(s));
+                let receipt = s.receipt(p.flag);
+                s.op(CommOp::Wait(Wait { receipt, flag: p.flag, index: zero, from, value: p.epoch }));
+            }
+        });
+        k.roles[0].blocks = blocks;
+        k
+    };
+    assert_eq!(problems(&blocks(132, true)), []);
+    assert_eq!(problems(&blocks(1_000_000, false)), []);
+    assert_snapshot!(only(&blocks(1_000_000, true)), @"src/sample.rs:1: 1000000 blocks of 64 threads and 0 bytes of shared memory wait and must be resident at once; the device that holds the most, B300, holds 4736: let roles have fewer or smaller blocks");
+}
