@@ -32,8 +32,7 @@ pub enum Wrong {
     Result(Verdict),
 }
 
-/// Rounds that show a mistake with the kernels' banks: each bank is used once, and used again by a rank that may be as far
-/// ahead as credits let it. At least 4, at most 64.
+/// Default number of rounds: two more than the kernels have banks, so that each bank is used again. From 4 to 64.
 ///
 /// # Errors
 /// A kernel cannot be traced.

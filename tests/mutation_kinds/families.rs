@@ -48,7 +48,7 @@ pub struct RelayArgs {
     #[input]
     #[len(|_| (PARTS * LEN).into())]
     pub x: Ptr<f32>,
-    /// Everybody's.
+    /// The rows of all ranks.
     #[output]
     #[len(|c| u64::from(c.ranks * PARTS * LEN))]
     pub out: Ptr<f32>,
@@ -103,7 +103,7 @@ pub struct LooksArgs {
     #[input]
     #[len(|_| LEN.into())]
     pub x: Ptr<f32>,
-    /// Everybody's.
+    /// The rows of all ranks.
     #[output]
     #[len(|c| u64::from(c.ranks * LEN))]
     pub out: Ptr<f32>,
@@ -178,7 +178,7 @@ family!(
 #[derive(KernelArgs)]
 #[args(config = Sizes)]
 pub struct SizesArgs {
-    /// What comes of them.
+    /// Results.
     #[output]
     #[len(|_| 64)]
     pub out: Ptr<u32>,
@@ -313,7 +313,7 @@ pub fn rows(c: &Rows, a: &RowsArgs) {
                     a.out.store(2 * i * LEN, a.x.load(2 * i * LEN, 2 * LEN));
                 }
             }
-            // The row behind the last one, the last one where there is none, and the first one.
+            // The row behind the last one, the last row of none, and the first row of none.
             5 => {
                 if a.n < MOST {
                     a.last.store(0, a.x.load(a.n * LEN, LEN));
@@ -349,7 +349,7 @@ pub struct OrdersArgs {
     /// Parts.
     #[len(|_| u64::from(PARTS * LEN))]
     pub parts: Ptr<f32>,
-    /// What comes of them.
+    /// Results.
     #[output]
     #[len(|_| u64::from(PARTS * LEN))]
     pub out: Ptr<f32>,

@@ -428,8 +428,8 @@ impl Kernel {
         Some((to, self.roles[to].blocks + before.sum::<u32>()))
     }
 
-    /// Whether its blocks may need others that run: one waits for a rank or a block, or looks at memory in a loop that only
-    /// what it finds there ends. Those that do not may run one after the other.
+    /// Whether blocks wait: for a rank, for a block, or in a `while` loop that accesses memory. Blocks of other kernels may run
+    /// one after the other.
     pub fn waits(&self) -> bool {
         let mut waits = false;
         for role in &self.roles {

@@ -14,7 +14,7 @@ pub(super) enum Trap {
     DivisionOverflow,
     /// A shift by at least the operand's width.
     ShiftOverflow,
-    /// An order, a quotient or a wider number of one that was computed in 32 bits and does not fit them: what it comes to.
+    /// A product of 32 bits that does not fit them, in an order, a quotient or a conversion to 64 bits. The exact number.
     Wrapped(u64),
 }
 

@@ -110,9 +110,9 @@ impl World<'_> {
 
     fn explain_deadlock(&mut self) {
         let mut stuck = self.stuck();
-        // What was launched first waits for the first of the signals.
-        stuck.sort_by_key(|s| (self.step_of(s), s.agent));
-        // The chain with the most telling end explains the others. A wait for a signal that never comes tells most by itself.
+        // Earlier launches first: they wait for the first of the signals.
+        stuck.sort_by_key(|s| self.step_of(s));
+        // The chain with the most telling end explains the others. Of chains to a missing signal the shortest is the wait for it.
         let chains = stuck.iter().take(256).map(|s| self.chain(s, &stuck));
         let tells = |(cause, lines): &(Cause, Vec<String>)| {
             let length = if *cause == Cause::NeverSignals { lines.len() } else { 0 };

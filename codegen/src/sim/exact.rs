@@ -4,8 +4,8 @@
 //! a register is its low half, which is all that other operations look at. An access looks at the whole: where that does not
 //! fit 32 bits, the index has wrapped. A difference that is below zero for a while does no harm, and neither does a hash that is
 //! cut to size: remainders, bitwise operations and shifts to the right start from the value again. Ends of loops, comparisons of
-//! order, minima, maxima, quotients and conversions to 64 bits look at the whole, too, where it is of a product: a sum that wraps,
-//! as an epoch does, is what its value is.
+//! order, minima, maxima, quotients and conversions to 64 bits look at the whole of a product, too. A sum that wraps there, as
+//! an epoch does, is its value.
 //!
 //! Tiles keep such numbers beside their elements, and only if an element has wrapped.
 

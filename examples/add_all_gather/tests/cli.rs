@@ -28,7 +28,7 @@ fn runs_and_checks() {
     assert!(text.contains("ok: the result agrees with the reference"), "{text}");
     let (code, text) = with("check", &["--seeds", "4"]);
     assert_eq!(code, 0, "{text}");
-    assert!(text.contains("explored 4 schedules of 4 epochs"), "{text}");
+    assert!(text.contains("explored 4 schedules of 5 epochs"), "{text}");
     let (code, text) = with("check", &["--set", "protocol=packets", "--seeds", "16"]);
     assert_eq!(code, 0, "{text}");
 }

@@ -78,34 +78,44 @@ impl Kernels {
         self.rows.iter().map(end).collect()
     }
 
-    /// A number of rows for each number that says one and is none of `numbers`. A rank has no row, all rows and any number of
-    /// them in turn.
+    /// Draws the row counts that `numbers` leaves out. In turn a rank has no row, all rows, and twice a random number of rows.
     pub fn drawn_rows(&self, numbers: &Numbers, seed: u64, turn: (u32, u32)) -> Vec<(String, Const)> {
         let mut most: BTreeMap<&str, u64> = BTreeMap::new();
         for rows in self.rows.values().filter_map(|param| param.rows.as_ref()) {
             let least = most.entry(&rows.scalar).or_insert(rows.most);
             *least = rows.most.min(*least);
         }
-        most.retain(|name, _| numbers.iter().all(|(told, _)| told != name));
-        let (rank, round) = turn;
-        let mut rng = ChaCha8Rng::seed_from_u64(seed);
-        rng.set_stream(u64::from(round) << 32 | u64::from(rank));
-        let in_turn = seed.wrapping_add(rank.into()).wrapping_add(round.into()) % 4;
-        let mut draw = |(name, most): (&str, u64)| {
-            let most = u32::try_from(most).unwrap_or(u32::MAX);
-            let rows = match in_turn {
-                0 => 0,
-                1 => most,
-                _ => rng.random_range(0..=most),
-            };
-            (name.to_owned(), Const::U32(rows))
-        };
-        most.into_iter().map(&mut draw).collect()
+        most.retain(|name, _| numbers.iter().all(|(given, _)| given != name));
+        let mut draw = Draw::new(seed, turn);
+        most.into_iter().map(|(name, most)| (name.to_owned(), Const::U32(draw.rows(most)))).collect()
     }
 
     /// Lets all of them begin in the epochs after `epoch`, as if so many rounds had gone before.
     pub fn start_after(&self, machine: &mut Machine, epoch: u32) -> Result<(), WorkloadError> {
         self.epochs.iter().try_for_each(|word| machine.start_epoch(word, epoch)).map_err(WorkloadError::from)
+    }
+}
+
+/// Row counts of a rank in a round.
+struct Draw {
+    in_turn: u64,
+    rng: ChaCha8Rng,
+}
+
+impl Draw {
+    fn new(seed: u64, (rank, round): (u32, u32)) -> Draw {
+        let mut rng = ChaCha8Rng::seed_from_u64(seed);
+        rng.set_stream(u64::from(round) << 32 | u64::from(rank));
+        Draw { in_turn: seed.wrapping_add(rank.into()).wrapping_add(round.into()) % 4, rng }
+    }
+
+    fn rows(&mut self, most: u64) -> u32 {
+        let most = u32::try_from(most).unwrap_or(u32::MAX);
+        match self.in_turn {
+            0 => 0,
+            1 => most,
+            _ => self.rng.random_range(0..=most),
+        }
     }
 }
 
@@ -152,5 +162,24 @@ impl RankMemory for HostMemory<'_, '_> {
 
     fn poison(&self) -> Option<u8> {
         None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rows_are_drawn_with_none_and_all() {
+        for seed in 0..8 {
+            for rank in 0..2 {
+                let rows: Vec<u32> = (0..4).map(|round| Draw::new(seed, (rank, round)).rows(5)).collect();
+                assert!(rows.contains(&0) && rows.contains(&5), "{seed}, {rank}: {rows:?}");
+                assert!(rows.iter().all(|rows| *rows <= 5), "{seed}, {rank}: {rows:?}");
+            }
+        }
+        let some: Vec<u32> = (0..64).map(|seed| Draw::new(4 * seed + 2, (0, 0)).rows(5)).collect();
+        assert!((0..=5).all(|rows| some.contains(&rows)), "{some:?}");
+        assert_eq!(Draw::new(u64::MAX, (1, 1)).rows(u64::MAX), u32::MAX);
     }
 }

@@ -24,7 +24,7 @@ pub struct Ran {
 pub struct SimSession {
     problem: Arc<dyn Problem>,
     machine: Machine,
-    /// The same launches with fewer rows. The reference does not know these results.
+    /// The same launches with drawn row counts. Results are not compared there.
     fewer_rows: Option<Machine>,
     kernels: Kernels,
 }
@@ -38,9 +38,8 @@ impl SimSession {
         SimSession::build(problem, None, &mut |kernel| Compiled::new(kernel))
     }
 
-    /// As [`SimSession::new`]. Where parameters have `#[rows(n, ..)]` and the problem does not tell `n`, each run goes through
-    /// the launches once more with an `n` that `seed` draws for each rank and round, 0 and the most included. Nothing is
-    /// compared there.
+    /// As [`SimSession::new`]. Where parameters have `#[rows(n, ..)]` and the problem does not set `n`, each run repeats the
+    /// launches with an `n` that `seed` draws for each rank and round, 0 and the most included. Results are not compared there.
     ///
     /// # Errors
     /// As there.

@@ -1,15 +1,15 @@
-//! In how many launches a kernel comes round to the same memory.
+//! Banks: the number of launches after which a kernel uses the same memory again.
 
 use std::collections::HashMap;
 
 use super::super::*;
 use super::{Facts, Tree};
 
-/// More launches than anybody explores.
+/// The largest number of banks. A larger remainder is of a hash or another number.
 const MOST: u64 = 64;
 
-/// How many launches go by until a kernel uses the same bank again, at most 64: the largest remainder that it takes of a
-/// number of launches. That is an epoch, or what the kernel loads and stores again, grown. 1 where it takes none.
+/// Number of launches after which a kernel uses the same bank again, from 1 to 64. It is the largest remainder that the
+/// kernel takes of a number of launches: of an epoch, or of a number that it loads, adds to and stores again.
 pub fn banks(kernel: &Kernel) -> u32 {
     let tree = Tree::of(kernel);
     let facts = Facts::of(kernel, &tree);
@@ -52,7 +52,7 @@ pub fn banks(kernel: &Kernel) -> u32 {
     flow(roots).most as u32
 }
 
-/// Where numbers of launches go.
+/// Values and variables that count launches.
 struct Flow<'k> {
     facts: &'k Facts,
     /// Values that grow by one in so many launches.
@@ -140,7 +140,7 @@ impl<'k> Flow<'k> {
         }
     }
 
-    /// Larger remainders are of something else: a hash, or a number that has been cut to size.
+    /// Notes a remainder.
     fn comes_round(&mut self, launches: u64) {
         if launches <= MOST {
             self.most = self.most.max(launches);

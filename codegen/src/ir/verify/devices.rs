@@ -1,4 +1,4 @@
-//! What no supported device has.
+//! Limits of devices: shared memory and resident blocks that no supported device has.
 
 use super::*;
 use crate::device::Device;

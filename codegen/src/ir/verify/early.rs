@@ -1,10 +1,10 @@
-//! Kernels that begin early: an index that comes from memory has a bound, as a launch that gave up may have left anything there.
+//! Kernels that begin early: an index from memory has a bound. A launch before that gave up may have left any number there.
 
 use std::collections::{BTreeSet, HashMap};
 
 use super::*;
 
-/// The loads that decide how large a number is.
+/// The loads that a number is computed from, without a bound.
 type Loads = BTreeSet<OpId>;
 
 pub(super) fn check(report: &mut Report<'_>, tree: &Tree) {
@@ -107,7 +107,7 @@ impl Flow<'_> {
                 MemoryOp::Store { place: Place::Shared(s), value, .. }
                 | MemoryOp::Scatter { place: Place::Shared(s), value, .. },
             ) => {
-                // What was compared before it was kept has a bound from then on.
+                // A number that is compared before it is kept has a bound.
                 let compared = self.compared();
                 let bounded = |load: &OpId| {
                     compared.get(load).is_some_and(|all| all.iter().any(|&by| self.tree.dominates(by, id)))
