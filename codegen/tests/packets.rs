@@ -1,16 +1,20 @@
 //! Packets on the simulator: what arrives, and that each mistake with them is found.
 
 mod findings;
+#[path = "printed/looks.rs"]
+mod looks;
 #[path = "printed/mail.rs"]
 mod mail;
 
 use std::sync::Arc;
 
 use half::bf16;
+use looks::{Heard, looks};
 use mail::{MAIL_ROW, MAIL_ROWS, mail};
 use peerwarp_codegen::dsl::prelude::*;
 use peerwarp_codegen::dsl::{Binder, TraceMeta, trace};
 use peerwarp_codegen::ir::{Dtype, Kernel, Planted, verify};
+use peerwarp_codegen::print::{EmitInfo, emit};
 use peerwarp_codegen::sim::{Bindings, Compiled, FindingKind, Machine, Options};
 
 const RANKS: u32 = 4;
@@ -187,4 +191,17 @@ fn an_index_within_a_packet_is_refused_before_anything_is_printed() {
     let lines: Vec<String> = refused.iter().map(ToString::to_string).collect();
     assert_eq!(lines.len(), 2, "the sending and the taking: {refused}");
     assert!(lines.iter().all(|l| l.contains("is not known to be a multiple of 8 elements")), "{refused}");
+}
+
+/// The packets whose first loads go out before LL elements are read: none beyond a signal, a wait or a taking.
+#[test]
+fn looks_cross_no_wait_no_signal_and_no_taking() {
+    for (heard, looked) in [(Heard::TakesBoth, 1), (Heard::BlockFlag, 0), (Heard::Flag, 0), (Heard::Ll, 1)] {
+        for target in ["cuda:sm_90a", "hip:gfx942"] {
+            let target: peerwarp_codegen::family::Target = target.parse().unwrap();
+            let kernel = verify(looks(target.warp_size(), heard)).unwrap_or_else(|e| panic!("{e}"));
+            let text = emit(&kernel, target, &EmitInfo { command: "a test".into() }).unwrap().text;
+            assert_eq!(text.matches(" look_at_packets(block, ").count(), looked, "{heard:?}: {text}");
+        }
+    }
 }

@@ -1,14 +1,20 @@
-//! Packets that are looked at before it is known whether they are wanted.
+//! Looks: first loads of packets that go out before LL elements say whether the packets are wanted.
 //!
-//! Where LL elements say whether a message comes, and its packets are taken if it does, these are two trips to memory, one after the
-//! other. So the packets' first load goes out before the elements are polled for. That changes nothing but when it is done: a
-//! packet that has not arrived by then is polled for as ever, one that has is whole, and a load that nobody wanted is forgotten.
-//! What the address is computed from is moved to where it is needed, if nothing there depends on what is read.
+//! Reading the LL elements and then loading the packets would take two trips to memory, one after the other. With a look the two trips
+//! overlap. A look that finds a packet empty is followed by polling. A look that finds a whole packet is the taking's load. A look
+//! without a taking is forgotten. The index of the packets is computed before the look if it does not depend on what is read.
+//!
+//! A look must find either the empty place or the very packet that the taking would find. The packet before it in the same place must
+//! therefore be taken, and the place emptied, before the look. The sender of the taking's packet sends after that earlier taking, by
+//! the order of signals and waits. So a look crosses no operation by which this group hears of another group's taking (a wait, a
+//! ticket), lets the sender know of its own (a signal, a ticket), or takes packets of the same buffer. LL elements order nothing: the
+//! simulator reports a taking that only they order after another group's taking of the same packets.
 
 use std::collections::HashMap;
 
 use crate::ir::{
-    BinaryOp, CommOp, ControlOp, Kernel, OpId, OpKind, PACKET_BYTES, Region, TakePackets, ValueId, ValueOp,
+    BinaryOp, CommOp, ControlOp, Kernel, MemoryOp, OpId, OpKind, PACKET_BYTES, ParamId, Region, TakePackets,
+    ValueId, ValueOp,
     analysis::{Def, DefUse, Tree},
     mutate::move_before,
 };
@@ -75,18 +81,69 @@ impl<'k> Search<'k> {
         if taking.count.is_some() || self.packets(id) > MOST || self.constant(taking.mask).is_none() {
             return None;
         }
-        // What decides whether it is taken stands beside the read.
+        // A branch that decides whether it is taken stands beside the read.
         let beside = match self.tree.position(id)?.parent {
-            Some((holder, _)) if self.is_branch(holder) => holder,
+            Some((holder, _)) if self.is_branch(holder) => {
+                let arm = self.before(id)?;
+                (self.behind_last_stop(arm, taking.packets).len() == arm.len()).then_some(holder)?
+            }
             _ => id,
         };
-        let before = &self.region_of(beside)?.ops[..self.tree.position(beside)?.index];
         let is_read = |op: &&OpId| matches!(self.kernel.op(**op).kind, OpKind::Comm(CommOp::ReadLl(_)));
-        before.iter().filter(is_read).find_map(|&read| {
+        let crossed = self.behind_last_stop(self.before(beside)?, taking.packets);
+        crossed.iter().filter(is_read).find_map(|&read| {
             let mut moved = vec![];
             let needed = taking.tiles.iter().all(|tile| self.needs(tile.index, read, &mut moved));
             needed.then_some((read, moved))
         })
+    }
+
+    /// The operations that stand before one in its region.
+    fn before(&self, id: OpId) -> Option<&'k [OpId]> {
+        self.region_of(id)?.ops.get(..self.tree.position(id)?.index)
+    }
+
+    /// Of consecutive operations, those behind the last one that a look at packets of this buffer must not cross.
+    fn behind_last_stop(&self, ops: &'k [OpId], packets: ParamId) -> &'k [OpId] {
+        let first = ops.iter().rposition(|&op| self.stops(op, packets)).map_or(0, |last| last + 1);
+        &ops[first..]
+    }
+
+    /// Whether a look at packets of this buffer must not cross an operation, or one inside of it.
+    fn stops(&self, id: OpId, packets: ParamId) -> bool {
+        let kind = &self.kernel.op(id).kind;
+        let itself = match kind {
+            OpKind::Comm(CommOp::TakePackets(other)) => other.packets == packets,
+            OpKind::Comm(
+                CommOp::Signal(_)
+                | CommOp::Wait(_)
+                | CommOp::WaitAll(_)
+                | CommOp::BlockSignal(_)
+                | CommOp::BlockWait(_),
+            )
+            | OpKind::Memory(MemoryOp::Ticket { .. }) => true,
+            OpKind::Comm(
+                CommOp::Put(_)
+                | CommOp::PutMatrix(_)
+                | CommOp::BulkCopy(_)
+                | CommOp::SendPackets(_)
+                | CommOp::SendLl(_)
+                | CommOp::ReadLl(_),
+            )
+            | OpKind::Memory(
+                MemoryOp::Load { .. }
+                | MemoryOp::LoadMasked { .. }
+                | MemoryOp::Gather { .. }
+                | MemoryOp::Store { .. }
+                | MemoryOp::Scatter { .. }
+                | MemoryOp::Atomic { .. }
+                | MemoryOp::Tally { .. },
+            )
+            | OpKind::Value(_)
+            | OpKind::Matrix(_)
+            | OpKind::Control(_) => false,
+        };
+        itself || kind.regions().into_iter().flat_map(|region| &region.ops).any(|&op| self.stops(op, packets))
     }
 
     /// Whether a value can be had before an operation; what defines it and comes later so far is added.

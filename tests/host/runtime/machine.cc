@@ -15,6 +15,7 @@ static constexpr u32 most_stalls = 24;  // more than any wait's budget
 static constexpr u64 most_turns = 4'000'000;  // some ten times what a run takes
 static constexpr u64 turns_after_finding = 100'000;
 static constexpr u32 named_barriers = 16;
+static constexpr u64 adversarial = u64(1) << 32;  // seeds from here on starve a part of the machine
 static constexpr unsigned char poison = 0xf5;  // a NaN, and no index
 
 u32 place_shared(const u32 bytes, const u32 align) {
@@ -80,6 +81,7 @@ void Machine::place_memory() {
 
 void Machine::begin(const u64 seed) {
     random_.seed(seed);
+    seed_ = seed;
     memory.renew_all();
     findings.clear();
     runnable_.clear();
@@ -254,9 +256,39 @@ void Machine::run(const u64 seed) {
     }
 }
 
+// By what part of the machine a seed starves, and when it thinks again.
+static constexpr u64 turns_of_priorities = 4096;
+
+void Machine::starve(const u64 seed) {
+    const u32 rank = u32(random_() % job_.ranks), block = u32(random_() % ranks_[0].blocks.size());
+    for (u32 r = 0; r < job_.ranks; ++r) {
+        for (u32 b = 0; b < ranks_[r].blocks.size(); ++b) {
+            u32& priority = ranks_[r].blocks[b]->priority;
+            switch (seed % 4) {
+                case 0: priority = b != block; break;
+                case 1: priority = r != rank; break;
+                case 2: priority = r != rank || b != block; break;
+                default: priority = u32(random_() % 8); break;
+            }
+        }
+    }
+}
+
+// Of the threads whose blocks have the highest priority, any one.
+std::size_t Machine::preferred() {
+    if (turns_ % turns_of_priorities == 0) starve(seed_);
+    u32 highest = 0;
+    for (const Thread* t : runnable_) highest = std::max(highest, t->home->priority);
+    candidates_.clear();
+    for (std::size_t i = 0; i < runnable_.size(); ++i) {
+        if (runnable_[i]->home->priority == highest) candidates_.push_back(i);
+    }
+    return candidates_[random_() % candidates_.size()];
+}
+
 Thread* Machine::pick() {
-    std::size_t i = 0;
-    for (int tries = 0; tries < 16; ++tries) {
+    std::size_t i = seed_ < adversarial ? 0 : preferred();
+    for (int tries = 0; tries < 16 && seed_ < adversarial; ++tries) {
         i = random_() % runnable_.size();
         if (random_() % ranks_[runnable_[i]->rank].pace == 0) break;
     }

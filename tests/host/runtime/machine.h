@@ -63,6 +63,7 @@ struct Warp {
 
 struct Block {
     u32 index = 0;
+    u32 priority = 0;  // under an adversarial seed
     std::vector<Thread*> threads;
     std::vector<Warp> warps;
     Barrier barriers[16];
@@ -158,6 +159,8 @@ class Machine {
     Job& job_;
     std::vector<Rank> ranks_;
     std::mt19937_64 random_;
+    u64 seed_ = 0;
+    std::vector<std::size_t> candidates_;
     std::vector<Thread*> runnable_;
     std::vector<u32> ready_;  // ranks whose program can go on
     std::unordered_map<const void*, std::vector<Thread*>> parked_;
@@ -174,6 +177,8 @@ class Machine {
     void host_step(u32 rank);
     void start(u32 rank, const Launch& launch);
     void finish(u32 rank);
+    void starve(u64 seed);
+    std::size_t preferred();
     Thread* pick();
     bool stall();
     void deadlock();
