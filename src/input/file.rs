@@ -1,13 +1,16 @@
 //! Files that users name, and files of folders that strangers may have filled: read in bounded time and memory.
 //!
-//! Regular files are read and nothing else. A pipe or a device may never end, or never begin: what comes out of one
-//! (`<(command)` of a shell, too) has to be written to a file first.
+//! [`read`] takes regular files only: a pipe or a device may never end, or never begin. [`stream_text`] takes pipes and standard
+//! input, each with a time in which its text has to come.
 
 use std::fs::{self, File, Metadata, OpenOptions};
 use std::io::{self, Read};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::path::{Component, Path, PathBuf};
+use std::time::{Duration, Instant};
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::OFlags;
 
 use super::InputError;
@@ -47,17 +50,134 @@ pub(crate) fn read(field: &str, path: &Path, limit: u64) -> Result<Vec<u8>, Inpu
     })
 }
 
-/// As [`read`], of text.
+/// As [`read`], of text in UTF-8, with or without a byte-order mark.
 pub(crate) fn text(field: &str, path: &Path) -> Result<String, InputError> {
-    let bytes = read(field, path, TEXT)?;
-    String::from_utf8(bytes).map_err(|e| {
+    utf8(field, path, read(field, path, TEXT)?)
+}
+
+fn utf8(field: &str, path: &Path, bytes: Vec<u8>) -> Result<String, InputError> {
+    let text = String::from_utf8(bytes).map_err(|e| {
         InputError::malformed(
             field,
             path.display(),
             format!("not UTF-8: {}", e.utf8_error()),
             "a text in UTF-8",
         )
-    })
+    })?;
+    Ok(without_mark(&text).to_owned())
+}
+
+/// A text without the byte-order mark that it may begin with.
+pub(crate) fn without_mark(text: &str) -> &str {
+    text.strip_prefix('\u{feff}').unwrap_or(text)
+}
+
+/// How long a pipe may be without a writer.
+const WRITER: Duration = Duration::from_secs(5);
+/// How long a writer may be silent.
+const SILENCE: Duration = Duration::from_secs(60);
+
+/// Whether a path names what [`stream_text`] reads: `-` for standard input, or a pipe.
+pub(crate) fn is_stream(path: &Path) -> bool {
+    path.as_os_str() == "-" || fs::metadata(path).is_ok_and(|found| found.file_type().is_fifo())
+}
+
+/// Text out of a pipe that a user has named, or out of standard input, which is `-`.
+///
+/// # Errors
+/// No writer opens the pipe in [`WRITER`], the writer is silent for [`SILENCE`], or the text has more than [`TEXT`] bytes or is no UTF-8.
+pub(crate) fn stream_text(field: &str, path: &Path) -> Result<String, InputError> {
+    let input = io::stdin();
+    let all = match path.as_os_str() == "-" {
+        true => drained(input.as_fd(), TEXT, Patience { writer: None, silence: SILENCE }),
+        false => {
+            // Without this flag the opening waits for a writer.
+            let mut options = OpenOptions::new();
+            let pipe = options.read(true).custom_flags(OFlags::NONBLOCK.bits().cast_signed()).open(path);
+            pipe.and_then(|pipe| {
+                drained(pipe.as_fd(), TEXT, Patience { writer: Some(WRITER), silence: SILENCE })
+            })
+        }
+    };
+    let all = all.map_err(|e| {
+        let allowed = match e.kind() {
+            io::ErrorKind::TimedOut => "a file, a folder, or a pipe into which a program writes".to_owned(),
+            io::ErrorKind::FileTooLarge => format!("{TEXT} bytes at most"),
+            _ => String::new(),
+        };
+        InputError::io(field, path.display(), &e).allowed(allowed)
+    })?;
+    utf8(field, path, all)
+}
+
+/// Which stream is read, and how long it may keep a command waiting.
+#[derive(Clone, Copy, Debug)]
+struct Patience {
+    /// How long no writer may have it open: of a pipe that was opened without waiting for one.
+    writer: Option<Duration>,
+    /// How long a writer may be silent.
+    silence: Duration,
+}
+
+/// All bytes of a stream, `limit` at most.
+///
+/// # Errors
+/// [`io::ErrorKind::TimedOut`], [`io::ErrorKind::FileTooLarge`], or what the system says.
+fn drained(input: BorrowedFd<'_>, limit: u64, patience: Patience) -> io::Result<Vec<u8>> {
+    let (mut all, mut room) = (vec![], [0; 1 << 16]);
+    let late = |why: String| Err(io::Error::new(io::ErrorKind::TimedOut, why));
+    // Standard input blocks: only what is ready is read.
+    let mut ready = patience.writer.is_none() && ready_within(input, patience.silence)?;
+    let mut begun = Instant::now();
+    loop {
+        let read = match (patience.writer, ready) {
+            (None, false) => Err(rustix::io::Errno::AGAIN),
+            _ => rustix::io::read(input, &mut room),
+        };
+        let most = match (read, patience.writer) {
+            (Ok(0), Some(writer)) if all.is_empty() && !ready => {
+                // A pipe reads as empty while no program has it open for writing.
+                if begun.elapsed() >= writer {
+                    return late(format!("no program opened it for writing in {} s", writer.as_secs()));
+                }
+                writer
+            }
+            (Ok(0), _) => return Ok(all),
+            (Ok(n), _) => {
+                all.extend_from_slice(&room[..n]);
+                within_limit(all.len() as u64, limit)?;
+                begun = Instant::now();
+                if patience.writer.is_some() {
+                    // Only a read says that the last writer is gone.
+                    ready = true;
+                    continue;
+                }
+                patience.silence
+            }
+            (Err(rustix::io::Errno::AGAIN), _) if begun.elapsed() < patience.silence => patience.silence,
+            (Err(rustix::io::Errno::AGAIN), _) => {
+                return late(format!("its writer was silent for {} s", patience.silence.as_secs()));
+            }
+            (Err(rustix::io::Errno::INTR), _) => continue,
+            (Err(e), _) => return Err(e.into()),
+        };
+        ready = ready_within(input, most.saturating_sub(begun.elapsed()))?;
+    }
+}
+
+/// Whether a stream has bytes, or its end, before the time is over.
+fn ready_within(input: BorrowedFd<'_>, time: Duration) -> io::Result<bool> {
+    let until = Instant::now() + time;
+    loop {
+        let left = until.saturating_duration_since(Instant::now());
+        let left = Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() };
+        let mut fds = [PollFd::from_borrowed_fd(input, PollFlags::IN)];
+        match poll(&mut fds, Some(&left)) {
+            Ok(ready) => return Ok(ready > 0),
+            Err(rustix::io::Errno::INTR) => {}
+            Err(e) => return Err(e.into()),
+        }
+    }
 }
 
 /// Bytes of a regular file, `limit` of them at most.
@@ -139,6 +259,7 @@ pub(crate) fn inside(folder: &Path, file: &str) -> io::Result<PathBuf> {
 
 #[cfg(test)]
 mod tests {
+    use std::io::Write as _;
     use std::os::unix::fs::symlink;
 
     use super::*;
@@ -164,6 +285,67 @@ mod tests {
         );
         fs::write(&path, b"\xff").unwrap();
         assert!(text("--f", &path).unwrap_err().to_string().contains("not UTF-8"));
+    }
+
+    /// A pipe in a folder.
+    fn pipe(dir: &Path) -> PathBuf {
+        let path = dir.join("pipe");
+        assert!(std::process::Command::new("mkfifo").arg(&path).status().unwrap().success());
+        path
+    }
+
+    #[test]
+    fn a_pipe_is_read_to_its_end_whenever_its_writer_comes() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = pipe(dir.path());
+        assert!(is_stream(&path) && is_stream(Path::new("-")) && !is_stream(dir.path()));
+        for pieces in [vec![], vec!["{}"], vec!["{", "}"], vec![&"x".repeat(1 << 20)]] {
+            let (held, tell) = std::sync::mpsc::channel::<()>();
+            std::thread::scope(|scope| {
+                let writer = scope.spawn(|| {
+                    // Blocks until the reader has opened the pipe.
+                    let mut pipe = OpenOptions::new().write(true).open(&path).unwrap();
+                    pieces
+                        .iter()
+                        .for_each(|piece| io::Write::write_all(&mut pipe, piece.as_bytes()).unwrap());
+                    held.send(()).unwrap();
+                });
+                assert_eq!(stream_text("--f", &path).unwrap(), pieces.concat());
+                tell.recv().unwrap();
+                writer.join().unwrap();
+            });
+        }
+        // The writer of `<(command)` is often gone when the pipe is opened.
+        let (read, write) = std::io::pipe().unwrap();
+        { write }.write_all(b"\xef\xbb\xbf{}").unwrap();
+        let reopened = PathBuf::from(format!("/dev/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&read)));
+        assert_eq!(stream_text("--f", &reopened).unwrap(), "{}");
+    }
+
+    #[test]
+    fn a_pipe_without_a_writer_and_a_silent_writer_are_refused_in_time() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = pipe(dir.path());
+        let short = Duration::from_millis(30);
+        let open = || {
+            let flags = OFlags::NONBLOCK.bits().cast_signed();
+            OpenOptions::new().read(true).custom_flags(flags).open(&path).unwrap()
+        };
+        let tell = |input: BorrowedFd<'_>, writer| {
+            drained(input, 4, Patience { writer, silence: 2 * short }).unwrap_err().to_string()
+        };
+        let reader = open();
+        assert_eq!(tell(reader.as_fd(), Some(short)), "no program opened it for writing in 0 s");
+        let mut writer = OpenOptions::new().write(true).open(&path).unwrap();
+        assert_eq!(tell(reader.as_fd(), Some(short)), "its writer was silent for 0 s");
+        writer.write_all(b"12345").unwrap();
+        assert_eq!(tell(reader.as_fd(), Some(short)), "more than 4 bytes");
+        // As standard input is: it blocks.
+        let (read, write) = std::io::pipe().unwrap();
+        assert_eq!(tell(read.as_fd(), None), "its writer was silent for 0 s");
+        drop(write);
+        let patience = Patience { writer: None, silence: short };
+        assert_eq!(drained(read.as_fd(), 4, patience).unwrap(), b"");
     }
 
     #[test]

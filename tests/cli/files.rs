@@ -126,7 +126,6 @@ fn pipes_and_devices_are_not_read() {
         ("--routing", format!("{shape} --routing pipe.npy")),
         ("--routing", format!("{shape} --routing zero.npy")),
         ("--routing", format!("{shape} --routing folder.npy")),
-        ("--hf-config", "--hf-config pipe --ranks 2".into()),
         ("--hf-config", "--hf-config /dev/zero --ranks 2".into()),
         ("--tuned", format!("{shape} --tuned pipe.toml")),
     ] {
@@ -152,6 +151,46 @@ fn pipes_and_devices_are_not_read() {
     fs::rename(place.path("pipe.toml"), &manifest).unwrap();
     let ran = place.say(SWAP);
     assert!(ran.code == 0 && manifest.is_file(), "{}", ran.report());
+}
+
+#[test]
+fn a_configuration_comes_out_of_a_file_a_folder_a_pipe_or_standard_input() {
+    let place = Place::new();
+    let text =
+        r#"{"hidden_size": 4096, "moe_latent_size": 64, "n_routed_experts": 8, "num_experts_per_tok": 2}"#;
+    fs::create_dir(place.path("model")).unwrap();
+    place.write("model/config.json", text);
+    assert!(Command::new("mkfifo").arg(place.path("pipe")).status().unwrap().success());
+    let show = |from: &str| {
+        let args = format!("show --explain --tokens 4 --ranks 2 --hf-config {from}");
+        let command = format!("cat model/config.json >pipe & exec \"$0\" {args} <model/config.json");
+        let command =
+            if from == "pipe" { command } else { command.replace("cat model/config.json >pipe &", "") };
+        let mut sh = Command::new("bash");
+        sh.args(["-c", &command, env!("CARGO_BIN_EXE_peerwarp")]).current_dir(place.dir.path());
+        let out = sh.output().unwrap();
+        let said = String::from_utf8(out.stderr).unwrap();
+        assert_eq!(out.status.code(), Some(0), "{from}: {said}");
+        String::from_utf8(out.stdout).unwrap()
+    };
+    for from in ["model/config.json", "model", "pipe", "<(cat model/config.json)", "-"] {
+        let shown = show(from);
+        let facts = ["- hidden = 64\n- experts = 8\n- topk = 2\n"; 2];
+        assert_eq!(shown.matches(facts[0]).count(), facts.len(), "{from}: {shown}");
+    }
+}
+
+#[test]
+fn a_pipe_without_a_writer_is_refused_in_five_seconds() {
+    let place = Place::new();
+    assert!(Command::new("mkfifo").arg(place.path("pipe")).status().unwrap().success());
+    let start = std::time::Instant::now();
+    let ran = place.say("show --hf-config pipe --ranks 2");
+    let took = start.elapsed().as_secs_f64();
+    assert_eq!(ran.code, 2, "{}", ran.report());
+    let said = "--hf-config = pipe: no program opened it for writing in 5 s";
+    assert!(ran.stderr.contains(said), "{}", ran.stderr);
+    assert!((5.0..10.0).contains(&took), "{took}");
 }
 
 #[test]

@@ -41,7 +41,11 @@ pub fn options() -> Vec<OptionSpec> {
     let switch = |option| OptionSpec { value: None, ..option };
     vec![
         option("model", "NAME", "A model of the built-in table (see `list models`)"),
-        option("hf-config", "FILE", "A model's config.json, as found on Hugging Face"),
+        option(
+            "hf-config",
+            "FILE",
+            "A model's config.json, as found on Hugging Face: a file, its folder, a pipe, or - for standard input",
+        ),
         option("hidden", "H", "Elements of a token's row"),
         option("experts", "E", "Routed experts, over all ranks"),
         option("topk", "K", "Experts each token goes to"),
