@@ -65,7 +65,7 @@ fn whole_catalogue(c: &mut Criterion) {
     let mut group = c.benchmark_group("catalogue");
     group.sample_size(10);
     group.bench_function(format!("{} sources on 2 threads", jobs.len()), |b| {
-        b.iter(|| pool.install(|| emit::tree("peerwarp", &jobs, &[], None, || ()).expect("emits")))
+        b.iter(|| pool.install(|| emit::tree("peerwarp", &jobs, &[], &EmitOptions::default(), || ()).expect("emits")))
     });
 }
 

@@ -4,6 +4,7 @@
 #[path = "collectives/support.rs"]
 mod support;
 
+use peerwarp::build::emit;
 use peerwarp::families::matmul::{AllGatherMatmul, Matmul, MatmulReduceScatter, Order};
 use peerwarp::harness::check::Exploration;
 use peerwarp::harness::mutation::plant_each;
@@ -339,15 +340,7 @@ fn what_cannot_be_multiplied_is_refused_by_name() {
 
 /// The roles of a kernel as they are emitted.
 fn roles<F: Family>(settings: &str, target: &str) -> String {
-    let target: peerwarp::codegen::family::Target = target.parse().unwrap();
-    let kernel = config::<F>(settings).trace(target.warp_size()).unwrap_or_else(|e| panic!("{e}"));
-    let kernel = peerwarp::codegen::ir::verify(kernel).unwrap_or_else(|e| panic!("{e}"));
-    let info = peerwarp::codegen::print::EmitInfo { command: "peerwarp show".into() };
-    let source = peerwarp::codegen::print::emit(&kernel, target, &info).unwrap_or_else(|e| panic!("{e}"));
-    let heading = source.text.find("// ---- Roles").expect("there is a heading");
-    let from = heading + source.text[heading..].find("\n\n").expect("roles are below it") + 2;
-    let to = source.text.find("extern \"C\" __global__").expect("there is an entry");
-    source.text[from..to].to_owned()
+    emit::roles(&*config::<F>(settings).into_variant(), target.parse().unwrap()).unwrap_or_else(|e| panic!("{e}"))
 }
 
 #[test]

@@ -85,7 +85,7 @@ fn headers_are_c89_and_cpp98() {
     for target in ["cuda:sm_90a", "hip:gfx942"] {
         let printed = printed::ALL.iter().map(|(_, make)| printed::emitted(*make, target).unwrap());
         let timed = printed::ALL.iter().filter(|f| f.0 == "mail");
-        let timed = timed.map(|(_, make)| printed::emitted_with_timeline(*make, target).unwrap());
+        let timed = timed.map(|(_, make)| printed::emitted_with(*make, target, &printed::TIMED).unwrap());
         for source in printed.chain([sample(target, 4)]).chain(timed) {
             let dir = folder(&format!("header_{}", target.replace(':', "_")), &source);
             let twice = dir.join("twice.c");
@@ -178,7 +178,7 @@ fn every_hip_source_compiles_with_the_headers_of_rocm() {
         let dir = folder("rocm", &source);
         run(hip(&clang, &rocm).arg(dir.join(&source.file_name)));
         if *name == "mail" {
-            let timed = printed::emitted_with_timeline(*make, "hip:gfx942").unwrap();
+            let timed = printed::emitted_with(*make, "hip:gfx942", &printed::TIMED).unwrap();
             let dir = folder("rocm_timeline", &timed);
             run(hip(&clang, &rocm).arg(dir.join(&timed.file_name)));
         }

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use peerwarp_codegen::family::{DynConfig, FamilyError, Target, Variant};
 use peerwarp_codegen::ir::{self, Kernel, Verified};
-use peerwarp_codegen::print::{self, ArgsLayout, EmitInfo, Source, Timeline};
+use peerwarp_codegen::print::{self, ArgsLayout, EmitInfo, EmitOptions, Source, Timeline};
 use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -66,28 +66,43 @@ pub fn source_with_timeline(
     target: Target,
     slots: u32,
 ) -> Result<Source, EmitError> {
-    with_options(program, &trace(variant, target.warp_size())?, target, Some(slots))
+    let options = EmitOptions { timeline: Some(slots), ..EmitOptions::default() };
+    source_with(program, variant, target, &options)
+}
+
+/// As [`source`], with options.
+pub fn source_with(
+    program: &str,
+    variant: &dyn DynConfig,
+    target: Target,
+    options: &EmitOptions,
+) -> Result<Source, EmitError> {
+    with_options(program, &trace(variant, target.warp_size())?, target, options)
+}
+
+/// The part of a variant's source that its author wrote: the roles and the entry, without the lines of the author's file. A
+/// snapshot of it changes only with what the kernel does.
+pub fn roles(variant: &dyn DynConfig, target: Target) -> Result<String, EmitError> {
+    let options = EmitOptions { lines: false, ..EmitOptions::default() };
+    Ok(source_with("peerwarp", variant, target, &options)?.roles().to_owned())
 }
 
 /// As [`source`], of a kernel that was traced for the target's warps.
 pub(crate) fn printed(program: &str, kernel: &Verified, target: Target) -> Result<Source, EmitError> {
-    with_options(program, kernel, target, None)
+    with_options(program, kernel, target, &EmitOptions::default())
 }
 
-/// As [`printed`], with a timeline if `timeline` says how many records of a warp it has room for.
+/// As [`printed`], with options.
 pub(crate) fn with_options(
     program: &str,
     kernel: &Verified,
     target: Target,
-    timeline: Option<u32>,
+    options: &EmitOptions,
 ) -> Result<Source, EmitError> {
-    let option = timeline.map(|slots| format!(" --timeline {slots}")).unwrap_or_default();
-    let command = format!("{program} show {} --target {target}{option}", kernel.variant);
-    let info = EmitInfo { command: command.clone() };
-    let emitted = match timeline {
-        None => print::emit(kernel, target, &info),
-        Some(slots) => print::emit_with_timeline(kernel, target, &info, slots),
-    };
+    let timeline = options.timeline.map(|slots| format!(" --timeline {slots}")).unwrap_or_default();
+    let lines = if options.lines { "" } else { " --no-lines" };
+    let command = format!("{program} show {} --target {target}{timeline}{lines}", kernel.variant);
+    let emitted = print::emit_with(kernel, target, &EmitInfo { command: command.clone() }, options);
     let mut source =
         emitted.map_err(|e| EmitError::Kernel { variant: kernel.variant.clone(), message: e.to_string() })?;
     source.abi = source.abi.replace(&command, &format!("{command} --header"));
@@ -203,8 +218,7 @@ impl Sources {
 }
 
 /// Emits all files, on all cores, and a manifest that lists them. A variant that several models share is emitted once,
-/// into the folder of the first. Sources have timelines if `timeline` says how many records of a warp there is room for.
-/// `tick` is called for each job.
+/// into the folder of the first. `tick` is called for each job.
 ///
 /// What a folder has of these families, and of those of the jobs, is replaced when the files are written to it. Kernels of
 /// others stay there, and in the manifest.
@@ -212,12 +226,12 @@ pub fn tree(
     program: &str,
     jobs: &[Job],
     families: &[&str],
-    timeline: Option<u32>,
+    options: &EmitOptions,
     tick: impl Fn() + Sync,
 ) -> Result<Tree, EmitError> {
     let emit = |shared: &(&Job, Vec<String>)| {
         let (job, models) = shared;
-        let one = file(program, job, models.clone(), timeline);
+        let one = file(program, job, models.clone(), options);
         models.iter().for_each(|_| tick());
         one
     };
@@ -264,10 +278,10 @@ fn file(
     program: &str,
     job: &Job,
     models: Vec<String>,
-    timeline: Option<u32>,
+    options: &EmitOptions,
 ) -> Result<(Entry, Source), EmitError> {
     let kernel = trace(&*job.variant, job.target.warp_size())?;
-    let source = with_options(program, &kernel, job.target, timeline)?;
+    let source = with_options(program, &kernel, job.target, options)?;
     // One folder for an architecture: two of them differ in contents, not in the names of their files.
     let folder = format!("{}/{}", job.label, job.target.arch());
     let entry = Entry {

@@ -2,6 +2,8 @@
 
 use std::path::PathBuf;
 
+use peerwarp_codegen::print::EmitOptions;
+
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
 
@@ -237,13 +239,23 @@ pub(crate) struct CheckArgs {
     pub hints: bool,
 }
 
-/// What kernels record.
+/// What emitted kernels record and say.
 #[derive(Clone, Copy, Debug, Args)]
 pub(crate) struct Recording {
     /// Source that records a timeline of waits and sends, with room for N records of each warp
     #[arg(long, value_name = "N", num_args = 0..=1, default_missing_value = "256")]
     #[arg(value_parser = clap::value_parser!(u32).range(1..=65536))]
     pub timeline: Option<u32>,
+    /// Name files of the kernel's source without lines: an edit that moves lines changes no emitted file
+    #[arg(long)]
+    pub no_lines: bool,
+}
+
+impl Recording {
+    /// The printer's options.
+    pub fn options(self) -> EmitOptions {
+        EmitOptions { timeline: self.timeline, lines: !self.no_lines }
+    }
 }
 
 /// Which kernels to emit, and what for.

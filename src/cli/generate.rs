@@ -16,8 +16,8 @@ use super::output::{Done, Failure, Progress, Style, shown};
 pub(super) fn generate(app: &App, args: &GenerateArgs, given: &Given, style: Style) -> Result<Done, Failure> {
     let jobs = app.jobs(&args.wanted, given)?;
     let progress = Progress::new("emitting", jobs.len() as u64);
-    let timeline = args.wanted.recording.timeline;
-    let tree = emit::tree(app.program(), &jobs, &app.families_with(&jobs), timeline, || progress.tick())?;
+    let options = args.wanted.recording.options();
+    let tree = emit::tree(app.program(), &jobs, &app.families_with(&jobs), &options, || progress.tick())?;
     progress.finish();
     let sources = tree.files().filter(|f| f.0.ends_with(".cu") || f.0.ends_with(".hip")).count();
     let found = if args.check { tree.compare(&args.out)? } else { tree.write(&args.out)? };

@@ -18,7 +18,7 @@ pub(super) fn pack(app: &App, args: &PackArgs, given: &Given, style: Style) -> R
         compilers: args.compiler.iter().map(|name| compiler(name)).collect::<Result<_, _>>()?,
         sms: args.sms,
         allow_spills: args.allow_spills,
-        timeline: args.wanted.recording.timeline,
+        emit: args.wanted.recording.options(),
     };
     let jobs = app.jobs(&args.wanted, given)?;
     let progress = Progress::new("compiling", jobs.len() as u64);

@@ -2,6 +2,7 @@
 
 use peerwarp_codegen::family::{CudaArch, DynConfig, HipArch, Target};
 use peerwarp_codegen::ir;
+use peerwarp_codegen::print::EmitOptions;
 use serde_json::json;
 
 use crate::build::emit;
@@ -40,7 +41,7 @@ pub(super) fn show(app: &App, args: &ShowArgs, given: &Given) -> Result<Done, Fa
     let tuned = tuned.as_ref().filter(|tuned| tuned.table().target == target);
     let requests = app.requests(&args.selection, given)?;
     for variant in app.resolve(&requests, tuned)?.0 {
-        let text = one(app, &*variant, form, target, args.recording.timeline)?;
+        let text = one(app, &*variant, form, target, &args.recording.options())?;
         for warning in emit::warnings(&*variant, target)? {
             log::warn!("{warning}");
         }
@@ -61,12 +62,9 @@ fn one(
     variant: &dyn DynConfig,
     form: Form,
     target: Target,
-    timeline: Option<u32>,
+    options: &EmitOptions,
 ) -> Result<String, Failure> {
-    let source = || match timeline {
-        None => emit::source(app.program(), variant, target),
-        Some(slots) => emit::source_with_timeline(app.program(), variant, target, slots),
-    };
+    let source = || emit::source_with(app.program(), variant, target, options);
     Ok(match form {
         Form::Source => source()?.text,
         Form::Header => source()?.abi,

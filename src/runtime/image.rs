@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use peerwarp_codegen::family::{DynConfig, Target};
-use peerwarp_codegen::print::{ArgsLayout, LaunchShape, Source, Timeline, WaitSite, code};
+use peerwarp_codegen::print::{ArgsLayout, EmitOptions, LaunchShape, Source, Timeline, WaitSite, code};
 
 use super::RuntimeError;
 use super::cache::{Cached, Ingredients, ModuleCache};
@@ -121,7 +121,8 @@ impl Jit {
     ) -> Result<(KernelImage, Cached), RuntimeError> {
         self.with.serves(target)?;
         let kernel = emit::trace(variant, target.warp_size())?;
-        let source = emit::with_options("peerwarp", &kernel, target, self.timeline)?;
+        let options = EmitOptions { timeline: self.timeline, ..EmitOptions::default() };
+        let source = emit::with_options("peerwarp", &kernel, target, &options)?;
         let (options, toolchain) = (self.with.options(target), self.with.identity(&source));
         let code = code(&source.text);
         let of = Ingredients { source: &code, options: &options, toolchain: &toolchain, arch: target.arch() };

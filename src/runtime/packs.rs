@@ -1,7 +1,7 @@
 //! Packs as a source of kernels for the runtime.
 
 use peerwarp_codegen::family::{DynConfig, Target};
-use peerwarp_codegen::print::Timeline;
+use peerwarp_codegen::print::{EmitOptions, Timeline};
 use serde::Serialize;
 
 use super::RuntimeError;
@@ -38,8 +38,9 @@ unsafe impl Images for Pack {
 /// be had from a file alone.
 fn agrees(entry: &Entry, variant: &dyn DynConfig) -> Result<(), RuntimeError> {
     let kernel = emit::trace(variant, entry.target.warp_size())?;
-    let source =
-        emit::with_options("peerwarp", &kernel, entry.target, entry.timeline.as_ref().map(|t| t.slots))?;
+    let timeline = entry.timeline.as_ref().map(|t| t.slots);
+    let options = EmitOptions { timeline, ..EmitOptions::default() };
+    let source = emit::with_options("peerwarp", &kernel, entry.target, &options)?;
     let roles: Vec<&str> = kernel.roles.iter().map(|role| role.name.as_str()).collect();
     let sizes = |t: &Timeline| (t.slots, t.warps, t.slices, t.bytes, t.sites.len());
     let (found, emitted) = (&entry.timeline, &source.timeline);

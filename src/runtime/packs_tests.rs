@@ -44,7 +44,8 @@ fn target() -> Target {
 /// What `pack` would write of a variant, with a text for an object.
 fn entry(variant: &Variant, slots: Option<u32>, files: &mut BTreeMap<String, Vec<u8>>) -> Entry {
     let kernel = emit::trace(&**variant, 32).unwrap();
-    let source = emit::with_options("peerwarp", &kernel, target(), slots).unwrap();
+    let options = EmitOptions { timeline: slots, ..EmitOptions::default() };
+    let source = emit::with_options("peerwarp", &kernel, target(), &options).unwrap();
     let mut stored = |file: String, bytes: Vec<u8>| {
         let stored = Stored { file: file.clone(), bytes: bytes.len() as u64, sha256: sha256(&bytes) };
         files.insert(file, bytes);

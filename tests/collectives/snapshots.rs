@@ -17,10 +17,7 @@ fn emitted_for<F: Family>(name: &str, settings: &str, targets: &[&str]) {
     let variant = config::<F>(settings).into_variant();
     for target in targets {
         let target: Target = target.parse().unwrap();
-        let source = emit::source("peerwarp", &*variant, target).unwrap();
-        // Device primitives are the same for all kernels.
-        let roles = source.text.split("// ---- Roles").nth(1).expect("roles");
-        let roles = roles.split("// ---- Launcher").next().unwrap();
+        let roles = emit::roles(&*variant, target).unwrap();
         insta::assert_snapshot!(format!("{name}.{}", target.backend()), roles);
     }
 }

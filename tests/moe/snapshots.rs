@@ -1,7 +1,7 @@
 //! IR and emitted source of one small configuration of each kernel, pinned.
 
-use peerwarp::codegen::family::{Family, Target};
-use peerwarp::codegen::print::{self, EmitInfo};
+use peerwarp::build::emit;
+use peerwarp::codegen::family::Family;
 use peerwarp::families::moe::kernels::RoundTrip;
 use peerwarp::families::moe::run::MoeTuning;
 
@@ -14,10 +14,7 @@ fn tuning() -> MoeTuning {
 }
 
 fn emitted(config: &impl Family, target: &str) -> String {
-    let target: Target = target.parse().unwrap();
-    let kernel = config.trace(target.warp_size()).unwrap();
-    let command = format!("peerwarp generate {} --target {target}", config.variant_name());
-    print::emit(&peerwarp::codegen::ir::verify(kernel).unwrap(), target, &EmitInfo { command }).unwrap().text
+    emit::roles(&*config.clone().into_variant(), target.parse().unwrap()).unwrap()
 }
 
 fn fused() -> RoundTrip {

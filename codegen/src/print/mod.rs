@@ -163,6 +163,15 @@ pub struct Source {
     pub timeline: Option<Timeline>,
 }
 
+impl Source {
+    /// The roles and the entry: what the kernel's author wrote, without types, machine primitives and the launcher.
+    pub fn roles(&self) -> &str {
+        let begin = self.text.find("// ---- Roles").expect("a source has roles");
+        let end = self.text.find("// ---- Machine primitives").expect("primitives follow the entry");
+        self.text[begin..end].trim_end()
+    }
+}
+
 /// Emits a kernel for a target.
 pub fn emit(kernel: &Verified, target: Target, info: &EmitInfo) -> Result<Source, PrintError> {
     emit_with(kernel, target, info, &EmitOptions::default())

@@ -16,7 +16,7 @@ use peerwarp_codegen::dsl::prelude::*;
 use peerwarp_codegen::dsl::{Binder, F8, TraceMeta, trace};
 use peerwarp_codegen::family::Target;
 use peerwarp_codegen::ir::{Kernel, verify};
-use peerwarp_codegen::print::{EmitInfo, PrintError, Source, emit, emit_with_timeline};
+use peerwarp_codegen::print::{EmitInfo, EmitOptions, PrintError, Source, emit_with};
 
 /// A kernel and the name it is known by in tests.
 pub type Fixture = (&'static str, fn(u32) -> Kernel);
@@ -49,11 +49,23 @@ pub const ALL: &[Fixture] = &[
 
 /// Emits a fixture for a target.
 pub fn emitted(make: fn(u32) -> Kernel, target: &str) -> Result<Source, PrintError> {
-    let target: Target = target.parse().expect("tests name targets that exist");
-    let kernel = make(target.warp_size());
-    let info = EmitInfo { command: format!("peerwarp generate {} --target {target}", kernel.variant) };
-    emit(&verify(kernel).unwrap_or_else(|e| panic!("{e}")), target, &info)
+    emitted_with(make, target, &EmitOptions::default())
 }
+
+/// The same with options.
+pub fn emitted_with(
+    make: fn(u32) -> Kernel,
+    target: &str,
+    options: &EmitOptions,
+) -> Result<Source, PrintError> {
+    let target: Target = target.parse().expect("tests name targets that exist");
+    let kernel = verify(make(target.warp_size())).unwrap_or_else(|e| panic!("{e}"));
+    let info = EmitInfo { command: format!("peerwarp show {} --target {target}", kernel.variant) };
+    emit_with(&kernel, target, &info, options)
+}
+
+/// Options of sources that record a timeline.
+pub const TIMED: EmitOptions = EmitOptions { timeline: Some(256), lines: true };
 
 #[track_caller]
 fn traced(name: &str, doc: &str, warp_size: u32, warps: u32, body: impl FnOnce(&mut Binder)) -> Kernel {
@@ -360,13 +372,4 @@ fn pass_on(b: Group, x: Ptr<f32>, inbox: Sym<f32>, flag: Flags, out: Ptr<f32>, e
         let got = flag.from((rank() + 3) % 4).wait(g.index(), epoch);
         out.store(g.index() * 128, inbox.load(&got, g.index() * 128, 128));
     });
-}
-
-/// Emits a fixture for a target, with a timeline.
-pub fn emitted_with_timeline(make: fn(u32) -> Kernel, target: &str) -> Result<Source, PrintError> {
-    let target: Target = target.parse().expect("tests name targets that exist");
-    let kernel = make(target.warp_size());
-    let info =
-        EmitInfo { command: format!("peerwarp show {} --target {target} --timeline 256", kernel.variant) };
-    emit_with_timeline(&verify(kernel).unwrap_or_else(|e| panic!("{e}")), target, &info, 256)
 }

@@ -5,7 +5,7 @@ use std::fmt;
 use std::path::Path;
 
 use peerwarp_codegen::family::{DynConfig, FieldRole, Target};
-use peerwarp_codegen::print::{Source, code};
+use peerwarp_codegen::print::{EmitOptions, Source, code};
 use rayon::prelude::*;
 use serde::Serialize;
 use serde_json::Value;
@@ -31,8 +31,8 @@ pub struct Options {
     pub sms: Option<u32>,
     /// Whether kernels that spill are packed all the same.
     pub allow_spills: bool,
-    /// Records of a warp that kernels' timelines have room for; none for kernels without.
-    pub timeline: Option<u32>,
+    /// How sources are emitted.
+    pub emit: EmitOptions,
 }
 
 /// A pack that is ready to be written.
@@ -195,7 +195,7 @@ fn one(
 ) -> Result<Packed, OneError> {
     let target = wanted.target;
     let kernel = emit::trace(wanted.variant, target.warp_size())?;
-    let source = emit::with_options(program, &kernel, target, options.timeline)?;
+    let source = emit::with_options(program, &kernel, target, &options.emit)?;
     let inputs = compiler.inputs(&source);
     let kept = earlier.get(target, &source.entry, &inputs);
     let compiled = kept.is_none();
