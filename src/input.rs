@@ -4,6 +4,12 @@
 //! [`InputError`], so that the command line can print it, or give it as JSON, without knowing where it came from.
 
 pub(crate) mod file;
+#[cfg(test)]
+#[path = "input/log_tests.rs"]
+pub(crate) mod logged;
+pub(crate) mod trust;
+
+pub use trust::Distrust;
 
 use peerwarp_codegen::family::{FamilyError, Illegal};
 use std::fmt;

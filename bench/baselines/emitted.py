@@ -243,15 +243,28 @@ class Nvcc:
         for kernel in kernels:
             key.update(kernel.source.read_bytes() + kernel.header.read_bytes())
         cache = Path(cache)
-        cache.mkdir(parents=True, exist_ok=True)
+        cache.mkdir(mode=0o700, parents=True, exist_ok=True)
+        private(cache)
         library = cache / f"{key.hexdigest()[:32]}.so"
-        if not library.is_file():
+        if library.is_file():
+            private(library)
+        else:
             # A folder of its own, and moved when it is whole: others may be compiling the same.
             with tempfile.TemporaryDirectory(dir=cache) as folder:
                 made = Path(folder) / library.name
                 self.run(*flags, "-o", str(made), *(str(kernel.source) for kernel in kernels))
+                made.chmod(0o700)
                 made.replace(library)
         return library
+
+
+def private(path):
+    """Refuses a folder or a library, which this process is to load, that another user owns or can write."""
+    found = path.stat()
+    if found.st_uid != os.geteuid():
+        raise EmittedError(f"{path} belongs to user {found.st_uid}: --cache must name a folder of this user")
+    if found.st_mode & 0o022:
+        raise EmittedError(f"{path} is writable by others (mode {found.st_mode & 0o7777:o}): remove it, or name another --cache")
 
 
 class Entry:

@@ -247,6 +247,22 @@ class OfCompiler(Case):
         program.chmod(0o755)
         return Nvcc(str(program))
 
+    def test_a_library_that_others_can_write_is_not_loaded(self):
+        copy, entry = self.copy()
+        kernel, cache = Kernel(copy, entry), self.folder / "cache"
+        library = self.nvcc().library([kernel], cache)
+        self.assertEqual((cache.stat().st_mode & 0o777, library.stat().st_mode & 0o777), (0o700, 0o700))
+        for path in (cache, library):
+            for mode in (0o777, 0o775, 0o722):
+                path.chmod(mode)
+                self.refuses(lambda: self.nvcc().library([kernel], cache), path, f"mode {mode:o}", "--cache")
+            path.chmod(0o700)
+            if os.geteuid() == 0:
+                os.chown(path, 65534, -1)
+                self.refuses(lambda: self.nvcc().library([kernel], cache), path, "belongs to user 65534", "--cache")
+                os.chown(path, 0, -1)
+        self.assertEqual(self.nvcc().library([kernel], cache), library)
+
     def test_what_is_compiled_stays_compiled(self):
         copy, entry = self.copy()
         kernel, cache, runs = Kernel(copy, entry), self.folder / "cache", self.folder / "nvcc.runs"

@@ -38,6 +38,7 @@ mod _core {
 
     #[pymodule_init]
     fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {
+        peerwarp::cli::show_warnings();
         module.add("__version__", env!("CARGO_PKG_VERSION"))
     }
 }

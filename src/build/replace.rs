@@ -22,11 +22,20 @@ pub(crate) struct Replacement {
 impl Replacement {
     /// For this path, in whose folder it is made now: what is in the way of a new file there is told before any work.
     pub fn of(path: &Path) -> io::Result<Replacement> {
+        // As any new file: the umask takes away what it should.
+        Replacement::with_mode(path, 0o666)
+    }
+
+    /// The same, and other users can neither read nor write it.
+    pub fn private(path: &Path) -> io::Result<Replacement> {
+        Replacement::with_mode(path, 0o600)
+    }
+
+    fn with_mode(path: &Path, mode: u32) -> io::Result<Replacement> {
         let folder = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
         remove_abandoned(folder);
         let mut builder = tempfile::Builder::new();
-        // As any new file: the umask takes away what it should.
-        builder.permissions(std::os::unix::fs::PermissionsExt::from_mode(0o666));
+        builder.permissions(std::os::unix::fs::PermissionsExt::from_mode(mode));
         loop {
             // The error without the name of the temporary file, which nobody has heard of.
             let made = builder.prefix(OWN).tempfile_in(folder).map_err(|e| io::Error::from(e.kind()))?;

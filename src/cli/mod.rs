@@ -110,9 +110,14 @@ pub struct Said {
     pub err: String,
 }
 
+/// Shows on standard error what the library warns of, unless the program has a logger of its own. [`main`] does so.
+pub fn show_warnings() {
+    warnings::show();
+}
+
 /// Runs the command line of a program with these families on the process's arguments.
 pub fn main(entries: &[Entry]) -> ExitCode {
-    warnings::show();
+    show_warnings();
     let said = App::new(entries).run(std::env::args_os());
     eprint!("{}", said.err);
     match output::print(&said.out) {

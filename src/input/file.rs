@@ -14,6 +14,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::OFlags;
 
 use super::InputError;
+use super::trust::{Distrust, Rule};
 
 /// The most bytes that a text which people write may have: a catalogue, a configuration, a table.
 pub(crate) const TEXT: u64 = 16 << 20;
@@ -180,11 +181,32 @@ fn ready_within(input: BorrowedFd<'_>, time: Duration) -> io::Result<bool> {
     }
 }
 
+/// Why a file that decides what runs was not read.
+#[derive(Debug)]
+pub(crate) enum Refused {
+    /// The system says so, or it is no regular file, or it is too long.
+    Io(io::Error),
+    /// Another user may have written it.
+    Distrust(Distrust),
+}
+
 /// Bytes of a regular file, `limit` of them at most.
 ///
 /// # Errors
 /// [`io::ErrorKind::InvalidInput`] of what is no regular file, [`io::ErrorKind::FileTooLarge`], or what the system says.
 pub(crate) fn bytes(path: &Path, limit: u64, links: Links) -> io::Result<Vec<u8>> {
+    let (file, found) = open(path, links)?;
+    content(file, &found, limit)
+}
+
+/// As [`bytes`], of a file that decides what runs. The rule holds for the file whose bytes are read, whatever takes its name.
+pub(crate) fn trusted(path: &Path, limit: u64, links: Links, rule: Rule) -> Result<Vec<u8>, Refused> {
+    let (file, found) = open(path, links).map_err(Refused::Io)?;
+    rule.check(path, &found).map_err(Refused::Distrust)?;
+    content(file, &found, limit).map_err(Refused::Io)
+}
+
+fn open(path: &Path, links: Links) -> io::Result<(File, Metadata)> {
     let before = match links {
         Links::Follow => fs::metadata(path)?,
         Links::Refuse => fs::symlink_metadata(path)?,
@@ -200,6 +222,10 @@ pub(crate) fn bytes(path: &Path, limit: u64, links: Links) -> io::Result<Vec<u8>
     let file = options.read(true).custom_flags(flags.bits().cast_signed()).open(path)?;
     let found = file.metadata()?;
     regular(&found)?;
+    Ok((file, found))
+}
+
+fn content(file: File, found: &Metadata, limit: u64) -> io::Result<Vec<u8>> {
     within_limit(found.len(), limit)?;
     let mut all = vec![];
     File::take(file, limit + 1).read_to_end(&mut all)?;

@@ -3,8 +3,11 @@
 //! An entry is one file, named after the SHA-256 of everything that decides its contents. It begins with that hash and
 //! the hash of what follows, so that a file that was cut short, changed or put there under another's name is noticed, and
 //! built anew. Files are written beside their place and moved there as a whole: other processes see an entry or none.
+//!
+//! An entry is machine code. The hashes do not say who wrote it, so the folder and its entries are the effective user's alone:
+//! what another user has written, or can write, is ignored with a warning.
 
-use std::fs;
+use std::ffi::OsString;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
@@ -12,7 +15,9 @@ use sha2::{Digest, Sha256};
 
 use super::RuntimeError;
 use crate::build::replace::Replacement;
-use crate::input::file::{self, Links};
+use crate::input::Distrust;
+use crate::input::file::{self, Links, Refused};
+use crate::input::trust::{self, Rule};
 
 /// First bytes of an entry; the number is the format's.
 const MAGIC: &[u8; 8] = b"PWMODUL1";
@@ -70,22 +75,24 @@ pub enum Cached {
 /// A folder of compiled modules. Any number of threads and processes may use it at once.
 #[derive(Clone, Debug)]
 pub struct ModuleCache {
-    folder: PathBuf,
+    folder: Result<PathBuf, Distrust>,
 }
 
 impl ModuleCache {
-    /// In this folder, which is made when the first entry is.
+    /// In this folder, an absolute path. It is made when the first entry is, with mode 700. A folder that another user owns or can
+    /// write is not used: modules are compiled and not kept.
     pub fn new(folder: impl Into<PathBuf>) -> ModuleCache {
-        ModuleCache { folder: folder.into() }
+        ModuleCache { folder: Ok(folder.into()) }
     }
 
-    /// In the user's cache folder: `$XDG_CACHE_HOME/peerwarp/modules`, or `~/.cache/peerwarp/modules`. With neither
-    /// variable set, in the folder for temporary files.
+    /// In the user's cache folder: `$XDG_CACHE_HOME/peerwarp/modules`, or `~/.cache/peerwarp/modules`. Where neither variable has an
+    /// absolute path, modules are compiled and not kept.
     pub fn of_user() -> ModuleCache {
-        let cache = std::env::var_os("XDG_CACHE_HOME").map(PathBuf::from).filter(|p| p.is_absolute());
-        let home = || std::env::var_os("HOME").map(|home| PathBuf::from(home).join(".cache"));
-        let folder = cache.or_else(home).unwrap_or_else(std::env::temp_dir);
-        ModuleCache::new(folder.join("peerwarp").join("modules"))
+        ModuleCache::of_environment(|name| std::env::var_os(name))
+    }
+
+    fn of_environment(variable: impl Fn(&str) -> Option<OsString>) -> ModuleCache {
+        ModuleCache { folder: trust::user_cache(variable).map(|cache| cache.join("peerwarp/modules")) }
     }
 
     /// The module made from these ingredients, from the cache or else from `build`.
@@ -94,44 +101,76 @@ impl ModuleCache {
         of: &Ingredients<'_>,
         build: impl FnOnce() -> Result<Vec<u8>, RuntimeError>,
     ) -> Result<(Vec<u8>, Cached), RuntimeError> {
-        let key = of.key();
-        let path = self.path(&key);
-        let found = match read(&path, &key) {
+        let (key, mut ignored) = (of.key(), None);
+        match self.look(&key) {
             Ok(module) => return Ok((module, Cached::Hit)),
-            Err(Unusable::Absent) => Cached::Miss,
-            Err(Unusable::Bad(why)) => Cached::Replaced(why),
-        };
+            Err(Unusable::Absent) => {}
+            Err(Unusable::Bad(why)) => ignored = Some(why),
+            Err(Unusable::Distrusted(why)) => {
+                let why = format!("{why}: it is ignored, and the module is compiled anew");
+                trust::warn(why.clone());
+                ignored = Some(why);
+            }
+            Err(Unusable::Folder(why)) => return Ok((build()?, not_kept(&why))),
+        }
         let module = build()?;
         // The module is good, whether or not it can be kept.
-        let kept = self.write(&path, &key, &module);
-        Ok((module, kept.map_or_else(|e| Cached::NotKept(format!("{}: {e}", path.display())), |()| found)))
+        let kept = match self.keep(&key, &module) {
+            Ok(()) => ignored.map_or(Cached::Miss, Cached::Replaced),
+            Err(why) => not_kept(&why),
+        };
+        Ok((module, kept))
     }
 
-    fn path(&self, key: &[u8; 32]) -> PathBuf {
-        let name: String = key.iter().map(|byte| format!("{byte:02x}")).collect();
-        self.folder.join(name)
+    fn folder(&self) -> Result<&Path, Distrust> {
+        self.folder.as_deref().map_err(Clone::clone)
     }
 
-    fn write(&self, path: &Path, key: &[u8; 32], module: &[u8]) -> io::Result<()> {
-        fs::create_dir_all(&self.folder)?;
-        Replacement::of(path)?.write(|file| {
-            file.write_all(MAGIC)?;
-            file.write_all(key)?;
-            file.write_all(&Sha256::digest(module))?;
-            file.write_all(module)
-        })
+    fn look(&self, key: &[u8; 32]) -> Result<Vec<u8>, Unusable> {
+        let folder = self.folder().and_then(trust::private_folder).map_err(Unusable::Folder)?;
+        read(&folder.ok_or(Unusable::Absent)?.join(name(key)), key)
     }
+
+    fn keep(&self, key: &[u8; 32], module: &[u8]) -> Result<(), Distrust> {
+        let path = self.folder().and_then(trust::make_private_folder)?.join(name(key));
+        write(&path, key, module).map_err(|e| Distrust::io(&path, &e))
+    }
+}
+
+/// What a module that cannot be kept is told as, and warned of.
+fn not_kept(why: &Distrust) -> Cached {
+    let why = format!(
+        "compiled modules are not kept: {why}; let XDG_CACHE_HOME name a folder that only this user can write"
+    );
+    trust::warn(why.clone());
+    Cached::NotKept(why)
+}
+
+fn name(key: &[u8; 32]) -> String {
+    key.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+fn write(path: &Path, key: &[u8; 32], module: &[u8]) -> io::Result<()> {
+    Replacement::private(path)?.write(|file| {
+        file.write_all(MAGIC)?;
+        file.write_all(key)?;
+        file.write_all(&Sha256::digest(module))?;
+        file.write_all(module)
+    })
 }
 
 enum Unusable {
     Absent,
     Bad(String),
+    Distrusted(Distrust),
+    Folder(Distrust),
 }
 
 fn read(path: &Path, key: &[u8; 32]) -> Result<Vec<u8>, Unusable> {
-    let bytes = file::bytes(path, MOST, Links::Follow).map_err(|e| match e.kind() {
-        io::ErrorKind::NotFound => Unusable::Absent,
-        _ => Unusable::Bad(e.to_string()),
+    let bytes = file::trusted(path, MOST, Links::Refuse, Rule::Private).map_err(|e| match e {
+        Refused::Io(e) if e.kind() == io::ErrorKind::NotFound => Unusable::Absent,
+        Refused::Io(e) => Unusable::Bad(e.to_string()),
+        Refused::Distrust(why) => Unusable::Distrusted(why),
     })?;
     let bad = |why: &str| Err(Unusable::Bad(format!("{}: {why}", path.display())));
     if bytes.len() < HEADER || &bytes[..8] != MAGIC {

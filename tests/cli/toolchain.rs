@@ -87,3 +87,39 @@ fn installs_with_python_or_says_what_is_missing() {
     let shown = run(&place, &["toolchain"], &[]);
     assert!(shown.stdout.contains("installed"), "{}", shown.stdout);
 }
+
+#[test]
+fn an_installed_tool_that_others_can_write_is_not_started_and_a_warning_says_so() {
+    use std::fs::{Permissions, set_permissions};
+    use std::os::unix::fs::PermissionsExt;
+    let place = Place::new();
+    place.program(
+        "bin/python3",
+        "PATH=/usr/bin:/bin\n[ $3 = --version ] && exit 0\n\
+         while [ $# -gt 1 ]; do [ $1 = --target ] && into=$2; shift; done\n\
+         mkdir -p $into/ziglang && printf '#!/bin/sh\\necho > $HOME/started\\necho 0.17.0\\n' > $into/ziglang/zig && chmod +x $into/ziglang/zig",
+    );
+    let zig = place.program("bin/zig", "echo 0.17.0");
+    assert_eq!(run(&place, &["toolchain", "install", "hip"], &[]).code, 0);
+    let cache = place.path(".cache/peerwarp/toolchain");
+    set_permissions(&cache, Permissions::from_mode(0o777)).unwrap();
+    let shown = run(&place, &["toolchain", "--json"], &[]);
+    let tools = shown.json();
+    let found = tools["tools"].as_array().unwrap().iter().find(|tool| tool["tool"] == "zig").unwrap();
+    assert_eq!(found["found"]["path"], zig.as_str());
+    assert!(!place.path("started").exists());
+    let cache = cache.display();
+    let warning = format!(
+        "warning: the installed zig is not used: {cache} is writable by everybody (mode 777), and must be writable by its owner \
+         alone; remove {cache}, and install it anew\n"
+    );
+    assert_eq!(shown.stderr, warning);
+    let again = run(&place, &["toolchain", "install", "hip"], &[]);
+    assert_eq!(again.code, 2);
+    assert!(
+        again.stderr.starts_with(&format!("error: {cache} is writable by everybody"))
+            && again.stderr.contains("remove it, or let XDG_CACHE_HOME"),
+        "{}",
+        again.report()
+    );
+}

@@ -14,7 +14,8 @@ use crate::build::emit::{self, EmitError, Job};
 use crate::build::toolchain::Tool;
 use crate::build::tree::{Kept, Tree};
 use crate::input::InputError;
-use crate::input::file::{self, Links, inside};
+use crate::input::file::{self, Links, Refused, inside};
+use crate::input::trust::{self, Rule};
 
 use super::compile::{CompileError, Compiled, Compiler, CompilerError};
 use super::limits;
@@ -159,7 +160,7 @@ struct Earlier<'a> {
 
 impl Earlier<'_> {
     fn read(dir: &Path) -> Earlier<'_> {
-        let text = file::bytes(&dir.join(PACK_MANIFEST), file::MANIFEST, Links::Refuse).unwrap_or_default();
+        let text = trusted(&dir.join(PACK_MANIFEST), file::MANIFEST).unwrap_or_default();
         let kernels = manifest::read(&text).map(|m| m.kernels).unwrap_or_default();
         let entries = kernels.into_iter().map(|k| ((k.target, k.variant.clone()), k)).collect();
         Earlier { dir, entries }
@@ -169,9 +170,21 @@ impl Earlier<'_> {
     fn get(&self, target: Target, variant: &str, inputs: &str) -> Option<Compiled> {
         let entry = self.entries.get(&(target, variant.to_owned()))?;
         let place = inside(self.dir, &entry.object.file).ok()?;
-        let object = file::bytes(&place, entry.object.bytes, Links::Refuse).ok()?;
+        let object = trusted(&place, entry.object.bytes)?;
         let same = entry.inputs_sha256 == inputs && entry.object.sha256 == sha256(&object);
         same.then_some(Compiled { object, resources: entry.resources })
+    }
+}
+
+/// A file of the pack that is in the folder, unless another user has written it, or can.
+fn trusted(path: &Path, limit: u64) -> Option<Vec<u8>> {
+    match file::trusted(path, limit, Links::Refuse, Rule::Named) {
+        Ok(bytes) => Some(bytes),
+        Err(Refused::Io(_)) => None,
+        Err(Refused::Distrust(why)) => {
+            trust::warn(format!("{why}: kernels are compiled anew"));
+            None
+        }
     }
 }
 

@@ -39,6 +39,7 @@ mod usage;
 mod valid;
 
 use std::collections::BTreeMap;
+use std::fs;
 use std::path::{Path, PathBuf};
 
 use peerwarp_codegen::family::Target;
@@ -52,7 +53,9 @@ pub use manifest::{Entry, Manifest, PACK_MANIFEST, Residency, Resources, SCHEMA,
 
 use embedded::Bytes;
 
-use crate::input::file::{self, Links, inside};
+use crate::input::Distrust;
+use crate::input::file::{self, Links, Refused, inside};
+use crate::input::trust::Rule;
 
 /// A pack that was opened: every object is there, and is the one that the manifest means.
 #[derive(Debug)]
@@ -84,6 +87,11 @@ pub enum PackError {
         /// Why.
         source: std::io::Error,
     },
+    /// Another user owns the pack or can write it, and it is machine code.
+    #[error(
+        "{0}; copy the pack (`cp -r`) if you trust its author, or take others' right to write it (`chmod -R go-w`)"
+    )]
+    Distrust(#[from] Distrust),
     /// The manifest is not one.
     #[error("{}: {why}; write the pack anew with `peerwarp pack`", .path.display())]
     Manifest {
@@ -120,11 +128,15 @@ impl Pack {
     ///
     /// # Errors
     /// The manifest is missing, malformed, of another version, or contradicts itself; an object or a header is missing, cut off
-    /// or another one, or outside of the folder: no symbolic link is followed in it.
+    /// or another one, or outside of the folder: no symbolic link is followed in it. The folder or a file belongs neither to this
+    /// user nor to root nor to the owner of the running program, or others can write it.
     pub fn open(dir: &Path) -> Result<Pack, PackError> {
         let path = dir.join(PACK_MANIFEST);
-        let text = file::bytes(&path, file::MANIFEST, Links::Refuse)
-            .map_err(|source| PackError::Io { path: path.clone(), source })?;
+        if let Ok(found) = fs::metadata(dir) {
+            Rule::Named.check(dir, &found)?;
+        }
+        let text =
+            file::trusted(&path, file::MANIFEST, Links::Refuse, Rule::Named).map_err(refused(&path))?;
         let pack = Pack::read(&path, &text, |stored| intact(dir, stored).map(Bytes::Read))?;
         pack.manifest.kernels.iter().try_for_each(|kernel| intact(dir, &kernel.header).map(drop))?;
         Ok(pack)
@@ -169,13 +181,20 @@ impl Pack {
     }
 }
 
+fn refused(path: &Path) -> impl Fn(Refused) -> PackError {
+    move |refused| match refused {
+        Refused::Io(source) => PackError::Io { path: path.to_owned(), source },
+        Refused::Distrust(why) => why.into(),
+    }
+}
+
 /// A file of a pack, if it is the one that the manifest means.
 fn intact(dir: &Path, stored: &Stored) -> Result<Vec<u8>, PackError> {
     let path = dir.join(&stored.file);
-    let io = |source| PackError::Io { path: path.clone(), source };
     let bytes = inside(dir, &stored.file)
-        .and_then(|path| file::bytes(&path, valid::OBJECT, Links::Refuse))
-        .map_err(io)?;
+        .map_err(Refused::Io)
+        .and_then(|path| file::trusted(&path, valid::OBJECT, Links::Refuse, Rule::Named))
+        .map_err(refused(&path))?;
     let sha256 = crate::build::digest::sha256(&bytes);
     if (sha256.as_str(), bytes.len() as u64) == (&stored.sha256, stored.bytes) {
         return Ok(bytes);

@@ -49,6 +49,35 @@ fn kernels_are_found_by_variant_and_target() {
 }
 
 #[test]
+fn a_pack_of_another_user_or_that_others_can_write_is_refused() {
+    use std::os::unix::fs::{PermissionsExt, chown};
+    let parts = ["", PACK_MANIFEST, "sm_90a/k.cubin", "sm_90a/k.h"];
+    let is_root = rustix::process::geteuid().is_root();
+    for part in parts {
+        let (dir, _) = written();
+        let path = if part.is_empty() { dir.path().to_owned() } else { dir.path().join(part) };
+        let mode = fs::metadata(&path).unwrap().permissions().mode() & 0o777;
+        let set = |mode| fs::set_permissions(&path, fs::Permissions::from_mode(mode)).unwrap();
+        let said = || match Pack::open(dir.path()) {
+            Err(PackError::Distrust(why)) => PackError::Distrust(why).to_string(),
+            other => panic!("{part}: {other:?}"),
+        };
+        set(mode | 0o002);
+        let told = said();
+        assert!(told.starts_with(&format!("{} is writable by everybody", path.display())), "{told}");
+        assert!(told.contains("`cp -r`") && told.contains("`chmod -R go-w`"), "{told}");
+        set(mode);
+        Pack::open(dir.path()).unwrap();
+        if is_root {
+            chown(&path, Some(65534), None).unwrap();
+            assert!(said().contains("belongs to user 65534, and must belong to user 0"), "{}", said());
+            chown(&path, Some(0), None).unwrap();
+            Pack::open(dir.path()).unwrap();
+        }
+    }
+}
+
+#[test]
 fn truncated_foreign_and_missing_objects_are_told() {
     let (dir, object) = written();
     let error = || Pack::open(dir.path()).unwrap_err();

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use peerwarp_codegen::family::Target;
 
 use super::{Found, Tool, Version};
+use crate::input::Distrust;
 
 /// Why a tool cannot be used. Each says what to install or to set.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -87,8 +88,13 @@ impl ToolError {
 #[derive(Debug, thiserror::Error)]
 pub enum InstallError {
     /// There is no user's cache directory.
-    #[error("there is no cache directory to install to: set XDG_CACHE_HOME or HOME")]
+    #[error("there is no cache directory to install to: set XDG_CACHE_HOME or HOME to an absolute path")]
     NoCache,
+    /// Another user owns what is in the cache directory, or can write it.
+    #[error(
+        "{0}: remove it, or let XDG_CACHE_HOME name a folder that only this user can write, and install again"
+    )]
+    Distrust(#[from] Distrust),
     /// Python is missing.
     #[error("python3 is needed to install {set}, and {}: install it (Debian: python3 python3-venv), or put it into PATH", .why)]
     Python {

@@ -15,7 +15,9 @@ use std::time::Duration;
 use serde::Deserialize;
 use sha2::{Digest, Sha256};
 
+use super::search::nvrtc_library;
 use super::{InstallError, Tool, bounded, cache_dir};
+use crate::input::{Distrust, trust};
 
 /// Tools that are installed together.
 #[derive(Clone, Debug, Deserialize)]
@@ -96,26 +98,47 @@ impl Set {
 
 /// Where a tool is once its set is installed in `cache`. `None` if no set brings it.
 pub(super) fn place(tool: Tool, cache: &Path) -> Option<PathBuf> {
-    sets().iter().find_map(|set| Some(cache.join(set.folder()).join(set.tools.get(&tool)?)))
+    Some(cache.join(below(tool)?))
+}
+
+/// The same, relative to the cache.
+fn below(tool: Tool) -> Option<PathBuf> {
+    sets().iter().find_map(|set| Some(Path::new(&set.folder()).join(set.tools.get(&tool)?)))
+}
+
+/// The real path of a tool that is installed in `cache`; `None` if it is not there.
+///
+/// # Errors
+/// Another user owns it or can write it, or a folder on the way to it.
+pub(super) fn installed(tool: Tool, cache: &Path) -> Result<Option<PathBuf>, Distrust> {
+    let Some(below) = below(tool).filter(|below| cache.join(below).exists()) else { return Ok(None) };
+    let Some(cache) = trust::private_folder(cache)? else { return Ok(None) };
+    trust::private_path(&cache, &below)?;
+    let path = cache.join(&below);
+    if tool == Tool::Nvrtc
+        && let Some(name) = nvrtc_library(&path).as_deref().and_then(Path::file_name)
+    {
+        trust::private_path(&path, Path::new(name))?;
+    }
+    Ok(Some(path))
 }
 
 /// Installs a set, unless it is there. Several processes may do so at once: one of them fetches, the others wait.
 ///
 /// # Errors
 /// Python or its pip is missing, pip fails (it says why), or the cache directory cannot be written to. What was there
-/// before is left as it was.
+/// before is left as it was. What another user owns or can write there is neither used nor removed.
 pub fn install(set: &Set) -> Result<Installed, InstallError> {
     install_to(set, &cache_dir().ok_or(InstallError::NoCache)?, Path::new("python3"))
 }
 
 fn install_to(set: &Set, cache: &Path, python: &Path) -> Result<Installed, InstallError> {
-    let place = cache.join(set.folder());
-    if place.exists() {
+    let cache = &trust::make_private_folder(cache)?;
+    if is_there(set, cache)? {
         return Ok(Installed::Already);
     }
-    fs::create_dir_all(cache).map_err(InstallError::io(cache))?;
     let _lock = lock(&cache.join(".lock"))?;
-    if place.exists() {
+    if is_there(set, cache)? {
         return Ok(Installed::Already);
     }
     sweep(cache).map_err(InstallError::io(cache))?;
@@ -130,8 +153,34 @@ fn install_to(set: &Set, cache: &Path, python: &Path) -> Result<Installed, Insta
         let lld = new.join(zig).with_file_name("lld");
         write_lld(&lld, b"\"$(dirname \"$0\")/zig\"").map_err(InstallError::io(&lld))?;
     }
+    only_owner_writes(&new).map_err(InstallError::io(&new))?;
+    let place = cache.join(set.folder());
     fs::rename(&new, &place).map_err(InstallError::io(&place))?;
     Ok(Installed::Now)
+}
+
+/// Whether a set is installed in a private folder.
+fn is_there(set: &Set, cache: &Path) -> Result<bool, Distrust> {
+    if !cache.join(set.folder()).exists() {
+        return Ok(false);
+    }
+    set.tools().try_for_each(|tool| installed(tool, cache).map(drop)).map(|()| true)
+}
+
+/// Takes from group and others the right to write, which a umask may have left them.
+fn only_owner_writes(path: &Path) -> io::Result<()> {
+    let found = fs::symlink_metadata(path)?;
+    if found.is_symlink() {
+        return Ok(());
+    }
+    let mode = found.permissions().mode();
+    if mode & 0o022 != 0 {
+        fs::set_permissions(path, fs::Permissions::from_mode(mode & !0o022))?;
+    }
+    if found.is_dir() {
+        fs::read_dir(path)?.try_for_each(|entry| only_owner_writes(&entry?.path()))?;
+    }
+    Ok(())
 }
 
 /// How long Python may take to say what it has, and to make a virtual environment.

@@ -149,6 +149,40 @@ fn several_at_once_fetch_once() {
 }
 
 #[test]
+fn what_is_installed_is_this_users_alone() {
+    let place = Place::new();
+    let loose = format!("umask 0\n{GOOD}\nchmod 777 $into/ziglang/zig");
+    install_to(&hip(), &place.cache(), &place.python(&loose)).unwrap();
+    let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
+    let set = place.cache().join(hip().folder());
+    let modes =
+        [place.cache(), set.clone(), set.join("ziglang"), set.join("ziglang/zig")].map(|path| mode(&path));
+    assert_eq!(modes, [0o700, 0o755, 0o755, 0o755]);
+    assert_eq!(installed(Tool::Zig, &place.cache()), Ok(Some(set.join("ziglang/zig"))));
+}
+
+#[test]
+fn a_folder_that_others_can_write_is_not_installed_to_and_not_taken_for_installed() {
+    let place = Place::new();
+    let python = place.python(GOOD);
+    install_to(&hip(), &place.cache(), &python).unwrap();
+    let set = place.cache().join(hip().folder());
+    for path in [place.cache(), set.clone(), set.join("ziglang"), set.join("ziglang/zig")] {
+        let before = fs::metadata(&path).unwrap().permissions();
+        for mode in [0o777, 0o775] {
+            fs::set_permissions(&path, fs::Permissions::from_mode(mode)).unwrap();
+            let said = install_to(&hip(), &place.cache(), &python).unwrap_err().to_string();
+            assert!(said.starts_with(&format!("{} is writable by ", path.display())), "{said}");
+            assert!(said.contains("remove it") && said.contains("install again"), "{said}");
+            assert!(installed(Tool::Zig, &place.cache()).is_err());
+        }
+        fs::set_permissions(&path, before).unwrap();
+    }
+    assert_eq!(install_to(&hip(), &place.cache(), &python).unwrap(), Installed::Already);
+    assert_eq!(place.calls(), 1);
+}
+
+#[test]
 fn pins_are_exact() {
     let all: Vec<&Set> = sets().iter().collect();
     assert_eq!(all.iter().map(|s| s.name.as_str()).collect::<Vec<_>>(), ["cuda", "hip"]);

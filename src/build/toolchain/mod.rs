@@ -3,7 +3,8 @@
 //!
 //! [`find`] looks for a tool in three places, in this order: the environment variable of its own ([`Tool::variable`]),
 //! the folder that `peerwarp toolchain install` fills ([`install`]), and where CUDA, ROCm and the system keep theirs
-//! (`CUDA_HOME`, `CUDA_PATH`, `/usr/local/cuda`; `ROCM_PATH`, `/opt/rocm`; `PATH`). What it returns has been started
+//! (`CUDA_HOME`, `CUDA_PATH`, `/usr/local/cuda`; `ROCM_PATH`, `/opt/rocm`; `PATH`). Relative paths are not used, nor an installed
+//! tool that another user owns or can write. What it returns has been started
 //! once and is recent enough; what it cannot find comes as an error that says what to install.
 //!
 //! ```
@@ -239,7 +240,7 @@ pub fn find_for(tool: Tool, target: Target) -> Result<Found, ToolError> {
 }
 
 /// The folder that `peerwarp toolchain install` fills: `peerwarp/toolchain` in the user's cache directory. `None` if
-/// neither `XDG_CACHE_HOME` nor `HOME` is set.
+/// neither `XDG_CACHE_HOME` nor `HOME` is an absolute path.
 pub fn cache_dir() -> Option<PathBuf> {
     Search::here().cache()
 }

@@ -9,6 +9,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use super::{Found, Origin, Tool, ToolError, Version, bounded, install};
+use crate::input::trust;
 
 /// The oldest LLVM that compiles what is emitted.
 const OLDEST_CLANG: u32 = 18;
@@ -87,8 +88,7 @@ impl Search {
 
     /// See [`super::cache_dir`].
     pub fn cache(&self) -> Option<PathBuf> {
-        let xdg = self.path("XDG_CACHE_HOME").filter(|p| p.is_absolute());
-        let cache = xdg.or_else(|| self.path("HOME").map(|h| h.join(".cache")))?;
+        let cache = trust::user_cache(|name| self.env.get(name).cloned()).ok()?;
         Some(cache.join("peerwarp/toolchain"))
     }
 
@@ -97,8 +97,15 @@ impl Search {
         self.env.get(variable).filter(|v| !v.is_empty()).map(PathBuf::from)
     }
 
+    /// The absolute paths of a list. The others depend on the current folder, which anybody may have filled.
     fn paths(&self, variable: &str) -> Vec<PathBuf> {
-        self.env.get(variable).map(|v| std::env::split_paths(v).collect()).unwrap_or_default()
+        let list = self.env.get(variable).map(|v| std::env::split_paths(v).filter(|p| p.is_absolute()));
+        list.map(Iterator::collect).unwrap_or_default()
+    }
+
+    /// A variable that names a folder by an absolute path.
+    fn folder(&self, variable: &str) -> Option<PathBuf> {
+        self.path(variable).filter(|path| path.is_absolute())
     }
 
     /// Where a tool may be, the best place first.
@@ -115,7 +122,7 @@ impl Search {
     }
 
     fn cuda_homes(&self) -> Vec<PathBuf> {
-        let named = ["CUDA_HOME", "CUDA_PATH"].iter().filter_map(|v| self.path(v));
+        let named = ["CUDA_HOME", "CUDA_PATH"].iter().filter_map(|v| self.folder(v));
         named.chain([self.cuda.clone()]).collect()
     }
 
@@ -125,7 +132,7 @@ impl Search {
     }
 
     fn programs(&self, tool: Tool) -> Vec<PathBuf> {
-        let rocm = self.path("ROCM_PATH").unwrap_or_else(|| self.rocm.clone());
+        let rocm = self.folder("ROCM_PATH").unwrap_or_else(|| self.rocm.clone());
         let (names, folders) = match tool {
             Tool::Nvrtc => (vec![], vec![]),
             Tool::Nvcc | Tool::Ptxas | Tool::Cuobjdump | Tool::Nvdisasm => {
@@ -141,10 +148,24 @@ impl Search {
         names.iter().flat_map(|name| folders.iter().map(move |f| f.join(name))).collect()
     }
 
+    /// The real path of an installed tool. What another user has installed, or can change, is not started.
+    fn installed(&self, tool: Tool) -> Result<PathBuf, Failed> {
+        let cache = self.cache().ok_or(Failed::Absent)?;
+        match install::installed(tool, &cache) {
+            Ok(path) => path.ok_or(Failed::Absent),
+            Err(why) => {
+                let why = format!("{why}; remove {}, and install it anew", cache.display());
+                trust::warn(format!("the installed {} is not used: {why}", tool.name()));
+                Err(Failed::Unusable(why))
+            }
+        }
+    }
+
     fn probe(&self, tool: Tool, path: PathBuf, origin: Origin) -> Result<Found, Failed> {
         if origin == Origin::Variable && !path.is_absolute() {
             return Err(Failed::Unusable("the path is not absolute".into()));
         }
+        let path = if origin == Origin::Installed { self.installed(tool)? } else { path };
         let (version, include) = match tool {
             Tool::Nvrtc => nvrtc(&path)?,
             _ => (program(tool, &path, self.patience)?, None),

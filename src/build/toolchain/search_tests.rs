@@ -76,6 +76,64 @@ fn the_variable_goes_first_then_what_is_installed_then_the_system() {
 }
 
 #[test]
+fn an_installed_tool_of_another_user_or_that_others_can_write_is_not_started() {
+    use std::os::unix::fs::chown;
+    let place = Place::new();
+    let cache = place.path("cache/peerwarp/toolchain");
+    let tool = install::place(Tool::Zig, &cache).unwrap();
+    let marked = format!("echo >> {}; echo 0.17.0", place.path("started").display());
+    place.program(tool.strip_prefix(place.dir.path()).unwrap().to_str().unwrap(), &marked);
+    let system = place.program("bin/zig", "echo 0.17.0");
+    let xdg = place.path("cache");
+    let with = |path: Option<&Path>| {
+        let env = [Some(("XDG_CACHE_HOME", &*xdg)), path.map(|path| ("PATH", path))];
+        Search::with(&env.into_iter().flatten().collect::<Vec<_>>()).find(Tool::Zig)
+    };
+    assert_eq!(with(None).unwrap().origin, Origin::Installed);
+    let refused = |why: &str| {
+        fs::remove_file(place.path("started")).unwrap();
+        let said = with(None).unwrap_err().to_string();
+        assert!(said.contains(why) && said.contains("remove "), "{said}");
+        assert_eq!(with(Some(&place.path("bin"))).unwrap().path, system);
+        assert!(!place.path("started").exists());
+    };
+    let set = tool.parent().unwrap();
+    for path in [&tool, set, &cache, &place.path("cache/peerwarp")] {
+        let before = path.metadata().unwrap().permissions();
+        fs::set_permissions(path, fs::Permissions::from_mode(0o777)).unwrap();
+        refused(&format!("{} is writable by everybody", path.display()));
+        fs::set_permissions(path, before).unwrap();
+        if rustix::process::geteuid().is_root() {
+            with(None).unwrap();
+            chown(path, Some(65534), None).unwrap();
+            refused(&format!("{} belongs to user 65534", path.display()));
+            chown(path, Some(0), None).unwrap();
+        }
+        assert_eq!(with(None).unwrap().origin, Origin::Installed);
+    }
+}
+
+#[test]
+fn relative_folders_are_not_looked_into() {
+    let here = tempfile::tempdir_in(".").unwrap();
+    let name = here.path().file_name().unwrap().to_owned();
+    let place = Place { dir: here };
+    place.program("zig", "echo 0.17.0");
+    place.program("bin/nvcc", NVCC);
+    let relative = Path::new(&name);
+    assert!(relative.join("zig").exists());
+    let search = |variable, tool| Search::with(&[(variable, relative)]).find(tool);
+    assert_eq!(search("PATH", Tool::Zig), Err(ToolError::NotFound { tool: Tool::Zig }));
+    for variable in ["CUDA_HOME", "CUDA_PATH"] {
+        assert_eq!(search(variable, Tool::Nvcc), Err(ToolError::NotFound { tool: Tool::Nvcc }));
+    }
+    for variable in ["XDG_CACHE_HOME", "HOME"] {
+        assert_eq!(Search::with(&[(variable, relative)]).cache(), None);
+        assert_eq!(Search::with(&[(variable, Path::new(""))]).cache(), None);
+    }
+}
+
+#[test]
 fn a_variable_that_names_something_else_is_an_error_even_if_the_tool_is_elsewhere() {
     let place = Place::new();
     place.program("bin/nvcc", NVCC);

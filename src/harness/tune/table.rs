@@ -15,7 +15,9 @@ use super::record::Record;
 use crate::build::emit::EmitError;
 use crate::build::replace::Replacement;
 use crate::harness::workload::Suite;
-use crate::input::file::{self, Links};
+use crate::input::Distrust;
+use crate::input::file::{self, Links, Refused};
+use crate::input::trust::Rule;
 
 /// Version of the format. Tables of another one are refused.
 pub const SCHEMA: u32 = 3;
@@ -46,6 +48,11 @@ pub enum TableError {
         /// The system's words.
         reason: String,
     },
+    /// Another user owns it or can write it, and it decides which kernels run.
+    #[error(
+        "{0}; copy the table (`cp`) if you trust its author, or take others' right to write it (`chmod go-w`)"
+    )]
+    Distrust(#[from] Distrust),
     /// It is not a table.
     #[error("{path}: not a table of tuned kernels: {reason}")]
     Malformed {
@@ -169,8 +176,10 @@ impl Table {
     /// Reads a table.
     pub fn read(path: &Path) -> Result<Table, TableError> {
         let shown = path.display().to_string();
-        let bytes = file::bytes(path, file::TEXT, Links::Follow)
-            .map_err(|e| TableError::Io { path: shown.clone(), reason: e.to_string() })?;
+        let bytes = file::trusted(path, file::TEXT, Links::Follow, Rule::Named).map_err(|e| match e {
+            Refused::Io(e) => TableError::Io { path: shown.clone(), reason: e.to_string() },
+            Refused::Distrust(why) => why.into(),
+        })?;
         let text = String::from_utf8(bytes).map_err(|e| TableError::Malformed {
             path: shown.clone(),
             reason: format!("not UTF-8: {}", e.utf8_error()),

@@ -30,6 +30,28 @@ fn a_table_reads_as_it_was_written() {
 }
 
 #[test]
+fn a_table_of_another_user_or_that_others_can_write_is_refused() {
+    use std::os::unix::fs::{PermissionsExt, chown};
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("h200.toml");
+    table().write(&path).unwrap();
+    let set = |mode| fs::set_permissions(&path, fs::Permissions::from_mode(mode)).unwrap();
+    let said = || Table::read(&path).unwrap_err().to_string();
+    set(0o646);
+    assert!(
+        said().contains("h200.toml is writable by everybody (mode 646)") && said().contains("`chmod go-w`"),
+        "{}",
+        said()
+    );
+    set(0o644);
+    Table::read(&path).unwrap();
+    if rustix::process::geteuid().is_root() {
+        chown(&path, Some(65534), None).unwrap();
+        assert!(said().contains("belongs to user 65534"), "{}", said());
+    }
+}
+
+#[test]
 fn records_are_kept_in_order_and_once() {
     let mut table = table();
     for tokens in [64, 8, 16] {

@@ -1,10 +1,10 @@
 use std::io::{Read, Write};
-use std::sync::Mutex;
 use std::thread::{JoinHandle, spawn};
 use std::time::Instant;
 
 use super::super::handshake::{Knock, Opening, PROTOCOL};
 use super::*;
+use crate::input::logged;
 
 const LONG: Duration = Duration::from_secs(20);
 const SHORT: Duration = Duration::from_millis(300);
@@ -178,34 +178,12 @@ fn knock(stream: &mut TcpStream, rank: u32) -> Vec<u8> {
     vec![]
 }
 
-/// Everything that is logged while tests run.
-struct Kept(Mutex<Vec<String>>);
-static KEPT: Kept = Kept(Mutex::new(vec![]));
-
-impl log::Log for Kept {
-    fn enabled(&self, _: &log::Metadata<'_>) -> bool {
-        true
-    }
-
-    fn log(&self, record: &log::Record<'_>) {
-        self.0.lock().unwrap().push(format!("{}: {}", record.level(), record.args()));
-    }
-
-    fn flush(&self) {}
-}
-
-fn logged() -> Vec<String> {
-    KEPT.0.lock().unwrap().clone()
-}
-
 /// What a stranger does, and what they say after that.
 type Act = Box<dyn Fn(&mut TcpStream) -> Vec<u8> + Send>;
 
 #[test]
 fn strangers_are_turned_away_and_told_nothing() {
-    // Another test may have done so before.
-    let _ = log::set_logger(&KEPT);
-    log::set_max_level(log::LevelFilter::Warn);
+    logged::keep();
     let hello = br#"{"Hello":{"rank":1,"ranks":3,"bus_id":"","socket":"","facts":{}}}"#;
     let framed = [&(hello.len() as u32).to_le_bytes(), hello.as_slice()].concat();
     let start = b"peerwarp".as_slice();
@@ -246,7 +224,7 @@ fn is_turned_away(act: Act, reason: &str) {
         other => panic!("{other}"),
     }
     let line = format!("WARN: rank 0: turned {name} away: they {reason}");
-    assert!(logged().contains(&line), "{line}");
+    assert!(logged::kept().contains(&line), "{line}");
 }
 
 #[test]
