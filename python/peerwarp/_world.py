@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import math
 import operator
 import os
+import re
 import socket
 import sys
 from collections.abc import Callable
@@ -55,7 +57,8 @@ class World:
         """The ranks of a `torch.distributed` process group of one machine, each with its GPU.
 
         Ranks meet at a port of rank 0, whose number and a secret go through the group; `PEERWARP_SECRET`, set for all ranks, is
-        used instead of that secret. Raises on all ranks if one of them has no GPU, or is on another machine.
+        used instead of that secret. Raises on all ranks if one of them has no GPU, or is on another machine. Ranks send each other
+        bytes, and no pickle: what a stranger sends into the group is an error.
 
         Args:
             group: the process group; the default group if none.
@@ -68,7 +71,7 @@ class World:
             launches_at_once: how many launches of a rank may be under way at once, such as of two operations on a stream each; the
                 same on all ranks. Each kernel has a part of the GPU's SMs then, so that blocks of all of them fit.
         """
-        dist = _torch_distributed()
+        torch, dist = _torch_distributed()
         ranks, rank = whole("ranks of the group", dist.get_world_size(group), 2, 64), dist.get_rank(group)
 
         at_once = whole("launches_at_once", launches_at_once, 1, 16)
@@ -78,13 +81,12 @@ class World:
                 raise NoDriver(why)
             return _gpu_number(device), seconds_of("wait_budget", wait_budget), seconds_of("form_timeout", form_timeout)
 
-        gpu, budget, timeout = _agree(dist, group, ranks, own)
-        told: list[Any] = [None]
-        if rank == 0:
-            told = [(f"127.0.0.1:{_free_port()}", _core.draw_secret())]
-        first = 0 if group is None else dist.get_global_rank(group, 0)
-        dist.broadcast_object_list(told, src=first, group=group)
-        address, drawn = told[0]
+        group_of = _Group(torch, dist, group, ranks, rank)
+        gpu, budget, timeout = _agree(group_of, own)
+        meeting = group_of.of_first([f"127.0.0.1:{_free_port()}", _core.draw_secret()] if rank == 0 else [])
+        if len(meeting) != 2 or not re.fullmatch(r"127\.0\.0\.1:[0-9]{1,5}", meeting[0]):
+            raise _malformed(0, meeting[:1])
+        address, drawn = meeting
         secret = os.environ.get("PEERWARP_SECRET", drawn)
         shared = bool(share_sms), bool(share_gpus), at_once
         core = _core.GpuWorld((rank, ranks, gpu), (address, secret), (budget, timeout), shared, compilers())
@@ -162,15 +164,16 @@ def whole(field: str, value: Any, low: int, high: int) -> int:
     return number
 
 
-def _torch_distributed() -> Any:
-    """`torch.distributed` with a process group."""
+def _torch_distributed() -> tuple[Any, Any]:
+    """PyTorch, and `torch.distributed` with a process group."""
     try:
+        import torch
         import torch.distributed as dist
     except ImportError as error:
         raise MissingPackage("World.from_torch needs PyTorch (pip install torch); World.simulated does not") from error
     if not (dist.is_available() and dist.is_initialized()):
         raise InvalidArgument("group", "no process group", "a group of torch.distributed.init_process_group")
-    return dist
+    return torch, dist
 
 
 def compilers() -> list[str]:
@@ -180,20 +183,77 @@ def compilers() -> list[str]:
     return [os.path.join(place, "cu13", "lib") for place in places or []]
 
 
-def _agree(dist: Any, group: Any, ranks: int, own: Callable[[], T]) -> T:
+#: Bytes of a message between ranks: its length in four bytes, a list of texts as JSON, and zeros.
+_MESSAGE = 16384
+
+
+class _Group:
+    """Messages between the ranks of a process group. Anybody who reaches the group can send: a message is bytes, never a pickle."""
+
+    def __init__(self, torch: Any, dist: Any, group: Any, ranks: int, rank: int) -> None:
+        self._torch, self._dist, self._group, self.ranks, self._rank = torch, dist, group, ranks, rank
+        backends = str(dist.get_backend_config(group))
+        # NCCL takes tensors of a GPU alone; the others take those of the CPU.
+        self._device = "cpu" if "cpu:" in backends else "cuda"
+
+    def of_all(self, own: list[str]) -> list[list[str]]:
+        """The messages of all ranks."""
+        into = [self._tensor(bytes(_MESSAGE)) for _ in range(self.ranks)]
+        self._dist.all_gather(into, self._tensor(_encoded(own)), group=self._group)
+        return [_decoded(rank, bytes(tensor.tolist())) for rank, tensor in enumerate(into)]
+
+    def of_first(self, own: list[str]) -> list[str]:
+        """The message of rank 0."""
+        first = 0 if self._group is None else self._dist.get_global_rank(self._group, 0)
+        tensor = self._tensor(_encoded(own))
+        self._dist.broadcast(tensor, src=first, group=self._group)
+        return _decoded(0, bytes(tensor.tolist()))
+
+    def _tensor(self, message: bytes) -> Any:
+        return self._torch.tensor(list(message), dtype=self._torch.uint8, device=self._device)
+
+
+def _encoded(texts: list[str]) -> bytes:
+    """A message. Texts that are too long are cut."""
+    # A character takes six bytes at most, as an escape.
+    most = (_MESSAGE - 64) // (6 * max(len(texts), 1))
+    body = json.dumps([text[:most] for text in texts], ensure_ascii=False).encode(errors="replace")
+    return (len(body).to_bytes(4, "little") + body).ljust(_MESSAGE, b"\0")
+
+
+def _decoded(rank: int, message: bytes) -> list[str]:
+    """The texts of a rank's message."""
+    length = int.from_bytes(message[:4], "little")
+    try:
+        texts = json.loads(message[4 : 4 + length]) if len(message) == _MESSAGE and length <= _MESSAGE - 4 else None
+    except (ValueError, RecursionError):
+        texts = None
+    if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
+        raise _malformed(rank, message[:40])
+    return texts
+
+
+def _malformed(rank: int, found: Any) -> InvalidArgument:
+    return InvalidArgument(f"message of rank {rank} in the group", found, "of this version of peerwarp, on all ranks")
+
+
+def _agree(group: _Group, own: Callable[[], T]) -> T:
     """What `own` yields. If it raises on one rank, all ranks raise: else they would wait for that one."""
     result, error = None, None
     try:
         result = own()
     except PeerwarpError as raised:
         error = raised
-    told: list[Any] = [None] * ranks
-    dist.all_gather_object(told, (_machine(), error and (isinstance(error, NoDriver), str(error))), group=group)
+    kind = "" if error is None else "driver" if isinstance(error, NoDriver) else "other"
+    told = group.of_all([_machine(), kind, "" if error is None else str(error)])
     if error is not None:
         raise error
-    for rank, (machine, reason) in enumerate(told):
-        if reason is not None:
-            raise (NoDriver if reason[0] else PeerwarpError)(f"rank {rank}: {reason[1]}")
+    for rank, message in enumerate(told):
+        if len(message) != 3 or message[1] not in {"", "driver", "other"}:
+            raise _malformed(rank, message)
+        machine, kind, reason = message
+        if kind:
+            raise (NoDriver if kind == "driver" else PeerwarpError)(f"rank {rank}: {reason}")
         if machine != told[0][0]:
             raise InvalidArgument("group", f"ranks 0 and {rank} on two machines", "ranks of one machine")
     return cast("T", result)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import pickle
+import re
 import shutil
 import subprocess
 import sys
@@ -28,25 +30,75 @@ def test_a_simulated_world_says_what_it_is() -> None:
     world.leave()
 
 
-def fake_torch(monkeypatch: pytest.MonkeyPatch, ranks: int, others: list[object], machine: str | None = None) -> None:
-    """As much of torch.distributed as `World.from_torch` uses before ranks meet: this process is rank 0, on its machine."""
+class Bytes:
+    """A tensor of bytes."""
 
-    def all_gather_object(into: list[object], own: tuple[str, object], group: object = None) -> None:
-        into[:] = [own, *((machine or own[0], other) for other in others)]
+    def __init__(self, values: list[int], dtype: str, device: str) -> None:
+        assert dtype == "uint8" and all(0 <= value < 256 for value in values)
+        self.values, self.device = values, device
 
-    def broadcast_object_list(told: list[object], src: int, group: object = None) -> None:
-        assert src == 0
+    def tolist(self) -> list[int]:
+        return self.values
+
+
+class Loaded:
+    """What a stranger pickles: it has run code once it is loaded."""
+
+    ran = False
+
+    def __reduce__(self) -> tuple[object, tuple[object, str, bool]]:
+        return setattr, (Loaded, "ran", True)
+
+
+def fake_torch(
+    monkeypatch: pytest.MonkeyPatch,
+    ranks: int,
+    others: list[list[str] | bytes],
+    machine: str | None = None,
+    *,
+    rank: int = 0,
+    backends: str = "cpu:gloo,cuda:nccl",
+) -> None:
+    """As much of torch.distributed as `World.from_torch` uses before ranks meet. The others say what went wrong with them, or send
+    bytes.
+    """
+    where = "cpu" if "cpu:" in backends else "cuda"
+
+    def sent(values: list[int], other: list[str] | bytes) -> list[int]:
+        if isinstance(other, bytes):
+            return list(other.ljust(len(values), b"\0")[: len(values)])
+        body = json.dumps([machine or json.loads(bytes(values[4:]).rstrip(b"\0"))[0], *other]).encode()
+        return list((len(body).to_bytes(4, "little") + body).ljust(len(values), b"\0"))
+
+    def all_gather(into: list[Bytes], own: Bytes, group: object = None) -> None:
+        assert [tensor.device for tensor in (own, *into)] == [where] * (ranks + 1)
+        all_of_them = [sent(own.values, other) for other in others]
+        all_of_them.insert(rank, own.values)
+        for tensor, values in zip(into, all_of_them, strict=True):
+            tensor.values = values
+
+    def broadcast(tensor: Bytes, src: int, group: object = None) -> None:
+        assert (src, tensor.device) == (0, where)
+        if rank != 0:
+            tensor.values = sent(tensor.values, others[0])
+
+    def unpickles(into: list[object], *arguments: object, **more: object) -> None:
+        pickle.loads(pickle.dumps(Loaded()))
 
     dist = types.ModuleType("torch.distributed")
     dist.__dict__.update(
         is_available=lambda: True,
         is_initialized=lambda: ranks > 0,
         get_world_size=lambda group=None: ranks,
-        get_rank=lambda group=None: 0,
-        all_gather_object=all_gather_object,
-        broadcast_object_list=broadcast_object_list,
+        get_rank=lambda group=None: rank,
+        get_backend_config=lambda group=None: backends,
+        all_gather=all_gather,
+        broadcast=broadcast,
+        all_gather_object=unpickles,
+        broadcast_object_list=unpickles,
     )
     torch = types.ModuleType("torch")
+    torch.__dict__.update(tensor=Bytes, uint8="uint8")
     torch.distributed = dist  # type: ignore[attr-defined]
     torch.cuda = types.SimpleNamespace(is_available=lambda: False)  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "torch", torch)
@@ -67,19 +119,20 @@ def test_a_world_of_torch_needs_torch_and_a_group(monkeypatch: pytest.MonkeyPatc
 
 
 def test_a_rank_without_a_gpu_is_told_on_all_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
-    fake_torch(monkeypatch, 2, [None])
+    well = ["", ""]
+    fake_torch(monkeypatch, 2, [well])
     monkeypatch.setattr(_core, "why_no_gpu", lambda: "no driver")
     with pytest.raises(peerwarp.NoDriver, match="no driver"):
         peerwarp.World.from_torch()
     monkeypatch.setattr(_core, "why_no_gpu", lambda: None)
-    for is_driver, kind in ((True, peerwarp.NoDriver), (False, peerwarp.PeerwarpError)):
-        fake_torch(monkeypatch, 2, [(is_driver, "not over there")])
+    for name, kind in (("driver", peerwarp.NoDriver), ("other", peerwarp.PeerwarpError)):
+        fake_torch(monkeypatch, 2, [[name, "not over there"]])
         with pytest.raises(kind, match="rank 1: not over there"):
             peerwarp.World.from_torch()
-    fake_torch(monkeypatch, 2, [None], "another")
+    fake_torch(monkeypatch, 2, [well], "another")
     with pytest.raises(peerwarp.InvalidArgument, match="ranks 0 and 1 on two machines"):
         peerwarp.World.from_torch()
-    fake_torch(monkeypatch, 2, [None])
+    fake_torch(monkeypatch, 2, [well])
     for arguments in ({"device": "cuda"}, {"device": -1}, {"wait_budget": 0}, {"form_timeout": "long"}):
         with pytest.raises(peerwarp.InvalidArgument) as error:
             peerwarp.World.from_torch(**arguments)
@@ -91,7 +144,7 @@ def test_ranks_meet_with_the_secret_of_the_environment_if_there_is_one(monkeypat
         def __init__(self, *arguments: object) -> None:
             self.arguments = arguments
 
-    fake_torch(monkeypatch, 2, [None])
+    fake_torch(monkeypatch, 2, [["", ""]])
     monkeypatch.setattr(_core, "why_no_gpu", lambda: None)
     monkeypatch.setattr(_core, "GpuWorld", Met)
     monkeypatch.setenv("LOCAL_RANK", "3")
@@ -118,10 +171,78 @@ def test_ranks_meet_with_the_secret_of_the_environment_if_there_is_one(monkeypat
 
 def test_a_rank_that_does_not_come_is_an_error_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
     # With a GPU this is about who is missing, and without one about the GPU.
-    fake_torch(monkeypatch, 2, [None])
+    fake_torch(monkeypatch, 2, [["", ""]])
     monkeypatch.setattr(_core, "why_no_gpu", lambda: None)
     with pytest.raises(peerwarp.PeerwarpError):
         peerwarp.World.from_torch(form_timeout=0.5)
+
+
+STRANGE = (
+    pickle.dumps(Loaded()),
+    len(pickle.dumps(Loaded())).to_bytes(4, "little") + pickle.dumps(Loaded()),
+    b"",
+    b"\xff" * 20_000,
+    b"\x02\0\0\0{}",
+    b"\x03\0\0\0[1]",
+    b"\x02\0\0\0[]",
+    b'\x0d\0\0\0["a","b",""]',
+    (9000).to_bytes(4, "little") + b"[" * 9000,
+)
+
+
+def test_what_a_stranger_sends_into_the_group_is_an_error_and_never_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_core, "why_no_gpu", lambda: None)
+    monkeypatch.setattr(_core, "GpuWorld", lambda *arguments: arguments)
+    for backends in ("cpu:gloo,cuda:nccl", "cpu:gloo,cuda:gloo", "cuda:nccl"):
+        for message in STRANGE:
+            fake_torch(monkeypatch, 2, [message], backends=backends)
+            with pytest.raises(peerwarp.InvalidArgument, match="message of rank 1 in the group"):
+                peerwarp.World.from_torch()
+        fake_torch(monkeypatch, 2, [["", ""]], backends=backends)
+        peerwarp.World.from_torch()
+    assert not Loaded.ran
+
+
+def test_where_ranks_meet_is_an_address_of_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    from peerwarp import _world
+
+    torch = types.SimpleNamespace(tensor=Bytes, uint8="uint8")
+    group = _world._Group(torch, types.SimpleNamespace(get_backend_config=lambda group: "cpu:gloo"), None, 2, 1)
+    monkeypatch.setattr(_world, "_Group", lambda *arguments: group)
+    monkeypatch.setattr(_world, "_agree", lambda group, own: (0, 60.0, 60.0))
+    met: list[tuple[object, ...]] = []
+    monkeypatch.setattr(_core, "GpuWorld", lambda *arguments: met.append(arguments))
+    fake_torch(monkeypatch, 2, [["", ""]], rank=1)
+    secret = "s" * 64
+    monkeypatch.delenv("PEERWARP_SECRET", raising=False)
+    for strange in ([], ["127.0.0.1:80"], ["10.0.0.1:80", secret], ["127.0.0.1:80 ", secret], ["127.0.0.1:1", secret, ""]):
+        monkeypatch.setattr(group, "of_first", lambda own, strange=strange: strange)
+        with pytest.raises(peerwarp.InvalidArgument, match="message of rank 0 in the group") as error:
+            peerwarp.World.from_torch()
+        assert secret not in str(error.value)
+    monkeypatch.setattr(group, "of_first", lambda own: ["127.0.0.1:80", secret])
+    peerwarp.World.from_torch()
+    assert met[0][1] == ("127.0.0.1:80", secret)
+
+
+def test_long_reasons_are_cut_and_strange_letters_arrive() -> None:
+    from peerwarp import _world
+
+    for text in ("no driver", "\N{SNOWMAN}" * 100_000, '\0\n"' * 9_000, "\ud800x", ""):
+        message = _world._encoded(["machine", "other", text])
+        assert len(message) == len(_world._encoded([]))
+        machine, kind, told = _world._decoded(1, message)
+        assert (machine, kind) == ("machine", "other")
+        assert text.replace("\ud800", "?").startswith(told) and len(told) >= min(len(text), 900)
+
+
+def test_no_message_of_a_group_is_unpickled() -> None:
+    # `all_gather_object`, `broadcast_object_list` and their like load what others have sent.
+    for source in Path(peerwarp.__file__).parent.glob("*.py"):
+        words = re.findall(
+            r"\w+_object(?:_list)?\b|\bpickle\.\w|\bimport pickle\b|torch\.load\b", source.read_text(encoding="utf-8")
+        )
+        assert words == [], source
 
 
 def test_what_a_world_of_gpus_is_told_wrongly_is_refused() -> None:
