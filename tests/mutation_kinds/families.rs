@@ -253,17 +253,17 @@ family!(
 pub struct RowsArgs {
     /// Rows.
     #[input]
-    #[rows(n, |_| MOST.into())]
+    #[rows(n, |_| MOST)]
     #[len(|_| u64::from(MOST * LEN))]
     pub x: Ptr<f32>,
     /// Other rows.
     #[input]
-    #[rows(m, |_| MOST.into())]
+    #[rows(m, |_| MOST)]
     #[len(|_| u64::from(MOST * LEN))]
     pub y: Ptr<f32>,
     /// The rows again.
     #[output]
-    #[rows(n, |_| MOST.into())]
+    #[rows(n, |_| MOST)]
     #[len(|_| u64::from(MOST * LEN))]
     pub out: Ptr<f32>,
     /// A row's sum.
@@ -402,13 +402,13 @@ pub fn orders(c: &Orders, a: &OrdersArgs) {
         match c.bug {
             // No wait, one for all but the last part, one for all but the first, and one after the look.
             5 => {}
-            6 => _ = a.made.from(0).wait_all(0, PARTS - 1, 1, epoch),
-            7 => _ = a.made.from(1).wait_all(1, PARTS - 1, 1, epoch),
+            6 => a.made.from(0).wait_all(0, PARTS - 1, 1, epoch),
+            7 => a.made.from(1).wait_all(1, PARTS - 1, 1, epoch),
             8 => {
                 a.out.store(0, a.parts.load(0, PARTS * LEN));
                 a.made.from(0).wait_all(0, PARTS, 1, epoch);
             }
-            _ => _ = a.made.from(0).wait_all(0, PARTS, 1, epoch),
+            _ => a.made.from(0).wait_all(0, PARTS, 1, epoch),
         }
         a.out.store(0, a.parts.load(0, PARTS * LEN));
         a.taken.signal(0, epoch);

@@ -185,7 +185,7 @@ impl World<'_> {
         if self.epochs[working.0] == Some(value) {
             return None;
         }
-        self.launched_in.iter().enumerate().filter(is_it).map(|(_, l)| l.1).last()
+        self.launched_in.iter().enumerate().rev().find(is_it).map(|(_, l)| l.1)
     }
 
     /// The wait, as an event.
