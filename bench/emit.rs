@@ -6,6 +6,7 @@ use criterion::{Criterion, criterion_group, criterion_main};
 use peerwarp::build::emit::{self, Job};
 use peerwarp::cli::builtin;
 use peerwarp::codegen::family::{Family, Registry, Target, Variant};
+use peerwarp::codegen::print::EmitOptions;
 use peerwarp::families::matmul::{AllGatherMatmul, Matmul, MatmulReduceScatter};
 use peerwarp::families::moe::catalogue;
 use peerwarp::harness::request::{self, Request};
@@ -65,7 +66,11 @@ fn whole_catalogue(c: &mut Criterion) {
     let mut group = c.benchmark_group("catalogue");
     group.sample_size(10);
     group.bench_function(format!("{} sources on 2 threads", jobs.len()), |b| {
-        b.iter(|| pool.install(|| emit::tree("peerwarp", &jobs, &[], &EmitOptions::default(), || ()).expect("emits")))
+        b.iter(|| {
+            pool.install(|| {
+                emit::tree("peerwarp", &jobs, &[], &EmitOptions::default(), || ()).expect("emits")
+            })
+        })
     });
 }
 

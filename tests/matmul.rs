@@ -340,7 +340,8 @@ fn what_cannot_be_multiplied_is_refused_by_name() {
 
 /// The roles of a kernel as they are emitted.
 fn roles<F: Family>(settings: &str, target: &str) -> String {
-    emit::roles(&*config::<F>(settings).into_variant(), target.parse().unwrap()).unwrap_or_else(|e| panic!("{e}"))
+    emit::roles(&*config::<F>(settings).into_variant(), target.parse().unwrap())
+        .unwrap_or_else(|e| panic!("{e}"))
 }
 
 #[test]

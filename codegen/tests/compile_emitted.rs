@@ -29,7 +29,8 @@ fn compile_all(dir: &Path, target: &str, command: impl Fn(&Path, &Path) -> Comma
     let plain = printed::ALL.iter().map(|(name, make)| (name, "", printed::emitted(*make, target)));
     let timed =
         printed::ALL.iter().filter(|(name, _)| ["token_copy", "mail", "teams", "relay"].contains(name));
-    let timed = timed.map(|(name, make)| (name, "timeline_", printed::emitted_with(*make, target, &printed::TIMED)));
+    let timed =
+        timed.map(|(name, make)| (name, "timeline_", printed::emitted_with(*make, target, &printed::TIMED)));
     let complaint = |(name, prefix, source): (&&str, &str, Result<Source, PrintError>)| {
         let source = source.unwrap_or_else(|e| panic!("{name} for {target}: {e}"));
         let path = dir.join(format!("{}_{prefix}{}", target.replace(':', "_"), source.file_name));

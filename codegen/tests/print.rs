@@ -25,7 +25,8 @@ fn roles() {
             insta::assert_snapshot!(format!("{name}.{backend}"), source.roles());
             // The launcher says little about the kernel: one of each backend is enough.
             if *name == "token_copy" {
-                let (_, launcher) = source.text.split_once("\n// ---- Launcher").expect("ends with a launcher");
+                let (_, launcher) =
+                    source.text.split_once("\n// ---- Launcher").expect("ends with a launcher");
                 insta::assert_snapshot!(format!("launcher.{backend}"), launcher);
                 insta::assert_snapshot!(format!("header.{backend}"), source.abi);
             }
@@ -49,7 +50,8 @@ fn roles_with_a_timeline() {
 
 /// What a source has beside roles and entry, in paragraphs.
 fn primitives(source: &Source) -> Vec<&str> {
-    let (before, roles) = source.text.split_once("// ---- What roles are made of").expect("types and declarations");
+    let (before, roles) =
+        source.text.split_once("// ---- What roles are made of").expect("types and declarations");
     let (declared, _) = roles.split_once("// ---- Roles").expect("roles");
     let (_, after) = source.text.split_once("// ---- Machine primitives").expect("primitives");
     let (defined, _) = after.split_once("}  // namespace").expect("a namespace around them");
@@ -73,7 +75,10 @@ fn machine_primitives() {
                 }
             }
         }
-        insta::assert_snapshot!(format!("primitives.{}", target.split(':').next().unwrap()), once.join("\n\n"));
+        insta::assert_snapshot!(
+            format!("primitives.{}", target.split(':').next().unwrap()),
+            once.join("\n\n")
+        );
     }
 }
 

@@ -286,6 +286,11 @@ fn mistakes_end_the_trace() {
             let sums = b.dot(x.rows(0, 32).columns(0, 8), w.rows(0, 64).columns(8, 8), 2);
             x.rows(0, 32).store_f32(0, sums);
         }),
+        with(|b, x, w| {
+            let sums = b.dot(x.rows(0, 32), w.rows(0, 64), 2);
+            x.rows(0, 32).columns(8, 8).store_f32(8, sums.row_max());
+        }),
+        with(|_, x, _| x.rows(0, 64).store_f32(0, x.rows(0, 64).columns(0, 8).load_f32(0, 64))),
         with(|_, x, _| x.elements().store_f32(0, x.elements().load_f32(0, 64).row_sum())),
         with(|b, x, w| x.rows(0, 1024).store_f32(0, b.dot(x.rows(0, 1024), w.rows(0, 1024), 2))),
         said(|p| {

@@ -167,17 +167,4 @@ impl Case {
             }
         }
     }
-
-    /// Panics unless both find something.
-    #[track_caller]
-    pub fn is_caught(&self, seeds: u64) {
-        for language in Language::ALL {
-            let found = (self.simulated(language, seeds), self.executed(language, seeds));
-            assert!(
-                matches!(found, (Left::Wrong(_), Left::Wrong(_))),
-                "{}, {language:?}: {found:?}",
-                self.name
-            );
-        }
-    }
 }

@@ -109,7 +109,8 @@ impl MatrixRows {
         MatrixRows { buf, row, count, end: None, columns: None, receipt }
     }
 
-    /// The `count` columns from column `from` on, both multiples of 8 and known to be.
+    /// The `count` columns from column `from` on, both multiples of 8 and known to be: of an operand of a product. Loads and stores have
+    /// a first column of their own, and as many columns as their tile.
     #[track_caller]
     pub fn columns(self, from: impl IntoVal<u32>, count: impl IntoVal<u32>) -> MatrixRows {
         MatrixRows { columns: Some((from.val(), count.val())), ..self }
@@ -138,6 +139,7 @@ impl MatrixRows {
     fn load_raw(self, column: Val<u32>, columns: u32, loc: Loc) -> Raw {
         require_role(loc, "a load");
         attempt(loc, |t| {
+            self.picks_no_columns("load", loc)?;
             let ty = matrix_type(self.buf.dtype, [self.count, columns], loc)?;
             let (at, column) = (self.of(t, loc)?, used(t, column, loc)?);
             let out = t.emit(ty, loc, |out| MatrixOp::LoadMatrix(LoadMatrix { out, at, column }));
@@ -152,12 +154,23 @@ impl MatrixRows {
         require_role(loc, "a store");
         let value = cast(tile.tile().to_raw(), self.buf.dtype, loc);
         attempt(loc, |t| {
+            self.picks_no_columns("store", loc)?;
             let value = t.use_value(value.trace, value.id, loc)?;
             self.takes(t.ty(value), loc)?;
             let (to, column) = (self.of(t, loc)?, used(t, column, loc)?);
             t.push(MatrixOp::StoreMatrix(StoreMatrix { to, column, value }), loc);
             Ok(())
         });
+    }
+
+    /// A load or a store moves all columns of its tile; to pick fewer would be ignored.
+    fn picks_no_columns(&self, what: &str, loc: Loc) -> Result<(), TraceError> {
+        let Some(_) = self.columns else { return Ok(()) };
+        let message = format!("a {what} of picked columns, which would move all columns of its tile");
+        let help = format!(
+            "leave `.columns(..)` out: the {what} begins at its own first column, and a tile of fewer columns moves fewer"
+        );
+        Err(TraceError::new(loc, message, help))
     }
 
     fn takes(&self, ty: Type, loc: Loc) -> Result<(), TraceError> {
