@@ -23,3 +23,4 @@ mod timeline;
 mod waits;
 mod windows;
 mod workload;
+mod wraps;

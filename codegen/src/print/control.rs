@@ -150,7 +150,8 @@ impl Emitter<'_, '_> {
         let ty = type_name(self.ty(var).dtype);
         let advance = match by.plain() {
             "1" => format!("++{name}"),
-            by => format!("{name} += {by}"),
+            by if self.never_wraps(end, step) => format!("{name} += {by}"),
+            by => self.advance_to_end(var, &name, by, &to),
         };
         let test = Expr::binary("<", Prec::Relation, &Expr::atom(name.clone()), &to);
         let head = format!("for ({ty} {name} = {}; {}; {advance}) {{", from.plain(), test.text);
@@ -160,6 +161,33 @@ impl Emitter<'_, '_> {
         self.looped(id, &head, |e| e.block(body))?;
         self.names.leave();
         Ok(())
+    }
+
+    /// Whether a counter that has come to the last number below `end` is in its type's range after one more step.
+    fn never_wraps(&self, end: ValueId, step: ValueId) -> bool {
+        let p = &self.f.p;
+        if bounds::is_unsigned(p.kernel, end) {
+            return p.most(end).saturating_sub(1) + p.most(step) <= bounds::type_most(p.kernel, end);
+        }
+        let known = p.int(end).zip(p.int(step));
+        known.is_some_and(|(end, step)| end - 1 + step <= i32::MAX.into())
+    }
+
+    /// The advance of a counter whose next number may not be in its type's range: by no more than is left until the end.
+    fn advance_to_end(&mut self, var: ValueId, name: &str, by: &str, to: &Expr) -> String {
+        self.used.add(Prim::MinMax);
+        let counter = Expr::atom(name);
+        match type_name(self.ty(var).dtype) {
+            "i32" => {
+                let [to, counter] = [to, &counter].map(|x| Expr::call("u32", [x]));
+                let left = Expr::binary("-", Prec::Sum, &to, &counter).text;
+                format!("{name} = i32({} + min_of<u32>({left}, u32({by})))", counter.text)
+            }
+            ty => {
+                let left = Expr::binary("-", Prec::Sum, to, &counter).text;
+                format!("{name} += min_of<{ty}>({left}, {by})")
+            }
+        }
     }
 
     /// Whether a loop loads tiles in a known number of turns, and the target's compiler would load those of all turns at once: AMD's

@@ -54,11 +54,15 @@ impl Lanes {
     }
 }
 
-/// `sum of coefficient * value, plus a constant`.
-#[derive(Clone, Debug, Default, PartialEq)]
+/// `sum of coefficient * value, plus a constant`, which an integer equals modulo `2^bits`.
+#[derive(Clone, Debug, PartialEq)]
 struct Linear {
     terms: BTreeMap<ValueId, i128>,
     constant: i128,
+    /// Bits of the narrowest type that it was computed in.
+    bits: u32,
+    /// Whether a cast may have dropped bits of it, which the checker does not report.
+    is_cut: bool,
 }
 
 impl Linear {
@@ -75,8 +79,24 @@ impl Linear {
             *self.terms.entry(v).or_default() += c;
         }
         self.terms.retain(|_, c| *c != 0);
+        (self.bits, self.is_cut) = (self.bits.min(other.bits), self.is_cut || other.is_cut);
         self
     }
+
+    /// The same, computed in the type of a value.
+    fn within(self, p: &Program, v: ValueId) -> Linear {
+        Linear { bits: self.bits.min(bits_of(p, v)), ..self }
+    }
+
+    /// The constant, as the least number above zero or zero that it may stand for.
+    fn least(&self) -> i128 {
+        self.constant.rem_euclid(1 << self.bits)
+    }
+}
+
+/// Bits of an integer's type.
+fn bits_of(p: &Program, v: ValueId) -> u32 {
+    8 * p.kernel.ty(v).dtype.bytes()
 }
 
 /// How far apart in time two touches are.
@@ -171,19 +191,24 @@ pub(super) fn conflict(p: &Program, earlier: &Access, age: Age, later: &Access) 
         return true;
     }
     let (len_a, len_b) = (length(&earlier.lanes), length(&later.lanes));
+    let all: i128 = 1 << distance.bits;
+    // The elements between the two starts, in either direction around.
+    let clear = |least: i128, most: i128| least >= len_a && all - most >= len_b;
+    let same_lanes = distance.least() == 0 && earlier.lanes == later.lanes;
     match age {
-        Age::Now => {
-            let same_lanes = distance.constant == 0 && earlier.lanes == later.lanes;
-            !same_lanes && distance.constant < len_a && -distance.constant < len_b
-        }
+        Age::Now => !same_lanes && !clear(distance.least(), distance.least()),
         Age::Round(l) => {
             let Some((counter, step)) = counter_of(p, l) else { return true };
             let stride = a.terms.get(&counter).copied().unwrap_or(0) * step;
-            let same_lanes = stride == 0 && distance.constant == 0 && earlier.lanes == later.lanes;
             // `later` runs m >= 1 rounds after `earlier`, m * stride elements on: the first round is the nearest.
-            let apart = (stride > 0 && stride + distance.constant >= len_a)
-                || (stride < 0 && stride + distance.constant <= -len_b);
-            !same_lanes && !apart
+            let nearest = stride + distance.constant;
+            let apart = (stride > 0 && nearest >= len_a) || (stride < 0 && nearest <= -len_b);
+            // An index that wraps is reported, but not one that a cast cuts: its last round must not come around.
+            let farthest = (p.most(counter) as i128)
+                .saturating_mul((stride / step.max(1)).abs())
+                .saturating_add(nearest.abs());
+            let comes_around = distance.is_cut && farthest.saturating_add(len_a.max(len_b)) > all;
+            !(stride == 0 && same_lanes) && !(apart && !comes_around)
         }
         Age::Far => true,
     }
@@ -227,7 +252,8 @@ pub(super) fn distance(p: &Program, values: &[ValueId]) -> Option<u32> {
     let forms: Vec<Linear> = values.iter().map(|&v| linear(p, v)).collect();
     let mut apart = forms.windows(2).map(|pair| pair[1].clone().plus(pair[0].clone().scaled(-1)));
     let first = apart.next()?;
-    let same = first.terms.is_empty() && apart.all(|next| next == first);
+    let same =
+        first.terms.is_empty() && apart.all(|next| next.constant == first.constant && next.terms.is_empty());
     u32::try_from(first.constant).ok().filter(|&apart| same && apart > 0)
 }
 
@@ -240,7 +266,7 @@ fn never_wraps(p: &Program, v: ValueId) -> bool {
             bounded && never_wraps(p, *a) && never_wraps(p, *b)
         }
         ValueOp::Binary { op: BinaryOp::Sub | BinaryOp::Shl, .. } => false,
-        ValueOp::Cast { a, .. } => bounds::is_unsigned(p.kernel, *a) && never_wraps(p, *a),
+        ValueOp::Cast { a, .. } => !cuts(p, *a, v) && never_wraps(p, *a),
         ValueOp::Binary { .. }
         | ValueOp::Const { .. }
         | ValueOp::Rank { .. }
@@ -259,23 +285,35 @@ fn never_wraps(p: &Program, v: ValueId) -> bool {
     }
 }
 
+/// Whether a cast of an integer may change it.
+fn cuts(p: &Program, from: ValueId, to: ValueId) -> bool {
+    let unsigned = [from, to].map(|v| bounds::is_unsigned(p.kernel, v));
+    match unsigned {
+        [true, true] => p.most(from) > bounds::type_most(p.kernel, to),
+        [true, false] => p.most(from) > i32::MAX as u128,
+        [false, false] => false,
+        [false, true] => true,
+    }
+}
+
 fn linear(p: &Program, v: ValueId) -> Linear {
-    let atom = || Linear { terms: BTreeMap::from([(v, 1)]), constant: 0 };
+    let of = |terms, constant| Linear { terms, constant, bits: 64, is_cut: false };
+    let atom = || of(BTreeMap::from([(v, 1)]), 0);
     if let Some(constant) = p.int(v) {
-        return Linear { terms: BTreeMap::new(), constant };
+        return of(BTreeMap::new(), constant);
     }
     let Some(OpKind::Value(op)) = p.def(v) else { return atom() };
     match op {
         ValueOp::Binary { op, a, b, .. } => match op {
-            BinaryOp::Add => linear(p, *a).plus(linear(p, *b)),
-            BinaryOp::Sub => linear(p, *a).plus(linear(p, *b).scaled(-1)),
+            BinaryOp::Add => linear(p, *a).plus(linear(p, *b)).within(p, v),
+            BinaryOp::Sub => linear(p, *a).plus(linear(p, *b).scaled(-1)).within(p, v),
             BinaryOp::Mul => match (p.int(*a), p.int(*b)) {
-                (_, Some(c)) => linear(p, *a).scaled(c),
-                (Some(c), None) => linear(p, *b).scaled(c),
+                (_, Some(c)) => linear(p, *a).scaled(c).within(p, v),
+                (Some(c), None) => linear(p, *b).scaled(c).within(p, v),
                 (None, None) => atom(),
             },
             BinaryOp::Shl => match p.int(*b) {
-                Some(c) if (0..32).contains(&c) => linear(p, *a).scaled(1 << c),
+                Some(c) if (0..32).contains(&c) => linear(p, *a).scaled(1 << c).within(p, v),
                 Some(_) | None => atom(),
             },
             BinaryOp::Div
@@ -287,7 +325,13 @@ fn linear(p: &Program, v: ValueId) -> Linear {
             | BinaryOp::Xor
             | BinaryOp::Shr => atom(),
         },
-        ValueOp::Cast { a, .. } if p.kernel.ty(*a).dtype.is_int() => linear(p, *a),
+        ValueOp::Cast { a, .. } if p.kernel.ty(*a).dtype.is_int() => {
+            let form = linear(p, *a).within(p, v);
+            let is_cut = form.is_cut || cuts(p, *a, v);
+            // The narrower of the two types is all that a cast keeps.
+            let bits = if is_cut { form.bits.min(bits_of(p, *a)) } else { form.bits };
+            Linear { is_cut, bits, ..form }
+        }
         ValueOp::Const { .. }
         | ValueOp::Rank { .. }
         | ValueOp::ScalarParam { .. }
