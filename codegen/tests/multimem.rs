@@ -249,3 +249,37 @@ fn other_targets_are_told() {
         assert!(error.contains(&said), "{error}");
     }
 }
+
+/// What a rank stores by its own pointer after the wait comes before the switch reads it: a proxy fence stands between.
+#[test]
+fn a_store_of_its_own_is_fenced_before_all_ranks_are_read() {
+    let text = |late: bool| {
+        let kernel = trace(TraceMeta::new("late", RANKS, 32, 4), |p: &mut Binder| {
+            let (x, out): (Ptr<f32>, Ptr<f32>) = (p.arg("x", ROW.into()), p.arg("out", ROW.into()));
+            let vector: Window<f32> = p.arg("vector", ROW.into());
+            let ready: Flags = p.arg("ready", RANKS.into());
+            let epoch = p.arg::<EpochWord>("epoch", 1).begin();
+            role("all", 1, |_| {
+                vector.store(0, x.load(0, ROW));
+                vector.signal(Peers::all(), &ready, rank(), epoch);
+                let got = ready.wait_all(0, RANKS, 1, epoch);
+                let share = rank() * switch::SHARE;
+                if late {
+                    vector.store(share, x.load(share, switch::SHARE) * 2.0);
+                }
+                out.store(share, vector.load_reduce(ReduceOp::Sum, &got, share, switch::SHARE));
+            });
+        });
+        let kernel = verify(kernel.unwrap_or_else(|e| panic!("{e}"))).unwrap_or_else(|e| panic!("{e}"));
+        let target: Target = "cuda:sm_90a".parse().unwrap();
+        emit(&kernel, target, &EmitInfo { command: "a test".into() }).unwrap().text
+    };
+    let fences = |text: &str| text.matches("    multimem_fence();").count();
+    assert_eq!(fences(&text(false)), 1, "behind the wait alone");
+    let late = text(true);
+    let read = late.find("multimem_sum_f32(args").expect("the switch reads");
+    let before = &late[..read];
+    let stored = before.rfind("store(").expect("a store stands before it");
+    assert!(before[stored..].contains("multimem_fence();"), "{late}");
+    assert_eq!(fences(&late), 2, "{late}");
+}

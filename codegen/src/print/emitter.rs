@@ -262,6 +262,7 @@ impl<'f, 'k> Emitter<'f, 'k> {
     pub fn region(&mut self, region: &Region) -> Result<(), PrintError> {
         for &id in &region.ops {
             self.op(id)?;
+            self.fence_store(id)?;
         }
         self.flush()
     }

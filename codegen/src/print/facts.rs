@@ -16,6 +16,7 @@ use super::{
     lane_order,
     layout::Layouts,
     loader::Loaders,
+    multimem,
     names::OwnNames,
     program::Program,
     released,
@@ -42,6 +43,8 @@ pub(super) struct Facts<'k> {
     pub lane_order: HashSet<ParamId>,
     /// The places of its waits.
     pub waits: Waits,
+    /// The stores that have a proxy fence behind them.
+    pub fenced: HashSet<OpId>,
     /// What the kernel records about itself, if it does.
     pub timeline: Option<Sites>,
     /// Which part of a kernel with loaders this is, if it is one.
@@ -68,6 +71,7 @@ impl<'k> Facts<'k> {
             released: released::of_kernel(kernel, target),
             lane_order,
             waits: Waits::of(kernel),
+            fenced: multimem::fenced_stores(&p),
             timeline,
             side: None,
             p,

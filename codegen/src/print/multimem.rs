@@ -1,13 +1,16 @@
 //! Loads from all ranks' memory at once and stores to it, which the switch between the GPUs reduces and multiplies.
 
+use std::collections::HashSet;
+
 use crate::{
     family::Target,
     ir::{
         CommOp, Dtype, Kernel, MemoryOp, Op, OpId, OpKind, ParamId, Place, Put, ReceiptId, ReduceOp, ValueId,
+        Wait, WaitAll,
     },
 };
 
-use super::{PrintError, emitter::Emitter, prim::Prim, tiles::Step};
+use super::{PrintError, emitter::Emitter, prim::Prim, program::Program, tiles::Step};
 
 /// Whether a target has instructions for it.
 fn has_multimem(target: Target) -> bool {
@@ -27,7 +30,77 @@ pub(super) fn check(kernel: &Kernel, target: Target) -> Result<(), PrintError> {
     Err(PrintError::NoMultimem { kernel: kernel.variant.clone(), buffer, target })
 }
 
+/// The stores by the pointer of one rank that come after a wait and before a read of all ranks at once, which that wait's receipt is
+/// for. The wait has a proxy fence behind it; these stores need one of their own.
+pub(super) fn fenced_stores(p: &Program) -> HashSet<OpId> {
+    let mut fenced = HashSet::new();
+    for &load in p.ops() {
+        let OpKind::Memory(MemoryOp::Load { place: Place::All(param, _), receipt, .. }) =
+            p.kernel.op(load).kind
+        else {
+            continue;
+        };
+        let wait =
+            p.ops().iter().copied().find(|&id| receipt.is_some() && receipt_of(p.kernel, id) == receipt);
+        // What another group of the rank stores comes between by way of a later wait for it.
+        let heard =
+            p.ops().iter().any(|&id| hears(p.kernel, id) && Some(id) != wait && between(p, wait, id, load));
+        let stores = |id: &OpId| {
+            let multicast = sixteen(p.kernel, *id).is_some();
+            let accesses = p.kernel.op(*id).kind.accesses();
+            !multicast && accesses.iter().any(|a| a.access.stores() && a.place.param() == Some(param))
+        };
+        let stores = p.ops().iter().copied().filter(stores);
+        fenced.extend(stores.filter(|&store| heard || between(p, wait, store, load)));
+    }
+    fenced
+}
+
+/// The receipt that a wait makes.
+fn receipt_of(kernel: &Kernel, id: OpId) -> Option<ReceiptId> {
+    match kernel.op(id).kind {
+        OpKind::Comm(CommOp::Wait(Wait { receipt, .. }) | CommOp::WaitAll(WaitAll { receipt, .. })) => {
+            Some(receipt)
+        }
+        OpKind::Comm(_) | OpKind::Memory(_) | OpKind::Matrix(_) | OpKind::Value(_) | OpKind::Control(_) => {
+            None
+        }
+    }
+}
+
+/// Whether an operation orders what another group did before what comes after it.
+fn hears(kernel: &Kernel, id: OpId) -> bool {
+    let block = matches!(
+        kernel.op(id).kind,
+        OpKind::Comm(CommOp::BlockWait(_)) | OpKind::Memory(MemoryOp::Ticket { .. })
+    );
+    block || receipt_of(kernel, id).is_some()
+}
+
+/// Whether an operation of a role may run after a wait, which stands before a load, and before that load.
+fn between(p: &Program, wait: Option<OpId>, id: OpId, load: OpId) -> bool {
+    let [at, end] = [id, load].map(|op| p.position(op));
+    if at.role != end.role {
+        return false;
+    }
+    let Some(wait) = wait else { return true };
+    let again = |l: &OpId| {
+        p.kernel.op(*l).kind.is_loop() && p.inside(id, *l) && p.inside(load, *l) && !p.inside(wait, *l)
+    };
+    at.order > p.position(wait).order && (at.order < end.order || p.ops().iter().any(again))
+}
+
 impl Emitter<'_, '_> {
+    /// The proxy fence behind an operation that needs one.
+    pub fn fence_store(&mut self, id: OpId) -> Result<(), PrintError> {
+        if self.f.fenced.contains(&id) {
+            self.flush()?;
+            self.used.add(Prim::MultimemFence);
+            self.w.line_with("multimem_fence();", "before it is read by the pointer of all ranks");
+        }
+        Ok(())
+    }
+
     /// A lane's 16 bytes of a tile that the switch reduces.
     pub fn load_reduced(
         &mut self,
