@@ -66,7 +66,7 @@ fn text_that_python_writes_is_read() {
         format!("\u{feff}{{{shape_of}}}"),
         format!(r#"{{"a": Infinity, "b": [-Infinity, NaN], {shape_of}}}"#),
         format!(r#"{{"say \"NaN\\\\": "Infinity", "b":NaN,{shape_of}, "c": -Infinity}}"#),
-        format!(r#"{{"moe": {{"num_experts": 16, "moe_router_topk": 2}}, "hidden_size": 64}}"#),
+        r#"{"moe": {"num_experts": 16, "moe_router_topk": 2}, "hidden_size": 64}"#.to_owned(),
         format!(r#"{{"moe": true, {shape_of}}}"#),
     ] {
         assert_eq!(shape(&text), s, "{text}");

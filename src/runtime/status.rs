@@ -151,7 +151,7 @@ impl ExpiredWait {
         }
     }
 
-    /// Where the wait stands: `dispatch.rs:207`, or `line 207` where the file is not known.
+    /// Where the wait stands: `kernel.rs:207`, or `line 207` where the file is not known.
     fn place(&self) -> String {
         match &self.file {
             Some(file) => format!("{}:{}", file.rsplit(['/', '\\']).next().unwrap_or(file), self.line),

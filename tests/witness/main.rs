@@ -68,7 +68,7 @@ fn digest(variant: &Variant, target: Target) -> Result<String, String> {
     }))
 }
 
-/// A source without comments, and without what names the place of a wait: `{role_recv, flag_ready, 140}`.
+/// A source without comments, and without what a wait says of itself: `{role_recv, flag_ready, 140}`.
 fn code(text: &str) -> String {
     let mut code = String::new();
     for line in text.lines() {
@@ -139,5 +139,5 @@ fn text_is_compared_without_comments_and_places() {
     let of =
         |line: &str, place: u32| format!("    go({{role_a, flag_b, {place}}});  // {line}\n\n// {line}\n");
     assert_eq!(code(&of("a.rs:1", 1)), code(&of("b.rs:2", 77)));
-    assert_ne!(code(&of("a.rs:1", 1)), code(&of("a.rs:1", 1).replace("flag_b", "flag_c")));
+    assert_ne!(code(&of("a.rs:1", 1)), code(&of("a.rs:1", 1).replace("go(", "stay(")));
 }

@@ -208,7 +208,9 @@ pub(super) fn conflict(p: &Program, earlier: &Access, age: Age, later: &Access) 
                 .saturating_mul((stride / step.max(1)).abs())
                 .saturating_add(nearest.abs());
             let comes_around = distance.is_cut && farthest.saturating_add(len_a.max(len_b)) > all;
-            !(stride == 0 && same_lanes) && !(apart && !comes_around)
+            let never_meets = apart && !comes_around;
+            let is_ordered = stride == 0 && same_lanes;
+            !never_meets && !is_ordered
         }
         Age::Far => true,
     }

@@ -184,8 +184,8 @@ fn a_product_that_wraps_is_found_where_its_size_decides() {
         s.op(MemoryOp::Store { place: out.into(), index: zero, value: lane, mask: Some(mask) });
     };
     let [min, max, div] = [BinaryOp::Min, BinaryOp::Max, BinaryOp::Div].map(quotient);
-    let uses: [&dyn Fn(&mut Sample, ParamId, ValueId); 8] =
-        [&compared, &counted, &min, &max, &div, &widened, &of_tiles, &of_compared_tiles];
+    type AnyUse<'a> = &'a dyn Fn(&mut Sample, ParamId, ValueId);
+    let uses: [AnyUse; 8] = [&compared, &counted, &min, &max, &div, &widened, &of_tiles, &of_compared_tiles];
     for (at, used) in uses.into_iter().enumerate() {
         for (rows, fits) in [(1 << 16, false), (0, true)] {
             let kernel = alone(|s, out| {
