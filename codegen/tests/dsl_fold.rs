@@ -23,8 +23,9 @@ trait Probe: Constant + Debug {
     fn bits(v: Val<Self>) -> Val<u64>;
 }
 impl Probe for u32 {
+    // Half by half: a wrapped number as a whole is reported where its size is used.
     fn bits(v: Val<u32>) -> Val<u64> {
-        v.to_u64()
+        (v >> 16).to_u64() * 65536 + (v % 65536).to_u64()
     }
 }
 impl Probe for i32 {
