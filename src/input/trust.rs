@@ -45,7 +45,7 @@ pub enum Distrust {
     Writable {
         /// The file or folder.
         path: PathBuf,
-        /// `its group` or `everybody`.
+        /// `its group` or `every user`.
         by: &'static str,
         /// Its mode.
         mode: u32,
@@ -112,7 +112,7 @@ fn not_writable(path: &Path, found: &Metadata, private_group: bool) -> Result<()
     let mode = found.mode() & 0o7777;
     let group_may = private_group && [found.uid(), 0].contains(&found.gid());
     let by = match mode {
-        _ if mode & 0o002 != 0 => "everybody",
+        _ if mode & 0o002 != 0 => "every user",
         _ if mode & 0o020 != 0 && !group_may => "its group",
         _ => return Ok(()),
     };

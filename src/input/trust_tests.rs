@@ -50,9 +50,9 @@ fn a_folder_that_others_can_read_becomes_private_and_one_that_they_can_write_doe
         );
     }
     for (writable, by) in [
-        (0o777, "everybody"),
-        (0o1777, "everybody"),
-        (0o702, "everybody"),
+        (0o777, "every user"),
+        (0o1777, "every user"),
+        (0o702, "every user"),
         (0o770, "its group"),
         (0o775, "its group"),
     ] {
@@ -74,9 +74,9 @@ fn others_cannot_put_another_folder_in_a_private_ones_place() {
     let above = dir.path().canonicalize().unwrap().join("above");
     let folder = make_private_folder(&above.join("a")).unwrap();
     set(&above, 0o777);
-    let expected = Distrust::Writable { path: above.clone(), by: "everybody", mode: 0o777 };
+    let expected = Distrust::Writable { path: above.clone(), by: "every user", mode: 0o777 };
     assert_eq!(private_folder(&folder), Err(expected));
-    // In a folder for everybody's files each user keeps what it owns.
+    // In a folder for every user's files each user keeps what it owns.
     for mode in [0o1777, 0o755] {
         set(&above, mode);
         assert_eq!(private_folder(&folder), Ok(Some(folder.clone())));
@@ -139,7 +139,7 @@ fn a_named_file_may_be_roots_and_its_private_groups() {
     }
     for bad in [0o646, 0o666, 0o777] {
         set(&path, bad);
-        assert_eq!(look(), Err(Distrust::Writable { path: path.clone(), by: "everybody", mode: bad }));
+        assert_eq!(look(), Err(Distrust::Writable { path: path.clone(), by: "every user", mode: bad }));
     }
     // The system's own files are root's, and root's group may write some.
     let passwd = Path::new("/etc/passwd");

@@ -112,7 +112,7 @@ fn an_entry_of_another_user_or_that_others_can_write_is_ignored_and_replaced() {
         assert_eq!(got(&cache), (b"right".to_vec(), Cached::Hit));
     };
     for mode in [0o666, 0o622, 0o602, 0o646] {
-        replaced(&|path| set(path, mode), "is writable by everybody");
+        replaced(&|path| set(path, mode), "is writable by every user");
     }
     for mode in [0o660, 0o664, 0o620] {
         replaced(&|path| set(path, mode), "is writable by its group");
@@ -147,10 +147,10 @@ fn a_folder_of_another_user_or_that_others_can_write_is_not_used() {
         assert_eq!((fs::read(&path).unwrap(), entry(&folder)), (before, path));
     };
     for mode in [0o777, 0o1777, 0o733, 0o702] {
-        ignored(&|folder| set(folder, mode), "modules is writable by everybody");
+        ignored(&|folder| set(folder, mode), "modules is writable by every user");
     }
     ignored(&|folder| set(folder, 0o775), "modules is writable by its group");
-    ignored(&|folder| set(folder.parent().unwrap(), 0o777), "peerwarp is writable by everybody");
+    ignored(&|folder| set(folder.parent().unwrap(), 0o777), "peerwarp is writable by every user");
     if geteuid().is_root() {
         ignored(&|folder| chown(folder, Some(65534), None).unwrap(), "modules belongs to user 65534");
         ignored(

@@ -164,35 +164,20 @@ impl fmt::Display for Aborted {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.wait {
             None => write!(f, "rank {} gave up waiting; its own error says for what", self.rank)?,
-            Some(w @ ExpiredWait { awaited_block: Some((role, block)), .. }) => write!(
-                f,
-                "rank {} waited in vain for block {block} of its own {role}: {}[{}] was to reach epoch {} and is {} ({}, role \
-                 {}, block {}, {})",
-                self.rank,
-                w.flag,
-                w.index,
-                w.expected,
-                w.seen,
-                w.kernel,
-                w.role,
-                w.block,
-                w.place()
-            )?,
-            Some(w) => write!(
-                f,
-                "rank {} waited in vain for rank {}: {}[{}] was to reach epoch {} and is {} ({}, role {}, block {}, \
-                 {})",
-                self.rank,
-                w.peer,
-                w.flag,
-                w.index,
-                w.expected,
-                w.seen,
-                w.kernel,
-                w.role,
-                w.block,
-                w.place()
-            )?,
+            Some(w) => {
+                let awaited = match &w.awaited_block {
+                    Some((role, block)) => format!("block {block} of its own {role}"),
+                    None => format!("rank {}", w.peer),
+                };
+                let ExpiredWait { kernel, role, block, flag, index, expected, seen, .. } = w;
+                write!(
+                    f,
+                    "rank {} waited in vain for {awaited}: {flag}[{index}] was to reach epoch {expected} and is {seen} \
+                     ({kernel}, role {role}, block {block}, {})",
+                    self.rank,
+                    w.place()
+                )?;
+            }
         }
         match self.recoverable {
             true => f.write_str("; reset the world before it is used again"),

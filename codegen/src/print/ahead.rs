@@ -7,8 +7,8 @@
 //! A look must find either the empty place or the very packet that the taking would find. The packet before it in the same place must
 //! therefore be taken, and the place emptied, before the look. The sender of the taking's packet sends after that earlier taking, by
 //! the order of signals and waits. So a look crosses no operation by which this group hears of another group's taking (a wait, a
-//! ticket), lets the sender know of its own (a signal, a ticket), or takes packets of the same buffer. LL elements order nothing: the
-//! simulator reports a taking that only they order after another group's taking of the same packets.
+//! ticket), lets the sender know of its own (a signal, a ticket), or takes packets of the same buffer. LL elements order nothing. A
+//! kernel must therefore order takings of one place by other groups with a wait or a ticket; the simulator does not check that.
 
 use std::collections::HashMap;
 

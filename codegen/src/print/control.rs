@@ -163,7 +163,7 @@ impl Emitter<'_, '_> {
         Ok(())
     }
 
-    /// Whether a counter that has come to the last number below `end` is in its type's range after one more step.
+    /// Whether one more step keeps a counter below `end` within the range of its type.
     fn never_wraps(&self, end: ValueId, step: ValueId) -> bool {
         let p = &self.f.p;
         if bounds::is_unsigned(p.kernel, end) {

@@ -64,7 +64,7 @@ fn a_pack_of_another_user_or_that_others_can_write_is_refused() {
         };
         set(mode | 0o002);
         let told = said();
-        assert!(told.starts_with(&format!("{} is writable by everybody", path.display())), "{told}");
+        assert!(told.starts_with(&format!("{} is writable by every user", path.display())), "{told}");
         assert!(told.contains("`cp -r`") && told.contains("`chmod -R go-w`"), "{told}");
         set(mode);
         Pack::open(dir.path()).unwrap();

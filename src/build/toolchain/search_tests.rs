@@ -101,7 +101,7 @@ fn an_installed_tool_of_another_user_or_that_others_can_write_is_not_started() {
     for path in [&tool, set, &cache, &place.path("cache/peerwarp")] {
         let before = path.metadata().unwrap().permissions();
         fs::set_permissions(path, fs::Permissions::from_mode(0o777)).unwrap();
-        refused(&format!("{} is writable by everybody", path.display()));
+        refused(&format!("{} is writable by every user", path.display()));
         fs::set_permissions(path, before).unwrap();
         if rustix::process::geteuid().is_root() {
             with(None).unwrap();

@@ -39,7 +39,7 @@ fn a_table_of_another_user_or_that_others_can_write_is_refused() {
     let said = || Table::read(&path).unwrap_err().to_string();
     set(0o646);
     assert!(
-        said().contains("h200.toml is writable by everybody (mode 646)") && said().contains("`chmod go-w`"),
+        said().contains("h200.toml is writable by every user (mode 646)") && said().contains("`chmod go-w`"),
         "{}",
         said()
     );
