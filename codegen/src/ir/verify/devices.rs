@@ -47,11 +47,12 @@ pub(super) fn check(report: &mut Report<'_>) {
 
 /// The array that an operation stages what it moves or multiplies in.
 fn room(kind: &OpKind) -> Option<SharedId> {
-    match kind {
-        OpKind::Comm(CommOp::BulkCopy(BulkCopy { room, .. }))
-        | OpKind::Matrix(MatrixOp::Dot(Dot { room, .. })) => Some(*room),
-        _ => None,
+    if let OpKind::Comm(CommOp::BulkCopy(BulkCopy { room, .. }))
+    | OpKind::Matrix(MatrixOp::Dot(Dot { room, .. })) = kind
+    {
+        return Some(*room);
     }
+    None
 }
 
 /// Bytes of an array's copies, each rounded up to 16.
