@@ -110,14 +110,14 @@ fn an_installed_tool_that_others_can_write_is_not_started_and_a_warning_says_so(
     assert!(!place.path("started").exists());
     let cache = cache.display();
     let warning = format!(
-        "warning: the installed zig is not used: {cache} is writable by everybody (mode 777), and must be writable by its owner \
+        "warning: the installed zig is not used: {cache} is writable by every user (mode 777), and must be writable by its owner \
          alone; remove {cache}, and install it anew\n"
     );
     assert_eq!(shown.stderr, warning);
     let again = run(&place, &["toolchain", "install", "hip"], &[]);
     assert_eq!(again.code, 2);
     assert!(
-        again.stderr.starts_with(&format!("error: {cache} is writable by everybody"))
+        again.stderr.starts_with(&format!("error: {cache} is writable by every user"))
             && again.stderr.contains("remove it, or let XDG_CACHE_HOME"),
         "{}",
         again.report()
