@@ -42,7 +42,7 @@ pub enum Distrust {
     },
     /// Others can write it.
     #[error("{} is writable by {by} (mode {mode:03o}), and must be writable by its owner alone", .path.display())]
-    Writable {
+    WritableBy {
         /// The file or folder.
         path: PathBuf,
         /// `its group` or `every user`.
@@ -116,7 +116,7 @@ fn not_writable(path: &Path, found: &Metadata, private_group: bool) -> Result<()
         _ if mode & 0o020 != 0 && !group_may => "its group",
         _ => return Ok(()),
     };
-    Err(Distrust::Writable { path: path.into(), by, mode })
+    Err(Distrust::WritableBy { path: path.into(), by, mode })
 }
 
 /// The user's cache folder: `XDG_CACHE_HOME`, or `.cache` in `HOME`. A relative path is not used.

@@ -57,7 +57,7 @@ fn a_folder_that_others_can_read_becomes_private_and_one_that_they_can_write_doe
         (0o775, "its group"),
     ] {
         set(&folder, writable);
-        let expected = Distrust::Writable { path: folder.clone(), by, mode: writable };
+        let expected = Distrust::WritableBy { path: folder.clone(), by, mode: writable };
         assert_eq!((private_folder(&folder), mode(&folder)), (Err(expected.clone()), writable));
         assert_eq!(make_private_folder(&folder), Err(expected));
     }
@@ -74,7 +74,7 @@ fn others_cannot_put_another_folder_in_a_private_ones_place() {
     let above = dir.path().canonicalize().unwrap().join("above");
     let folder = make_private_folder(&above.join("a")).unwrap();
     set(&above, 0o777);
-    let expected = Distrust::Writable { path: above.clone(), by: "every user", mode: 0o777 };
+    let expected = Distrust::WritableBy { path: above.clone(), by: "every user", mode: 0o777 };
     assert_eq!(private_folder(&folder), Err(expected));
     // In a folder for every user's files each user keeps what it owns.
     for mode in [0o1777, 0o755] {
@@ -109,7 +109,7 @@ fn every_part_of_a_path_below_a_private_folder_is_looked_at() {
             set(&path, writable);
             for whole in ["set/bin/tool", "set/bin/link"] {
                 assert!(
-                    matches!(look(whole), Err(Distrust::Writable { mode, .. }) if mode == writable),
+                    matches!(look(whole), Err(Distrust::WritableBy { mode, .. }) if mode == writable),
                     "{part}"
                 );
             }
@@ -139,7 +139,7 @@ fn a_named_file_may_be_roots_and_its_private_groups() {
     }
     for bad in [0o646, 0o666, 0o777] {
         set(&path, bad);
-        assert_eq!(look(), Err(Distrust::Writable { path: path.clone(), by: "every user", mode: bad }));
+        assert_eq!(look(), Err(Distrust::WritableBy { path: path.clone(), by: "every user", mode: bad }));
     }
     // The system's own files are root's, and root's group may write some.
     let passwd = Path::new("/etc/passwd");
@@ -153,7 +153,7 @@ fn a_named_file_may_be_roots_and_its_private_groups() {
     );
     if geteuid().is_root() {
         chown(&path, None, Some(100)).unwrap();
-        assert_eq!(look(), Err(Distrust::Writable { path: path.clone(), by: "its group", mode: 0o664 }));
+        assert_eq!(look(), Err(Distrust::WritableBy { path: path.clone(), by: "its group", mode: 0o664 }));
         set(&path, 0o644);
         assert!(hand_over(&path) && matches!(look(), Err(Distrust::Owner { owner: OTHER, .. })));
     }
