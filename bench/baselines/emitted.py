@@ -66,7 +66,7 @@ class Status(ctypes.Structure):
         ("filled", ctypes.c_uint32),
         ("kernel", ctypes.c_uint64),
         ("index", ctypes.c_uint64),
-    ] + [(name, ctypes.c_uint32) for name in ("rank", "role", "block", "peer", "flag", "line", "expected", "seen")]
+    ] + [(name, ctypes.c_uint32) for name in ("rank", "role", "block", "peer", "flag", "site", "expected", "seen")]
 
     def words(self, kernels):
         """Who gave up waiting for whom, or None while all is well."""
@@ -74,10 +74,13 @@ class Status(ctypes.Structure):
             return None
         if self.filled == 0:
             return f"rank {self.aborted - 1} gave up waiting, and tells why in its own status"
-        name = next((k.name for k in kernels if k.id == self.kernel), f"kernel {self.kernel:#x}")
+        kernel = next((k for k in kernels if k.id == self.kernel), None)
+        name = kernel.name if kernel else f"kernel {self.kernel:#x}"
+        place = kernel.waits.get(self.site) if kernel else None
+        place = place or f"wait {self.site}"
         return (
             f"rank {self.rank} gave up waiting for rank {self.peer} in {name}, role {self.role}, block {self.block}: "
-            f"flag {self.flag}[{self.index}] is {self.seen}, not {self.expected} (line {self.line})"
+            f"flag {self.flag}[{self.index}] is {self.seen}, not {self.expected} ({place})"
         )
 
 
@@ -100,6 +103,7 @@ class Kernel:
             raise EmittedError(f"{self.header}: not of {ABI}, which is what is understood here")
         self.ranks = self.constant(header, "RANKS")
         self.id = self.constant(header, "KERNEL_ID")
+        self.waits = self.places(header)
         self.buffers = self.listed(header)
         self.Args = self.arguments(fields, maps, size, self.constant(header, "ARGS_BYTES"))
 
@@ -108,6 +112,12 @@ class Kernel:
         if not found:
             raise EmittedError(f"{self.header}: does not define {self.name.upper()}_{name}")
         return int(found.group(1), 0)
+
+    def places(self, header):
+        """Where its waits stand in the author's source, by number; none if it does not wait."""
+        found = re.search(rf"^#define {self.name.upper()}_WAITS\(X\)((?:.*\\\n)+.*)", header, re.M)
+        items = re.findall(r'X\((\d+), "([^"]*)", (\d+)\)', found.group(1)) if found else []
+        return {int(number): f"{file}:{line}" for number, file, line in items}
 
     def listed(self, header):
         """Its buffers by name, as the header's list has them."""

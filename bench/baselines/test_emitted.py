@@ -127,9 +127,12 @@ class OfLayout(Case):
         kernels = pair(SHAPES[0], 2)
         self.assertIsNone(Status().words(kernels))
         status = Status(aborted=2, filled=1, kernel=kernels[1].id, index=5, rank=1, role=2, block=3, peer=4)
-        status.flag, status.line, status.expected, status.seen = 6, 70, 8, 9
-        said = f"rank 1 gave up waiting for rank 4 in {kernels[1].name}, role 2, block 3: flag 6[5] is 9, not 8 (line 70)"
-        self.assertEqual(status.words(kernels), said)
+        status.flag, status.site, status.expected, status.seen = 6, 0, 8, 9
+        said = f"rank 1 gave up waiting for rank 4 in {kernels[1].name}, role 2, block 3: flag 6[5] is 9, not 8"
+        self.assertRegex(kernels[1].waits[0], r"^src/families/moe/kernels/\w+\.rs:[1-9]\d*$")
+        self.assertEqual(status.words(kernels), f"{said} ({kernels[1].waits[0]})")
+        status.site = 70
+        self.assertEqual(status.words(kernels), f"{said} (wait 70)")
         self.assertIn("rank 1 gave up", Status(aborted=2).words(kernels))
 
     def test_buffers_of_a_round_lie_side_by_side(self):
