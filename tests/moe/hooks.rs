@@ -7,7 +7,7 @@ use peerwarp::codegen::family::{Family, Illegal, Legal};
 use peerwarp::codegen::ir::{Const, Dtype, verify};
 use peerwarp::codegen::sim::{Bindings, Compiled, Machine, Options};
 use peerwarp::families::moe::kernels::{
-    Dispatch, DispatchArgs, Hook, Layout, Phase, Protocol, Quantise, dispatch_with,
+    Dispatch, DispatchArgs, DispatchKey, Hook, Layout, Phase, Protocol, Quantise, dispatch_with,
 };
 use peerwarp::families::moe::reference::{self, Tokens};
 use peerwarp::families::moe::{Routing, RowDtype};
@@ -28,7 +28,7 @@ pub struct ReluDispatch {
 
 impl ReluDispatch {
     fn dispatch(&self) -> Dispatch {
-        Dispatch {
+        let key = DispatchKey {
             hidden: self.hidden,
             experts: 4,
             topk: 2,
@@ -38,10 +38,13 @@ impl ReluDispatch {
             row_bytes: 0,
             scale_bytes: 0,
             quantise: Quantise::None,
-            hook: Hook::Custom,
+            hook: Hook::Expert,
             layout: self.layout,
             max_rows: 0,
             phase: Phase::Both,
+        };
+        Dispatch {
+            hook: Hook::Custom,
             warps: 2,
             send_blocks: 1,
             recv_blocks: 2,
@@ -51,6 +54,7 @@ impl ReluDispatch {
             dedup: self.dedup,
             // Of packets, combine awaits that all ranks are ready, and there is none here.
             protocol: Protocol::Flags,
+            ..Dispatch::with_defaults(&key).expect("the problem is a small one")
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use super::{Allowed, Family, FieldRole, Value};
 
-/// The legal points of a family's tuning space for one key; made by [`Family::candidates`]. The last field varies
+/// The legal points of a family's tuning space for one key, at which rules choose what they can; made by [`Family::candidates`]. The last field varies
 /// fastest. Nothing is computed before it is asked for.
 #[derive(Clone, Debug)]
 pub struct Candidates<F> {
@@ -29,6 +29,9 @@ impl<F: Family> Candidates<F> {
                 (Some(value), _) => all.values.push(value),
                 (None, Some(first)) if info.role == FieldRole::Tune => {
                     all.values.push(first);
+                    if info.by_rule {
+                        continue;
+                    }
                     all.free.push(Free { field, allowed: &info.allowed, next: 1 });
                 }
                 // A field without any value leaves no point.

@@ -198,6 +198,12 @@ pub struct FieldInfo {
     /// Whether variant names leave it out where it has its default.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub omitted: bool,
+    /// Whether a smaller number takes less of a device.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub shrinks: bool,
+    /// Whether a rule chooses it from the other fields where it is `auto`, its default.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub by_rule: bool,
 }
 
 impl FieldInfo {
@@ -213,6 +219,8 @@ impl FieldInfo {
             ranks: false,
             covers: false,
             omitted: false,
+            shrinks: false,
+            by_rule: false,
         }
     }
 
@@ -286,6 +294,39 @@ impl FieldInfo {
     /// Marked as one that variant names leave out where it has its default.
     pub fn omitted(self) -> FieldInfo {
         FieldInfo { omitted: true, ..self }
+    }
+
+    /// Marked as one of which a smaller number takes less of a device: shared memory, or blocks.
+    pub fn shrinks(self) -> FieldInfo {
+        FieldInfo { shrinks: true, ..self }
+    }
+
+    /// The next smaller numbers, the largest first: of a menu all of them, of a range each an eighth smaller than the one before.
+    pub fn smaller(&self, value: Value) -> Vec<Value> {
+        let Value::Int(value) = value else { return vec![] };
+        let mut found: Vec<i128> = match &self.allowed {
+            Allowed::Range { .. } => {
+                let less = |v: &i128| (*v > 1).then(|| *v - (*v / 8).max(1));
+                std::iter::successors(less(&value), less).collect()
+            }
+            Allowed::Values(values) => {
+                values.iter().filter_map(|v| if let Value::Int(v) = v { Some(*v) } else { None }).collect()
+            }
+        };
+        found.retain(|v| *v < value && self.allowed.contains(Value::Int(*v)));
+        found.sort_unstable_by(|a, b| b.cmp(a));
+        found.into_iter().map(Value::Int).collect()
+    }
+
+    /// Marked as one that a rule chooses where it is `auto`. Names leave it out there.
+    pub fn by_rule(self) -> FieldInfo {
+        FieldInfo { omitted: true, by_rule: true, ..self }
+    }
+
+    /// Restricted to `auto` and these values.
+    pub fn auto_or<T: FieldType>(self, values: &[T]) -> FieldInfo {
+        let values = values.iter().map(|v| Some(*v).to_value());
+        self.allow(Allowed::Values([None::<T>.to_value()].into_iter().chain(values).collect()))
     }
 
     /// Whether names and descriptions of variants leave it out where it has this value.

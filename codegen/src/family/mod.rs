@@ -96,6 +96,8 @@
 //! | `range = 8..=64`, `multiple_of = 8` | the numbers it may be; a number that is a key always has a range |
 //! | `values = [4, 8]` | the values it may have: numbers of tuning fields, and a selection of an enum's |
 //! | `default = 8` | of a tuning field, or a closure over the key; without it the first of its values. Of a key, which must be given without it |
+//! | `shrinks` | of a tuning field that is a number: with a smaller one a block takes less shared memory, or there are fewer blocks |
+//! | `rule = path` | of a tuning field of type `Option<T>`: the function of the configuration that chooses it where it is `auto`, its default |
 //! | `help = "text"` | what it means; without it the first paragraph of the field's docs |
 //! | `ranks` | on one key field, a `u32`: it is the world size |
 //! | `omitted` | with a default that is a value, and a short name: variant names leave it out where it has its default |

@@ -19,7 +19,7 @@ pub(super) fn nearest_legal<F: Family>(key: &F::Key, given: &[Option<Value>]) ->
         return Err(why); // no tuning will help
     }
     let free = given.iter().enumerate().filter(|(_, v)| v.is_none()).map(|(at, _)| keys.len() + at);
-    let mut free: Vec<usize> = free.collect();
+    let mut free: Vec<usize> = free.filter(|&at| !F::fields()[at].by_rule).collect();
     if let FamilyError::Illegal { source, .. } = &why {
         free.sort_by_key(|&at| F::fields()[at].name != source.field);
     }

@@ -23,6 +23,11 @@ pub trait Fields: Clone + Debug + PartialEq + Send + Sync + Sized + 'static {
     /// not looked at.
     fn from_values(values: &[Value]) -> Result<Self, Illegal>;
 
+    /// The same with what rules choose in the place of `auto`.
+    fn chosen(&self) -> Vec<Value> {
+        self.values()
+    }
+
     /// The value of one field, by name.
     fn value(&self, field: &str) -> Option<Value> {
         Self::fields().iter().position(|f| f.name == field).map(|at| self.values()[at])
@@ -169,9 +174,10 @@ pub trait Family: Fields + Legal {
         search::nearest_legal(&key, tunes)
     }
 
-    /// The configuration in words, `name = value`, key fields first; without those that its name leaves out.
+    /// The configuration in words, `name = value`, key fields first, with what rules choose; without those that its name leaves out
+    /// for another reason.
     fn describe(&self) -> Vec<(String, String)> {
-        let fields = Self::fields().iter().zip(self.values()).filter(|(f, v)| !f.is_left_out(*v));
+        let fields = Self::fields().iter().zip(self.chosen()).filter(|(f, v)| !f.is_left_out(*v));
         fields.map(|(f, v)| (f.name.to_owned(), v.to_string())).collect()
     }
 

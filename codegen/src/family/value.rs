@@ -81,7 +81,7 @@ pub trait Choice: Copy + Eq + std::hash::Hash + fmt::Debug + Send + Sync + 'stat
     }
 }
 
-/// A type that a configuration field may have: an integer, `bool`, or a [`Choice`].
+/// A type that a configuration field may have: an integer, `bool`, or a [`Choice`]; or an `Option` of one, which a rule fills in.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is no type for a configuration field",
     label = "this field's type",
@@ -143,6 +143,27 @@ impl<C: Choice> FieldType for C {
             Value::Name(name) => C::from_name(name),
             Value::Int(_) | Value::Bool(_) => None,
         }
+    }
+}
+
+/// What a field of type `Option` is called where it is `None`: the rule of the field chooses.
+pub(crate) const AUTO: &str = "auto";
+
+/// A choice that a rule makes from the rest of the configuration unless somebody makes it.
+impl<T: FieldType> FieldType for Option<T> {
+    fn domain() -> Allowed {
+        let values = match T::domain() {
+            Allowed::Values(values) => values,
+            // A menu says which numbers there are.
+            Allowed::Range { .. } => vec![],
+        };
+        Allowed::Values([Value::Name(AUTO)].into_iter().chain(values).collect())
+    }
+    fn to_value(self) -> Value {
+        self.map_or(Value::Name(AUTO), T::to_value)
+    }
+    fn from_value(value: Value) -> Option<Option<T>> {
+        if value == Value::Name(AUTO) { Some(None) } else { T::from_value(value).map(Some) }
     }
 }
 

@@ -62,7 +62,27 @@ fn config(model: &Model, codegen: &TokenStream) -> TokenStream {
             ::std::sync::LazyLock::new(|| ::std::vec![#(#infos),*]);
         &FIELDS
     }};
-    fields_impl(&model.ident, &all, &list, codegen)
+    let fields = fields_impl(&model.ident, &all, &list, codegen);
+    let accessors = accessors(model);
+    quote!(#fields #accessors)
+}
+
+/// A function for each field that a rule chooses, with the field's name: its value, or what the rule says.
+fn accessors(model: &Model) -> TokenStream {
+    let ident = &model.ident;
+    let one = |f: &Field| {
+        let (ty, rule) = f.rule.as_ref()?;
+        let (vis, name, help) = (&f.vis, &f.ident, &f.help);
+        Some(quote! {
+            #[doc = #help]
+            #vis fn #name(&self) -> #ty {
+                let rule: fn(&#ident) -> #ty = #rule;
+                ::core::option::Option::unwrap_or_else(self.#name, || rule(self))
+            }
+        })
+    };
+    let all: Vec<TokenStream> = model.fields.iter().filter_map(one).collect();
+    if all.is_empty() { quote!() } else { quote!(#[automatically_derived] impl #ident { #(#all)* }) }
 }
 
 /// The implementation of `Fields` for the configuration or its key.
@@ -83,9 +103,23 @@ fn fields_impl(
         let field = at_span(&quote!(#codegen::__private::field), ty.span());
         quote!(#name: #field::<#ty>(fields, values, #at)?)
     });
+    let chosen = fields.iter().any(|f| f.rule.is_some()).then(|| {
+        let rules = fields.iter().enumerate().filter(|(_, f)| f.rule.is_some()).map(|(at, f)| {
+            let name = &f.ident;
+            quote!(values[#at] = #codegen::family::FieldType::to_value(self.#name());)
+        });
+        quote! {
+            fn chosen(&self) -> ::std::vec::Vec<#codegen::family::Value> {
+                let mut values = self.values();
+                #(#rules)*
+                values
+            }
+        }
+    });
     quote! {
         #[automatically_derived]
         impl #codegen::family::Fields for #ident {
+            #chosen
             fn fields() -> &'static [#codegen::family::FieldInfo] {
                 #list
             }

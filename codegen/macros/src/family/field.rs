@@ -3,8 +3,8 @@
 use proc_macro2::{Span, TokenStream};
 use quote::{ToTokens, quote};
 use syn::{
-    Attribute, Expr, ExprLit, ExprRange, Ident, Lit, LitStr, RangeLimits, Type, Visibility, ext::IdentExt,
-    spanned::Spanned,
+    Attribute, Expr, ExprLit, ExprRange, GenericArgument, Ident, Lit, LitStr, PathArguments, RangeLimits,
+    Type, Visibility, ext::IdentExt, spanned::Spanned,
 };
 
 use crate::attrs::{Errors, Settings, first_paragraph};
@@ -25,6 +25,10 @@ pub struct Field {
     pub covers: bool,
     /// Whether names leave it out where it has its default.
     pub omitted: bool,
+    /// Whether a smaller number takes less of a device.
+    pub shrinks: bool,
+    /// What a rule chooses, and which.
+    pub rule: Option<(Type, Expr)>,
 }
 
 /// The restriction of a field's values.
@@ -47,7 +51,7 @@ impl Field {
         let tune = attr.path().is_ident("tune");
         check_type(&field.ty, errors);
         let known: &[&str] = if tune {
-            &["short", "range", "multiple_of", "values", "default", "help", "omitted"]
+            &["short", "range", "multiple_of", "values", "default", "help", "omitted", "shrinks", "rule"]
         } else {
             &["short", "range", "multiple_of", "values", "default", "help", "ranks", "covers", "omitted"]
         };
@@ -71,7 +75,19 @@ impl Field {
             errors.at(span, "a variant for more ranks does not cover fewer");
         }
         let covers = covers.is_some();
-        let values = values(&mut set, &field.ty, tune, errors);
+        let chosen = option_of(&field.ty);
+        let rule = set.value("rule", "Config::few", errors);
+        match (&rule, &chosen) {
+            (Some(rule), None) => {
+                errors.at(rule.span(), "what a rule chooses is an `Option`, of the type that it yields")
+            }
+            (None, Some(_)) => {
+                set.lacks("an `Option` says which `rule` chooses it, as in `rule = Config::few`", errors)
+            }
+            (Some(_), Some(_)) | (None, None) => {}
+        }
+        let rule = chosen.clone().zip(rule);
+        let values = values(&mut set, chosen.as_ref().unwrap_or(&field.ty), tune, errors);
         let default = set.value("default", "16", errors);
         if let (Values::Menu(menu), Some(default)) = (&values, &default) {
             check_default(menu, default, errors);
@@ -85,6 +101,11 @@ impl Field {
         let help = help.map_or_else(|| first_paragraph(&field.attrs), |h| h.value());
         let (vis, ty) = (field.vis.clone(), field.ty.clone());
         let omitted = set.flag("omitted", errors);
+        let shrinks = set.flag("shrinks", errors);
+        if let (Some(span), false) = (shrinks, is_integer(&field.ty)) {
+            errors.at(span, "only a number is smaller than another one");
+        }
+        let shrinks = shrinks.is_some();
         // A tuning field without a default has the first of its values.
         let constant = default.as_ref().map_or(tune, |default| !matches!(default, Expr::Closure(_)));
         if let (Some(span), false) = (omitted, short.is_some() && constant) {
@@ -92,7 +113,27 @@ impl Field {
             errors.at(span, message);
         }
         let omitted = omitted.is_some();
-        Some(Field { ident, vis, ty, tune, short, help, values, default, ranks, covers, omitted })
+        if let (Some((_, rule)), true) = (&rule, short.is_none() || default.is_some()) {
+            errors.at(
+                rule.span(),
+                "the default of what a rule chooses is `auto`; names tell other values by its `short` name",
+            );
+        }
+        Some(Field {
+            ident,
+            vis,
+            ty,
+            tune,
+            short,
+            help,
+            values,
+            default,
+            ranks,
+            covers,
+            omitted,
+            shrinks,
+            rule,
+        })
     }
 
     /// The expression that makes its `FieldInfo`.
@@ -115,7 +156,11 @@ impl Field {
             }
             // With the type written down, so that literals get it and both arrays and slices do.
             Values::Menu(menu) => {
-                info.extend(quote! { .values::<#ty>({ let values: &[#ty] = &#menu; values }) })
+                let (restrict, ty) = match &self.rule {
+                    Some((ty, _)) => (quote!(auto_or), ty),
+                    None => (quote!(values), ty),
+                };
+                info.extend(quote! { .#restrict::<#ty>({ let values: &[#ty] = &#menu; values }) })
             }
         }
         match &self.default {
@@ -132,7 +177,24 @@ impl Field {
         if self.omitted {
             info.extend(quote!(.omitted()));
         }
+        if self.shrinks {
+            info.extend(quote!(.shrinks()));
+        }
+        if self.rule.is_some() {
+            info.extend(quote!(.by_rule()));
+        }
         info
+    }
+}
+
+/// What an `Option` is of.
+fn option_of(ty: &Type) -> Option<Type> {
+    let Type::Path(path) = ty else { return None };
+    let last = path.path.segments.last().filter(|last| last.ident == "Option")?;
+    let PathArguments::AngleBracketed(of) = &last.arguments else { return None };
+    match of.args.first() {
+        Some(GenericArgument::Type(ty)) => Some(ty.clone()),
+        _ => None,
     }
 }
 

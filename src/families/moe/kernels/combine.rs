@@ -7,6 +7,7 @@ use super::combine_config::Combine;
 use super::device::{at, expert, owner, owners};
 use super::layout::Layout;
 use super::pieces::each_piece;
+use super::plan::{Begin, Schedule};
 use super::protocol::{Phase, Protocol};
 use super::records::await_ready;
 use super::send_back::{owned_sum, placed, send};
@@ -76,10 +77,10 @@ pub struct CombineArgs {
     #[len(|c| if c.protocol == Protocol::Packets { 2 * u64::from(c.ranks) } else { 0 })]
     pub ready: Option<Flags>,
     /// Work counter of the slots, or batches of tokens, to send, under dynamic scheduling.
-    #[len(|c| u64::from(c.dynamic_sends()))]
+    #[len(|c| u64::from(c.schedule() == Schedule::Dynamic))]
     pub next_send: Option<Counters>,
     /// Work counter of the tokens to sum, under dynamic scheduling.
-    #[len(|c| u64::from(c.dynamic_tokens()))]
+    #[len(|c| u64::from(c.sums() == Schedule::Dynamic))]
     pub next_token: Option<Counters>,
     /// Counts combines: as many as dispatches.
     pub epoch: EpochWord,
@@ -102,7 +103,7 @@ pub fn combine(c: &Combine, a: &CombineArgs) {
     let epoch = match c.phase {
         Phase::Send => a.epoch.peek(),
         // The launch before is the experts' or dispatch.
-        Phase::Both if c.begins_early() => a.epoch.begin_early(),
+        Phase::Both if c.begin() == Begin::Early => a.epoch.begin_early(),
         Phase::Both | Phase::Recv => a.epoch.begin(),
     };
     let back = a.back.returns.open(epoch);
@@ -139,7 +140,7 @@ fn receive(c: &Combine, a: &CombineArgs, g: Group, back: OpenChannel<'_, Any>) {
             let own = c.keeps_own().then(|| Own::of(c, a, g, owners, token));
             let senders = if c.keeps_own() { owners & bit(1 - rank()) } else { owners };
             let returned = || returned(c, back, senders, token);
-            let before = (!c.sums_own_first()).then(&returned);
+            let before = (!c.own_first()).then(&returned);
             pieces.each(part, |start, len| {
                 // Its loads are on their way while the other rank's row is waited for.
                 let kept = own.as_ref().map(|own| own.piece(start, len));

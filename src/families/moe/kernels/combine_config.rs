@@ -9,6 +9,7 @@ use super::defaults::{MOST_PACKETS, few_by_expert, group_warps, protocol, worth_
 use super::layout::{Layout, Room};
 use super::limits::{fewer, groups_of, layout_of, numbers_of, resident, topk_of, warps_of, with_barriers};
 use super::pieces::{Pieces, piece_len};
+use super::plan::{Begin, Own, Schedule, Share};
 use super::protocol::{Phase, Protocol, protocol_of};
 use crate::families::moe::{ExpertMap, MoeShape, RowDtype};
 
@@ -187,6 +188,138 @@ pub struct Combine {
     /// Tokens whose rows come back with one flag, where they come with flags.
     #[tune(short = "b", values = [1, 2, 4, 8, 16], default = |key| batch_of_combine(key))]
     pub batch: u32,
+    /// Whether what a rank has of its own tokens comes back as other ranks' rows do.
+    #[tune(short = "own", rule = Combine::own_rule)]
+    pub own: Option<Own>,
+    /// Whether a piece of what a rank keeps is summed before it waits for the other rank's.
+    #[tune(short = "ownfirst", rule = Combine::own_first_rule)]
+    pub own_first: Option<bool>,
+    /// When the launch takes its epoch.
+    #[tune(short = "begin", rule = Combine::begin_rule)]
+    pub begin: Option<Begin>,
+    /// How rows to send, or batches of them, are divided among groups.
+    #[tune(short = "schedule", rule = Combine::schedule_rule)]
+    pub schedule: Option<Schedule>,
+    /// How tokens to sum are divided among groups.
+    #[tune(short = "sums", rule = Combine::sums_rule)]
+    pub sums: Option<Schedule>,
+    /// What groups that sum have of a row.
+    #[tune(short = "share", rule = Combine::share_rule)]
+    pub share: Option<Share>,
+    /// Tiles that have their loads in flight together where rows are summed.
+    #[tune(short = "tiles", values = [1, 2, 4, 8, 16], rule = Combine::tiles_in_flight_rule)]
+    pub tiles_in_flight: Option<u32>,
+    /// Rows of a token that an owner has in flight together where it sums them.
+    #[tune(short = "rows", values = [1, 2, 3, 4], rule = Combine::rows_in_flight_rule)]
+    pub rows_in_flight: Option<u32>,
+}
+
+/// The rules.
+impl Combine {
+    /// In place, of two ranks: that is half of all, and few SMs take longer to move it through memory than the link takes for the
+    /// others; by expert both roles read rows so, and not one alone. Few packets are there as soon, and of those with a shorter last piece
+    /// compilers keep both pieces' registers at once, and spill.
+    fn own_rule(&self) -> Own {
+        let packets = self.protocol == Protocol::Packets;
+        let whole = !packets || self.hidden.is_multiple_of(self.piece_len());
+        let pays = match self.layout.by_expert() {
+            true => whole && self.tokens >= tokens_to_sum(self.protocol),
+            false => !packets,
+        };
+        if pays && self.may_keep_own() { Own::InPlace } else { Own::Moved }
+    }
+
+    /// By expert the sum is most of the work, which need not stand behind rows that are still on their way.
+    fn own_first_rule(&self) -> bool {
+        self.keeps_own() && self.layout.by_expert() && self.protocol != Protocol::Packets
+    }
+
+    /// Early, while latency is what counts.
+    fn begin_rule(&self) -> Begin {
+        let early = self.phase == Phase::Both && self.protocol == Protocol::Packets;
+        if early { Begin::Early } else { Begin::InTurn }
+    }
+
+    fn schedule_rule(&self) -> Schedule {
+        let groups = self.send_blocks * (self.warps / self.group_warps);
+        let slots = if self.batch > 1 { self.batches() } else { self.tokens * self.token_slots() };
+        let pays = worth_dynamic_scheduling(self.protocol, slots * self.destinations(), groups);
+        if pays { Schedule::Dynamic } else { Schedule::Strided }
+    }
+
+    fn sums_rule(&self) -> Schedule {
+        let groups = self.recv_blocks * (self.warps / self.group_warps);
+        let pays = worth_dynamic_scheduling(self.protocol, self.tokens, groups);
+        if pays { Schedule::Dynamic } else { Schedule::Strided }
+    }
+
+    /// With flags, each of which has to be waited for, a group has rows of its own where there are enough of them.
+    fn share_rule(&self) -> Share {
+        let groups = self.recv_blocks * self.warps / self.group_warps;
+        let shared = self.protocol == Protocol::Packets || self.tokens < 2 * groups;
+        if shared { Share::Pieces } else { Share::Rows }
+    }
+
+    /// 8 vectors of 16 bytes for each lane, or twice as many where nobody polls for them and a thread has more than 64 registers.
+    fn tiles_in_flight_rule(&self) -> u32 {
+        let polls = self.protocol == Protocol::Packets || self.layout.by_expert();
+        self.tiles_of(if polls || self.warps > 16 { 8 } else { 16 })
+    }
+
+    /// Seldom more than four: of two ranks, whose blocks all do that, as many as fit the registers beside the sum. They are fewer where
+    /// some lanes have none of a row's last vectors.
+    fn rows_in_flight_rule(&self) -> u32 {
+        let even = self.hidden.is_multiple_of(piece_len(self.hidden, self.group_warps, 1, 2));
+        self.tiles_of(if self.keeps_own() && even { 12 } else { 8 }).min(4)
+    }
+
+    fn tiles_of(&self, vectors: u32) -> u32 {
+        (vectors / self.vectors).max(1)
+    }
+
+    /// Whether what a rank has of its own can stay where it is: which of two comes first makes no difference to the sum, of more it
+    /// does.
+    fn may_keep_own(&self) -> bool {
+        self.dedup && self.phase == Phase::Both && self.ranks == 2
+    }
+
+    fn piece_len(&self) -> u32 {
+        piece_len(self.hidden, self.group_warps, self.vectors, self.dtype.dtype().bytes())
+    }
+
+    /// Whether choices go together.
+    fn choices(&self) -> Result<(), Illegal> {
+        let packets = self.protocol == Protocol::Packets;
+        Illegal::unless(
+            !self.keeps_own() || self.may_keep_own(),
+            "own",
+            "in-place",
+            || "moved, unless two ranks combine in one launch, and `dedup` is on",
+        )?;
+        Illegal::unless(
+            !self.own_first() || self.keeps_own(),
+            "own_first",
+            true,
+            || "false, where `own` is moved",
+        )?;
+        let early = self.begin() == Begin::Early;
+        Illegal::unless(
+            !early || (packets && self.phase == Phase::Both),
+            "begin",
+            "early",
+            || "in-turn, unless rows come back as packets in one launch",
+        )?;
+        for (field, schedule) in [("schedule", self.schedule()), ("sums", self.sums())] {
+            let legal = schedule == Schedule::Strided || !packets;
+            Illegal::unless(legal, field, "dynamic", || "strided, where rows come back as packets")?;
+        }
+        Illegal::unless(
+            self.share() == Share::Pieces || !packets,
+            "share",
+            "rows",
+            || "pieces, where rows come back as packets",
+        )
+    }
 }
 
 impl Combine {
@@ -272,30 +405,9 @@ impl Combine {
         Combine { protocol, batch, ..self }
     }
 
-    /// Whether what this rank has of its own tokens stays where it is, and is summed from there. Of two ranks that is half of
-    /// all, and few SMs take longer to move it through memory than the link takes for the others; by expert both roles read rows
-    /// so, and not one alone. Few packets are there as soon, and of those with a shorter last piece compilers keep both pieces'
-    /// registers at once, and spill. Which of two comes first makes no difference to the sum; of more it does.
+    /// Whether what this rank has of its own tokens stays where it is, and is summed from there.
     pub(super) fn keeps_own(&self) -> bool {
-        let packets = self.protocol == Protocol::Packets;
-        let whole = !packets || self.hidden.is_multiple_of(self.summed_pieces().len);
-        let pays = match self.layout.by_expert() {
-            true => whole && self.tokens >= tokens_to_sum(self.protocol),
-            false => !packets,
-        };
-        pays && self.dedup && self.phase == Phase::Both && self.ranks == 2
-    }
-
-    /// Whether a piece of what this rank keeps is summed before the other rank's flag is waited for: by expert that is most of the
-    /// work, which need not stand behind rows that are still on their way.
-    pub(super) fn sums_own_first(&self) -> bool {
-        self.keeps_own() && self.layout.by_expert() && self.protocol != Protocol::Packets
-    }
-
-    /// Whether it takes its epoch while the launch before may still run, which pays while latency is what counts. So what it finds of
-    /// dispatch may be anything, if that has given up.
-    pub(super) fn begins_early(&self) -> bool {
-        self.phase == Phase::Both && self.protocol == Protocol::Packets
+        self.own() == Own::InPlace
     }
 
     /// Ranks that rows go back to.
@@ -320,47 +432,9 @@ impl Combine {
         self.tokens.div_ceil(self.batch)
     }
 
-    /// Whether slots to send, or batches of them, are scheduled dynamically.
-    pub(super) fn dynamic_sends(&self) -> bool {
-        let groups = self.send_blocks * (self.warps / self.group_warps);
-        let slots = if self.batch > 1 { self.batches() } else { self.tokens * self.token_slots() };
-        worth_dynamic_scheduling(self.protocol, slots * self.destinations(), groups)
-    }
-
-    /// Whether tokens to sum are scheduled dynamically.
-    pub(super) fn dynamic_tokens(&self) -> bool {
-        let groups = self.recv_blocks * (self.warps / self.group_warps);
-        worth_dynamic_scheduling(self.protocol, self.tokens, groups)
-    }
-
-    /// How groups divide rows that they sum. With flags, each of which has to be waited for, a group has rows of its own where
-    /// there are enough of them.
+    /// How groups divide rows that they sum.
     pub(super) fn summed_pieces(&self) -> Pieces {
-        let len = piece_len(self.hidden, self.group_warps, self.vectors, self.dtype.dtype().bytes());
-        let groups = self.recv_blocks * self.warps / self.group_warps;
-        Pieces {
-            row: self.hidden,
-            len,
-            shared: self.protocol == Protocol::Packets || self.tokens < 2 * groups,
-        }
-    }
-
-    /// Tiles that have their loads in flight together where rows are summed: 8 vectors of 16 bytes for each lane, or twice
-    /// as many where nobody polls for them and a thread has more than 64 registers.
-    pub(crate) fn tiles_in_flight(&self) -> u32 {
-        let polls = self.protocol == Protocol::Packets || self.layout.by_expert();
-        self.tiles_of(if polls || self.warps > 16 { 8 } else { 16 })
-    }
-
-    /// Rows of a token that an owner has in flight together where it sums them, seldom more than four: of two ranks, whose blocks all
-    /// do that, as many as fit the registers beside the sum. They are fewer where some lanes have none of a row's last vectors.
-    pub(crate) fn rows_in_flight(&self) -> u32 {
-        let even = self.hidden.is_multiple_of(piece_len(self.hidden, self.group_warps, 1, 2));
-        self.tiles_of(if self.keeps_own() && even { 12 } else { 8 }).min(4)
-    }
-
-    fn tiles_of(&self, vectors: u32) -> u32 {
-        (vectors / self.vectors).max(1)
+        Pieces { row: self.hidden, len: self.piece_len(), shared: self.share() == Share::Pieces }
     }
 
     /// Whether an owner sums its rows of a token: by token, that has been done.
@@ -406,6 +480,7 @@ impl Legal for Combine {
                 format!("at most {most}, which holds all {} tokens", self.tokens)
             }
         })?;
+        self.choices()?;
         resident("send_blocks", self.send_blocks, self.blocks())
     }
 }

@@ -10,19 +10,18 @@ use super::defaults::{
 };
 use super::dispatch::DispatchArgs;
 use super::hook::Hook;
-use super::index::entry_pieces;
 use super::layout::{Begins, Layout, Room};
 use super::limits::{
     fewer, groups_of, layout_of, numbers_of, resident, rows_of, topk_of, warps_of, with_barriers,
 };
 use super::pieces::{Pieces, piece_len};
+use super::plan::{Copies, Count, Index, Own, Schedule, Then};
 use super::protocol::{Phase, Protocol, protocol_of};
 use super::quantise::{self, Quantise};
-use super::rows::FEW_BY_EXPERT;
 use crate::families::moe::{ExpertMap, MoeShape, RowDtype, SCALE_BLOCK};
 
 /// Elements of a tile that a lane should hold at most, so that a few of them fit its registers.
-const MAX_A_LANE: u32 = 16;
+pub(super) const MAX_A_LANE: u32 = 16;
 
 /// Configuration of [`dispatch`](super::dispatch()).
 #[derive(Family, Clone, Debug, PartialEq)]
@@ -92,6 +91,36 @@ pub struct Dispatch {
     /// How rows travel.
     #[tune(default = |key| protocol_of_key(key))]
     pub protocol: Protocol,
+    /// Who counts the entries of a record.
+    #[tune(short = "count", rule = Dispatch::count_rule)]
+    pub count: Option<Count>,
+    /// Whether a rank's own rows go through its inbox.
+    #[tune(short = "own", rule = Dispatch::own_rule)]
+    pub own: Option<Own>,
+    /// Whether a group sends a part of a row to all its ranks.
+    #[tune(short = "copies", rule = Dispatch::copies_rule)]
+    pub copies: Option<Copies>,
+    /// How rows to send are divided among groups.
+    #[tune(short = "schedule", rule = Dispatch::schedule_rule)]
+    pub schedule: Option<Schedule>,
+    /// What a block does when it has sent records.
+    #[tune(short = "afterroute", values = [Then::Leave, Then::Send], rule = Dispatch::after_route_rule)]
+    pub after_route: Option<Then>,
+    /// What a block does when it has sent rows.
+    #[tune(short = "aftersend", values = [Then::Leave, Then::Receive], rule = Dispatch::after_send_rule)]
+    pub after_send: Option<Then>,
+    /// What a block does when it has written down which rows the experts have.
+    #[tune(short = "afterindex", values = [Then::Leave, Then::Receive], rule = Dispatch::after_index_rule)]
+    pub after_index: Option<Then>,
+    /// Who counts the rows of experts, where receivers count and rows stand by token.
+    #[tune(short = "index", rule = Dispatch::index_rule)]
+    pub index: Option<Index>,
+    /// Blocks that send records.
+    #[tune(short = "routeblocks", values = [1, 2, 3, 4, 5, 6, 7, 8], rule = Dispatch::route_blocks_rule)]
+    pub route_blocks: Option<u32>,
+    /// Blocks that write down entries' weights and experts, where those that receive rows do not.
+    #[tune(short = "noteblocks", values = [1, 2, 3, 4, 5, 6, 7, 8], rule = Dispatch::note_blocks_rule)]
+    pub note_blocks: Option<u32>,
 }
 
 impl DispatchKey {
@@ -162,19 +191,6 @@ impl Dispatch {
     /// Records in both banks.
     pub(super) fn record_words(&self) -> u64 {
         2 * u64::from(self.records())
-    }
-
-    /// Whether those who receive records count their entries, and who sends them does not: so a record leaves as soon as its ids are
-    /// there. By token the index does, for which nobody waits; by expert each block that has rows to bring does, if entries are
-    /// few. Prefill's many entries are counted where they come from, by many blocks.
-    pub fn receivers_count(&self) -> bool {
-        let few = self.records() * self.record_entries() <= FEW_BY_EXPERT;
-        self.protocol == Protocol::Packets && (few || !self.layout.by_expert())
-    }
-
-    /// Blocks that make records: a warp for each rank and record, where no counts are made.
-    pub fn route_blocks(&self) -> u32 {
-        if self.receivers_count() { self.records().div_ceil(self.warps) } else { self.chunks() }.min(8)
     }
 
     /// Type in which rows move: words, unless the receiver has to look into them.
@@ -302,19 +318,14 @@ impl Dispatch {
         match self.receivers_count() {
             _ if self.layout.by_expert() => 0,
             true => 1,
-            false => self.blocks_for_entries(),
+            false => self.note_blocks(),
         }
     }
 
     /// Blocks that write down which weights entries have, and by token which experts, if those of the index or those that receive
     /// don't.
     pub fn entry_blocks(&self) -> u32 {
-        if self.receivers_count() { self.blocks_for_entries() } else { 0 }
-    }
-
-    fn blocks_for_entries(&self) -> u32 {
-        let most = if self.few_send() { (self.send_blocks / 6).max(1) } else { 8 };
-        (self.records() * entry_pieces(self).parts() + 1).div_ceil(self.warps).min(most)
+        if self.receivers_count() { self.note_blocks() } else { 0 }
     }
 
     /// Entries of the index of rows by token.
@@ -455,6 +466,7 @@ impl Dispatch {
         protocol_of(self.protocol, self.shape().row_bytes(), self.warps / self.group_warps)?;
         layout_of(self.layout, &self.shape(), self.max_rows, self.dedup)?;
         numbers_of(self.tokens, self.token_slots(), self.ranks, self.pieces().parts())?;
+        self.choices()?;
         let most = self.tokens.next_power_of_two();
         Illegal::unless(self.chunk <= most, "chunk", self.chunk, || {
             format!("at most {most}, which holds all {} tokens", self.tokens)

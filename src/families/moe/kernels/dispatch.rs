@@ -9,6 +9,7 @@ use super::hook::{RowHook, stand_in_expert};
 use super::inbox::{InboxArgs, Received};
 use super::index::{index, note_entries};
 use super::layout::Places;
+use super::plan::{Schedule, Then};
 use super::protocol::{Phase, Protocol};
 use super::records::{ReadyArgs, Record, RecordArgs, Records, notify_ready};
 use super::rows::Rows;
@@ -50,7 +51,7 @@ pub struct TokenArgs {
     #[rows(rows_there, |c| c.tokens)]
     pub weights: Ptr<f32>,
     /// Work counter of the slots to send, under dynamic scheduling.
-    #[len(|c| u64::from(c.dynamic_slots()))]
+    #[len(|c| u64::from(c.schedule() == Schedule::Dynamic))]
     pub next_slot: Option<Counters>,
 }
 
@@ -115,7 +116,7 @@ pub struct DispatchArgs {
     #[group]
     pub ready: ReadyArgs,
     /// Work counters of rows that are received, where blocks that have sent do that as well.
-    #[len(|c| 2 * u64::from(c.send_joins()))]
+    #[len(|c| 2 * u64::from(c.after_send() == Then::Receive))]
     pub next_row: Option<Counters>,
     /// Counts dispatches.
     pub epoch: EpochWord,
@@ -161,14 +162,14 @@ pub fn dispatch_with(c: &Dispatch, a: &DispatchArgs, hook: RowHook<'_>) {
                 b.split(1, |g| tell(c, a, g, epoch, bank));
             } else {
                 route(c, a, b, epoch, bank);
-                if c.route_joins() {
+                if c.after_route() == Then::Send {
                     b.goes_on_as("send");
                 }
             }
         });
         role("send", c.send_blocks, |b| {
             b.split(c.group_warps, |g| send(c, &a.tokens, &a.inbox, g, epoch));
-            if c.send_joins() {
+            if c.after_send() == Then::Receive {
                 b.goes_on_as("recv");
             }
         });
@@ -179,16 +180,16 @@ pub fn dispatch_with(c: &Dispatch, a: &DispatchArgs, hook: RowHook<'_>) {
         } else {
             // Blocks that look for rows begin first, but a role is declared before the one that its blocks go on as.
             let recv = || role("recv", c.recv_blocks, |b| receive_by_token(c, a, b, epoch, bank, hook));
-            if !c.few_send() {
+            if c.after_index() == Then::Leave {
                 recv();
             }
             role("index", c.index_blocks(), |b| {
                 index(c, a, b, epoch, bank);
-                if c.few_send() {
+                if c.after_index() == Then::Receive {
                     b.goes_on_as("recv");
                 }
             });
-            if c.few_send() {
+            if c.after_index() == Then::Receive {
                 recv();
             }
         }

@@ -7,14 +7,12 @@ use super::config::Dispatch;
 use super::device::{first_expert, local_experts};
 use super::dispatch::DispatchArgs;
 use super::pieces::{Pieces, each_piece};
+use super::plan::Index;
 use super::records::Records;
 use super::rows::numbered;
 
 /// Entries that a lane of the index looks at together.
 const ENTRIES_A_LANE: u32 = 4;
-
-/// Entries of all ranks that one warp counts sooner than a block, whose warps would meet several times.
-const FEW_ENTRIES: u32 = 256;
 
 /// How warps divide the entries of a record.
 pub(super) fn entry_pieces(c: &Dispatch) -> Pieces {
@@ -39,7 +37,7 @@ pub(super) fn index(c: &Dispatch, a: &DispatchArgs, b: Group, epoch: Epoch, bank
                 to.store(a.weight_from, weights);
             });
         });
-    } else if c.records() * c.record_entries() <= FEW_ENTRIES {
+    } else if c.index() == Index::Warp {
         b.split(1, |g| {
             if g.index() == 0 {
                 index_of_few(c, a, &records);

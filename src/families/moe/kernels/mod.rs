@@ -90,6 +90,7 @@ mod index;
 mod layout;
 mod limits;
 mod pieces;
+mod plan;
 mod protocol;
 mod quantise;
 mod records;
@@ -97,7 +98,6 @@ mod round_trip;
 mod rows;
 mod send;
 mod send_back;
-mod sending;
 
 pub use combine::{CombineArgs, CombineLaunch, ReturnArgs, combine};
 pub use combine_config::{Combine, CombineDtype, CombineKey};
@@ -106,6 +106,7 @@ pub use dispatch::{DispatchArgs, DispatchLaunch, TokenArgs, TokenLaunch, dispatc
 pub use hook::{Hook, RowHook};
 pub use inbox::{InboxArgs, Row};
 pub use layout::{Begins, Layout, Room};
+pub use plan::{Begin, Copies, Count, Index, Own, Schedule, Share, Then};
 pub use protocol::{Phase, Protocol};
 pub use quantise::Quantise;
 pub use records::{FlagRecordArgs, LlRecordArgs, ReadyArgs, RecordArgs};

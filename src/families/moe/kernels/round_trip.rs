@@ -16,6 +16,7 @@ use super::hook::{Hook, RowHook, stand_in_expert};
 use super::inbox::{InboxArgs, Received};
 use super::layout::Layout;
 use super::limits::{fewer, groups_of, resident, rows_of, topk_of};
+use super::plan::Copies;
 use super::protocol::{Phase, Protocol};
 use super::quantise::Quantise;
 use super::records::{ReadyArgs, await_ready, notify_ready};
@@ -107,6 +108,15 @@ pub struct RoundTrip {
     /// Vectors of 16 bytes that a lane has in flight.
     #[tune(short = "v", values = [1, 2, 4, 8], default = |key| vectors(key))]
     pub vectors: u32,
+    /// Whether a group sends a part of a row to all its ranks.
+    #[tune(short = "copies", rule = |c| c.dispatch().copies())]
+    pub copies: Option<Copies>,
+    /// Blocks that tell ranks where entries go.
+    #[tune(short = "routeblocks", values = [1, 2, 3, 4, 6, 8], rule = RoundTrip::route_blocks_rule)]
+    pub route_blocks: Option<u32>,
+    /// Tiles that have their loads in flight together where rows are summed.
+    #[tune(short = "tiles", values = [1, 2, 4, 8, 16], rule = |c| c.combine().tiles_in_flight())]
+    pub tiles_in_flight: Option<u32>,
 }
 
 impl RoundTrip {
@@ -136,6 +146,16 @@ impl RoundTrip {
             chunk: 1,
             dedup: true,
             protocol: Protocol::Packets,
+            count: None,
+            own: None,
+            copies: self.copies,
+            schedule: None,
+            after_route: None,
+            after_send: None,
+            after_index: None,
+            index: None,
+            route_blocks: None,
+            note_blocks: None,
         }
     }
 
@@ -161,6 +181,14 @@ impl RoundTrip {
             dedup: true,
             protocol: Protocol::Packets,
             batch: 1,
+            own: None,
+            own_first: None,
+            begin: None,
+            schedule: None,
+            sums: None,
+            share: None,
+            tiles_in_flight: self.tiles_in_flight,
+            rows_in_flight: None,
         }
     }
 
@@ -198,7 +226,7 @@ impl RoundTrip {
         blocks + self.dispatch().ready_blocks()
     }
 
-    fn route_blocks(&self) -> u32 {
+    fn route_blocks_rule(&self) -> u32 {
         (self.chunks() * self.ranks).div_ceil(self.warps).min(3)
     }
 }
@@ -231,6 +259,7 @@ impl RoundTrip {
             format!("such that a row is whole packets of {PACKET_BYTES} bytes, and not {row_bytes} bytes")
         })?;
         groups_of(self.group_warps, self.warps)?;
+        self.dispatch().choices()?;
         resident("expert_blocks", self.expert_blocks, self.blocks())
     }
 }

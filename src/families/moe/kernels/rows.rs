@@ -10,10 +10,6 @@ use super::index::{Noted, each_part, entry_pieces};
 use super::layout::Begins;
 use super::records::Records;
 
-/// Most entries of all ranks for which receivers count: up to this number a block counts faster than it adds up its senders' counts
-/// (`bench/results/moe-on-two-gpus.md`, choices).
-pub(super) const FEW_BY_EXPERT: u32 = 512;
-
 /// What a block knows of the rows of entries.
 pub(super) enum Rows<'a> {
     /// What their senders have counted.

@@ -6,13 +6,14 @@ use super::config::Dispatch;
 use super::device::{at, experts_of, owners};
 use super::dispatch::{TokenArgs, tokens};
 use super::inbox::{InboxArgs, Row, put_row, put_scales};
+use super::plan::Copies;
 use super::protocol::Protocol;
 use super::quantise::Quantiser;
 
 /// Sends rows, each once to every rank that its slot goes to.
 #[kernel]
 pub(super) fn send(c: &Dispatch, a: &TokenArgs, arrive: &InboxArgs, g: Group, epoch: Epoch) {
-    if c.sends_apart() {
+    if c.copies() == Copies::Apart {
         send_apart(c, a, arrive, g, epoch);
     } else if c.protocol == Protocol::Packets {
         send_packets_to_all(c, a, arrive, g, epoch);

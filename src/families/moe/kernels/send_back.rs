@@ -7,6 +7,7 @@ use super::combine::CombineArgs;
 use super::combine_config::Combine;
 use super::device::at;
 use super::layout::Layout;
+use super::plan::Begin;
 use super::protocol::Protocol;
 
 /// A slot that was received, whose row goes back.
@@ -90,7 +91,7 @@ fn send_each(c: &Combine, a: &CombineArgs, g: Group, back: OpenChannel<'_, Any>)
         let (row, part) = pieces.part(i);
         let (source, number) = destination(c, row);
         // What dispatch says of entries, it says of those of tokens that are not there too: few need not wait for their number as well.
-        if c.layout == Layout::RankMajor || c.begins_early() {
+        if c.layout == Layout::RankMajor || c.begin() == Begin::Early {
             send_slot(c, a, back, &Slot::new(c, a, g, source, number), part);
         } else if number < a.n_from.get(source) * c.token_slots() {
             send_slot(c, a, back, &Slot::new(c, a, g, source, number), part);
@@ -165,7 +166,7 @@ fn row_of_y(c: &Combine, a: &CombineArgs, slot: &Slot) -> Val<u32> {
 fn row_of_entry(c: &Combine, a: &CombineArgs, entry: Val<u32>) -> Val<u32> {
     let row = here(a).get(entry).cast::<u32>();
     // A dispatch that has given up may have left anything.
-    if c.begins_early() { row.min(c.placed_rows() as u32 - 1) } else { row }
+    if c.begin() == Begin::Early { row.min(c.placed_rows() as u32 - 1) } else { row }
 }
 
 /// Which of a token's entries have rows here, a bit each.
