@@ -165,6 +165,13 @@ impl Device {
         }
     }
 
+    /// Blocks of so many threads and bytes of shared memory that it holds at once, as far as registers allow.
+    pub fn resident_blocks(&self, threads: u32, shared_bytes: u32) -> u32 {
+        let taken = shared_bytes.saturating_add(self.reserved_shared_bytes);
+        let by_shared = self.sm_shared_bytes.checked_div(taken).unwrap_or(u32::MAX);
+        self.sms * by_shared.min(self.sm_threads / threads.max(1)).min(self.sm_blocks)
+    }
+
     /// Bytes of shared memory that a block's arrays can take, what reductions need aside.
     pub const fn block_array_bytes(&self) -> u32 {
         self.block_shared_bytes - REDUCTION_BYTES

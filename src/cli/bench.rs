@@ -35,6 +35,10 @@ pub(super) fn bench(app: &App, args: &BenchArgs, given: &Given, style: Style) ->
     let found = gpus().unwrap_or_default();
     let tuned = args.selection.tuned(app, || found.first().and_then(tuned_for))?;
     let chosen = app.choose_all(&args.selection, given, false, tuned.as_ref())?;
+    let chosen: Vec<Chosen> = match found.first() {
+        Some(gpu) => chosen.into_iter().map(|chosen| app.fitted(chosen, gpu.info().target)).collect(),
+        None => chosen,
+    };
     let cases = cases(&chosen, args)?;
     let world = world_of(args, &cases)?;
     drop(found);

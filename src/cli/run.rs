@@ -59,6 +59,9 @@ pub(super) fn run(app: &App, args: &RunArgs, given: &Given, style: Style) -> Res
             {
                 chosen = app.with_tuned(chosen, &tuned);
             }
+            if let (true, Some(gpu)) = (images.is_none(), gpus.first()) {
+                chosen = app.fitted(chosen, gpu.info().target);
+            }
             let problem = problem(&chosen, args, ROUNDS)?;
             let replays = replays(args, &*problem)?;
             let progress = Progress::spinner("running on GPUs");

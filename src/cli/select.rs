@@ -6,6 +6,7 @@ use peerwarp_codegen::family::{CudaArch, Target, Variant};
 
 use crate::build::emit::Job;
 use crate::harness::catalogue::{self, Catalogue};
+use crate::harness::choose;
 use crate::harness::request::{self, Request, Scope, has};
 use crate::harness::tune::{self, Tuned};
 use crate::harness::workload::{Given, On, Suite};
@@ -234,6 +235,15 @@ impl App {
         }
     }
 
+    /// The same with variants that fit the device of a target.
+    pub(super) fn fitted(&self, chosen: Chosen, target: Target) -> Chosen {
+        let pairs = chosen.requests.iter().zip(chosen.variants);
+        Chosen {
+            variants: pairs.map(|(request, variant)| choose::fit(request, variant, target)).collect(),
+            ..chosen
+        }
+    }
+
     /// Whether nothing at all is selected.
     pub(super) fn selects_nothing(&self, selection: &Selection, given: &Given) -> Result<bool, InputError> {
         let named = !selection.items.is_empty() || selection.family.is_some();
@@ -409,7 +419,7 @@ impl App {
                 let (variants, _) = self.resolve(requests, tuned)?;
                 let job = |(request, variant): (&Request, Variant)| {
                     let label = request.label.clone();
-                    Job { label, variant, target }
+                    Job { label, variant: choose::fit(request, variant, target), target }
                 };
                 jobs.extend(requests.iter().zip(variants).map(job));
             }

@@ -6,6 +6,7 @@ use peerwarp_codegen::print::EmitOptions;
 use serde_json::json;
 
 use crate::build::emit;
+use crate::harness::choose;
 use crate::harness::workload::Given;
 use crate::input::InputError;
 
@@ -40,7 +41,8 @@ pub(super) fn show(app: &App, args: &ShowArgs, given: &Given) -> Result<Done, Fa
     let tuned = args.selection.tuned(app, || None)?;
     let tuned = tuned.as_ref().filter(|tuned| tuned.table().target == target);
     let requests = app.requests(&args.selection, given)?;
-    for variant in app.resolve(&requests, tuned)?.0 {
+    for (request, variant) in requests.iter().zip(app.resolve(&requests, tuned)?.0) {
+        let variant = choose::fit(request, variant, target);
         let text = one(app, &*variant, form, target, &args.recording.options())?;
         for warning in emit::warnings(&*variant, target)? {
             log::warn!("{warning}");

@@ -4,6 +4,7 @@ pub mod bench;
 pub mod blocks;
 pub mod catalogue;
 pub mod check;
+pub mod choose;
 pub mod elements;
 pub mod fp8;
 pub mod hints;

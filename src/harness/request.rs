@@ -87,6 +87,12 @@ impl Request {
         }
     }
 
+    /// Whether it has a value for a field of a family, or names a variant, which has one for each.
+    pub(crate) fn sets(&self, family: &dyn DynFamily, field: &FieldInfo) -> bool {
+        let named = matches!(self.scope, Scope::Variant(_));
+        named || self.given(family).iter().any(|(name, _)| field.answers_to(name))
+    }
+
     /// The settings that it asks for, without what there is for fields that have none.
     fn given(&self, family: &dyn DynFamily) -> Vec<(String, String)> {
         let own = |(field, value): &(String, String)| match field.split_once('.') {

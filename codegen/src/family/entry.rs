@@ -19,6 +19,8 @@ pub trait DynFamily: Send + Sync + 'static {
     fn parse(&self, variant: &str) -> Result<Variant, NameError>;
     /// The variant with these `field = value` settings; see [`Family::from_settings`].
     fn build(&self, settings: &[(String, String)]) -> Result<Variant, FamilyError>;
+    /// The legal variants that differ from one of this family in a field alone, in which they have a smaller number: the largest first.
+    fn smaller(&self, variant: &dyn DynConfig, field: usize) -> Vec<Variant>;
     /// The legal variants with the key of these settings (tuning fields in them are checked, then vary all the same).
     fn candidates(&self, settings: &[(String, String)]) -> Result<VariantIter, FamilyError>;
 }
@@ -119,6 +121,15 @@ impl<F: Family> DynFamily for Of<F> {
     }
     fn build(&self, settings: &[(String, String)]) -> Result<Variant, FamilyError> {
         F::from_settings(settings).map(hold)
+    }
+    fn smaller(&self, variant: &dyn DynConfig, field: usize) -> Vec<Variant> {
+        let values = variant.values();
+        let with = |value: Value| {
+            let mut values = values.clone();
+            values[field] = value;
+            F::from_values(&values).ok().filter(|config| config.check().is_ok()).map(hold)
+        };
+        F::fields()[field].smaller(values[field]).into_iter().filter_map(with).collect()
     }
     fn candidates(&self, settings: &[(String, String)]) -> Result<VariantIter, FamilyError> {
         let key = F::from_settings(settings)?.key();

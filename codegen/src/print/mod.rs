@@ -138,6 +138,23 @@ fn is_true(flag: &bool) -> bool {
     *flag
 }
 
+/// What a kernel asks of a device beyond what that has: less is better, and nothing fits.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Excess {
+    /// Bytes of a block's shared memory.
+    pub shared_bytes: u64,
+    /// Blocks that wait for each other and are not resident with the others.
+    pub blocks: u32,
+}
+
+/// What a kernel asks of a target's device beyond what that has.
+///
+/// # Errors
+/// The target cannot have the kernel for another reason.
+pub fn excess(kernel: &Verified, target: Target) -> Result<Excess, PrintError> {
+    source::excess(kernel, target)
+}
+
 /// An emitted kernel.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Source {

@@ -9,7 +9,7 @@ use crate::{
 };
 
 use super::{
-    EmitInfo, LaunchShape, PrintError, Source, ahead,
+    EmitInfo, Excess, LaunchShape, PrintError, Source, ahead,
     args::{self, ArgsLayout},
     banner, blocks,
     copy::room_of,
@@ -40,7 +40,8 @@ pub(super) fn emit(
     let facts = Facts::new(kernel, target, timeline)?;
     let loaders = Loaders::of(&facts);
     let timeline = facts.timeline.as_ref().map(|sites| sites.layout(kernel));
-    let (offsets, shared_bytes) = shared_offsets(&facts, loaders.as_ref())?;
+    let (offsets, shared_bytes) = shared_offsets(&facts, loaders.as_ref());
+    check_shared(&facts, shared_bytes)?;
     let launch = LaunchShape {
         grid: kernel.grid_blocks(),
         block_threads: block_threads(kernel) + loaders.as_ref().map_or(0, Loaders::threads),
@@ -166,10 +167,7 @@ fn block_threads(kernel: &Kernel) -> u32 {
 
 /// The first byte of each shared array, and the bytes of a block. A block is of one role, so roles overlap; those beside a role come
 /// behind its arrays and its ring.
-fn shared_offsets(
-    facts: &Facts,
-    loaders: Option<&Loaders>,
-) -> Result<(HashMap<SharedId, u32>, u32), PrintError> {
+fn shared_offsets(facts: &Facts, loaders: Option<&Loaders>) -> (HashMap<SharedId, u32>, u32) {
     let (kernel, target) = (facts.p.kernel, facts.target);
     let mut offsets = HashMap::new();
     let mut most = 0u64;
@@ -194,17 +192,39 @@ fn shared_offsets(
         taken.insert(block, end);
         most = most.max(end);
     }
-    let all = u64::from(Device::of(target).block_array_bytes());
-    let limit = all.saturating_sub(lines::shared_bytes(facts));
-    if most > limit {
-        return Err(PrintError::SharedTooLarge {
-            kernel: kernel.variant.clone(),
-            bytes: most,
-            limit,
-            target,
-        });
+    (offsets, u32::try_from(most).unwrap_or(u32::MAX))
+}
+
+/// What is left of a block's shared memory for its arrays.
+fn shared_limit(facts: &Facts) -> u64 {
+    let all = u64::from(Device::of(facts.target).block_array_bytes());
+    all.saturating_sub(lines::shared_bytes(facts))
+}
+
+fn check_shared(facts: &Facts, bytes: u32) -> Result<(), PrintError> {
+    let (bytes, limit) = (u64::from(bytes), shared_limit(facts));
+    if bytes <= limit {
+        return Ok(());
     }
-    Ok((offsets, most as u32))
+    Err(PrintError::SharedTooLarge {
+        kernel: facts.p.kernel.variant.clone(),
+        bytes,
+        limit,
+        target: facts.target,
+    })
+}
+
+/// What a kernel asks of a target's device beyond what that has.
+pub(super) fn excess(kernel: &Kernel, target: Target) -> Result<Excess, PrintError> {
+    check(kernel, target)?;
+    let kernel = &ahead::hoist(splats::apart(kernel));
+    let facts = Facts::new(kernel, target, None)?;
+    let loaders = Loaders::of(&facts);
+    let (_, bytes) = shared_offsets(&facts, loaders.as_ref());
+    let threads = block_threads(kernel) + loaders.as_ref().map_or(0, Loaders::threads);
+    let resident = Device::of(target).resident_blocks(threads, bytes);
+    let blocks = if kernel.waits() { kernel.grid_blocks().saturating_sub(resident) } else { 0 };
+    Ok(Excess { shared_bytes: u64::from(bytes).saturating_sub(shared_limit(&facts)), blocks })
 }
 
 /// The shared arrays that a region uses on a target.

@@ -40,13 +40,13 @@ pub struct AllGatherMatmul {
     #[tune(short = "w", values = [4, 8], default = |key| order::warps(tile_rows(key)))]
     pub warps: u32,
     /// Rows of a tile of the result.
-    #[tune(short = "tr", values = [64, 128, 256], default = |key| tile_rows(key))]
+    #[tune(short = "tr", shrinks, values = [64, 128, 256], default = |key| tile_rows(key))]
     pub tile_rows: u32,
     /// Columns of a tile of the result.
-    #[tune(short = "tc", values = [64, 128, 256], default = |key| tiling(key).columns)]
+    #[tune(short = "tc", shrinks, values = [64, 128, 256], default = |key| tiling(key).columns)]
     pub tile_columns: u32,
     /// Pieces of 64 columns in shared memory at once.
-    #[tune(short = "s", values = [2, 3, 4, 5, 6, 8, 10, 12], default = |key| stages(key))]
+    #[tune(short = "s", shrinks, values = [2, 3, 4, 5, 6, 8, 10, 12], default = |key| stages(key))]
     pub stages: u32,
     /// Rows of tiles that are gone through column by column.
     #[tune(short = "g", values = [1, 2, 4, 8, 16, 32], default = 8)]
@@ -82,7 +82,7 @@ pub struct AllGatherMatmul {
     #[tune(short = "sb", values = [1, 2, 4, 8, 16, 32, 64], default = |key| send_blocks(key))]
     pub send_blocks: u32,
     /// Blocks that multiply.
-    #[tune(short = "bl", range = 1..=1024, default = |key| blocks(key))]
+    #[tune(short = "bl", shrinks, range = 1..=1024, default = |key| blocks(key))]
     pub blocks: u32,
 }
 

@@ -31,11 +31,7 @@ pub(super) fn check(report: &mut Report<'_>) {
         return;
     }
     let (blocks, threads) = (k.grid_blocks(), (k.block_warps + k.beside_warps()) * k.warp_size);
-    let resident = |d: &Device| {
-        let taken = u32::try_from(least).unwrap_or(u32::MAX).saturating_add(d.reserved_shared_bytes);
-        let by_shared = d.sm_shared_bytes.checked_div(taken).unwrap_or(u32::MAX);
-        d.sms * by_shared.min(d.sm_threads / threads.max(1)).min(d.sm_blocks)
-    };
+    let resident = |d: &Device| d.resident_blocks(threads, u32::try_from(least).unwrap_or(u32::MAX));
     if let Some(most) = devices().max_by_key(resident)
         && blocks > resident(&most)
         && k.waits()
