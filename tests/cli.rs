@@ -20,6 +20,8 @@ mod run;
 mod show;
 #[path = "cli/support.rs"]
 mod support;
+#[path = "cli/threads.rs"]
+mod threads;
 #[path = "cli/toolchain.rs"]
 mod toolchain;
 #[path = "cli/topo.rs"]

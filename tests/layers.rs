@@ -128,6 +128,63 @@ fn nobody_says_what_only_a_family_knows() {
     assert_eq!(found, [""; 0]);
 }
 
+/// Lines of code before the tests of a file that start threads by other means than `codegen/src/threads.rs`.
+fn started(file: &str, text: &str) -> Vec<String> {
+    const STARTS: [&str; 6] = [
+        "thread::spawn",
+        "Builder::new().spawn",
+        "scope.spawn(",
+        "ThreadPoolBuilder",
+        "build_global",
+        "enable_steady_tick",
+    ];
+    let lines = text.lines().take(before_tests(file, text)).enumerate();
+    let code = lines.map(|(number, line)| (number + 1, line.split("//").next().unwrap()));
+    let found = code.filter(|(_, code)| STARTS.iter().any(|start| code.contains(start)));
+    found.map(|(number, code)| format!("{file}:{number}: {}", code.trim())).collect()
+}
+
+/// The library's sources, codegen's among them.
+fn library() -> BTreeMap<String, String> {
+    let mut files = all();
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let mut found = vec![];
+    sources(&root.join("codegen/src"), &mut found);
+    for path in found {
+        let name = path.strip_prefix(root).unwrap().to_str().unwrap().to_owned();
+        files.insert(name, std::fs::read_to_string(path).unwrap());
+    }
+    files
+}
+
+#[test]
+fn threads_that_the_system_may_refuse_are_started_by_one_module() {
+    let files = library();
+    let others = files.iter().filter(|(file, _)| *file != "codegen/src/threads.rs");
+    let found: Vec<String> = others.flat_map(|(file, text)| started(file, text)).collect();
+    assert_eq!(found, [""; 0]);
+    let text = "std::thread::spawn(work);\n// thread::spawn\n";
+    assert_eq!(started("src/x.rs", text), ["src/x.rs:1: std::thread::spawn(work);"]);
+}
+
+#[test]
+fn parallel_iterators_run_where_the_pool_was_started() {
+    // The data of rounds are computed for a problem whose construction has started it.
+    const STARTED_BY: [(&str, &str); 1] =
+        [("src/families/moe/run/data.rs", "src/families/moe/run/rounds.rs")];
+    let files = library();
+    let starts = |file: &str| files[file].contains("threads::pool()");
+    for (file, text) in &files {
+        let parallel =
+            text.lines().take(before_tests(file, text)).any(|line| line.contains("rayon::prelude"));
+        let by = STARTED_BY.iter().find(|(of, _)| of == file).map_or(file.as_str(), |(_, by)| by);
+        assert!(
+            !parallel || starts(by),
+            "{file}: without `threads::pool()` rayon panics where threads are refused"
+        );
+    }
+}
+
 #[test]
 fn both_are_seen_where_they_are() {
     let text = "use crate::harness::suite;\nuse crate::{input, cli};\n// crate::cli is fine in a comment\n";

@@ -17,6 +17,7 @@ mod info;
 pub mod ir;
 pub mod print;
 pub mod sim;
+pub mod threads;
 
 pub use info::KernelInfo;
 pub use peerwarp_macros::kernel;

@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use peerwarp_codegen::family::{DynConfig, FamilyError, Target, Variant};
 use peerwarp_codegen::ir::{self, Kernel, Verified};
 use peerwarp_codegen::print::{self, ArgsLayout, EmitInfo, EmitOptions, Source, Timeline};
+use peerwarp_codegen::threads::{self, ThreadsRefused};
 use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -21,6 +22,9 @@ pub enum EmitError {
     /// The configuration or the target cannot be had.
     #[error(transparent)]
     Input(#[from] InputError),
+    /// The system starts no thread.
+    #[error(transparent)]
+    Threads(#[from] ThreadsRefused),
     /// The kernel is wrong.
     #[error("{variant}: {message}")]
     Kernel {
@@ -235,6 +239,7 @@ pub fn tree(
         models.iter().for_each(|_| tick());
         one
     };
+    threads::pool()?;
     // All of them first: then the error that is reported does not depend on timing.
     let emitted: Vec<Result<(Entry, Source), EmitError>> = once_each(jobs).par_iter().map(emit).collect();
     let mut tree = Tree::default();

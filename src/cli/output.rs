@@ -2,9 +2,12 @@
 
 use std::io::{IsTerminal, Write};
 use std::path::{Path, PathBuf};
+use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
+use std::time::Duration;
 
 use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
 use indicatif::{ProgressBar, ProgressStyle};
+use peerwarp_codegen::threads;
 use serde_json::{Value, json};
 
 use crate::build::emit::EmitError;
@@ -83,6 +86,7 @@ impl From<EmitError> for Failure {
     fn from(error: EmitError) -> Failure {
         match error {
             EmitError::Input(e) => Failure::Input(e),
+            EmitError::Threads(e) => RuntimeError::from(e).into(),
             EmitError::Kernel { variant, message } => Failure::Kernel(format!("{variant}: {message}")),
         }
     }
@@ -253,7 +257,14 @@ impl Pending {
 }
 
 /// Progress of long work on standard error, if that is a terminal.
-pub(crate) struct Progress(ProgressBar);
+pub(crate) struct Progress {
+    bar: ProgressBar,
+    /// Ends the thread that turns a spinner, when it is dropped.
+    _turning: Option<Sender<()>>,
+}
+
+/// How often a spinner turns.
+const TURN: Duration = Duration::from_millis(100);
 
 impl Progress {
     /// Of `total` steps.
@@ -266,8 +277,18 @@ impl Progress {
     pub fn spinner(what: &'static str) -> Progress {
         let style = ProgressStyle::with_template("{spinner} {msg} {elapsed}");
         let progress = Progress::with(what, ProgressBar::new_spinner(), style);
-        progress.0.enable_steady_tick(std::time::Duration::from_millis(100));
-        progress
+        if progress.bar.is_hidden() {
+            return progress;
+        }
+        let (turning, over) = channel();
+        let bar = progress.bar.clone();
+        // Without a thread the spinner stands still.
+        let turn = threads::spawn(move || {
+            while over.recv_timeout(TURN) == Err(RecvTimeoutError::Timeout) {
+                bar.tick();
+            }
+        });
+        Progress { _turning: turn.ok().map(|_| turning), ..progress }
     }
 
     fn with(
@@ -279,23 +300,23 @@ impl Progress {
             bar.set_style(style);
         }
         bar.set_message(what);
-        Progress(bar)
+        Progress { bar, _turning: None }
     }
 
     /// One step more is done.
     pub fn tick(&self) {
-        self.0.inc(1);
+        self.bar.inc(1);
     }
 
     /// So many steps are done; says what is being done.
     pub fn at(&self, step: u64, what: String) {
-        self.0.set_position(step);
-        self.0.set_message(what);
+        self.bar.set_position(step);
+        self.bar.set_message(what);
     }
 
     /// Takes it off the screen.
     pub fn finish(self) {
-        self.0.finish_and_clear();
+        self.bar.finish_and_clear();
     }
 }
 

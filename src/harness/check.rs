@@ -6,6 +6,7 @@ use peerwarp_codegen::dsl::{self, Spare};
 use peerwarp_codegen::family::Variant;
 use peerwarp_codegen::ir::analysis::banks;
 use peerwarp_codegen::sim::{Findings, Options, Strategy};
+use peerwarp_codegen::threads;
 use rayon::prelude::*;
 
 use super::session::{SimSession, WARP_SIZE, room_for};
@@ -75,6 +76,7 @@ fn explore_as(
     without: Option<(&str, Spare)>,
     tick: impl Fn() + Sync,
 ) -> Result<Option<(u64, Wrong)>, WorkloadError> {
+    threads::pool()?;
     let Exploration { inputs, seeds, resident_blocks } = exploration;
     room_for(variants)?;
     let session = |inputs: &Inputs| {

@@ -9,6 +9,7 @@ use peerwarp_codegen::family::Variant;
 use peerwarp_codegen::ir::mutate::{Mutant, every, mutate};
 use peerwarp_codegen::ir::{Kernel, Planted, verify};
 use peerwarp_codegen::sim::Options;
+use peerwarp_codegen::threads;
 use rayon::prelude::*;
 
 use super::check::{Exploration, schedule};
@@ -106,6 +107,7 @@ pub fn plant_each(
         }
         Ok(run)
     };
+    threads::pool()?;
     let all: Result<Vec<MutationRun>, WorkloadError> = bugs.into_par_iter().map(outcome).collect();
     Ok(all?.into_iter().fold(MutationRun::default(), |mut sum, run| {
         sum.merge(run);

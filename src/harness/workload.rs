@@ -13,6 +13,7 @@ use std::ops::Range;
 use peerwarp_codegen::family::{DynConfig, Family, FamilyEntry, FamilyError, Registry, Variant};
 use peerwarp_codegen::ir::Const;
 use peerwarp_codegen::sim::SimError;
+use peerwarp_codegen::threads::ThreadsRefused;
 use serde::{Deserialize, Serialize};
 
 use super::bench::Limits;
@@ -43,6 +44,12 @@ impl From<FamilyError> for WorkloadError {
             FamilyError::Trace(e) => WorkloadError::Kernel(e.to_string()),
             other => WorkloadError::Input(from_family(other)),
         }
+    }
+}
+
+impl From<ThreadsRefused> for WorkloadError {
+    fn from(error: ThreadsRefused) -> WorkloadError {
+        WorkloadError::Runtime(error.into())
     }
 }
 

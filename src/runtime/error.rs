@@ -3,6 +3,8 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use peerwarp_codegen::threads::ThreadsRefused;
+
 use super::status::Aborted;
 
 /// Why the runtime cannot do what it was asked for.
@@ -20,6 +22,9 @@ pub enum RuntimeError {
     /// What a kernel recorded cannot be read.
     #[error(transparent)]
     Timeline(#[from] super::recording::TimelineError),
+    /// The system starts no thread.
+    #[error(transparent)]
+    Threads(#[from] ThreadsRefused),
     /// A compiler is missing or cannot be used.
     #[error(transparent)]
     Tool(#[from] crate::build::toolchain::ToolError),

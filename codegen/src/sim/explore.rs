@@ -9,6 +9,7 @@ use rayon::prelude::*;
 use super::finding::Findings;
 use super::machine::Machine;
 use super::options::Options;
+use crate::threads::{self, ThreadsRefused};
 
 /// What exploring schedules showed.
 #[derive(Debug)]
@@ -28,12 +29,16 @@ pub struct Exploration {
 /// This explores schedules: it proves nothing about the others. Data races, and flags overwritten without being
 /// ordered after the wait for them, are found from what synchronises rather than from the schedule, so a single seed
 /// shows most of them; deadlocks and mistakes that depend on data need the schedule that leads there.
+///
+/// # Errors
+/// The system refuses threads.
 pub fn check(
     machine: &Machine,
     seeds: Range<u64>,
     options: &Options,
     progress: &(dyn Fn(u64) + Sync),
-) -> Exploration {
+) -> Result<Exploration, ThreadsRefused> {
+    threads::pool()?;
     let (runs, steps) = (AtomicU64::new(0), AtomicU64::new(0));
     let first: Mutex<Option<(u64, Box<Findings>)>> = Mutex::new(None);
     let lowest = AtomicU64::new(u64::MAX);
@@ -58,5 +63,5 @@ pub fn check(
         }
     });
     let first_failure = first.into_inner().unwrap_or_else(|poisoned| poisoned.into_inner());
-    Exploration { runs: runs.into_inner(), first_failure, steps: steps.into_inner() }
+    Ok(Exploration { runs: runs.into_inner(), first_failure, steps: steps.into_inner() })
 }

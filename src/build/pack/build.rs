@@ -6,6 +6,7 @@ use std::path::Path;
 
 use peerwarp_codegen::family::{DynConfig, FieldRole, Target};
 use peerwarp_codegen::print::{EmitOptions, Source, code};
+use peerwarp_codegen::threads;
 use rayon::prelude::*;
 use serde::Serialize;
 use serde_json::Value;
@@ -126,6 +127,7 @@ pub fn build(
         tick();
         packed
     };
+    threads::pool().map_err(EmitError::from)?;
     // All of them first: then the error that is reported does not depend on timing, and all refusals are.
     let results: Vec<Result<Packed, OneError>> = wanted.par_iter().map(pack).collect();
     let (mut packed, mut refused) = (vec![], vec![]);

@@ -2,11 +2,11 @@
 
 use std::io::{self, Read};
 use std::os::unix::process::CommandExt;
-use std::process::{Command, Output, Stdio};
-use std::sync::mpsc;
-use std::thread;
+use std::process::{Child, Command, ExitStatus, Output, Stdio};
+use std::sync::{Arc, Mutex, PoisonError, mpsc};
 use std::time::Duration;
 
+use peerwarp_codegen::threads::{self, ThreadsRefused};
 use rustix::process::{Pid, Signal, kill_process_group};
 
 /// The most that is read of what a program says, on each of its two streams. One that says more finds nobody listening.
@@ -15,25 +15,40 @@ const MOST: u64 = 16 << 20;
 /// What a program says, without input.
 ///
 /// # Errors
-/// It cannot be started, or has not ended after `limit`: [`io::ErrorKind::TimedOut`], and it and what it has started are killed.
+/// It cannot be started, the system refuses threads that read what it says, or it has not ended after `limit`: [`io::ErrorKind::TimedOut`], and it and what it has started are killed.
 pub(crate) fn output(command: &mut Command, limit: Duration) -> io::Result<Output> {
     // A group of its own: a program that is a script is killed with what it waits for.
     let command = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).process_group(0);
-    let mut child = command.spawn()?;
+    let mut child = command.spawn().map_err(|e| match e.kind() {
+        io::ErrorKind::WouldBlock => ThreadsRefused::from(&e).into(),
+        _ => e,
+    })?;
     let group = Pid::from_child(&child);
     let (out, err) = (child.stdout.take(), child.stderr.take());
+    let child = Arc::new(Mutex::new(child));
     let (done, ended) = mpsc::channel();
-    thread::spawn(move || {
-        let err = thread::spawn(move || read(err));
-        let stdout = read(out);
-        let stderr = err.join().unwrap_or_default();
-        // Nobody may be there to be told any more.
-        let _ = done.send(child.wait().map(|status| Output { status, stdout, stderr }));
+    let started = threads::spawn(move || read(err)).and_then(|err| {
+        let child = Arc::clone(&child);
+        threads::spawn(move || {
+            let stdout = read(out);
+            let stderr = err.join().unwrap_or_default();
+            // The receiver is gone if the time is over.
+            let _ = done.send(wait(&child).map(|status| Output { status, stdout, stderr }));
+        })
     });
+    if let Err(refused) = started {
+        let _ = kill_process_group(group, Signal::KILL);
+        let _ = wait(&child);
+        return Err(refused.into());
+    }
     ended.recv_timeout(limit).unwrap_or_else(|_| {
         let _ = kill_process_group(group, Signal::KILL);
         Err(io::Error::new(io::ErrorKind::TimedOut, format!("it has not ended in {} s", limit.as_secs_f64())))
     })
+}
+
+fn wait(child: &Mutex<Child>) -> io::Result<ExitStatus> {
+    child.lock().unwrap_or_else(PoisonError::into_inner).wait()
 }
 
 fn read(stream: Option<impl Read>) -> Vec<u8> {
@@ -47,6 +62,7 @@ fn read(stream: Option<impl Read>) -> Vec<u8> {
 
 #[cfg(test)]
 mod tests {
+    use std::thread;
     use std::time::Instant;
 
     use super::*;

@@ -96,6 +96,7 @@ impl From<MoeError> for WorkloadError {
                 InputError::not_allowed(field, value, allowed).into()
             }
             MoeError::Family(e) => e.into(),
+            MoeError::Threads(e) => e.into(),
             other => WorkloadError::Kernel(other.to_string()),
         }
     }

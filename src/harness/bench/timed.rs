@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use peerwarp_codegen::dsl::Binding;
 use peerwarp_codegen::ir::Dtype;
+use peerwarp_codegen::threads;
 use rayon::prelude::*;
 
 use super::place::Place;
@@ -44,7 +45,7 @@ impl Operands {
         let members = world.members().par_iter().enumerate();
         let ranks =
             members.map(|(index, member)| RankOperands::new(&specs, problem, (index, member), &windows));
-        let ranks = world.agree(ranks.collect())?;
+        let ranks = world.agree(threads::pool().map_err(Into::into).and_then(|()| ranks.collect()))?;
         Ok(Operands { ranks, specs })
     }
 

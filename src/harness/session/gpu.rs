@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use peerwarp_codegen::dsl::Binding;
 use peerwarp_codegen::ir::Const;
+use peerwarp_codegen::threads;
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 use rayon::prelude::*;
@@ -170,7 +171,7 @@ impl GpuSession {
         let windows = windows(&op, &*problem)?;
         let places = op.ranks().iter().enumerate();
         let places = places.map(|(index, rank)| Place::new(index, rank, &*problem, &windows));
-        let places = world.agree(places.collect::<Result<Vec<_>, _>>())?;
+        let places = world.agree(threads::pool().map_err(Into::into).and_then(|()| places.collect()))?;
         Ok(GpuSession { places, op, problem, poisoned: false, delays: None })
     }
 
@@ -382,11 +383,11 @@ impl GpuSession {
             }
             place.events[0].record(stream)?;
         }
-        self.launch_graphs(graphs, times)?;
-        for place in &self.places {
-            place.events[1].record(place.stream.raw())?;
-        }
+        let launched = self.launch_graphs(graphs, times);
+        let recorded = self.places.iter().try_for_each(|place| place.events[1].record(place.stream.raw()));
+        // Also after an error: nothing may run any more when graphs go.
         self.finish()?;
+        launched.and(recorded)?;
         let time = |p: &Place| p.events[1].since(&p.events[0]);
         let times = self.places.iter().map(time).collect::<Result<Vec<_>, RuntimeError>>()?;
         Ok(times.into_iter().max().unwrap_or_default())
@@ -408,8 +409,9 @@ impl GpuSession {
         };
         std::thread::scope(|scope| {
             let ranks = (0..).zip(self.places.iter().zip(graphs));
-            let threads: Vec<_> = ranks.map(|rank| scope.spawn(move || on_rank(rank))).collect();
-            threads.into_iter().try_for_each(|t| t.join().unwrap_or_else(|panic| resume_unwind(panic)))
+            let started = ranks.map(|rank| threads::spawn_scoped(scope, move || on_rank(rank)));
+            let started = started.collect::<Result<Vec<_>, _>>()?;
+            started.into_iter().try_for_each(|t| t.join().unwrap_or_else(|panic| resume_unwind(panic)))
         })
     }
 

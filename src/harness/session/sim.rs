@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use peerwarp_codegen::ir::{Dtype, ParamKind, Planted, Verified};
 use peerwarp_codegen::sim::{Compiled, Findings, Machine, Memory, Options, Report, SimError};
+use peerwarp_codegen::threads;
 use rayon::prelude::*;
 
 use super::kernels::{Kernels, declare};
@@ -75,6 +76,7 @@ impl SimSession {
         rows_seed: Option<u64>,
         compile: &mut dyn FnMut(Verified) -> Compiled,
     ) -> Result<SimSession, WorkloadError> {
+        threads::pool()?;
         let kernels = Kernels::new(problem.launches(), compile)?;
         let machine = machine(&problem, &kernels, None)?;
         let draws = |seed: &u64| !kernels.drawn_rows(&problem.numbers(0, 0), *seed, (0, 0)).is_empty();

@@ -5,7 +5,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock};
 
 use peerwarp_codegen::family::{DynConfig, Target, Variant};
-use rayon::{ThreadPool, ThreadPoolBuilder};
+use peerwarp_codegen::threads;
+use rayon::ThreadPool;
 
 use crate::runtime::RuntimeError;
 use crate::runtime::image::{Images, KernelImage};
@@ -36,9 +37,7 @@ impl Compiling {
         images: Arc<dyn Images + Send + Sync>,
         target: Target,
     ) -> Result<Compiling, RuntimeError> {
-        let threads = ThreadPoolBuilder::new().num_threads(number).build().map_err(|e| {
-            RuntimeError::invalid("compiler threads", number, format!("as many as can be started: {e}"))
-        })?;
+        let threads = threads::own_pool(number)?;
         Ok(Compiling {
             images,
             target,

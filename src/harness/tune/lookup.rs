@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use peerwarp_codegen::family::{Target, Variant};
+use peerwarp_codegen::threads;
 use rayon::prelude::*;
 
 use super::components::Candidate;
@@ -116,6 +117,7 @@ impl Tuned {
     /// # Errors
     /// The first record that is not.
     pub fn check(&self, suites: &[&dyn Suite]) -> Result<Vec<String>, TableError> {
+        threads::pool()?;
         let suite = |record: &Record| suites.iter().find(|suite| suite.name() == record.suite);
         let checked = self.table.records.par_iter().map(|record| match suite(record) {
             Some(suite) => self.table.winner(record, *suite).map(drop),

@@ -20,6 +20,7 @@ mod table;
 
 use std::time::{Duration, Instant, SystemTime};
 
+use peerwarp_codegen::threads;
 use rayon::prelude::*;
 use serde::Serialize;
 
@@ -116,6 +117,7 @@ pub fn tune(
     watch: &mut dyn Watch,
 ) -> Result<Vec<Outcome>, TuneError> {
     let there = |task: &Task| table.record(&task.key()).is_some_and(|r| table.winner(r, task.suite).is_ok());
+    threads::pool().map_err(RuntimeError::from)?;
     let skipped: Vec<bool> = tasks.par_iter().map(|task| !options.force && there(task)).collect();
     let todo: Vec<&Task> =
         tasks.iter().zip(&skipped).filter(|(_, skip)| !**skip).map(|(task, _)| task).collect();

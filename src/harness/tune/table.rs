@@ -6,6 +6,7 @@ use std::io::Write;
 use std::path::Path;
 
 use peerwarp_codegen::family::{NameError, Target};
+use peerwarp_codegen::threads::ThreadsRefused;
 use serde::{Deserialize, Serialize};
 
 use super::components::Candidate;
@@ -53,6 +54,9 @@ pub enum TableError {
         "{0}; copy the table (`cp`) if you trust its author, or take others' right to write it (`chmod go-w`)"
     )]
     Distrust(#[from] Distrust),
+    /// The system starts no thread.
+    #[error(transparent)]
+    Threads(#[from] ThreadsRefused),
     /// It is not a table.
     #[error("{path}: not a table of tuned kernels: {reason}")]
     Malformed {

@@ -308,14 +308,14 @@ fn exploring_finds_the_lowest_failing_seed() {
     let progress = |_| {
         done.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
     };
-    let exploration = check(&machine, 0..200, &options, &progress);
+    let exploration = check(&machine, 0..200, &options, &progress).unwrap();
     let (seed, findings) = exploration.first_failure.expect("some seed fails");
     assert_eq!((seed, findings.seed), (lowest, lowest));
     assert_eq!(done.into_inner(), exploration.runs);
     assert!(exploration.runs > lowest && exploration.steps > 0);
     let replay = machine.run(&options.with_seed(seed)).expect_err("the same again");
     assert_eq!(replay.list, findings.list);
-    assert!(check(&machine, 0..lowest, &options, &|_| {}).first_failure.is_none());
+    assert!(check(&machine, 0..lowest, &options, &|_| {}).unwrap().first_failure.is_none());
 }
 
 #[test]

@@ -328,7 +328,7 @@ fn small() {
     for strategy in [Strategy::Random, Strategy::Adversarial] {
         let start = Instant::now();
         let options = Options { strategy, ..Options::default() };
-        let runs = check(&machine, 0..1000, &options, &|_| {});
+        let runs = check(&machine, 0..1000, &options, &|_| {}).unwrap();
         assert!(runs.first_failure.is_none());
         println!(
             "{strategy:?}: 1000 seeds in {:.2} s, {} steps each",

@@ -3,6 +3,7 @@
 use peerwarp_codegen::family::FamilyError;
 use peerwarp_codegen::ir::VerifyErrors;
 use peerwarp_codegen::sim::SimError;
+use peerwarp_codegen::threads::ThreadsRefused;
 use thiserror::Error;
 
 /// Why a problem cannot be run.
@@ -25,6 +26,9 @@ pub enum MoeError {
     /// A kernel that is not well-formed.
     #[error("a kernel is not well-formed: {}", first(.0))]
     Verify(#[from] VerifyErrors),
+    /// The system starts no thread.
+    #[error(transparent)]
+    Threads(#[from] ThreadsRefused),
     /// A machine that cannot be put together.
     #[error(transparent)]
     Sim(#[from] SimError),

@@ -5,6 +5,7 @@ use std::sync::{Arc, OnceLock};
 use bytemuck::cast_slice;
 use peerwarp_codegen::family::Family;
 use peerwarp_codegen::ir::{Const, Dtype};
+use peerwarp_codegen::threads;
 
 use super::data::{Round, Semantics};
 use super::{MoeTuning, Traffic, between, fused};
@@ -72,6 +73,8 @@ impl MoeRounds {
         if rounds == 0 {
             return Err(MoeError::invalid("rounds", rounds, "must be 1 or more"));
         }
+        // The reference is computed in parallel.
+        threads::pool()?;
         let (problem, reference) = (problem.clone(), Arc::default());
         Ok(MoeRounds { problem, semantics, launches, dispatches, one_launch, rounds, reference })
     }
