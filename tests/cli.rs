@@ -4,6 +4,8 @@
 mod bad_input;
 #[path = "cli/bench.rs"]
 mod bench;
+#[path = "cli/driver.rs"]
+mod driver;
 #[path = "cli/files.rs"]
 mod files;
 #[path = "cli/generate.rs"]

@@ -185,6 +185,30 @@ fn parallel_iterators_run_where_the_pool_was_started() {
     }
 }
 
+/// Lines of code that call a driver past the tables of its calls: cudarc's functions panic where the driver lacks one.
+fn untabled(file: &str, text: &str) -> Vec<String> {
+    let calls = |line: &str| {
+        let starts = |(at, found): (usize, &str)| {
+            line[at + found.len()..].starts_with(|c: char| c.is_ascii_uppercase())
+        };
+        ["sys::cu", "sys::nvrtc"].iter().any(|name| line.match_indices(name).any(starts))
+            || ["driver::result", "nvrtc::result", "is_culib_present"].iter().any(|name| line.contains(name))
+    };
+    let lines = text.lines().enumerate().map(|(number, line)| (number + 1, line.split("//").next().unwrap()));
+    lines
+        .filter(|(_, line)| calls(line))
+        .map(|(number, line)| format!("{file}:{number}: {}", line.trim()))
+        .collect()
+}
+
+#[test]
+fn drivers_are_called_through_tables_of_their_calls() {
+    let found: Vec<String> = all().iter().flat_map(|(file, text)| untabled(file, text)).collect();
+    assert_eq!(found, [""; 0]);
+    let text = "sys::cuInit(0);\nuse cudarc::driver::sys::CUdevice;\n// sys::cuInit\nsys::nvrtcVersion();\n";
+    assert_eq!(untabled("a", text), ["a:1: sys::cuInit(0);", "a:4: sys::nvrtcVersion();"]);
+}
+
 #[test]
 fn both_are_seen_where_they_are() {
     let text = "use crate::harness::suite;\nuse crate::{input, cli};\n// crate::cli is fine in a comment\n";

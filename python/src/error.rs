@@ -76,6 +76,7 @@ impl From<RuntimeError> for Failure {
             RuntimeError::Invalid { field, value, allowed } => Failure::Invalid { field, value, allowed },
             RuntimeError::Aborted(aborted) => Failure::Aborted(aborted),
             RuntimeError::NotInstalled { .. }
+            | RuntimeError::MissingCall { .. }
             | RuntimeError::DriverTooOld { .. }
             | RuntimeError::TooFewGpus { .. }
             | RuntimeError::NoGpus { .. } => Failure::NoDriver(error.to_string()),

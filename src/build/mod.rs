@@ -2,6 +2,7 @@
 
 pub(crate) mod digest;
 pub mod emit;
+pub(crate) mod library;
 pub mod pack;
 pub(crate) mod replace;
 mod steps;

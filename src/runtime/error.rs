@@ -19,6 +19,16 @@ pub enum RuntimeError {
         /// What to install, or which variable names the place where it is.
         install: String,
     },
+    /// A driver's library is there, and lacks a call.
+    #[error("{library} lacks the call `{call}`: {install}")]
+    MissingCall {
+        /// The library.
+        library: &'static str,
+        /// The call.
+        call: &'static str,
+        /// What to install.
+        install: &'static str,
+    },
     /// What a kernel recorded cannot be read.
     #[error(transparent)]
     Timeline(#[from] super::recording::TimelineError),
@@ -66,7 +76,7 @@ pub enum RuntimeError {
         call: &'static str,
         /// The GPU it was for.
         gpu: Option<u32>,
-        /// The driver's words.
+        /// The driver's words and number, and what to do.
         reason: String,
     },
     /// Two GPUs cannot reach each other's memory.

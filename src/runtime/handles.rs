@@ -343,7 +343,7 @@ fn check_resident(
     let per_sm = gpu.blocks_per_sm(function, config)?;
     let sms = gpu.info().sms;
     let blocks = if config.runs_in_parts { 1 } else { config.grid };
-    let resident = per_sm * sms;
+    let resident = per_sm.saturating_mul(sms);
     if blocks <= resident {
         return Ok(per_sm);
     }

@@ -24,7 +24,10 @@ mod packs;
 mod reach;
 mod recording;
 pub mod registry;
+mod remedy;
 pub mod status;
+#[cfg(test)]
+mod stub_tests;
 mod symmetric;
 mod tenants;
 mod timeline;

@@ -1,16 +1,96 @@
 //! NVRTC in this process: from CUDA C++ to a cubin.
 
-use std::ffi::{CStr, CString, c_char};
+use std::ffi::{CStr, CString, c_char, c_void};
 use std::path::{Path, PathBuf};
+use std::ptr::{null, null_mut};
 
-use cudarc::nvrtc::{result, sys};
-use libloading::os::unix::{Library, RTLD_GLOBAL, RTLD_NOW};
+use libloading::Library;
 
 use super::{Found, Tool, ToolError, Version, find};
+use crate::build::library::{self, MissingCall, Unloadable, calls};
 
-/// NVRTC, loaded. Loading happens once in a process: whoever loads it again gets the same.
+calls! {
+    /// NVRTC's functions, by their names. Each but the last returns an `nvrtcResult`.
+    struct Api {
+        nvrtcVersion(major: *mut i32, minor: *mut i32);
+        nvrtcCreateProgram(
+            program: *mut *mut c_void, source: *const c_char, name: *const c_char, headers: i32,
+            texts: *const *const c_char, names: *const *const c_char
+        );
+        nvrtcCompileProgram(program: *mut c_void, count: i32, options: *const *const c_char);
+        nvrtcGetProgramLogSize(program: *mut c_void, bytes: *mut usize);
+        nvrtcGetProgramLog(program: *mut c_void, log: *mut c_char);
+        nvrtcGetCUBINSize(program: *mut c_void, bytes: *mut usize);
+        nvrtcGetCUBIN(program: *mut c_void, cubin: *mut c_char);
+        nvrtcDestroyProgram(program: *mut *mut c_void);
+        nvrtcGetErrorString(error: i32) -> *const c_char;
+    }
+}
+
+/// `NVRTC_ERROR_COMPILATION`: the log says what is wrong.
+const COMPILATION: i32 = 6;
+
+impl Api {
+    /// Loads a library, which stays loaded, and asks for its version.
+    fn load(library: &Path) -> Result<(Api, Version), String> {
+        let library = open(library)?;
+        // SAFETY: NVRTC's functions have had these signatures since CUDA 11.
+        let api = unsafe { Api::of(library) };
+        let api = api.map_err(|MissingCall(call)| format!("it lacks the call `{call}`"))?;
+        let (mut major, mut minor) = (0, 0);
+        // SAFETY: both pointers are valid for the call.
+        api.check("nvrtcVersion", unsafe { (api.nvrtcVersion)(&mut major, &mut minor) })?;
+        Ok((api, Version::new(major.unsigned_abs(), minor.unsigned_abs())))
+    }
+
+    /// The result of a call, with NVRTC's words and what to do.
+    fn check(&self, call: &str, result: i32) -> Result<(), String> {
+        if result == 0 {
+            return Ok(());
+        }
+        // SAFETY: NVRTC's words are constants, also for a number that it does not know.
+        let text = unsafe { library::words((self.nvrtcGetErrorString)(result)) };
+        let text = text.unwrap_or_else(|| "NVRTC has no words for it".into());
+        Err(format!("{call} failed: {text} (error {result}): {}", remedy(result)))
+    }
+}
+
+fn open(path: &Path) -> Result<&'static Library, String> {
+    // SAFETY: it is NVRTC or its own part by its name; loading it runs its initialisers only.
+    unsafe { library::open(&[path]) }.map_err(|why| match why {
+        Unloadable::Absent => format!("{} is not there", path.display()),
+        Unloadable::Refused(reason) => reason,
+    })
+}
+
+/// What to do about an `nvrtcResult`.
+fn remedy(error: i32) -> &'static str {
+    match error {
+        1 => {
+            "end other programs or raise the limit of address space (`ulimit -v`): the host's memory is full"
+        }
+        2 | 7 | 11 => {
+            "install NVRTC anew, with libnvrtc-builtins of the same version beside it (`peerwarp toolchain install`)"
+        }
+        3..=5 | 8..=10 | 13 => {
+            "a fault of Peerwarp or of NVRTC: use another NVRTC, and report this message if it stays"
+        }
+        COMPILATION => "read the compiler's words below, and mend the kernel",
+        12 | 14 | 15 | 17 => "free room on the disk and in memory for the compiler's files",
+        16 | 18 => "try again: another compilation of this process was under way or cancelled this one",
+        _ => "this number is newer than this Peerwarp: use an NVRTC of CUDA 13, or update Peerwarp",
+    }
+}
+
+/// The version of an NVRTC.
+pub(super) fn version(library: &Path) -> Result<Version, String> {
+    Ok(Api::load(library)?.1)
+}
+
+/// NVRTC, loaded. It stays loaded.
 #[derive(Clone, Debug)]
 pub struct Nvrtc {
+    api: Api,
     include: PathBuf,
     version: Version,
 }
@@ -28,10 +108,16 @@ pub struct Cubin {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("NVRTC: {why}\n{log}")]
 pub struct NvrtcError {
-    /// The code of the error.
+    /// The call, its error, and what to do.
     pub why: String,
     /// What it says of the source.
     pub log: String,
+}
+
+impl From<String> for NvrtcError {
+    fn from(why: String) -> NvrtcError {
+        NvrtcError { why, log: String::new() }
+    }
 }
 
 impl Nvrtc {
@@ -54,15 +140,16 @@ impl Nvrtc {
             let why = "the path of its headers is not UTF-8, as that of an option to NVRTC must be";
             return Err(unusable(why.into()));
         }
-        preload(found).map_err(|e| unusable(e.to_string()))?;
-        // SAFETY: loads a library by the names that NVRTC has, the one that is loaded already among them.
-        if !unsafe { sys::is_culib_present() } {
-            return Err(unusable("the loader does not find it again by its name".into()));
+        let library = super::search::nvrtc_library(&found.path);
+        let library = library.ok_or_else(|| unusable("libnvrtc.so is not there any more".into()))?;
+        let Version { major, minor, .. } = found.version;
+        let builtins = found.path.join(format!("libnvrtc-builtins.so.{major}.{minor}"));
+        if builtins.exists() {
+            // NVRTC loads this part by its bare name, and gets the one that is loaded.
+            open(&builtins).map_err(unusable)?;
         }
-        let (mut major, mut minor) = (0, 0);
-        // SAFETY: both pointers are valid for the call.
-        unsafe { sys::nvrtcVersion(&mut major, &mut minor) }.result().map_err(|e| unusable(e.to_string()))?;
-        Ok(Nvrtc { include, version: Version::new(major.unsigned_abs(), minor.unsigned_abs()) })
+        let (api, version) = Api::load(&library).map_err(unusable)?;
+        Ok(Nvrtc { api, include, version })
     }
 
     /// Its version: of the library that is loaded.
@@ -91,66 +178,80 @@ impl Nvrtc {
         let mut all: Vec<String> =
             folders.iter().map(|f| format!("--include-path={}", f.display())).collect();
         all.extend(options.iter().cloned());
-        for option in &all {
-            text("an option", option)?;
-        }
-        let wrong = |e: result::NvrtcError| NvrtcError { why: e.to_string(), log: String::new() };
-        let program = Program(result::create_program(&source, Some(&name)).map_err(wrong)?);
-        // SAFETY: the program is alive until the end of the scope, and so is the source that it refers to.
-        let compiled = unsafe { result::compile_program(program.0, &all) };
+        let options: Vec<CString> =
+            all.iter().map(|option| text("an option", option)).collect::<Result<_, _>>()?;
+        let options: Vec<*const c_char> = options.iter().map(|option| option.as_ptr()).collect();
+        let program = Program::new(&self.api, &source, &name)?;
+        // SAFETY: the program is alive until the end of the scope, and so are the texts that it refers to.
+        let compiled =
+            unsafe { (self.api.nvrtcCompileProgram)(program.raw, options.len() as i32, options.as_ptr()) };
         let log = program.log();
-        compiled.map_err(|e| NvrtcError { why: e.to_string(), log: log.clone() })?;
-        Ok(Cubin { bytes: program.cubin().map_err(wrong)?, log })
+        self.api
+            .check("nvrtcCompileProgram", compiled)
+            .map_err(|why| NvrtcError { why, log: log.clone() })?;
+        Ok(Cubin { bytes: program.cubin()?, log })
     }
-}
-
-/// Loads the library that was found, so that cudarc, which loads by bare names, gets that one.
-fn preload(found: &Found) -> Result<(), libloading::Error> {
-    let Version { major, minor, .. } = found.version;
-    let builtins = found.path.join(format!("libnvrtc-builtins.so.{major}.{minor}"));
-    let library = super::search::nvrtc_library(&found.path);
-    for path in [Some(builtins).filter(|p| p.exists()), library].into_iter().flatten() {
-        // SAFETY: these are NVRTC and its own part by their names; loading them runs their initialisers only.
-        let library = unsafe { Library::open(Some(path), RTLD_NOW | RTLD_GLOBAL)? };
-        // Stays for the life of the process.
-        std::mem::forget(library);
-    }
-    Ok(())
 }
 
 /// A program that goes away with the value.
-struct Program(sys::nvrtcProgram);
+struct Program<'a> {
+    api: &'a Api,
+    raw: *mut c_void,
+}
 
-impl Program {
-    fn log(&self) -> String {
-        // SAFETY: the program is alive.
-        let log: Vec<c_char> = unsafe { result::get_program_log(self.0) }.unwrap_or_default();
-        let bytes: Vec<u8> = log.iter().map(|c| c.to_ne_bytes()[0]).collect();
-        CStr::from_bytes_until_nul(&bytes).unwrap_or_default().to_string_lossy().into_owned()
+impl<'a> Program<'a> {
+    fn new(api: &'a Api, source: &'a CStr, name: &CStr) -> Result<Program<'a>, NvrtcError> {
+        let mut raw = null_mut();
+        // SAFETY: the texts end with NUL, and there are no headers.
+        let made =
+            unsafe { (api.nvrtcCreateProgram)(&mut raw, source.as_ptr(), name.as_ptr(), 0, null(), null()) };
+        api.check("nvrtcCreateProgram", made)?;
+        Ok(Program { api, raw })
     }
 
-    fn cubin(&self) -> Result<Vec<u8>, result::NvrtcError> {
+    /// What the compiler says; empty where it cannot be asked.
+    fn log(&self) -> String {
+        let mut size = 0;
+        // SAFETY: the program is alive, and the buffer has the size that NVRTC asks for.
+        let log = unsafe {
+            if (self.api.nvrtcGetProgramLogSize)(self.raw, &mut size) != 0 {
+                return String::new();
+            }
+            let mut log = vec![0u8; size];
+            if (self.api.nvrtcGetProgramLog)(self.raw, log.as_mut_ptr().cast()) != 0 {
+                return String::new();
+            }
+            log
+        };
+        CStr::from_bytes_until_nul(&log).unwrap_or_default().to_string_lossy().into_owned()
+    }
+
+    fn cubin(&self) -> Result<Vec<u8>, NvrtcError> {
         let mut size = 0;
         // SAFETY: the program is alive, and the buffer has the size that NVRTC asks for.
         unsafe {
-            sys::nvrtcGetCUBINSize(self.0, &mut size).result()?;
+            let asked = (self.api.nvrtcGetCUBINSize)(self.raw, &mut size);
+            self.api.check("nvrtcGetCUBINSize", asked)?;
             let mut bytes = vec![0u8; size];
-            sys::nvrtcGetCUBIN(self.0, bytes.as_mut_ptr().cast()).result()?;
+            let got = (self.api.nvrtcGetCUBIN)(self.raw, bytes.as_mut_ptr().cast());
+            self.api.check("nvrtcGetCUBIN", got)?;
             Ok(bytes)
         }
     }
 }
 
-impl Drop for Program {
+impl Drop for Program<'_> {
     fn drop(&mut self) {
-        // SAFETY: the program is alive and not used again. That it cannot be destroyed would help nobody to know.
-        let _ = unsafe { result::destroy_program(self.0) };
+        // SAFETY: the program is alive and not used again. That it cannot be destroyed helps no caller.
+        let _ = unsafe { (self.api.nvrtcDestroyProgram)(&mut self.raw) };
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use super::super::Origin;
     use super::*;
+    use crate::build::library::stub::{Stub, in_time};
 
     /// NVRTC, or a note that the test is skipped.
     fn nvrtc() -> Option<Nvrtc> {
@@ -178,6 +279,50 @@ mod tests {
         assert!(cubin.log.contains("Compiling entry function 'k' for 'sm_80'"), "{}", cubin.log);
         let again = nvrtc.compile("k.cu", source, &options()).unwrap();
         assert!(again.bytes == cubin.bytes, "the same source gives the same object");
+    }
+
+    /// Loads an NVRTC and compiles with it.
+    fn compile(folder: &Path) -> Result<Cubin, String> {
+        let (tool, path, version, origin) =
+            (Tool::Nvrtc, folder.to_owned(), Version::new(13, 0), Origin::System);
+        let found = Found { tool, path, version, origin, include: Some(folder.to_owned()) };
+        let nvrtc = Nvrtc::load_from(&found).map_err(|e| e.to_string())?;
+        nvrtc.compile("k.cu", "", &options()).map_err(|e| e.to_string())
+    }
+
+    #[test]
+    fn each_error_of_each_call_is_told_with_a_remedy() {
+        in_time(|| {
+            let stub = Stub::new("nvrtc");
+            let folder = stub.path.parent().unwrap();
+            assert_eq!(compile(folder).unwrap().bytes, b"\x7fELF");
+            for &call in Api::CALLS {
+                for &error in &stub.errors {
+                    let fails = if call == "nvrtcGetErrorString" { "nvrtcVersion" } else { call };
+                    stub.fail(&format!("{call},{fails}"), error);
+                    let result = compile(folder);
+                    assert!(stub.answered() > 0, "no test calls {call}");
+                    // What only adds words may fail, and so may the end.
+                    if call.starts_with("nvrtcGetProgramLog") || call == "nvrtcDestroyProgram" {
+                        assert!(result.is_ok(), "{call}, {error}: {result:?}");
+                        continue;
+                    }
+                    let said = result.unwrap_err();
+                    let told = format!("(error {error}): {}", remedy(error));
+                    assert!(said.contains(&format!("{fails} failed: ")) && said.contains(&told), "{said}");
+                    assert!(remedy(error) != remedy(-1), "{error} has no remedy");
+                }
+            }
+        });
+    }
+
+    #[test]
+    fn a_call_that_it_lacks_is_told() {
+        let stub = Stub::new("nvrtc");
+        for &call in Api::CALLS {
+            let said = version(&stub.without(call)).unwrap_err();
+            assert_eq!(said, format!("it lacks the call `{call}`"));
+        }
     }
 
     #[test]

@@ -195,7 +195,7 @@ enum Failed {
 /// The version of NVRTC in a folder, and the headers that go with it.
 fn nvrtc(folder: &Path) -> Result<(Version, Option<PathBuf>), Failed> {
     let library = nvrtc_library(folder).ok_or(Failed::Absent)?;
-    let version = nvrtc_version(&library).map_err(|e| Failed::Unusable(with_source(&e)))?;
+    let version = super::nvrtc::version(&library).map_err(Failed::Unusable)?;
     // In a CUDA tree, and where distributions put them.
     let beside =
         ["../include", "../../include", "../../../include", "../../../../include"].map(|up| folder.join(up));
@@ -212,24 +212,6 @@ fn nvrtc(folder: &Path) -> Result<(Version, Option<PathBuf>), Failed> {
 /// NVRTC's library in a folder.
 pub(super) fn nvrtc_library(folder: &Path) -> Option<PathBuf> {
     NVRTC.iter().map(|name| folder.join(name)).find(|p| p.exists())
-}
-
-fn nvrtc_version(library: &Path) -> Result<Version, libloading::Error> {
-    let (mut major, mut minor) = (0, 0);
-    // SAFETY: the file is NVRTC by its name; loading it runs its own initialisers only, and `nvrtcVersion` has had this
-    // signature since CUDA 7.
-    unsafe {
-        let library = libloading::Library::new(library)?;
-        let version: libloading::Symbol<unsafe extern "C" fn(*mut i32, *mut i32) -> i32> =
-            library.get(b"nvrtcVersion\0")?;
-        version(&mut major, &mut minor);
-    }
-    Ok(Version::new(major.unsigned_abs(), minor.unsigned_abs()))
-}
-
-/// An error and what caused it: the loader's reason is in there.
-fn with_source(error: &dyn std::error::Error) -> String {
-    error.source().map_or_else(|| error.to_string(), |source| format!("{error}: {source}"))
 }
 
 fn program(tool: Tool, path: &Path, patience: Duration) -> Result<Version, Failed> {

@@ -6,16 +6,20 @@ use std::ptr::null_mut;
 use std::sync::Arc;
 use std::time::Duration;
 
-use cudarc::driver::sys::{self, CUdevice_attribute, CUfunction_attribute, CUresult};
+use cudarc::driver::sys::{self, CUdevice_attribute, CUfunction_attribute};
 use peerwarp_codegen::ir::Dtype;
 use peerwarp_codegen::print::{TENSOR_MAP_BYTES, TENSOR_MAP_COLUMNS, TensorMap};
 
-use super::{check, cuda_version, memory, target, text};
+use super::api::Api;
+use super::{cuda_version, memory, target, text};
 use crate::runtime::gpu::{
     DevicePtr, Gpu, GpuInfo, LaunchConfig, PeerLink, RawEvent, RawFunction, RawGraph, RawModule, RawStream,
     ShareHandle, SharedBlock, Sharing,
 };
 use crate::runtime::{RuntimeError, module};
+
+/// `CUDA_ERROR_NOT_READY`.
+const NOT_READY: i32 = 600;
 
 type Result<T> = std::result::Result<T, RuntimeError>;
 
@@ -23,6 +27,7 @@ type Result<T> = std::result::Result<T, RuntimeError>;
 /// cudarc's safe API, so that their pointers and streams can be used with it.
 #[derive(Debug)]
 pub struct CudaGpu {
+    api: &'static Api,
     info: GpuInfo,
     device: sys::CUdevice,
     context: sys::CUcontext,
@@ -37,35 +42,40 @@ unsafe impl Sync for CudaGpu {}
 /// Calls a function of the driver in this GPU's context.
 macro_rules! cu {
     ($gpu:expr, $call:ident($($argument:expr),* $(,)?)) => {{
-        $gpu.enter()?;
+        let (api, at) = ($gpu.api(), Some($gpu.info().ordinal));
         // SAFETY: handles and pointers come from this GPU and are alive, as the trait demands.
-        check(stringify!($call), Some($gpu.info().ordinal), unsafe { sys::$call($($argument),*) })
+        $gpu.enter().and_then(|()| api.check(stringify!($call), at, unsafe { (api.$call)($($argument),*) }))
     }};
 }
 pub(super) use cu;
 
 impl CudaGpu {
     /// The GPU with this number among those that the driver shows. The driver has been initialised.
-    pub(super) fn open(ordinal: u32) -> Result<Arc<CudaGpu>> {
+    pub(super) fn open(api: &'static Api, ordinal: u32) -> Result<Arc<CudaGpu>> {
         let at = Some(ordinal);
         let mut device = 0;
         // SAFETY: the driver is initialised, and writes the one number.
-        check("cuDeviceGet", at, unsafe { sys::cuDeviceGet(&mut device, ordinal as i32) })?;
-        let info = info(ordinal, device)?;
-        let sharing = memory::sharing(ordinal, device)?;
+        api.check("cuDeviceGet", at, unsafe { (api.cuDeviceGet)(&mut device, ordinal as i32) })?;
+        let info = info(api, ordinal, device)?;
+        let sharing = memory::sharing(api, ordinal, device)?;
         let mut context = null_mut();
         // SAFETY: the driver gave the device, and writes the one handle.
-        check("cuDevicePrimaryCtxRetain", at, unsafe {
-            sys::cuDevicePrimaryCtxRetain(&mut context, device)
+        api.check("cuDevicePrimaryCtxRetain", at, unsafe {
+            (api.cuDevicePrimaryCtxRetain)(&mut context, device)
         })?;
-        Ok(Arc::new(CudaGpu { info, device, context, sharing }))
+        Ok(Arc::new(CudaGpu { api, info, device, context, sharing }))
     }
 
     /// Makes its context the current one of this thread.
     pub(super) fn enter(&self) -> Result<()> {
         // SAFETY: the context is retained for as long as `self` lives.
-        let entered = unsafe { sys::cuCtxSetCurrent(self.context) };
-        check("cuCtxSetCurrent", Some(self.info.ordinal), entered)
+        let entered = unsafe { (self.api.cuCtxSetCurrent)(self.context) };
+        self.api.check("cuCtxSetCurrent", Some(self.info.ordinal), entered)
+    }
+
+    /// The driver's calls.
+    pub(super) fn api(&self) -> &'static Api {
+        self.api
     }
 
     /// Its context.
@@ -82,20 +92,25 @@ impl CudaGpu {
 impl Drop for CudaGpu {
     fn drop(&mut self) {
         // SAFETY: it was retained once, when this was opened, and is released once.
-        let _ = unsafe { sys::cuDevicePrimaryCtxRelease_v2(self.device) };
+        let _ = unsafe { (self.api.cuDevicePrimaryCtxRelease_v2)(self.device) };
     }
 }
 
 /// A device's attribute.
-pub(super) fn attribute(ordinal: u32, device: sys::CUdevice, attribute: CUdevice_attribute) -> Result<u32> {
+pub(super) fn attribute(
+    api: &Api,
+    ordinal: u32,
+    device: sys::CUdevice,
+    attribute: CUdevice_attribute,
+) -> Result<u32> {
     let mut value = 0;
     // SAFETY: the driver gave the device, and writes the one number.
-    let got = unsafe { sys::cuDeviceGetAttribute(&mut value, attribute, device) };
-    check("cuDeviceGetAttribute", Some(ordinal), got)?;
+    let got = unsafe { (api.cuDeviceGetAttribute)(&mut value, attribute, device) };
+    api.check("cuDeviceGetAttribute", Some(ordinal), got)?;
     Ok(value as u32)
 }
 
-fn info(ordinal: u32, device: sys::CUdevice) -> Result<GpuInfo> {
+fn info(api: &Api, ordinal: u32, device: sys::CUdevice) -> Result<GpuInfo> {
     use CUdevice_attribute::{
         CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR as MAJOR,
         CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR as MINOR,
@@ -103,16 +118,17 @@ fn info(ordinal: u32, device: sys::CUdevice) -> Result<GpuInfo> {
     };
     let at = Some(ordinal);
     let (mut name, mut bus_id) = ([0; 128], [0; 32]);
-    // SAFETY: the driver gave the device, and writes 128 bytes at most, its final zero included.
-    check("cuDeviceGetName", at, unsafe { sys::cuDeviceGetName(name.as_mut_ptr(), 128, device) })?;
-    // SAFETY: the same of 32 bytes.
-    check("cuDeviceGetPCIBusId", at, unsafe { sys::cuDeviceGetPCIBusId(bus_id.as_mut_ptr(), 32, device) })?;
+    let check = |call, result| api.check(call, at, result);
     let (mut memory, mut driver) = (0, 0);
-    // SAFETY: the driver gave the device, and writes the one number.
-    check("cuDeviceTotalMem", at, unsafe { sys::cuDeviceTotalMem_v2(&mut memory, device) })?;
-    // SAFETY: the driver writes the one number.
-    check("cuDriverGetVersion", at, unsafe { sys::cuDriverGetVersion(&mut driver) })?;
-    let (major, minor) = (attribute(ordinal, device, MAJOR)?, attribute(ordinal, device, MINOR)?);
+    // SAFETY: the driver gave the device, and writes no more bytes than it is told, and the one number.
+    unsafe {
+        check("cuDeviceGetName", (api.cuDeviceGetName)(name.as_mut_ptr(), 128, device))?;
+        check("cuDeviceGetPCIBusId", (api.cuDeviceGetPCIBusId)(bus_id.as_mut_ptr(), 32, device))?;
+        check("cuDeviceTotalMem", (api.cuDeviceTotalMem_v2)(&mut memory, device))?;
+        check("cuDriverGetVersion", (api.cuDriverGetVersion)(&mut driver))?;
+    }
+    let attribute = |of| attribute(api, ordinal, device, of);
+    let (major, minor) = (attribute(MAJOR)?, attribute(MINOR)?);
     let name = text(&name);
     let target = target(major, minor).ok_or_else(|| RuntimeError::Unsupported {
         gpu: ordinal,
@@ -125,7 +141,7 @@ fn info(ordinal: u32, device: sys::CUdevice) -> Result<GpuInfo> {
         name,
         bus_id: text(&bus_id),
         target,
-        sms: attribute(ordinal, device, SMS)?,
+        sms: attribute(SMS)?,
         memory: memory as u64,
         driver: cuda_version(driver),
     })
@@ -238,7 +254,7 @@ unsafe impl Gpu for CudaGpu {
         on: RawStream,
     ) -> Result<()> {
         // Holds the context that the target is in, which its owner holds too.
-        let peer = CudaGpu::open(peer)?;
+        let peer = CudaGpu::open(self.api, peer)?;
         cu!(self, cuMemcpyPeerAsync(to, peer.context, from, self.context, bytes as usize, stream(on)))
     }
 
@@ -368,9 +384,9 @@ unsafe impl Gpu for CudaGpu {
     fn stream_done(&self, raw: RawStream) -> Result<bool> {
         self.enter()?;
         // SAFETY: the stream is alive, as its owner asks.
-        match unsafe { sys::cuStreamQuery(stream(raw)) } {
-            CUresult::CUDA_ERROR_NOT_READY => Ok(false),
-            other => check("cuStreamQuery", Some(self.info.ordinal), other).map(|()| true),
+        match unsafe { (self.api.cuStreamQuery)(stream(raw)) } {
+            NOT_READY => Ok(false),
+            other => self.api.check("cuStreamQuery", Some(self.info.ordinal), other).map(|()| true),
         }
     }
 

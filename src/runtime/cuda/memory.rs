@@ -4,9 +4,9 @@ use std::ffi::c_void;
 use std::mem::zeroed;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 
-use cudarc::driver::sys::{self, CUdevice_attribute, CUresult};
+use cudarc::driver::sys::{self, CUdevice_attribute};
 
-use super::check;
+use super::api::Api;
 use super::gpu::{CudaGpu, attribute, cu};
 use crate::runtime::RuntimeError;
 use crate::runtime::gpu::{Gpu, ShareHandle, SharedBlock, Sharing};
@@ -16,16 +16,20 @@ type Result<T> = std::result::Result<T, RuntimeError>;
 const FD: sys::CUmemAllocationHandleType =
     sys::CUmemAllocationHandleType_enum::CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
 
+/// `CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED`.
+const ALREADY_ENABLED: i32 = 704;
+/// `CUDA_ERROR_PEER_ACCESS_UNSUPPORTED`.
+const UNSUPPORTED: i32 = 217;
 /// Bytes of the pages that an IPC handle stands for.
 const IPC_PAGE: u64 = 2 << 20;
 
 /// How a device's memory can be shared.
-pub(super) fn sharing(ordinal: u32, device: sys::CUdevice) -> Result<Vec<Sharing>> {
+pub(super) fn sharing(api: &Api, ordinal: u32, device: sys::CUdevice) -> Result<Vec<Sharing>> {
     use CUdevice_attribute::{
         CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED as FDS,
         CU_DEVICE_ATTRIBUTE_VIRTUAL_ADDRESS_MANAGEMENT_SUPPORTED as VMM,
     };
-    let has = |of| Ok::<bool, RuntimeError>(attribute(ordinal, device, of)? != 0);
+    let has = |of| Ok::<bool, RuntimeError>(attribute(api, ordinal, device, of)? != 0);
     let vmm = has(VMM)? && has(FDS)?;
     Ok(if vmm { vec![Sharing::Vmm, Sharing::Ipc] } else { vec![Sharing::Ipc] })
 }
@@ -120,7 +124,7 @@ fn allow(gpu: &CudaGpu, block: &SharedBlock, peers: &[u32]) -> Result<()> {
 pub(super) fn create_ipc(gpu: &CudaGpu, bytes: u64, peers: &[u32]) -> Result<SharedBlock> {
     let own = gpu.info().ordinal;
     for &peer in peers.iter().filter(|&&peer| peer != own) {
-        let peer = CudaGpu::open(peer)?;
+        let peer = CudaGpu::open(gpu.api(), peer)?;
         peer.enable_access_to(gpu)?;
     }
     // A handle shares the whole pages that the memory is in: nothing else must be in them.
@@ -134,13 +138,13 @@ impl CudaGpu {
     fn enable_access_to(&self, other: &CudaGpu) -> Result<()> {
         self.enter()?;
         // SAFETY: the other context is retained for as long as `other` lives.
-        match unsafe { sys::cuCtxEnablePeerAccess(other.context(), 0) } {
-            CUresult::CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED => Ok(()),
-            CUresult::CUDA_ERROR_PEER_ACCESS_UNSUPPORTED => {
+        match unsafe { (self.api().cuCtxEnablePeerAccess)(other.context(), 0) } {
+            ALREADY_ENABLED => Ok(()),
+            UNSUPPORTED => {
                 let (from, to) = (self.info().ordinal, other.info().ordinal);
                 Err(RuntimeError::NoPeerAccess { from, to, together: vec![] })
             }
-            result => check("cuCtxEnablePeerAccess", Some(self.info().ordinal), result),
+            result => self.api().check("cuCtxEnablePeerAccess", Some(self.info().ordinal), result),
         }
     }
 }

@@ -1,5 +1,6 @@
 //! NVIDIA GPUs, through the driver and NVRTC, both loaded when they are first asked for.
 
+pub(super) mod api;
 mod gpu;
 mod memory;
 mod nvrtc;
@@ -7,15 +8,17 @@ mod nvrtc;
 pub use gpu::CudaGpu;
 pub use nvrtc::Nvrtc;
 
-use std::ffi::{CStr, c_char};
+use std::ffi::c_char;
 use std::sync::Arc;
 
-use cudarc::driver::result::DriverError;
-use cudarc::driver::sys::{self, CUresult};
 use peerwarp_codegen::family::{CudaArch, Target};
 
 use super::RuntimeError;
 use super::gpu::Gpu;
+use api::Api;
+
+/// `CUDA_ERROR_NO_DEVICE`.
+const NO_DEVICE: i32 = 100;
 
 /// The oldest driver that runs what the toolchain compiles, as `cuDriverGetVersion` counts.
 const DRIVER: i32 = 13000;
@@ -26,60 +29,43 @@ const INSTALL: &str = "install the NVIDIA driver, version 580 or newer (in a con
 
 /// All GPUs that the driver shows.
 pub fn gpus() -> Result<Vec<Arc<dyn Gpu>>, RuntimeError> {
-    init()?;
-    let mut count = 0;
-    // SAFETY: the driver is initialised, and writes the one number.
-    check("cuDeviceGetCount", None, unsafe { sys::cuDeviceGetCount(&mut count) })?;
-    (0..count as u32).map(|ordinal| Ok(CudaGpu::open(ordinal)? as Arc<dyn Gpu>)).collect()
+    gpus_of(Api::load()?)
 }
 
-/// Loads the driver and checks its version.
-fn init() -> Result<(), RuntimeError> {
-    let missing = || RuntimeError::NotInstalled {
-        what: "the NVIDIA driver (libcuda.so.1)".into(),
-        install: INSTALL.into(),
-    };
-    // cudarc panics where the library is not there.
-    // SAFETY: it loads the library, whose initialisers the system trusts.
-    if !unsafe { sys::is_culib_present() } {
-        return Err(missing());
-    }
+/// All GPUs that this driver shows.
+pub(super) fn gpus_of(api: &'static Api) -> Result<Vec<Arc<dyn Gpu>>, RuntimeError> {
+    init(api)?;
+    let mut count = 0;
+    // SAFETY: the driver is initialised, and writes the one number.
+    api.check("cuDeviceGetCount", None, unsafe { (api.cuDeviceGetCount)(&mut count) })?;
+    (0..count as u32).map(|ordinal| Ok(CudaGpu::open(api, ordinal)? as Arc<dyn Gpu>)).collect()
+}
+
+/// Checks the driver's version and starts it.
+fn init(api: &Api) -> Result<(), RuntimeError> {
     let mut version = 0;
-    // SAFETY: the library is there; it writes the one number.
-    check("cuDriverGetVersion", None, unsafe { sys::cuDriverGetVersion(&mut version) })?;
+    // SAFETY: the driver writes the one number.
+    api.check("cuDriverGetVersion", None, unsafe { (api.cuDriverGetVersion)(&mut version) })?;
     if version < DRIVER {
-        return Err(RuntimeError::DriverTooOld {
-            found: cuda_version(version),
-            needed: cuda_version(DRIVER),
-            install: "the NVIDIA driver, version 580 or newer".into(),
-        });
+        return Err(too_old(version));
     }
-    // SAFETY: the library is there, and 0 is the one value that it takes.
-    match unsafe { sys::cuInit(0) } {
-        CUresult::CUDA_ERROR_NO_DEVICE => {
-            Err(RuntimeError::TooFewGpus { backend: "cuda", found: 0, needed: 1 })
-        }
-        // What a stub library says, and a driver whose kernel module is not loaded.
-        CUresult::CUDA_ERROR_STUB_LIBRARY | CUresult::CUDA_ERROR_SYSTEM_DRIVER_MISMATCH => Err(missing()),
-        other => check("cuInit", None, other),
+    // SAFETY: 0 is the one value that it takes.
+    match unsafe { (api.cuInit)(0) } {
+        NO_DEVICE => Err(RuntimeError::TooFewGpus { backend: "cuda", found: 0, needed: 1 }),
+        result => api.check("cuInit", None, result),
+    }
+}
+
+fn too_old(version: i32) -> RuntimeError {
+    RuntimeError::DriverTooOld {
+        found: cuda_version(version),
+        needed: cuda_version(DRIVER),
+        install: "the NVIDIA driver, version 580 or newer".into(),
     }
 }
 
 fn cuda_version(version: i32) -> String {
     format!("CUDA {}.{}", version / 1000, version % 1000 / 10)
-}
-
-/// The result of a driver's call, with its words.
-fn check(call: &'static str, gpu: Option<u32>, result: CUresult) -> Result<(), RuntimeError> {
-    if result == CUresult::CUDA_SUCCESS {
-        return Ok(());
-    }
-    let error = DriverError(result);
-    let words = |text: Result<&CStr, DriverError>| text.map(|t| t.to_string_lossy().into_owned()).ok();
-    let (name, text) = (words(error.error_name()), words(error.error_string()));
-    let name = name.unwrap_or_else(|| format!("error {}", result as u32));
-    let reason = text.map_or_else(|| name.clone(), |text| format!("{text} ({name})"));
-    Err(RuntimeError::Driver { call, gpu, reason })
 }
 
 /// What to compile for on a device of a compute capability: its own architecture with all its features or, where
@@ -120,12 +106,10 @@ mod tests {
 
     #[test]
     fn without_a_driver_the_error_says_what_to_install() {
-        // SAFETY: as in `init`.
-        if unsafe { sys::is_culib_present() } {
-            eprintln!("skipped: there is a driver on this machine");
-            return;
-        }
-        let error = gpus().unwrap_err().to_string();
+        let error = match gpus() {
+            Err(error @ RuntimeError::NotInstalled { .. }) => error.to_string(),
+            _ => return eprintln!("skipped: there is a driver on this machine"),
+        };
         assert!(error.contains("libcuda.so.1") && error.contains("install the NVIDIA driver"), "{error}");
     }
 

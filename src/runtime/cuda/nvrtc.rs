@@ -37,7 +37,7 @@ impl Nvrtc {
     pub fn compile(&self, name: &str, source: &str, arch: &str) -> Result<Vec<u8>, RuntimeError> {
         let compiled = self.0.compile(&format!("{name}.cu"), source, &self.options(arch));
         let refused = |e: toolchain::NvrtcError| {
-            let log = if e.log.is_empty() { e.why } else { e.log };
+            let log = format!("{}\n{}", e.why, e.log).trim_end().to_owned();
             RuntimeError::Compile { variant: name.into(), arch: arch.into(), log }
         };
         Ok(compiled.map_err(refused)?.bytes)

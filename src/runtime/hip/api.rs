@@ -1,42 +1,25 @@
 //! The functions of AMD's HIP runtime that are used, found in `libamdhip64` when it is loaded.
 
-use std::ffi::{CStr, c_char, c_void};
+use std::ffi::{OsStr, c_char, c_void};
 
-use libloading::Library;
-
-use crate::runtime::RuntimeError;
+use crate::build::library::{self, MissingCall, Unloadable, calls};
+use crate::runtime::{RuntimeError, remedy};
 
 /// An IPC handle: `hipIpcMemHandle_t`.
-pub(super) type IpcHandle = [u8; 64];
+pub(in crate::runtime) type IpcHandle = [u8; 64];
 
 /// `hipIpcMemHandle_t` is passed by value.
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub(super) struct IpcByValue(pub IpcHandle);
+pub(in crate::runtime) struct IpcByValue(pub IpcHandle);
 
 macro_rules! api {
     ($($name:ident($($argument:ident: $ty:ty),*);)*) => {
-        /// HIP's functions, by HIP's names. All but one return an error's number, 0 for success.
-        #[allow(non_snake_case)]
-        #[derive(Clone, Copy)]
-        pub(super) struct Api {
-            $(pub $name: unsafe extern "C" fn($($ty),*) -> i32,)*
-            pub hipGetErrorString: unsafe extern "C" fn(i32) -> *const c_char,
-        }
-
-        impl Api {
-            /// Finds them in a library, which must stay loaded.
-            ///
-            /// # Safety
-            /// The library's functions have to have the signatures of HIP 6 and newer.
-            unsafe fn of(library: &Library) -> Result<Api, libloading::Error> {
-                // SAFETY: as the caller says.
-                unsafe {
-                    Ok(Api {
-                        $($name: *library.get(concat!(stringify!($name), "\0").as_bytes())?,)*
-                        hipGetErrorString: *library.get(b"hipGetErrorString\0")?,
-                    })
-                }
+        calls! {
+            /// HIP's functions, by HIP's names. All but one return an error's number, 0 for success.
+            pub(in crate::runtime) struct Api {
+                $($name($($argument: $ty),*);)*
+                hipGetErrorString(error: i32) -> *const c_char;
             }
         }
 
@@ -121,33 +104,36 @@ const INSTALL: &str = "install ROCm 6.0 or newer with the amdgpu driver (in a co
 impl Api {
     /// Loads HIP. It is never unloaded.
     pub fn load() -> Result<Api, RuntimeError> {
-        let names = ["libamdhip64.so", "libamdhip64.so.7", "libamdhip64.so.6"];
-        // SAFETY: AMD's library does nothing when it is loaded that could harm.
-        let library = names.iter().find_map(|name| unsafe { Library::new(*name) }.ok());
-        let missing = |what: String| RuntimeError::NotInstalled { what, install: INSTALL.into() };
-        let library = library.ok_or_else(|| missing("HIP (libamdhip64.so)".into()))?;
-        // SAFETY: those are HIP's functions. `hipGetDevicePropertiesR0600` is there since HIP 6 only.
-        let api = unsafe { Api::of(&library) };
-        std::mem::forget(library);
-        api.map_err(|e| missing(format!("a HIP runtime of version 6 or newer ({e})")))
+        Api::find(&["libamdhip64.so", "libamdhip64.so.7", "libamdhip64.so.6"])
     }
 
-    /// The result of a call, with HIP's words.
+    /// Finds the calls in the first of these libraries that can be loaded.
+    pub fn find<N: AsRef<OsStr>>(names: &[N]) -> Result<Api, RuntimeError> {
+        // SAFETY: AMD's library does nothing when it is loaded that could harm.
+        let library = unsafe { library::open(names) }.map_err(|why| RuntimeError::NotInstalled {
+            what: match why {
+                Unloadable::Absent => "HIP (libamdhip64.so)".into(),
+                Unloadable::Refused(reason) => format!("a HIP runtime that can be loaded ({reason})"),
+            },
+            install: INSTALL.into(),
+        })?;
+        // SAFETY: those are HIP's functions. `hipGetDevicePropertiesR0600` is there since HIP 6 only.
+        unsafe { Api::of(library) }.map_err(|MissingCall(call)| RuntimeError::MissingCall {
+            library: "HIP (libamdhip64.so)",
+            call,
+            install: INSTALL,
+        })
+    }
+
+    /// The result of a call, with HIP's words and what to do.
     pub fn check(&self, call: &'static str, gpu: Option<u32>, result: i32) -> Result<(), RuntimeError> {
         if result == 0 {
             return Ok(());
         }
         // SAFETY: HIP's words are constants; for a number that it does not know it has words too.
-        let words = unsafe {
-            let words = (self.hipGetErrorString)(result);
-            if words.is_null() { "no words for it".into() } else { CStr::from_ptr(words).to_string_lossy() }
-        };
-        Err(RuntimeError::Driver { call, gpu, reason: format!("{words} (error {result})") })
-    }
-}
-
-impl std::fmt::Debug for Api {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("HIP")
+        let text = unsafe { library::words((self.hipGetErrorString)(result)) };
+        let text = text.unwrap_or_else(|| "HIP has no words for it".into());
+        let reason = format!("{text} (error {result}): {}", remedy::hip(result));
+        Err(RuntimeError::Driver { call, gpu, reason })
     }
 }

@@ -51,9 +51,9 @@ pub struct HipGpu {
 /// Calls a function of HIP with this GPU as the thread's device.
 macro_rules! hip {
     ($gpu:expr, $call:ident($($argument:expr),* $(,)?)) => {{
-        $gpu.enter()?;
+        let (api, at) = (&$gpu.api, Some($gpu.info.ordinal));
         // SAFETY: handles and pointers come from this GPU and are alive, as the trait demands.
-        $gpu.api.check(stringify!($call), Some($gpu.info.ordinal), unsafe { ($gpu.api.$call)($($argument),*) })
+        $gpu.enter().and_then(|()| api.check(stringify!($call), at, unsafe { (api.$call)($($argument),*) }))
     }};
 }
 

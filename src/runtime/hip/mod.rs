@@ -2,7 +2,7 @@
 //!
 //! This has not run on hardware: it is compiled, and tested against functions that stand in for HIP's.
 
-mod api;
+pub(super) mod api;
 mod gpu;
 
 pub use gpu::HipGpu;
@@ -24,7 +24,8 @@ pub fn gpus() -> Result<Vec<Arc<dyn Gpu>>, RuntimeError> {
     gpus_of(Api::load()?)
 }
 
-fn gpus_of(api: Api) -> Result<Vec<Arc<dyn Gpu>>, RuntimeError> {
+/// All GPUs that this runtime shows.
+pub(super) fn gpus_of(api: Api) -> Result<Vec<Arc<dyn Gpu>>, RuntimeError> {
     let none = RuntimeError::TooFewGpus { backend: "hip", found: 0, needed: 1 };
     // SAFETY: the function is the library's, and 0 is the one value that it takes.
     match unsafe { (api.hipInit)(0) } {

@@ -6,9 +6,9 @@ use std::sync::Arc;
 use cudarc::driver::CudaStream;
 use cudarc::driver::sys::CUstreamCaptureStatus;
 
-use crate::runtime::RuntimeError;
 use crate::runtime::gpu::RawStream;
 use crate::runtime::handles::Stream;
+use crate::runtime::{RuntimeError, remedy};
 
 /// A stream for launches: of cudarc, of [`handles`](crate::runtime::handles), or of any other library.
 #[derive(Clone, Copy, Debug)]
@@ -121,7 +121,7 @@ impl<'a> StreamRef<'a> {
                 Err(e) => Err(RuntimeError::Driver {
                     call: "cuStreamIsCapturing",
                     gpu: Some(self.device),
-                    reason: e.to_string(),
+                    reason: format!("{e}: {}", remedy::cuda(e.0 as i32)),
                 }),
             },
         }
