@@ -61,8 +61,14 @@ def run(request: dict[str, Any], ranks: int) -> list[dict[str, Any]]:
         command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)]
         last: deque[str] = deque(maxlen=LINES)
         paths = [str(script), str(asked), str(reply)]
+        # Python imports modules of the current folder first, which another user may have filled.
         with subprocess.Popen(
-            [*command, *paths], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, errors="replace"
+            [*command, *paths],
+            cwd=folder,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+            errors="replace",
         ) as running:
             assert running.stderr is not None
             for line in running.stderr:

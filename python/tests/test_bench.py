@@ -115,6 +115,8 @@ def test_scripts_are_run_by_torchs_launcher_and_what_they_say_is_shown(
     reply.write_text(json.dumps({"baselines": [OURS]}), encoding="utf-8")
     seen = tmp_path / "seen"
     said = "echo 'progress: Peerwarp: problem 1 of 1' >&2; echo loud; echo louder >&2"
+    # Python imports modules of the current folder first: it is the scripts' own.
+    said += "; [ $(pwd -P) = $(cd $(dirname $6) && pwd -P) ] || exit 1"
     launcher(tmp_path, monkeypatch, f"{said}; echo $2 $5 > {seen}; cat $6 $7 >> {seen}; ls $(dirname $6) >> {seen}; cp {reply} $8")
     assert _bench.run({"schema": 2}, 2) == [OURS]
     told = seen.read_text(encoding="utf-8")

@@ -15,7 +15,8 @@ const MOST: u64 = 16 << 20;
 /// What a program says, without input.
 ///
 /// # Errors
-/// It cannot be started, the system refuses threads that read what it says, or it has not ended after `limit`: [`io::ErrorKind::TimedOut`], and it and what it has started are killed.
+/// It cannot be started, the system refuses threads that read what it says, or it has not ended after `limit`:
+/// [`io::ErrorKind::TimedOut`], and it and what it has started are killed.
 pub(crate) fn output(command: &mut Command, limit: Duration) -> io::Result<Output> {
     // A group of its own: a program that is a script is killed with what it waits for.
     let command = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).process_group(0);

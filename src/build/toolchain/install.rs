@@ -223,7 +223,7 @@ struct Pip {
 impl Pip {
     /// Python's own pip, or one in a virtual environment in `stage`.
     fn find(set: &Set, python: &Path, stage: &Path) -> Result<Pip, InstallError> {
-        let started = bounded::output(Command::new(python).args(["-m", "pip", "--version"]), PYTHON);
+        let started = bounded::output(run_in(stage, python).args(["-m", "pip", "--version"]), PYTHON);
         let out = started.map_err(|e| {
             let why =
                 if e.kind() == io::ErrorKind::NotFound { "it is not in PATH".into() } else { e.to_string() };
@@ -233,7 +233,7 @@ impl Pip {
             return Ok(Pip { python: python.to_owned() });
         }
         let venv = stage.join("venv");
-        let out = bounded::output(Command::new(python).args(["-m", "venv"]).arg(&venv), PYTHON)
+        let out = bounded::output(run_in(stage, python).args(["-m", "venv"]).arg(&venv), PYTHON)
             .map_err(InstallError::io(python))?;
         match out.status.success() {
             true => Ok(Pip { python: venv.join("bin/python3") }),
@@ -244,7 +244,7 @@ impl Pip {
     fn install(&self, set: &Set, stage: &Path, into: &Path) -> Result<(), InstallError> {
         let requirements = stage.join("requirements.txt");
         fs::write(&requirements, set.requirements()).map_err(InstallError::io(&requirements))?;
-        let mut command = Command::new(&self.python);
+        let mut command = run_in(stage, &self.python);
         command
             .args([
                 "-m",
@@ -268,6 +268,13 @@ impl Pip {
             false => Err(InstallError::Failed { set: set.name.clone(), said: said(&out) }),
         }
     }
+}
+
+/// Python in a private folder: it imports modules of the current folder first, which another user may have filled.
+fn run_in(stage: &Path, python: &Path) -> Command {
+    let mut command = Command::new(python);
+    command.current_dir(stage);
+    command
 }
 
 /// The end of what a command says.

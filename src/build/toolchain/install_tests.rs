@@ -75,6 +75,21 @@ fn the_second_installation_does_nothing() {
 }
 
 #[test]
+fn python_runs_in_a_private_folder_as_it_imports_modules_of_the_current_one() {
+    let place = Place::new();
+    let seen = place.dir.path().join("seen");
+    let log = format!("pwd -P >> {}", seen.display());
+    let with_pip = place.script(&format!("{log}\n[ $3 = --version ]"));
+    install_to(&hip(), &place.cache(), &with_pip).unwrap_err();
+    let without_pip = place.script(&format!("{log}\nexit 1"));
+    install_to(&hip(), &place.cache(), &without_pip).unwrap_err();
+    let seen = fs::read_to_string(seen).unwrap();
+    let cache = place.cache().canonicalize().unwrap();
+    assert_eq!(seen.lines().count(), 4, "{seen}");
+    assert!(seen.lines().all(|folder| Path::new(folder).starts_with(&cache)), "{seen}");
+}
+
+#[test]
 fn zigs_linker_gets_its_arguments_without_the_flavour() {
     let place = Place::new();
     let zig = "printf '#!/bin/sh\\necho \"$@\"\\n' > $into/ziglang/zig && chmod +x $into/ziglang/zig";

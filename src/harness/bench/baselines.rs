@@ -144,7 +144,12 @@ fn run(
         [script, "request.json", "reply.json"].map(|name| folder.path().join(name));
     let asked = serde_json::to_vec(request).map_err(|e| e.to_string())?;
     std::fs::write(&request_file, asked).map_err(failed)?;
-    let mut running = Command::new(python)
+    // A path is of the current folder, a bare name is looked for in PATH.
+    let program =
+        if python.contains('/') { std::path::absolute(python).map_err(failed)? } else { python.into() };
+    // Python imports modules of the current folder first, which another user may have filled.
+    let mut running = Command::new(program)
+        .current_dir(folder.path())
         .args(["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", &ranks.to_string()])
         .args([&script, &request_file, &reply])
         .stdout(Stdio::null())

@@ -55,7 +55,10 @@ fn scripts_are_run_with_a_request_and_their_reply_is_read() {
     let [reply, seen] = ["reply.json", "seen"].map(|name| folder.path().join(name).display().to_string());
     std::fs::write(&reply, REPLY).unwrap();
     // -m torch.distributed.run --standalone --nproc-per-node 2 own.py REQUEST REPLY
-    let looked = format!("ls $(dirname $6) > {seen}; echo $5 >> {seen}; cat $7 >> {seen}; cp {reply} $8");
+    // Python imports modules of the current folder first: it is the scripts' own.
+    let looked = format!(
+        "[ $(pwd -P) = $(cd $(dirname $6) && pwd -P) ] || exit 1; ls $(dirname $6) > {seen}; echo $5 >> {seen}; cat $7 >> {seen}; cp {reply} $8"
+    );
     let commands = format!("echo progress: theirs: loading >&2; echo loud >&2; {looked}");
     let mut bench = made_up();
     bench.baselines.clear();
