@@ -1,4 +1,4 @@
-use std::os::unix::fs::symlink;
+use std::os::unix::fs::{DirBuilderExt, symlink};
 
 use super::*;
 use crate::build::steps::killed;
@@ -267,7 +267,7 @@ fn a_workplace_that_is_no_runs_is_left_alone() {
     let (one, two) = (tree(&[("x.cu", "1")]), tree(&[("x.cu", "2")]));
     one.write(&dir).unwrap();
     let place = dir.join(".peerwarp-update");
-    fs::create_dir(&place).unwrap();
+    fs::DirBuilder::new().mode(0o700).create(&place).unwrap();
     for journal in ["{", r#"{"added":["../precious"],"replaced":[],"removed":[],"folders":[]}"#] {
         fs::write(top.path().join("precious"), "").unwrap();
         fs::write(place.join("journal.json"), journal).unwrap();
@@ -278,5 +278,5 @@ fn a_workplace_that_is_no_runs_is_left_alone() {
     fs::remove_dir_all(&place).unwrap();
     symlink(top.path(), &place).unwrap();
     let said = two.write(&dir).unwrap_err().to_string();
-    assert!(said.contains("was made by somebody else"), "{said}");
+    assert!(said.contains(".peerwarp-update is no folder: move back what is yours"), "{said}");
 }

@@ -11,9 +11,9 @@
 //!
 //! A run that ends in any way but by being killed leaves none of it behind.
 
-use std::fs::{self, File, OpenOptions, TryLockError};
+use std::fs::{self, DirBuilder, File, OpenOptions, TryLockError};
 use std::io::{self, Write};
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -22,7 +22,9 @@ use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
 use super::steps;
+use crate::input::Distrust;
 use crate::input::file::{self, Links, inside, is_inside};
+use crate::input::trust::Rule;
 
 /// How names begin of what a run has beside the files that it writes, and takes away when it is done.
 pub(crate) const OWN: &str = ".peerwarp-";
@@ -247,9 +249,10 @@ impl Workplace {
     }
 }
 
-/// Makes the folder of a workplace; one that is there must be a folder of this user, for what is in it is believed.
+/// Makes the folder of a workplace with mode 700. One that is there must be a folder that only this user can write: its journal is
+/// believed.
 fn made_by_this_user(folder: &Path) -> io::Result<()> {
-    match steps::step(|| fs::create_dir(folder)) {
+    match steps::step(|| DirBuilder::new().mode(0o700).create(folder)) {
         Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {}
         made => return made,
     }
@@ -258,11 +261,11 @@ fn made_by_this_user(folder: &Path) -> io::Result<()> {
         Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(()),
         found => found?,
     };
-    if found.is_dir() && found.uid() == rustix::process::geteuid().as_raw() {
-        return Ok(());
-    }
+    let expected = Distrust::Kind { path: folder.into(), expected: "folder" };
+    let kind = if found.is_dir() { Ok(()) } else { Err(expected) };
+    let Err(wrong) = kind.and_then(|()| Rule::Private.check(folder, &found)) else { return Ok(()) };
     let why = format!(
-        "{UPDATE} is there and was made by somebody else: who made it is to run this, or to remove it"
+        "{wrong}: move back what is yours in {UPDATE}/old and remove {UPDATE}, or let the user run this who made it"
     );
     Err(io::Error::new(io::ErrorKind::PermissionDenied, why))
 }
@@ -297,6 +300,30 @@ fn gone(removed: io::Result<()>) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_workplace_is_its_users_alone_and_a_journal_of_others_moves_nothing() {
+        use std::os::unix::fs::PermissionsExt;
+        let dir = tempfile::tempdir().unwrap();
+        let folder = dir.path().join(UPDATE);
+        let mode = |path: &Path| fs::symlink_metadata(path).unwrap().permissions().mode() & 0o777;
+        within(dir.path(), |place| {
+            assert_eq!(mode(&place.folder), 0o700);
+            Ok(())
+        })
+        .unwrap();
+        // As it is where the umask leaves all rights: any user writes a journal there.
+        fs::create_dir(&folder).unwrap();
+        fs::set_permissions(&folder, fs::Permissions::from_mode(0o777)).unwrap();
+        fs::write(dir.path().join("kept"), "").unwrap();
+        let moves = Moves { added: vec!["kept".into()], ..Moves::default() };
+        fs::write(folder.join(JOURNAL), serde_json::to_vec(&moves).unwrap()).unwrap();
+        let refused = within(dir.path(), |_| Ok(())).unwrap_err();
+        assert_eq!(refused.kind(), io::ErrorKind::PermissionDenied, "{refused}");
+        assert!(refused.to_string().contains("is writable by every user"), "{refused}");
+        tidy(dir.path());
+        assert!(dir.path().join("kept").exists());
+    }
 
     #[test]
     fn a_run_waits_for_another_one_and_not_for_ever() {
