@@ -11,6 +11,7 @@ use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::{LazyLock, Mutex, PoisonError};
 
+use rustix::io::Errno;
 use rustix::process::geteuid;
 
 /// Why a file or a folder decides nothing: another user has written it, or can.
@@ -45,7 +46,7 @@ pub enum Distrust {
     WritableBy {
         /// The file or folder.
         path: PathBuf,
-        /// `its group` or `every user`.
+        /// `its group`, `every user` or `users of its access list`.
         by: &'static str,
         /// Its mode.
         mode: u32,
@@ -105,8 +106,11 @@ impl Rule {
 }
 
 /// The owner of the program that runs.
-static PROGRAM_OWNER: LazyLock<Option<u32>> =
-    LazyLock::new(|| fs::metadata("/proc/self/exe").ok().map(|found| found.uid()));
+static PROGRAM_OWNER: LazyLock<Option<u32>> = LazyLock::new(|| {
+    let owner = fs::metadata("/proc/self/exe").ok().map(|found| found.uid());
+    // A number that stands for many users is no owner.
+    owner.filter(|owner| Some(*owner) != *UNMAPPED)
+});
 
 fn not_writable(path: &Path, found: &Metadata, private_group: bool) -> Result<(), Distrust> {
     let mode = found.mode() & 0o7777;
@@ -114,9 +118,17 @@ fn not_writable(path: &Path, found: &Metadata, private_group: bool) -> Result<()
     let by = match mode {
         _ if mode & 0o002 != 0 => "every user",
         _ if mode & 0o020 != 0 && !group_may => "its group",
+        // The group's right to write is then the most that users of the list have.
+        _ if mode & 0o020 != 0 && has_access_list(path) => "users of its access list",
         _ => return Ok(()),
     };
     Err(Distrust::WritableBy { path: path.into(), by, mode })
+}
+
+/// Whether an access list gives users rights of their own; also where the system does not say.
+fn has_access_list(path: &Path) -> bool {
+    let found = rustix::fs::getxattr(path, "system.posix_acl_access", &mut [0u8; 1]);
+    !matches!(found, Err(Errno::NODATA | Errno::OPNOTSUPP))
 }
 
 /// The user's cache folder: `XDG_CACHE_HOME`, or `.cache` in `HOME`. A relative path is not used.

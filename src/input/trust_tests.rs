@@ -160,6 +160,38 @@ fn a_named_file_may_be_roots_and_its_private_groups() {
 }
 
 #[test]
+fn an_access_list_counts_as_others_who_write() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("table");
+    fs::write(&path, "").unwrap();
+    let (user, look) = (geteuid().as_raw(), || Rule::Named.check(&path, &fs::metadata(&path).unwrap()));
+    // A group that is the user's alone; who is not root has one in most systems.
+    if fs::metadata(&path).unwrap().gid() != user {
+        return eprintln!("skipped: this user has no group of its own");
+    }
+    // Version 2, and entries of tag, rights and number: owner, one user, group, mask, others.
+    let entry = |tag: u16, rights: u16, number: u32| {
+        [&tag.to_le_bytes()[..], &rights.to_le_bytes(), &number.to_le_bytes()].concat()
+    };
+    let list = |rights: u16| {
+        let named = [entry(1, 6, u32::MAX), entry(2, rights, OTHER), entry(4, 4, u32::MAX)];
+        let rest = [entry(0x10, rights, u32::MAX), entry(0x20, 4, u32::MAX)];
+        [2u32.to_le_bytes().to_vec(), named.concat(), rest.concat()].concat()
+    };
+    let set_list = |rights| {
+        let name = "system.posix_acl_access";
+        rustix::fs::setxattr(&path, name, &list(rights), rustix::fs::XattrFlags::empty())
+    };
+    if set_list(4) == Err(Errno::OPNOTSUPP) {
+        return eprintln!("skipped: this file system has no access lists");
+    }
+    assert_eq!(look(), Ok(()));
+    set_list(6).unwrap();
+    let by = "users of its access list";
+    assert_eq!(look(), Err(Distrust::WritableBy { path: path.clone(), by, mode: 0o664 }));
+}
+
+#[test]
 fn the_cache_folder_is_an_absolute_path_or_none() {
     let of = |xdg: Option<&str>, home: Option<&str>| {
         user_cache(|name| if name == "HOME" { home } else { xdg }.map(OsString::from))

@@ -3,7 +3,7 @@
 use std::ffi::{OsStr, OsString};
 use std::fs;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
-use std::os::unix::fs::symlink;
+use std::os::unix::fs::{PermissionsExt, chown, symlink};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
@@ -213,6 +213,32 @@ fn errors_show_the_start_of_long_values() {
         let ran = place.say(&format!("{args} --json"));
         assert!(ran.stdout.len() < 16384, "{args}: {} bytes of JSON", ran.stdout.len());
     }
+}
+
+#[test]
+fn in_a_user_namespace_a_table_of_an_unknown_user_is_not_trusted() {
+    let place = Place::new();
+    let [program, table] = ["peerwarp", "table.toml"].map(|name| place.path(name));
+    let isolated = |args: &str| {
+        let mut command = Command::new("unshare");
+        command.arg("-Ur").arg(&program).args(args.split_whitespace()).current_dir(place.dir.path()).output()
+    };
+    fs::copy(env!("CARGO_BIN_EXE_peerwarp"), &program).unwrap();
+    if !isolated("list families").is_ok_and(|out| out.status.success()) {
+        return eprintln!("skipped: this user makes no user namespace");
+    }
+    if !rustix::process::geteuid().is_root() {
+        return eprintln!("skipped: only root gives files to others");
+    }
+    fs::write(&table, "no table").unwrap();
+    fs::set_permissions(place.dir.path(), fs::Permissions::from_mode(0o755)).unwrap();
+    // Two users outside, who have one number inside.
+    for (path, owner) in [(&program, 12345), (&table, 23456)] {
+        chown(path, Some(owner), None).unwrap();
+    }
+    let out = isolated(&format!("show {SHAPE} --tuned table.toml")).unwrap();
+    let said = String::from_utf8(out.stderr).unwrap();
+    assert!(said.contains("table.toml belongs to user 65534"), "{said}");
 }
 
 #[test]
