@@ -15,7 +15,6 @@ use std::time::Duration;
 use serde::Deserialize;
 use sha2::{Digest, Sha256};
 
-use super::search::nvrtc_library;
 use super::{InstallError, Tool, bounded, cache_dir};
 use crate::input::{Distrust, trust};
 
@@ -109,16 +108,17 @@ fn below(tool: Tool) -> Option<PathBuf> {
 /// The real path of a tool that is installed in `cache`; `None` if it is not there.
 ///
 /// # Errors
-/// Another user owns it or can write it, or a folder on the way to it.
+/// Another user owns or can write it, a folder on the way to it, or a file beside it.
 pub(super) fn installed(tool: Tool, cache: &Path) -> Result<Option<PathBuf>, Distrust> {
     let Some(below) = below(tool).filter(|below| cache.join(below).exists()) else { return Ok(None) };
     let Some(cache) = trust::private_folder(cache)? else { return Ok(None) };
     trust::private_path(&cache, &below)?;
     let path = cache.join(&below);
-    if tool == Tool::Nvrtc
-        && let Some(name) = nvrtc_library(&path).as_deref().and_then(Path::file_name)
-    {
-        trust::private_path(&path, Path::new(name))?;
+    // A tool loads and starts what is beside it.
+    let folder = if tool == Tool::Nvrtc { &path } else { path.parent().unwrap_or(&cache) };
+    for entry in fs::read_dir(folder).map_err(|e| Distrust::io(folder, &e))? {
+        let entry = entry.map_err(|e| Distrust::io(folder, &e))?;
+        trust::private_path(folder, Path::new(&entry.file_name()))?;
     }
     Ok(Some(path))
 }

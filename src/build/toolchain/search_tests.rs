@@ -98,7 +98,10 @@ fn an_installed_tool_of_another_user_or_that_others_can_write_is_not_started() {
         assert!(!place.path("started").exists());
     };
     let set = tool.parent().unwrap();
-    for path in [&tool, set, &cache, &place.path("cache/peerwarp")] {
+    // Tools load and start what is beside them.
+    let beside = set.join("lld");
+    fs::write(&beside, "").unwrap();
+    for path in [&tool, &beside, set, &cache, &place.path("cache/peerwarp")] {
         let before = path.metadata().unwrap().permissions();
         fs::set_permissions(path, fs::Permissions::from_mode(0o777)).unwrap();
         refused(&format!("{} is writable by every user", path.display()));
