@@ -226,6 +226,8 @@ def _decoded(rank: int, message: bytes) -> list[str]:
     length = int.from_bytes(message[:4], "little")
     try:
         texts = json.loads(message[4 : 4 + length]) if len(message) == _MESSAGE and length <= _MESSAGE - 4 else None
+        # Half of a surrogate pair is in no text that a rank sends, and later calls refuse it with an error of Python.
+        json.dumps(texts, ensure_ascii=False).encode()
     except (ValueError, RecursionError):
         texts = None
     if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
