@@ -63,6 +63,13 @@ pub fn warnings(variant: &dyn DynConfig, target: Target) -> Result<Vec<print::Wa
         .map_err(|e| EmitError::Kernel { variant: kernel.variant.clone(), message: e.to_string() })
 }
 
+/// A variant in words, as it is emitted for a target.
+pub fn explain(variant: &dyn DynConfig, target: Target) -> Result<ir::explain::Explain, EmitError> {
+    let kernel = trace(variant, target.warp_size())?;
+    print::explain(&kernel, target)
+        .map_err(|e| EmitError::Kernel { variant: kernel.variant.clone(), message: e.to_string() })
+}
+
 /// As [`source`], with a timeline that has room for `slots` records of each warp.
 pub fn source_with_timeline(
     program: &str,

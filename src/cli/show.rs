@@ -1,8 +1,7 @@
 //! `peerwarp show`.
 
 use peerwarp_codegen::family::{CudaArch, DynConfig, HipArch, Target};
-use peerwarp_codegen::ir;
-use peerwarp_codegen::print::EmitOptions;
+use peerwarp_codegen::print::{EmitOptions, Warning};
 use serde_json::json;
 
 use crate::build::emit;
@@ -44,7 +43,7 @@ pub(super) fn show(app: &App, args: &ShowArgs, given: &Given) -> Result<Done, Fa
     for (request, variant) in requests.iter().zip(app.resolve(&requests, tuned)?.0) {
         let variant = choose::fit(request, variant, target);
         let text = one(app, &*variant, form, target, &args.recording.options())?;
-        for warning in emit::warnings(&*variant, target)? {
+        for warning in emit::warnings(&*variant, target)?.iter().filter(|warning| !is_shipped(warning)) {
             log::warn!("{warning}");
         }
         json.push(json!({
@@ -59,6 +58,12 @@ pub(super) fn show(app: &App, args: &ShowArgs, given: &Given) -> Result<Done, Fa
     Ok(Done { text: texts.join("\n"), json: json.into(), ok: true })
 }
 
+/// Whether a warning is about a kernel that comes with Peerwarp: a user cannot change that. The names of its files begin as this one's.
+fn is_shipped(warning: &Warning) -> bool {
+    let own = file!().strip_suffix("cli/show.rs").unwrap_or_default();
+    warning.loc.file.strip_prefix(own).is_some_and(|rest| rest.starts_with("families/"))
+}
+
 fn one(
     app: &App,
     variant: &dyn DynConfig,
@@ -71,10 +76,7 @@ fn one(
         Form::Source => source()?.text,
         Form::Header => source()?.abi,
         Form::Ir => emit::trace(variant, target.warp_size())?.to_string(),
-        Form::Explain => {
-            let kernel = emit::trace(variant, target.warp_size())?;
-            ir::explain(&kernel).to_string()
-        }
+        Form::Explain => emit::explain(variant, target)?.to_string(),
     })
 }
 

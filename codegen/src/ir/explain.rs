@@ -35,8 +35,11 @@ pub struct Explain {
     pub warp_size: u32,
     /// Threads a block.
     pub block_threads: u64,
-    /// Bytes of shared memory a block declares.
+    /// Bytes of shared memory a block declares, or takes on a target.
     pub shared_bytes: u64,
+    /// Warps of a block that bring operands for the others.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub loader_warps: u32,
     /// Bytes of symmetric buffers and flags a rank.
     pub symmetric_bytes: u64,
     /// Flags a rank.
@@ -113,6 +116,9 @@ pub struct RoleInfo {
     /// Roles whose blocks go on as it.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub joining: Vec<String>,
+    /// The line that keeps it from having a loader on its target, and why.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub no_loader: Option<(String, String)>,
     /// Bytes and flags it moves, by buffer, in order of first use.
     pub traffic: Vec<Traffic>,
     /// What it does, in order.
@@ -134,7 +140,13 @@ pub struct Traffic {
     pub bytes: u64,
 }
 
-/// Describes a kernel that passes [`verify_structure`].
+#[allow(clippy::trivially_copy_pass_by_ref)] // as serde asks
+fn is_zero(n: &u32) -> bool {
+    *n == 0
+}
+
+/// Describes a kernel that passes [`verify_structure`], for no target. [`print::explain`](crate::print::explain()) adds the launch and
+/// the loaders of a target.
 pub fn explain(kernel: &Kernel) -> Explain {
     let tree = Tree::of(kernel);
     let facts = Facts::of(kernel, &tree);
@@ -149,6 +161,7 @@ pub fn explain(kernel: &Kernel) -> Explain {
             beside: r.beside.as_ref().map(|b| (b.role.clone(), b.warps)),
             goes_on_as: r.goes_on_as.clone(),
             joining: kernel.joining(i).map(|j| kernel.roles[j].name.clone()).collect(),
+            no_loader: None,
             traffic: traffic(&steps),
             steps,
         }
@@ -169,6 +182,7 @@ pub fn explain(kernel: &Kernel) -> Explain {
         warp_size: kernel.warp_size,
         block_threads: (kernel.block_threads() + kernel.beside_warps() * kernel.warp_size).into(),
         shared_bytes: kernel.shared_bytes(),
+        loader_warps: 0,
         symmetric_bytes: bytes(&[
             ParamKind::Symmetric,
             ParamKind::Window,

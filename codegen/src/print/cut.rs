@@ -7,6 +7,8 @@ use crate::ir::{
     mutate::constant,
 };
 
+use super::{drawn, loader::Tails};
+
 /// What a function is for that some warps of a block run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Side {
@@ -23,7 +25,8 @@ pub(super) fn part(kernel: &Kernel, roles: &[usize], drawn: &HashSet<OpId>, side
     for &role in roles {
         let waits = Waits::of(kernel, &kernel.roles[role].body);
         let body = std::mem::take(&mut part.roles[role].body);
-        part.roles[role].body = Cut { side, zero, waits, drawn }.region(&mut part, body);
+        let last = Tails::of(kernel, &body).last;
+        part.roles[role].body = Cut { side, zero, waits, drawn, last }.region(&mut part, body);
     }
     part
 }
@@ -79,6 +82,8 @@ struct Cut<'a> {
     waits: Waits,
     /// What the loader draws for the others.
     drawn: &'a HashSet<OpId>,
+    /// Whether a block is the last one, which the loader does not know.
+    last: HashSet<ValueId>,
 }
 
 impl Cut<'_> {
@@ -103,7 +108,15 @@ impl Cut<'_> {
                 true
             }
             OpKind::Matrix(_) => self.side == Side::Multiplies,
-            OpKind::Memory(_) => self.side == Side::Loads || self.drawn.contains(&id),
+            OpKind::Memory(op) if drawn::draws(kernel, op) => {
+                self.side == Side::Loads || self.drawn.contains(&id)
+            }
+            OpKind::Memory(_) => self.side == Side::Multiplies,
+            OpKind::Control(ControlOp::If { cond, .. })
+                if self.side == Side::Loads && self.last.contains(cond) =>
+            {
+                false
+            }
             OpKind::Control(ControlOp::If { then, otherwise, results, .. }) => {
                 *then = self.region(kernel, std::mem::take(then));
                 *otherwise = self.region(kernel, std::mem::take(otherwise));

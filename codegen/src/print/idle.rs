@@ -5,12 +5,14 @@ use std::fmt;
 
 use crate::family::Target;
 use crate::ir::{
-    CommOp, Loc, MemoryOp, OpId, OpKind, Put, SendPackets, TakePackets, Type, ValueId, Verified,
+    CommOp, Kernel, Loc, MemoryOp, OpId, OpKind, Put, SendPackets, TakePackets, Type, ValueId, Verified,
 };
 
 use super::{
     PrintError,
+    facts::Facts,
     layout::{Layout, Layouts, WIDEST},
+    loader::{self, Obstacle},
     program::Program,
     splats,
 };
@@ -35,7 +37,8 @@ impl fmt::Display for Warning {
     }
 }
 
-/// What to warn a kernel's author of, in the order of the kernel: tiles that leave half of their group's lanes idle, or more.
+/// What to warn a kernel's author of, in the order of the kernel: tiles that leave half of their group's lanes idle, or more; then lines
+/// that keep a role's operands from being brought by a loader.
 ///
 /// Each loop is judged by the tile that keeps most lanes busy of all that it moves to or from memory of this rank and of
 /// others (shared memory aside), and so is the body of a group. Left alone are
@@ -66,7 +69,20 @@ pub fn warnings(kernel: &Verified, target: Target) -> Result<Vec<Warning>, Print
     idle.sort_by_key(|m| m.at);
     let mut told = HashSet::new();
     idle.retain(|m| told.insert(kernel.op(m.id).loc));
-    Ok(idle.into_iter().map(|m| m.warning(&p)).collect())
+    let mut all: Vec<Warning> = idle.into_iter().map(|m| m.warning(&p)).collect();
+    all.extend(without_loader(kernel, target)?);
+    Ok(all)
+}
+
+/// The lines that keep roles from having a loader.
+fn without_loader(kernel: &Kernel, target: Target) -> Result<Vec<Warning>, PrintError> {
+    let facts = Facts::new(kernel, target, None)?;
+    let warning = |Obstacle { role, loc, why }| Warning {
+        loc,
+        message: format!("role `{}` has no loader: {why}", kernel.roles[role].name),
+        help: "with a loader, one warp brings operands while the others multiply".into(),
+    };
+    Ok(loader::obstacles(&facts).into_iter().map(warning).collect())
 }
 
 /// A loop, or the body of a role's groups: role, lanes of the group, loop.

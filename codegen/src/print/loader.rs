@@ -6,7 +6,7 @@
 //! shared memory. What takes part is decided here; the kernel is then cut in two, of which the emitter writes either part as it
 //! writes any other kernel.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 
 use serde::Serialize;
 
@@ -14,8 +14,8 @@ use crate::{
     device::Device,
     family::{CudaArch, Target},
     ir::{
-        CommOp, ControlOp, DOT_COLUMNS, Dot, Dtype, Kernel, LoadMatrix, LoadRow, MatrixOp, OpId, OpKind,
-        Param, ParamId, ParamKind, Place, Region, Rows, SharedId, ValueOp,
+        CommOp, ControlOp, DOT_COLUMNS, Dot, Dtype, Kernel, LoadMatrix, LoadRow, Loc, MatrixOp, MemoryOp, Op,
+        OpId, OpKind, Param, ParamId, ParamKind, Place, Region, Role, Rows, SharedId, ValueId, ValueOp,
     },
 };
 
@@ -127,15 +127,12 @@ impl Loaders {
     pub fn of(f: &Facts) -> Option<Loaders> {
         let kernel = f.p.kernel;
         let boxes = f.target == Target::Cuda(CudaArch::Sm90a);
-        // Those who would leave together, or go on together as another role, are all warps but the loader.
-        let leaves = source::asks_status(kernel);
         let mut crew = Crew::of(kernel, f.target);
-        let threads = (kernel.block_warps + crew.warps + kernel.beside_warps()) * kernel.warp_size;
-        let alone = kernel.roles.iter().all(|role| role.goes_on_as.is_none());
-        if !boxes || leaves || !alone || f.timeline.is_some() || threads > 1024 {
+        if !boxes || f.timeline.is_some() || of_kernel(f, crew).is_some() {
             return None;
         }
-        let rings: Vec<Option<Ring>> = kernel.roles.iter().map(|role| Fit { f }.ring(&role.body)).collect();
+        let of_role = |role: &Role| Fit::new(f, &role.body).ring(&role.body).ok().flatten();
+        let rings: Vec<Option<Ring>> = kernel.roles.iter().map(of_role).collect();
         if rings.iter().all(Option::is_none) {
             return None;
         }
@@ -187,6 +184,50 @@ impl Loaders {
     }
 }
 
+/// Why a role that multiplies by warpgroups has no loader.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Obstacle {
+    /// Number of the role.
+    pub role: usize,
+    /// The line that stands in the way.
+    pub loc: Loc,
+    /// Why it does.
+    pub why: &'static str,
+}
+
+/// The roles that multiply by warpgroups without a loader, each with its first obstacle.
+pub(super) fn obstacles(f: &Facts) -> Vec<Obstacle> {
+    let kernel = f.p.kernel;
+    if f.target != Target::Cuda(CudaArch::Sm90a) || f.timeline.is_some() {
+        return vec![];
+    }
+    let of_kernel = of_kernel(f, Crew::of(kernel, f.target));
+    let of_role = |(role, of): (usize, &Role)| {
+        let (loc, why) = match (Fit::new(f, &of.body).ring(&of.body), of_kernel) {
+            (Err(Hindrance { loc, why }), _) => (loc, why),
+            (Ok(Some(_)), Some(why)) => (of.loc, why),
+            (Ok(_), _) => return None,
+        };
+        Some(Obstacle { role, loc, why })
+    };
+    kernel.roles.iter().enumerate().filter_map(of_role).collect()
+}
+
+/// Why no role of a kernel has a loader. Warps that leave together, or go on together as another role, are all but the loader.
+fn of_kernel(f: &Facts, crew: Crew) -> Option<&'static str> {
+    let kernel = f.p.kernel;
+    let threads = (kernel.block_warps + crew.warps + kernel.beside_warps()) * kernel.warp_size;
+    let alone = kernel.roles.iter().all(|role| role.goes_on_as.is_none());
+    match () {
+        () if source::asks_status(kernel) => Some("ranks signal, and the kernel begins no epoch"),
+        () if !alone => Some("blocks of the kernel go on as another role"),
+        () if threads > 1024 => {
+            Some("a block has 1024 threads at most, and has no room for a loader's warps")
+        }
+        () => None,
+    }
+}
+
 /// Rows of boxes of a matrix: those of tiles, or all that it has, as the rest of a box would be filled row by row.
 fn box_rows(kernel: &Kernel, param: ParamId, rows: u32) -> u32 {
     let all = kernel.params[param.index()].shape().map_or(u64::MAX, |(all, _)| all);
@@ -220,76 +261,156 @@ fn add_maps(f: &Facts, op: &OpKind, maps: &mut Vec<(ParamId, TensorMap)>) {
     }
 }
 
+/// A line that needs all warps, and why.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Hindrance {
+    loc: Loc,
+    why: &'static str,
+}
+
 /// Finds out whether a role only multiplies.
 struct Fit<'f, 'k> {
     f: &'f Facts<'k>,
+    written: HashSet<ParamId>,
+    /// The parts that the last block runs alone.
+    tails: Tails,
 }
 
-impl Fit<'_, '_> {
-    /// The ring that all products of a region go through, if nothing in it needs all warps.
-    fn ring(&self, body: &Region) -> Option<Ring> {
-        let kernel = self.f.p.kernel;
-        let written = args::written(kernel);
-        let (mut rings, mut products) = (vec![], 0);
-        let (mut shapes, mut stores, mut fits) = (vec![], vec![], true);
-        kernel.walk(body, &mut |id, op| {
-            if let Some(moved) = Moved::stored(&op.kind)
-                && !self.in_lane_order(moved.rows.place)
-            {
-                stores.push(matrix::exchanges(self.f, moved));
+/// Tails of a role: the regions that only the last block to take a ticket runs.
+#[derive(Debug, Default)]
+pub(super) struct Tails {
+    /// Whether a block is the last one.
+    pub last: HashSet<ValueId>,
+    /// Operations of tails.
+    inside: HashSet<OpId>,
+}
+
+impl Tails {
+    /// The tails in a region.
+    pub fn of(kernel: &Kernel, body: &Region) -> Tails {
+        let mut tails = Tails::default();
+        kernel.walk(body, &mut |_, op| match &op.kind {
+            OpKind::Memory(MemoryOp::Ticket { out, .. }) => {
+                tails.last.insert(*out);
             }
-            if let OpKind::Matrix(MatrixOp::Dot(dot)) = &op.kind {
-                rings.extend(self.ring_of(id, dot, &written));
-                products += 1;
+            OpKind::Control(ControlOp::If { cond, then, .. }) if tails.last.contains(cond) => {
+                kernel.walk(then, &mut |id, _| {
+                    tails.inside.insert(id);
+                });
             }
-            fits &= self.allows(&op.kind, &written);
-            shapes.extend(op.kind.outs().into_iter().filter_map(|v| kernel.ty(v).shape()));
+            OpKind::Control(_)
+            | OpKind::Memory(_)
+            | OpKind::Matrix(_)
+            | OpKind::Comm(_)
+            | OpKind::Value(_) => {}
         });
-        let ring = *rings.first()?;
-        // Tiles of one shape are spread over lanes in one way, and stored in one way: who stores an element again is the lane
-        // that stored it before, and nobody has to meet in between.
-        let alike = rings.len() == products
-            && rings.iter().all(|r| *r == ring)
-            && shapes.iter().all(|&(m, n)| [m, n] == ring.rows)
-            && stores.iter().all(|exchanges| *exchanges == stores[0]);
-        let draws = !drawn::of(&self.f.p, body).is_empty();
-        (fits && alike).then_some(Ring { draws, ..ring })
+        tails
+    }
+}
+
+impl<'f, 'k> Fit<'f, 'k> {
+    fn new(f: &'f Facts<'k>, body: &Region) -> Fit<'f, 'k> {
+        Fit { f, written: args::written(f.p.kernel), tails: Tails::of(f.p.kernel, body) }
     }
 
-    fn ring_of(&self, id: OpId, dot: &Dot, written: &HashSet<ParamId>) -> Option<Ring> {
+    /// The ring that all products of a region go through, if it has any.
+    ///
+    /// # Errors
+    /// Something in it needs all warps.
+    fn ring(&self, body: &Region) -> Result<Option<Ring>, Hindrance> {
+        let kernel = self.f.p.kernel;
+        let mut ring: Option<Ring> = None;
+        let (mut hindrance, mut multiplies) = (None, false);
+        kernel.walk(body, &mut |id, op| {
+            let OpKind::Matrix(MatrixOp::Dot(dot)) = &op.kind else { return };
+            // Only warpgroups multiply what a loader has brought.
+            multiplies |= self.by_warpgroups(dot);
+            let found = self.ring_of(id, dot).and_then(|this| match ring {
+                Some(first) if first != this => Err("products of a role have one shape, and as many stages"),
+                _ => Ok(this),
+            });
+            match found {
+                Ok(this) => ring = Some(this),
+                Err(why) => {
+                    hindrance.get_or_insert(Hindrance { loc: op.loc, why });
+                }
+            }
+        });
+        if !multiplies {
+            return Ok(None);
+        }
+        if let Some(hindrance) = hindrance {
+            return Err(hindrance);
+        }
+        let Some(ring) = ring else { return Ok(None) };
+        // Tiles of one shape are spread over lanes in one way, and each matrix in memory is stored in one way: the lane that stores an
+        // element again is the lane that stored it before, and no lanes have to meet in between.
+        let mut stores: HashMap<Place, bool> = HashMap::new();
+        kernel.walk(body, &mut |id, op| {
+            let why = self.allows(id, op).err().or_else(|| {
+                let other = |v: &ValueId| kernel.ty(*v).shape().is_some_and(|(m, n)| [m, n] != ring.rows);
+                let shaped = op.kind.outs().iter().any(other);
+                shaped.then_some("a matrix of another shape than the product lies in other lanes")
+            });
+            let why = why.or_else(|| {
+                let moved = Moved::stored(&op.kind).filter(|moved| !self.in_lane_order(moved.rows.place))?;
+                let exchanges = matrix::exchanges(self.f, moved);
+                let before = *stores.entry(moved.rows.place).or_insert(exchanges);
+                (before != exchanges).then_some("other lanes store this than stored the matrix before: is its first column a multiple of 8?")
+            });
+            if let Some(why) = why {
+                hindrance.get_or_insert(Hindrance { loc: op.loc, why });
+            }
+        });
+        let draws = !drawn::of(&self.f.p, body).is_empty();
+        hindrance.map_or(Ok(Some(Ring { draws, ..ring })), Err)
+    }
+
+    fn by_warpgroups(&self, dot: &Dot) -> bool {
+        let fragments = self.f.layouts.of(dot.out).fragments;
+        fragments.is_some_and(|fragments| fragments.by_warpgroups(self.f.target))
+    }
+
+    fn ring_of(&self, id: OpId, dot: &Dot) -> Result<Ring, &'static str> {
+        const MEMORY: &str = "operands of a loader are whole matrices in memory";
         let Dot { out, a, b, from, count, stages, room, .. } = dot;
         let f = self.f;
-        let (left, right) = f.p.kernel.ty(*out).shape()?;
-        let split = f.p.split(id).is_some();
-        let by_warpgroups = f.layouts.of(*out).fragments?.by_warpgroups(f.target);
-        let (from, count) = (f.p.int(*from), f.p.int(*count)?);
-        let whole = |rows: &Rows| {
-            let Some((_, columns)) = self.param(rows).and_then(|p| p.shape()) else { return false };
+        let (left, right) = f.p.kernel.ty(*out).shape().ok_or(MEMORY)?;
+        if !self.by_warpgroups(dot) {
+            return Err("whole warpgroups multiply 64 rows each, and 64, 128 or 256 columns");
+        }
+        if f.p.split(id).is_some() {
+            return Err("a group of some of the block's warps multiplies");
+        }
+        let (from, count) = (f.p.int(*from), f.p.int(*count).ok_or("the number of columns is not known")?);
+        for rows in [a, b] {
+            self.is_loaded(rows)?;
+            let (_, columns) = self.param(rows).and_then(|p| p.shape()).ok_or(MEMORY)?;
             // Boxes have zeros only where the matrix ends.
             let to_the_end = from.is_some_and(|from| from + count == i128::from(columns));
-            to_the_end || count % i128::from(DOT_COLUMNS) == 0
-        };
-        let fits = [a, b].into_iter().all(|rows| self.is_loaded(rows, written) && whole(rows));
-        let dtype = self.param(a)?.dtype;
-        let boxes = [(a.place.param()?, left), (b.place.param()?, right)];
+            if !to_the_end && count % i128::from(DOT_COLUMNS) != 0 {
+                return Err("the columns are no multiple of 64, and end before the matrix does");
+            }
+        }
+        let dtype = self.param(a).ok_or(MEMORY)?.dtype;
+        let boxes = [(a.place.param().ok_or(MEMORY)?, left), (b.place.param().ok_or(MEMORY)?, right)];
         let boxes = boxes.map(|(param, rows)| box_rows(f.p.kernel, param, rows));
-        (fits && by_warpgroups && !split).then_some(Ring {
-            room: *room,
-            dtype,
-            rows: [left, right],
-            boxes,
-            stages: *stages,
-            draws: false,
-        })
+        Ok(Ring { room: *room, dtype, rows: [left, right], boxes, stages: *stages, draws: false })
     }
 
-    /// Whether boxes can be loaded of a matrix: of what nobody writes meanwhile, or what a receipt is for. All rows that a box
+    /// Whether boxes can be loaded of a matrix: of one that the kernel does not write, or that a receipt is for. All rows that a box
     /// has are then there.
-    fn is_loaded(&self, rows: &Rows, written: &HashSet<ParamId>) -> bool {
-        let (Place::Param(id), Some(param)) = (rows.place, self.param(rows)) else { return false };
-        let input = param.kind == ParamKind::Local && rows.receipt.is_none() && !written.contains(&id);
+    fn is_loaded(&self, rows: &Rows) -> Result<(), &'static str> {
+        let (Place::Param(id), Some(param)) = (rows.place, self.param(rows)) else {
+            return Err("an operand is another rank's");
+        };
+        let input = param.kind == ParamKind::Local && rows.receipt.is_none() && !self.written.contains(&id);
         let sent = param.kind == ParamKind::Symmetric && rows.receipt.is_some();
-        (input || sent) && rows.end.is_none()
+        match (input || sent, rows.end) {
+            (false, _) => Err("the kernel writes an operand"),
+            (true, Some(_)) => Err("`below` ends an operand's rows inside a box"),
+            (true, None) => Ok(()),
+        }
     }
 
     fn param(&self, rows: &Rows) -> Option<&Param> {
@@ -300,16 +421,19 @@ impl Fit<'_, '_> {
         place.param().is_some_and(|param| self.f.lane_order.contains(&param))
     }
 
-    /// Whether an operation is of one side only, or the same on both. Either waits for what it reads itself. What those who
-    /// multiply read of the operation's own memory lies as lanes hold it: no lane reads what another one has written.
-    fn allows(&self, op: &OpKind, written: &HashSet<ParamId>) -> bool {
+    /// Whether an operation is of one side only, or the same on both. Either waits for what it reads itself. What the warps that
+    /// multiply read of the operation's own memory lies as lanes hold it: no lane reads what another one has written. In a tail they
+    /// meet, and read what other blocks wrote.
+    fn allows(&self, id: OpId, op: &Op) -> Result<(), &'static str> {
         let kernel = self.f.p.kernel;
+        let tail = self.tails.inside.contains(&id);
         let own =
             |place: Place| place.param().filter(|id| kernel.params[id.index()].kind == ParamKind::Local);
         let input = |place, receipt: Option<_>| {
-            receipt.is_none() && own(place).is_some_and(|id| !written.contains(&id))
+            receipt.is_none() && own(place).is_some_and(|id| !self.written.contains(&id))
         };
-        match op {
+        let unless = |fits: bool, why| if fits { Ok(()) } else { Err(why) };
+        match &op.kind {
             OpKind::Value(op) => match op {
                 ValueOp::Const { .. }
                 | ValueOp::Rank { .. }
@@ -324,44 +448,72 @@ impl Fit<'_, '_> {
                 | ValueOp::Fma { .. }
                 | ValueOp::Bitcast { .. }
                 | ValueOp::Splat { .. }
-                | ValueOp::Arange { .. } => true,
-                ValueOp::Reduce { .. } | ValueOp::Scan { .. } => false,
+                | ValueOp::Arange { .. } => Ok(()),
+                ValueOp::Reduce { .. } | ValueOp::Scan { .. } => {
+                    unless(tail, "all warps meet in a reduction")
+                }
             },
             OpKind::Control(op) => match op {
-                ControlOp::If { .. }
-                | ControlOp::For { .. }
-                | ControlOp::While { .. }
-                | ControlOp::Break { .. }
-                | ControlOp::Continue { .. } => true,
-                ControlOp::VarDecl { .. }
-                | ControlOp::VarGet { .. }
-                | ControlOp::VarSet { .. }
-                | ControlOp::Split { .. } => false,
+                ControlOp::If { .. } | ControlOp::For { .. } | ControlOp::While { .. } => Ok(()),
+                ControlOp::Break { .. } | ControlOp::Continue { .. } => {
+                    unless(!tail, "a loop ends in what the last block does alone")
+                }
+                ControlOp::VarDecl { .. } | ControlOp::VarGet { .. } | ControlOp::VarSet { .. } => {
+                    Err("the loader does not see what a variable is set to")
+                }
+                ControlOp::Split { .. } => Err("the block is split into groups"),
             },
             OpKind::Comm(op) => match op {
-                CommOp::Wait(_)
-                | CommOp::WaitAll(_)
-                | CommOp::PutMatrix(_)
-                | CommOp::Signal(_)
-                | CommOp::BlockSignal(_)
-                | CommOp::BlockWait(_) => true,
+                CommOp::Wait(_) | CommOp::WaitAll(_) | CommOp::BlockWait(_) => {
+                    unless(!tail, "the last block waits alone")
+                }
+                CommOp::PutMatrix(_) | CommOp::Signal(_) | CommOp::BlockSignal(_) => Ok(()),
                 CommOp::Put(_)
                 | CommOp::BulkCopy(_)
                 | CommOp::SendPackets(_)
                 | CommOp::TakePackets(_)
                 | CommOp::SendLl(_)
-                | CommOp::ReadLl(_) => false,
+                | CommOp::ReadLl(_) => Err("all warps send and receive vectors together"),
             },
-            OpKind::Memory(op) => drawn::draws(kernel, op),
-            OpKind::Matrix(op) => match op {
-                MatrixOp::Dot(_) => true,
-                MatrixOp::StoreMatrix(_) => true,
-                // Of a row that a warpgroup multiplies one warp has all; of a column several have parts, and would meet.
-                MatrixOp::ReduceLines(reduce) => !lines::meets(self.f, reduce),
-                MatrixOp::LoadMatrix(LoadMatrix { at: Rows { place, receipt, .. }, .. }) => {
-                    input(*place, *receipt) || self.in_lane_order(*place)
+            OpKind::Memory(op) => match op {
+                MemoryOp::Ticket { out, .. } => {
+                    let asks = |user: &OpId| {
+                        matches!(&kernel.op(*user).kind, OpKind::Control(ControlOp::If { cond, otherwise, results, .. })
+                            if cond == out && otherwise.ops.is_empty() && results.is_empty())
+                    };
+                    unless(
+                        self.f.p.users(*out).iter().all(asks),
+                        "whether a block is the last one decides other things",
+                    )
                 }
-                MatrixOp::LoadRow(LoadRow { place, receipt, .. }) => input(*place, *receipt),
+                _ if drawn::draws(kernel, op) => unless(!tail, "the last block draws numbers alone"),
+                MemoryOp::Load { .. }
+                | MemoryOp::LoadMasked { .. }
+                | MemoryOp::Gather { .. }
+                | MemoryOp::Store { .. }
+                | MemoryOp::Scatter { .. }
+                | MemoryOp::Atomic { .. }
+                | MemoryOp::Tally { .. } => {
+                    let place = op.accessed().place;
+                    let here = own(place).is_some();
+                    unless(tail && here, "all warps access vectors, or single elements, together")
+                }
+            },
+            OpKind::Matrix(op) => match op {
+                MatrixOp::Dot(_) => unless(!tail, "the last block multiplies alone"),
+                MatrixOp::StoreMatrix(_) => Ok(()),
+                // Of a row that a warpgroup multiplies one warp has all; of a column several have parts, and would meet.
+                MatrixOp::ReduceLines(reduce) => {
+                    unless(!lines::meets(self.f, reduce), "warps meet in this reduction along lines")
+                }
+                MatrixOp::LoadMatrix(LoadMatrix { at: Rows { place, receipt, .. }, .. }) => unless(
+                    input(*place, *receipt) || self.in_lane_order(*place) || (tail && own(*place).is_some()),
+                    "other lanes of the kernel have written what is loaded",
+                ),
+                MatrixOp::LoadRow(LoadRow { place, receipt, .. }) => unless(
+                    input(*place, *receipt) || (tail && own(*place).is_some()),
+                    "other lanes of the kernel have written what is loaded",
+                ),
             },
         }
     }

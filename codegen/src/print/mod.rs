@@ -74,7 +74,10 @@ mod writer;
 
 use serde::{Deserialize, Serialize};
 
-use crate::{family::Target, ir::Verified};
+use crate::{
+    family::Target,
+    ir::{Verified, explain::Explain},
+};
 
 pub use args::{ArgField, ArgsLayout, TENSOR_MAP_BYTES, TENSOR_MAP_COLUMNS, TensorMap};
 pub use error::PrintError;
@@ -223,6 +226,14 @@ pub fn emit_with(
 pub fn code(text: &str) -> String {
     let code = |line: &str| line.split("//").next().unwrap_or_default().trim().to_owned();
     text.lines().map(code).filter(|line| !line.is_empty()).map(|line| line + "\n").collect()
+}
+
+/// A kernel in words, as [`emit`] writes it for a target.
+///
+/// # Errors
+/// [`PrintError`] as for [`emit`].
+pub fn explain(kernel: &Verified, target: Target) -> Result<Explain, PrintError> {
+    source::explain(kernel, target)
 }
 
 /// Text of a stand-in for `hip/hip_runtime.h`, with which emitted HIP sources compile where there is no ROCm: write it

@@ -5,7 +5,10 @@ use std::collections::{BTreeSet, HashMap};
 use crate::{
     device::Device,
     family::Target,
-    ir::{BlockWait, CommOp, Kernel, OpId, OpKind, Param, ParamKind, Region, SharedId, ValueId, ValueOp},
+    ir::{
+        self, BlockWait, CommOp, Kernel, OpId, OpKind, Param, ParamKind, Region, SharedId, ValueId, ValueOp,
+        explain::Explain,
+    },
 };
 
 use super::{
@@ -16,7 +19,7 @@ use super::{
     entry::entry_body,
     facts::Facts,
     launch, lines,
-    loader::{Crew, Loaders, Ring},
+    loader::{self, Crew, Loaders, Obstacle, Ring},
     matrix, multimem,
     names::{is_identifier, is_taken},
     ops,
@@ -27,6 +30,25 @@ use super::{
     template::{self, ConstantText, KernelText},
     timeline::{self, Sites},
 };
+
+/// A kernel in words, as it is emitted for a target: with the threads and the shared memory of its launch, and with the lines that keep
+/// roles from having a loader.
+pub(super) fn explain(kernel: &Kernel, target: Target) -> Result<Explain, PrintError> {
+    check(kernel, target)?;
+    let mut explained = ir::explain(kernel);
+    let kernel = &ahead::hoist(splats::apart(kernel));
+    let facts = Facts::new(kernel, target, None)?;
+    let loaders = Loaders::of(&facts);
+    let (_, shared_bytes) = shared_offsets(&facts, loaders.as_ref())?;
+    let loader_warps = loaders.as_ref().map_or(0, |loaders| loaders.crew.warps);
+    explained.block_threads += u64::from(loader_warps * kernel.warp_size);
+    explained.block_warps += loader_warps;
+    (explained.loader_warps, explained.shared_bytes) = (loader_warps, shared_bytes.into());
+    for Obstacle { role, loc, why } in loader::obstacles(&facts) {
+        explained.roles[role].no_loader = Some((loc.to_string(), why.into()));
+    }
+    Ok(explained)
+}
 
 /// Emits a kernel.
 pub(super) fn emit(

@@ -200,7 +200,8 @@ impl<'k> Teller<'k> {
             }
             OpKind::Matrix(MatrixOp::LoadMatrix(LoadMatrix { out, at: rows, column })) => {
                 let read = at(Deed::Reads, rows.place, &rows.row, out);
-                Action { index: format!("{}, {}", read.index, text(column)), ..read }
+                let bytes = self.moved(rows, *column, *out);
+                Action { index: format!("{}, {}", read.index, text(column)), bytes, ..read }
             }
             OpKind::Matrix(MatrixOp::LoadRow(LoadRow { out, place, index, .. })) => {
                 let read = at(Deed::Reads, *place, index, out);
@@ -209,7 +210,8 @@ impl<'k> Teller<'k> {
             }
             OpKind::Matrix(MatrixOp::StoreMatrix(StoreMatrix { to, column, value })) => {
                 let write = at(Deed::Writes, to.place, &to.row, value);
-                Action { index: format!("{}, {}", write.index, text(column)), ..write }
+                let bytes = self.moved(to, *column, *value);
+                Action { index: format!("{}, {}", write.index, text(column)), bytes, ..write }
             }
             OpKind::Comm(CommOp::Put(Put { parcel, buffer, index, value, mask })) => {
                 let put = at(Deed::Puts, Place::Param(*buffer), index, value);
@@ -218,7 +220,8 @@ impl<'k> Teller<'k> {
             OpKind::Comm(CommOp::PutMatrix(PutMatrix { parcel, to, column, value })) => {
                 let put = at(Deed::Puts, to.place, &to.row, value);
                 let index = format!("{}, {}", put.index, text(column));
-                Action { ranks: Some(self.parcel_target(*parcel)), index, ..put }
+                let bytes = self.moved(to, *column, *value);
+                Action { ranks: Some(self.parcel_target(*parcel)), index, bytes, ..put }
             }
             OpKind::Comm(CommOp::BulkCopy(BulkCopy { parcel, buffer, index, source, len, .. })) => {
                 let copy = at(Deed::Puts, Place::Param(*buffer), index, index);
@@ -288,6 +291,19 @@ impl<'k> Teller<'k> {
         let element = a.place.param().map_or(0, |p| self.kernel.params[p.index()].element_bytes());
         let count = self.facts.int(count).and_then(|n| u64::try_from(n).ok()).unwrap_or(0);
         u64::from(rows + columns) * u64::from(element) * count
+    }
+
+    /// Bytes of a matrix that there is memory for: what lies beyond the last row or column of the one in memory is not moved.
+    fn moved(&self, rows: &Rows, column: ValueId, matrix: ValueId) -> u64 {
+        let ty = self.kernel.ty(matrix);
+        let (Some((m, n)), Some(param)) = (ty.shape(), rows.place.param()) else { return self.bytes(matrix) };
+        let Some((all_rows, all_columns)) = self.kernel.params[param.index()].shape() else {
+            return self.bytes(matrix);
+        };
+        let first = |v: ValueId| self.facts.int(v).and_then(|at| u64::try_from(at).ok()).unwrap_or(0);
+        let there = |part: u32, all: u64, from: u64| u64::from(part).min(all.saturating_sub(from));
+        let (m, n) = (there(m, all_rows, first(rows.row)), there(n, all_columns, first(column)));
+        m * n * u64::from(ty.dtype.bytes())
     }
 
     fn bytes(&self, v: ValueId) -> u64 {

@@ -25,6 +25,9 @@ impl fmt::Display for Explain {
         for role in &self.roles {
             writeln!(f, "\n## Role `{}`: {}\n", role.name, role.where_it_runs())?;
             writeln!(f, "{}.\n", capital(&role.one_line()))?;
+            if let Some((line, why)) = &role.no_loader {
+                writeln!(f, "All its warps bring operands: no loader does, because at {line} {why}.\n")?;
+            }
             tell(f, &role.steps, &mut vec![], 0)?;
         }
         Ok(())
@@ -37,9 +40,13 @@ impl Explain {
             0 => "no shared memory".into(),
             n => format!("{} of shared memory a block", bytes(n)),
         };
+        let loader = match self.loader_warps {
+            0 => String::new(),
+            n => format!(", {n} for a loader"),
+        };
         writeln!(
             f,
-            "Runs on {} with {} of {} threads ({} of {} lanes) and {shared}.",
+            "Runs on {} with {} of {} threads ({} of {} lanes{loader}) and {shared}.",
             count(self.ranks.into(), "rank"),
             count(self.blocks, "block"),
             self.block_threads,

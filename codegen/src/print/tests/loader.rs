@@ -2,8 +2,8 @@
 
 use crate::{
     dsl::{Binder, Binding, ParamSpec, TraceMeta, prelude::*, trace},
-    ir::{Dtype, Kernel},
-    print::{EmitInfo, Source, source},
+    ir::{Dtype, Kernel, verify},
+    print::{EmitInfo, Source, explain, source, warnings},
 };
 
 use super::printed;
@@ -226,8 +226,103 @@ fn counters_are_drawn_from_in_loops_alone() {
     assert_eq!(loads.matches("draw_for_all(").count(), 2, "{loads}");
     assert_eq!(multiplies.matches("take_drawn(").count(), 2, "{multiplies}");
     assert!(!loads.contains("sync()"), "a loader meets nobody: {loads}");
-    // Who is the last one knows what all warps did, and other memory may be anybody's.
-    assert!(drawn(take_a_ticket).is_none() && drawn(count).is_none());
+    // Other memory may be anybody's.
+    assert!(drawn(count).is_none());
+}
+
+#[test]
+fn the_last_block_to_come_has_a_tail_without_its_loader() {
+    let [loads, multiplies] = drawn(take_a_ticket).expect("a tail needs no loader");
+    assert!(!loads.contains("comes_last") && !loads.contains("args.y"), "{loads}");
+    assert!(
+        multiplies.contains("comes_last(block, args.next") && multiplies.contains("args.y"),
+        "{multiplies}"
+    );
+    let sums = |b: Group, g: Given, next: Counters| {
+        g.store(g.product(b));
+        b.last(next.counter(0), || g.y.set(0, g.y.load(256, 256).sum()));
+    };
+    let [loads, multiplies] = drawn(sums).expect("its warps meet without the loader");
+    assert!(!loads.contains("group_reduce") && multiplies.contains("group_reduce"), "{multiplies}");
+    let used = |b: Group, g: Given, next: Counters| {
+        g.store(g.product(b));
+        b.last(next.counter(0), || g.store(g.product(b)));
+    };
+    assert!(drawn(used).is_none(), "the loader does not know which block is the last one");
+}
+
+#[test]
+fn matrices_of_several_types_are_stored_by_lanes_of_their_own() {
+    let with = |column: u32| {
+        let traced = trace(TraceMeta::new("sample", 2, 32, 8), |p| {
+            let matrix = |p: &mut Binder, name, dtype| p.matrix::<AnyMatrix>(name, [128, 64], dtype);
+            let (x, out) = (matrix(p, "x", Dtype::Bf16), matrix(p, "out", Dtype::Bf16));
+            let (bias, sums) = (matrix(p, "bias", Dtype::F32), matrix(p, "sums", Dtype::F32));
+            role("multiply", 2, |b| {
+                let product = b.dot(x.rows(0, 128), x.rows(0, 64), 2) + bias.rows(0, 128).load_f32(0, 64);
+                sums.rows(0, 128).store_f32(0, product);
+                out.rows(0, 128).store_f32(0, product);
+                out.rows(0, 128).store_f32(column, product);
+            });
+        });
+        has_loader(&emitted(&traced.unwrap_or_else(|e| panic!("{e}")), "cuda:sm_90a"))
+    };
+    assert!(with(8), "lanes exchange what goes to `out`, and not what goes to `sums`");
+    assert!(!with(4), "other lanes store `out` again");
+}
+
+#[test]
+fn the_line_that_keeps_a_role_from_a_loader_is_named() {
+    let kernel = |body: fn(Group, Given)| verify(role_of(8, body)).unwrap_or_else(|e| panic!("{e}"));
+    let target = "cuda:sm_90a".parse().expect("a target");
+    let meets = kernel(|b, g| {
+        let sums = g.product(b);
+        g.y.set(0, (sums.sum() * 0.0).to_u32());
+        g.store(sums);
+    });
+    let line = line!() - 3;
+    let [warning] = &warnings(&meets, target).expect("a kernel")[..] else { panic!("one warning") };
+    assert_eq!(
+        (warning.loc.line, warning.message.as_str()),
+        (line, "role `multiply` has no loader: all warps meet in a reduction")
+    );
+    let told = explain(&meets, target).expect("a kernel");
+    let text = told.to_string();
+    assert!(text.contains(&format!("loader.rs:{line} all warps meet in a reduction")), "{text}");
+    assert_eq!((told.block_threads, told.loader_warps), (256, 0));
+    // Kernels that have one, and targets that have none.
+    let fits = kernel(|b, g| g.store(g.product(b)));
+    assert!(warnings(&fits, target).expect("a kernel").is_empty());
+    assert!(warnings(&meets, "cuda:sm_80".parse().expect("a target")).expect("a kernel").is_empty());
+}
+
+#[test]
+fn a_kernel_is_told_with_the_launch_that_is_emitted() {
+    let kernel = verify(role_of(8, |b, g| g.store(g.product(b)))).unwrap_or_else(|e| panic!("{e}"));
+    for target in ["cuda:sm_90a", "cuda:sm_80"] {
+        let (told, source) = (explain(&kernel, target.parse().expect("a target")), emitted(&kernel, target));
+        let (told, launch) = (told.expect("a kernel"), source.launch);
+        let threads = (told.block_threads, u64::from(told.block_warps * told.warp_size));
+        assert_eq!(threads, (launch.block_threads.into(), launch.block_threads.into()), "{target}");
+        assert_eq!(told.shared_bytes, u64::from(launch.shared_bytes), "{target}");
+    }
+    let told = explain(&kernel, "cuda:sm_90a".parse().expect("a target")).expect("a kernel").to_string();
+    assert!(told.contains("384 threads (12 warps of 32 lanes, 4 for a loader)"), "{told}");
+}
+
+#[test]
+fn what_is_stored_beyond_a_matrix_is_not_counted() {
+    let traced = trace(TraceMeta::new("sample", 2, 32, 8), |p| {
+        let matrix = |p: &mut Binder, name, shape| p.matrix::<AnyMatrix>(name, shape, Dtype::F32);
+        let (x, narrow) = (p.matrix::<AnyMatrix>("x", [128, 64], Dtype::Bf16), matrix(p, "narrow", [120, 4]));
+        role("multiply", 2, |b| {
+            narrow.rows(0, 128).store_f32(3, b.dot(x.rows(0, 128), x.rows(0, 64), 2));
+        });
+    });
+    let kernel = verify(traced.unwrap_or_else(|e| panic!("{e}"))).unwrap_or_else(|e| panic!("{e}"));
+    let told = explain(&kernel, "cuda:sm_90a".parse().expect("a target")).expect("a kernel");
+    let stored = told.roles[0].traffic.iter().find(|t| t.buffer == "narrow").expect("a store");
+    assert_eq!(stored.bytes, 120 * 4, "one column of 120 rows");
 }
 
 #[test]
