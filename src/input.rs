@@ -206,7 +206,10 @@ pub fn nearest(value: &str, known: &[&str]) -> Vec<String> {
         .map(|name| {
             let lower = name.to_lowercase();
             let part = value.len() >= 3 && (lower.contains(&value) || value.contains(&lower));
-            (strsim::jaro_winkler(&value, &lower) + if part { 0.5 } else { 0.0 }, *name)
+            // Two letters that changed places: of a short name more than half of it.
+            let slip = value.len() >= 3 && strsim::damerau_levenshtein(&value, &lower) == 1;
+            let alike = strsim::jaro_winkler(&value, &lower).max(if slip { 0.9 } else { 0.0 });
+            (alike + if part { 0.5 } else { 0.0 }, *name)
         })
         .filter(|(score, _)| *score > 0.84)
         .collect();
@@ -251,6 +254,7 @@ mod tests {
         assert_eq!(nearest("deepsek-v3", &known), ["deepseek-v3", "deepseek-v2-lite"]);
         assert_eq!(nearest("mixtral", &known), ["mixtral-8x7b"]);
         assert_eq!(nearest("GLM4.5", &known), ["glm-4.5"]);
+        assert_eq!(nearest("rnu", &["run", "check", "tune"]), ["run"]);
         assert_eq!(nearest("zzz", &known), [""; 0]);
         assert_eq!(nearest("", &known), [""; 0]);
         assert_eq!(nearest(&"glm".repeat(1 << 24), &known), [""; 0]);

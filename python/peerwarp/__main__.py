@@ -57,8 +57,21 @@ def main() -> int:
     return code
 
 
+#: The commands that the module adds.
+_OWN = """\
+Commands of the Python package:
+  doctor  Say what there is on this machine, what is missing, and how to get it
+  bench   Time dispatch and combine from PyTorch, beside other libraries
+
+All other commands are those of peerwarp:
+
+"""
+
+
 def module() -> int:
     """`python -m peerwarp`: the command, but for `bench`, which is that of PyTorch."""
+    if sys.argv[1:2] in (["--help"], ["-h"], ["help"]) and len(sys.argv) == 2:
+        sys.stdout.write(_OWN)
     if sys.argv[1:2] != ["bench"]:
         return main()
     from peerwarp import _bench

@@ -42,7 +42,9 @@ class Collectives:
         return self._world
 
     def all_reduce(self, x: Any, op: str = "sum", *, out: Any = None) -> Any:
-        """The reduction of everybody's array, on every rank. `op` is `"sum"`, `"max"` or `"min"`.
+        """The reduction of all ranks' arrays, on every rank. `op` is `"sum"`, `"max"` or `"min"`.
+
+        `"max"` and `"min"` ignore NaN: an element of the result is NaN only where all ranks have NaN.
 
         Shapes, here of a rank's array: `x` any, results as `x`.
         """

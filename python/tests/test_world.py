@@ -319,6 +319,9 @@ def test_the_command_is_there_too() -> None:
 
 
 def test_bench_of_the_module_is_that_of_torch() -> None:
+    said = python("-m", "peerwarp", "--help")
+    commands = [line.split()[0] for line in said.stdout.splitlines() if line.startswith("  ") and line.split()]
+    assert said.returncode == 0 and {"doctor", "bench", "run"} <= set(commands), said.stdout
     said = python("-m", "peerwarp", "bench", "--help")
     assert said.returncode == 0 and "python -m peerwarp bench" in said.stdout
     refused = python("-m", "peerwarp", "bench", "--model", "nobodys")

@@ -1,4 +1,5 @@
-//! The command line's grammar.
+//! The command line's grammar. In each command its own options come first: an option behind a flattened group would stand under
+//! the group's heading.
 
 use std::path::PathBuf;
 
@@ -18,11 +19,12 @@ pub(crate) struct Cli {
     /// What to do.
     #[command(subcommand)]
     pub command: Command,
-    /// Print JSON instead of text.
+    /// Print JSON instead of text
     #[arg(long, global = true)]
     pub json: bool,
-    /// When to use colour.
+    /// When to use colour: always, never, or auto, on terminals without NO_COLOR
     #[arg(long, global = true, value_enum, default_value_t = When::Auto, value_name = "WHEN")]
+    #[arg(hide_possible_values = true)]
     pub color: When,
 }
 
@@ -101,13 +103,14 @@ pub(crate) struct InputArgs {
 
 #[derive(Debug, Args)]
 pub(crate) struct RunArgs {
+    /// Where to run: sim, the simulator on the CPU; gpu, a GPU of this machine for each rank, all of them in this process, or with
+    /// torchrun, mpirun or srun one process a rank; auto, GPUs if the world fits on them, else the simulator
+    #[arg(long, value_enum, default_value_t = Backend::Auto, value_name = "auto|sim|gpu", hide_possible_values = true)]
+    pub backend: Backend,
     #[command(flatten)]
     pub selection: Selection,
     #[command(flatten)]
     pub inputs: InputArgs,
-    /// Where to run
-    #[arg(long, value_enum, default_value_t = Backend::Auto)]
-    pub backend: Backend,
     #[command(flatten)]
     pub gpu: GpuArgs,
 }
@@ -135,10 +138,6 @@ pub(crate) struct GpuArgs {
 
 #[derive(Debug, Args)]
 pub(crate) struct BenchArgs {
-    #[command(flatten)]
-    pub selection: Selection,
-    #[command(flatten)]
-    pub inputs: InputArgs,
     /// Iterations that count
     #[arg(long, value_name = "N", default_value_t = 50, value_parser = clap::value_parser!(u32).range(1..=10000))]
     pub iterations: u32,
@@ -172,12 +171,14 @@ pub(crate) struct BenchArgs {
     /// Seconds after which a wait for another rank ends the run [default: 5]
     #[arg(long, value_name = "SECONDS")]
     pub wait_budget: Option<f64>,
+    #[command(flatten)]
+    pub selection: Selection,
+    #[command(flatten)]
+    pub inputs: InputArgs,
 }
 
 #[derive(Debug, Args)]
 pub(crate) struct TuneArgs {
-    #[command(flatten)]
-    pub selection: Selection,
     /// A TOML file that lists several problems, or the name of a catalogue that comes with the program
     #[arg(long, value_name = "FILE")]
     pub catalogue: Option<String>,
@@ -205,6 +206,8 @@ pub(crate) struct TuneArgs {
     /// Seconds after which a wait for another rank ends a measurement [default: 1]
     #[arg(long, value_name = "SECONDS")]
     pub wait_budget: Option<f64>,
+    #[command(flatten)]
+    pub selection: Selection,
 }
 
 /// Where to run.
@@ -221,10 +224,6 @@ pub(crate) enum Backend {
 
 #[derive(Debug, Args)]
 pub(crate) struct CheckArgs {
-    #[command(flatten)]
-    pub selection: Selection,
-    #[command(flatten)]
-    pub inputs: InputArgs,
     /// How many schedules to try, from --seed on
     #[arg(long, value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(u64).range(1..))]
     pub seeds: u64,
@@ -237,6 +236,10 @@ pub(crate) struct CheckArgs {
     /// Where nothing is wrong, look for banks and credits of channels that are not needed: as many schedules again for each
     #[arg(long)]
     pub hints: bool,
+    #[command(flatten)]
+    pub selection: Selection,
+    #[command(flatten)]
+    pub inputs: InputArgs,
 }
 
 /// What emitted kernels record and say.
@@ -261,8 +264,6 @@ impl Recording {
 /// Which kernels to emit, and what for.
 #[derive(Debug, Args)]
 pub(crate) struct Wanted {
-    #[command(flatten)]
-    pub selection: Selection,
     /// A TOML file that lists several problems, or the name of a catalogue that comes with the program
     #[arg(long, value_name = "FILE")]
     pub catalogue: Option<String>,
@@ -271,24 +272,24 @@ pub(crate) struct Wanted {
     pub target: Vec<String>,
     #[command(flatten)]
     pub recording: Recording,
+    #[command(flatten)]
+    pub selection: Selection,
 }
 
 #[derive(Debug, Args)]
 pub(crate) struct GenerateArgs {
-    #[command(flatten)]
-    pub wanted: Wanted,
     /// Folder to write to; what is there of an earlier run is replaced as a whole or not at all
     #[arg(long, value_name = "DIR")]
     pub out: PathBuf,
     /// Write nothing: compare with what is there
     #[arg(long)]
     pub check: bool,
+    #[command(flatten)]
+    pub wanted: Wanted,
 }
 
 #[derive(Debug, Args)]
 pub(crate) struct PackArgs {
-    #[command(flatten)]
-    pub wanted: Wanted,
     /// Folder to write to; what is there of an earlier run is replaced as a whole or not at all
     #[arg(long, value_name = "DIR")]
     pub out: PathBuf,
@@ -301,12 +302,12 @@ pub(crate) struct PackArgs {
     /// Pack kernels that spill registers, too
     #[arg(long)]
     pub allow_spills: bool,
+    #[command(flatten)]
+    pub wanted: Wanted,
 }
 
 #[derive(Debug, Args)]
 pub(crate) struct ShowArgs {
-    #[command(flatten)]
-    pub selection: Selection,
     /// The IR that the kernel was traced to
     #[arg(long, group = "form")]
     pub ir: bool,
@@ -327,14 +328,12 @@ pub(crate) struct ShowArgs {
     pub target: Option<String>,
     #[command(flatten)]
     pub recording: Recording,
+    #[command(flatten)]
+    pub selection: Selection,
 }
 
 #[derive(Debug, Args)]
 pub(crate) struct TraceArgs {
-    #[command(flatten)]
-    pub selection: Selection,
-    #[command(flatten)]
-    pub inputs: InputArgs,
     /// File to write: Chrome's trace-event JSON, to be opened at <https://ui.perfetto.dev>
     #[arg(long, value_name = "FILE")]
     pub out: Option<PathBuf>,
@@ -359,6 +358,10 @@ pub(crate) struct TraceArgs {
     /// Let ranks share GPUs where there are fewer GPUs than ranks, to try kernels: times say nothing about links then
     #[arg(long)]
     pub share_gpus: bool,
+    #[command(flatten)]
+    pub selection: Selection,
+    #[command(flatten)]
+    pub inputs: InputArgs,
 }
 
 #[derive(Debug, Args)]
@@ -403,8 +406,9 @@ pub(crate) struct TopoArgs {
 
 #[derive(Debug, Args)]
 pub(crate) struct ListArgs {
-    /// What to list
-    #[arg(value_enum, default_value_t = Listed::Families)]
+    /// What to list: families with their fields, the built-in models, or the variants of a selection
+    #[arg(value_enum, default_value_t = Listed::Families, value_name = "families|models|variants")]
+    #[arg(hide_possible_values = true)]
     pub what: Listed,
     #[command(flatten)]
     pub selection: Selection,

@@ -19,17 +19,25 @@ const MOST: usize = 50;
 
 pub(super) fn list(app: &App, args: &ListArgs, given: &Given, style: Style) -> Result<Done, Failure> {
     match args.what {
-        Listed::Families => Ok(families(app, style)),
+        Listed::Families => families(app, args, style),
         Listed::Models => Ok(models()),
         Listed::Variants if app.selects_nothing(&args.selection, given)? => defaults(app),
         Listed::Variants => tuning_space(app, args, given),
     }
 }
 
-fn families(app: &App, style: Style) -> Done {
+/// The families that are named, or all.
+fn families(app: &App, args: &ListArgs, style: Style) -> Result<Done, Failure> {
+    let (all, wanted) = (app.registry().families(), &args.selection);
+    let names: Vec<&str> = wanted.family.iter().chain(&wanted.items).map(String::as_str).collect();
+    for name in &names {
+        if !all.iter().any(|family| family.name() == *name) {
+            return Err(InputError::unknown("family", name, all.iter().map(|family| family.name())).into());
+        }
+    }
     let mut text = String::new();
     let mut json = vec![];
-    for family in app.registry().families() {
+    for family in all.iter().filter(|family| names.is_empty() || names.contains(&family.name())) {
         let suite = app.suites().find(|s| s.families().iter().any(|f| f.name() == family.name()));
         let suite = suite.map_or("", |s| s.name());
         writeln!(text, "{}: {}", style.bold(family.name()), family.doc()).expect("string");
@@ -49,7 +57,7 @@ fn families(app: &App, style: Style) -> Done {
     }
     text.truncate(text.trim_end().len());
     text.push('\n');
-    Done { text, json: json.into(), ok: true }
+    Ok(Done { text, json: json.into(), ok: true })
 }
 
 fn fields(family: &dyn DynFamily) -> String {

@@ -43,7 +43,7 @@ use crate::families::moe::kernels::{Combine, Dispatch, RoundTrip};
 use crate::families::{collectives, matmul};
 use crate::harness::suite;
 use crate::harness::workload::{Given, Suite, Workload};
-use crate::input::InputError;
+use crate::input::{InputError, nearest};
 
 use args::{Cli, Command, When};
 use output::{Done, Failure, Style};
@@ -163,7 +163,7 @@ impl App {
         let parsed = parsed.and_then(|matches| Ok((Cli::from_arg_matches(&matches)?, matches)));
         let (cli, given) = match parsed {
             Ok((cli, matches)) => (cli, options::given(&matches, &self.suites)),
-            Err(e) => return refused(&e),
+            Err(e) => return refused(&suggesting(e, &self.clap())),
         };
         match self.command(&cli, &given, &args) {
             Ok(done) => {
@@ -224,7 +224,22 @@ impl App {
     }
 }
 
-/// What clap says: help for who asks, and errors.
+/// An error with the commands whose names look like the one that was given, where clap finds none.
+fn suggesting(mut e: clap::Error, command: &clap::Command) -> clap::Error {
+    use clap::error::{ContextKind, ContextValue, ErrorKind};
+    let (ErrorKind::InvalidSubcommand, None) = (e.kind(), e.get(ContextKind::SuggestedSubcommand)) else {
+        return e;
+    };
+    let Some(ContextValue::String(given)) = e.get(ContextKind::InvalidSubcommand) else { return e };
+    let known: Vec<&str> = command.get_subcommands().map(clap::Command::get_name).collect();
+    let nearest = nearest(given, &known);
+    if !nearest.is_empty() {
+        e.insert(ContextKind::SuggestedSubcommand, ContextValue::Strings(nearest));
+    }
+    e
+}
+
+/// What clap says: help, and errors.
 fn refused(e: &clap::Error) -> Said {
     let style = if e.use_stderr() { Style::stderr(When::Auto) } else { Style::stdout(When::Auto) };
     let text = if style.on() { e.render().ansi().to_string() } else { e.render().to_string() };

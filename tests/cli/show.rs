@@ -87,10 +87,62 @@ fn help_says_what_there_is() {
         let ran = place.say(&format!("help {command}"));
         assert_eq!((ran.code, ran.stderr.as_str()), (0, ""));
         assert!(ran.stdout.contains("--model <NAME>"), "{command}");
+        assert_eq!(ran.stdout, place.say(&format!("{command} -h")).stdout, "{command}");
+        assert!(ran.stdout.lines().filter(|line| line.is_empty()).count() < 10, "{}", ran.stdout);
     }
+    let run = place.say("run --help").stdout;
+    let own = run.split("\n\n").find(|part| part.starts_with("Options:")).unwrap();
+    assert!(own.contains("--backend") && own.contains("--json") && !own.contains("--seed"), "{run}");
     let ran = place.say("generat");
     assert_eq!(ran.code, 2);
     assert!(ran.stderr.contains("similar subcommand exists: 'generate'"), "{}", ran.stderr);
+    let ran = place.say("rnu");
+    assert!(ran.code == 2 && ran.stderr.contains("'run'"), "{}", ran.stderr);
+}
+
+#[test]
+fn families_are_listed_by_name() {
+    let place = Place::new();
+    let ran = place.say("list families moe_combine --family all_gather --json");
+    let names: Vec<_> = ran.json().as_array().unwrap().iter().map(|family| family["name"].clone()).collect();
+    assert_eq!(names, ["moe_combine", "all_gather"], "{}", ran.report());
+    let ran = place.say("list families matmul");
+    assert!(ran.code == 0 && ran.stdout.starts_with("matmul: "), "{}", ran.report());
+    assert!(!ran.stdout.contains("all_gather"), "{}", ran.stdout);
+    let ran = place.say("list families matmol");
+    assert_eq!((ran.code, ran.stdout.as_str()), (2, ""), "{}", ran.report());
+    let said = "family = matmol: no such name\n  allowed: moe_dispatch, ";
+    assert!(ran.stderr.contains(said) && ran.stderr.contains("did you mean: matmul"), "{}", ran.stderr);
+}
+
+#[test]
+fn a_user_is_not_warned_of_kernels_that_come_with_peerwarp() {
+    let place = Place::new();
+    for args in
+        [SMALL, "--family matmul_reduce_scatter m=512 n=512 k=512 ranks=2 dtype=bf16 --set tile_rows=64"]
+    {
+        let ran = place.say(&format!("show {args} --cuda"));
+        assert_eq!((ran.code, ran.stderr.as_str()), (0, ""), "{}", ran.stderr);
+    }
+}
+
+#[test]
+fn kernels_that_the_pages_show_exist() {
+    let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR"));
+    let folders = std::fs::read_dir(root.join("docs")).unwrap().map(|folder| folder.unwrap().path());
+    let pages = folders.filter(|path| path.is_dir()).flat_map(|folder| std::fs::read_dir(folder).unwrap());
+    let pages = pages.map(|page| page.unwrap().path()).chain([root.join("README.md")]);
+    let mut shown = 0;
+    for page in pages.filter(|path| path.extension().is_some_and(|e| e == "md")) {
+        let text = std::fs::read_to_string(&page).unwrap();
+        for command in text.lines().filter_map(|line| line.strip_prefix("peerwarp show ")) {
+            let args = command.split(" #").next().unwrap().trim();
+            let ran = Place::new().say(&format!("show {args}"));
+            assert_eq!(ran.code, 0, "{}: {}", page.display(), ran.stderr);
+            shown += 1;
+        }
+    }
+    assert!(shown >= 3, "{shown}");
 }
 
 #[test]
