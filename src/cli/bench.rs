@@ -16,7 +16,7 @@ use crate::runtime::{Launched, World, WorldOptions, gpus};
 use super::App;
 use super::args::BenchArgs;
 use super::output::{Done, Failure, Pending, Progress, Style, bytes, table};
-use super::run_gpu::{jit, limits, notes, profile, tuned_for, wait_budget, world};
+use super::run_gpu::{jit, known_limits, notes, profile, tuned_for, wait_budget, world};
 use super::select::Chosen;
 
 pub(super) fn bench(app: &App, args: &BenchArgs, given: &Given, style: Style) -> Result<Done, Failure> {
@@ -49,7 +49,7 @@ pub(super) fn bench(app: &App, args: &BenchArgs, given: &Given, style: Style) ->
         rounds: args.rounds,
         flush_l2: args.flush_l2,
         check: !args.skip_check,
-        limits: limits(profile.as_ref(), &world)?,
+        limits: known_limits(profile.as_ref(), &world, &images)?,
     };
     let progress = Progress::new("timing", cases.len() as u64);
     let inputs = inputs(given, args);

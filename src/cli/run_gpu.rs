@@ -6,12 +6,12 @@ use std::time::Duration;
 
 use crate::build::pack::Pack;
 use crate::harness::bench::Limits;
-use crate::harness::topo::Profile;
+use crate::harness::topo::{Profile, limits_of};
 use crate::harness::tune::Tuned;
 use crate::input::InputError;
 use crate::runtime::cache::ModuleCache;
 use crate::runtime::gpu::Gpu;
-use crate::runtime::image::Jit;
+use crate::runtime::image::{Images, Jit};
 use crate::runtime::{Launched, RuntimeError, World, WorldOptions, for_ranks, gpus};
 
 use super::args::GpuArgs;
@@ -58,6 +58,22 @@ pub(super) fn limits(profile: Option<&Profile>, world: &World) -> Result<Option<
     let ranks = world.members().iter().map(|m| (m.rank as usize, m.gpu.info().name.as_str()));
     ranks.into_iter().try_for_each(|(rank, name)| profile.check_gpu("--profile", rank, name))?;
     profile.limits("--profile").map(Some)
+}
+
+/// What limits are computed from: a profile, the GPUs' names, or else a measurement of the links; or why there is none.
+///
+/// # Errors
+/// The profile is of other GPUs.
+pub(super) fn known_limits(
+    profile: Option<&Profile>,
+    world: &Arc<World>,
+    images: &dyn Images,
+) -> Result<Result<Limits, String>, InputError> {
+    if let Some(limits) = limits(profile, world)? {
+        return Ok(Ok(limits));
+    }
+    let named = Limits::of(world.members().iter().map(|m| m.gpu.info().name.as_str()));
+    Ok(named.map_or_else(|| limits_of(world, images), Ok))
 }
 
 /// The compiler for the GPUs of a world.

@@ -8,7 +8,7 @@ const REPLY: &str = include_str!("testdata/reply.json");
 const BASELINE: Baseline = Baseline { scripts: &[("own.py", "import timing\n"), TIMING] };
 
 const OPTIONS: BenchOptions =
-    BenchOptions { iterations: 7, rounds: 10, flush_l2: true, check: false, limits: None };
+    BenchOptions { iterations: 7, rounds: 10, flush_l2: true, check: false, limits: Err(String::new()) };
 
 #[test]
 fn times_of_baselines_are_put_beside_ours() {

@@ -48,11 +48,16 @@ pub struct Known {
 }
 
 impl Known {
-    /// Of this machine, if it was measured, or else of machines with the same GPUs; none if nothing is known of either.
-    pub fn of(measured: Option<Limits>, gpus: &[String]) -> Option<Known> {
-        let here = measured.map(|limits| Known { measured_on: "this machine".into(), limits });
-        let alike = || Limits::of(gpus.iter().map(String::as_str));
-        here.or_else(|| Some(Known { measured_on: format!("{}s", gpus.first()?), limits: alike()? }))
+    /// Of this machine, if it was measured, or else of machines with the same GPUs.
+    ///
+    /// # Errors
+    /// Why this machine was not measured, where nothing is known of its GPUs either.
+    pub fn of(measured: &Result<Limits, String>, gpus: &[String]) -> Result<Known, String> {
+        match (measured, Limits::of(gpus.iter().map(String::as_str)), gpus.first()) {
+            (Ok(limits), ..) => Ok(Known { measured_on: "this machine".into(), limits: *limits }),
+            (Err(_), Some(limits), Some(gpu)) => Ok(Known { measured_on: format!("{gpu}s"), limits }),
+            (Err(why), ..) => Err(why.clone()),
+        }
     }
 }
 
@@ -151,11 +156,14 @@ mod tests {
     fn what_was_measured_here_comes_first() {
         let names = |name: &str| vec![name.to_owned(); 2];
         let measured = Limits { one_peer_gbps: 47.0, ..H200 };
-        let known = Known::of(Some(measured), &names(H200_NAME)).unwrap();
+        let known = Known::of(&Ok(measured), &names(H200_NAME)).unwrap();
         assert_eq!((known.measured_on.as_str(), known.limits), ("this machine", measured));
-        let known = Known::of(None, &names(H200_NAME)).unwrap();
+        let why = || Err("no peer access".to_owned());
+        let known = Known::of(&why(), &names(H200_NAME)).unwrap();
         assert_eq!((known.measured_on.as_str(), known.limits), ("NVIDIA H200s", H200));
-        assert_eq!(Known::of(None, &names("another")), None);
+        let unknown = Err("no peer access".to_owned());
+        assert_eq!(Known::of(&why(), &names("another")), unknown);
+        assert_eq!(Known::of(&why(), &[]), unknown);
     }
 
     #[test]

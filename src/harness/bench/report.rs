@@ -49,11 +49,21 @@ fn limit(bench: &Bench) -> String {
     match &bench.limits {
         Some(Known { measured_on, limits: l }) if times().any(|t| t.limit.is_some()) => format!(
             "one kernel, {} us a hop, {} GB/s to one peer and {} to all, as measured on {measured_on}",
-            l.hop_us, l.one_peer_gbps, l.all_peers_gbps
+            rounded(l.hop_us),
+            rounded(l.one_peer_gbps),
+            rounded(l.all_peers_gbps)
         ),
         _ if times().all(|t| t.bytes.is_none()) => "unknown: the family does not say what it moves".into(),
-        _ => "unknown: the links of this machine have not been measured".into(),
+        _ => format!(
+            "unknown: {}",
+            bench.no_limits.as_deref().unwrap_or("this machine's links were not measured")
+        ),
     }
+}
+
+/// To two digits behind the point.
+fn rounded(value: f64) -> f64 {
+    (value * 100.0).round() / 100.0
 }
 
 /// What the inputs were made of.

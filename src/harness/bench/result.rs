@@ -28,6 +28,9 @@ pub struct Bench {
     /// What limits were computed from; none if nothing is known of this machine's links.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub limits: Option<Known>,
+    /// Why nothing is known of this machine's links.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub no_limits: Option<String>,
     /// The problems.
     pub cases: Vec<CaseTimes>,
     /// Other libraries on the same GPUs, if they were asked for.

@@ -39,8 +39,8 @@ pub struct BenchOptions {
     pub flush_l2: bool,
     /// Whether every problem is first run and compared with the reference.
     pub check: bool,
-    /// What the parts of this machine take, if it was measured; else what is known of its GPUs by their names.
-    pub limits: Option<Limits>,
+    /// The measured times and rates of this machine's parts, or why they were not measured. GPUs of known names need none.
+    pub limits: Result<Limits, String>,
 }
 
 /// Why there are no times.
@@ -75,7 +75,8 @@ pub fn run(
     let gpus = of_all(world, world.members().iter().map(|m| m.gpu.info().name.clone()).collect())?;
     let mut places = Place::all(world, options.flush_l2, images)?;
     let floor_us = floor(world, &mut places, options)?;
-    let limits = Known::of(options.limits, &gpus);
+    let known = Known::of(&options.limits, &gpus);
+    let (limits, no_limits) = (known.as_ref().ok().cloned(), known.err());
     let mut times = vec![];
     for case in cases {
         let problem = &case.problem;
@@ -104,6 +105,7 @@ pub fn run(
         },
         floor_us,
         limits,
+        no_limits,
         cases: times,
         baselines: vec![],
     })

@@ -73,7 +73,7 @@ pub fn tiny(c: &Tiny, a: &TinyArgs) {
 const CONFIG: Tiny = Tiny { elements: 4, ranks: 2, warps: 1 };
 
 const OPTIONS: BenchOptions =
-    BenchOptions { iterations: 5, rounds: 3, flush_l2: true, check: false, limits: None };
+    BenchOptions { iterations: 5, rounds: 3, flush_l2: true, check: false, limits: Err(String::new()) };
 
 const MINUTE: f64 = 60e6;
 

@@ -11,11 +11,11 @@ use peerwarp_codegen::device::Device;
 use peerwarp_codegen::family::{Family, FamilyError, Variant};
 
 use super::kernels::{Ball, By, Ping, PingKey, Send, SendKey};
-use super::measure::{Facts, Latency, Place, Probe};
+use super::measure::{Facts, Latency, Place, Probe, measure_limits};
 use super::profile::Way;
-use crate::harness::bench::Stats;
 use crate::harness::bench::place::{Place as Timing, finish};
 use crate::harness::bench::run::iterate;
+use crate::harness::bench::{Limits, Stats};
 use crate::runtime::copies::PeerCopies;
 use crate::runtime::gpu::{Gpu, PeerLink};
 use crate::runtime::handles::{Buffer, Graph};
@@ -315,6 +315,33 @@ impl Probe for OnGpus {
             Way::Loads => Err(RuntimeError::invalid("way", "loads", "stores, bulk or copies")),
         }
     }
+}
+
+/// Bytes of a transfer, and iterations of a measurement, for limits alone: the whole takes about two seconds on eight GPUs.
+const QUICK_BYTES: u64 = 16 << 20;
+const QUICK_ITERATIONS: u32 = 5;
+
+/// Measures the limits of a world whose GPUs are all in this process.
+///
+/// # Errors
+/// Why they cannot be measured, in words.
+pub fn limits_of(world: &Arc<World>, images: &dyn Images) -> Result<Limits, String> {
+    const INSTEAD: &str =
+        "measure with `peerwarp topo --save FILE` in one process, then pass `--profile FILE`";
+    if world.members().len() < world.ranks() as usize {
+        return Err(format!("each rank is a process, and no process reaches all GPUs: {INSTEAD}"));
+    }
+    if world.ranks_per_gpu() > 1 {
+        return Err(format!(
+            "up to {} ranks share a GPU, and have no link between them",
+            world.ranks_per_gpu()
+        ));
+    }
+    let gpus: Vec<Arc<dyn Gpu>> = world.members().iter().map(|member| Arc::clone(&member.gpu)).collect();
+    let kernels = Some((Arc::clone(world), images));
+    let measured = OnGpus::new(&gpus, kernels, QUICK_BYTES, QUICK_ITERATIONS)
+        .and_then(|mut probe| measure_limits(&mut probe));
+    measured.map_err(|e| format!("measuring this machine's links failed: {e}"))
 }
 
 /// Where a PCIe device is, as the system shows it in `devices`: a link to a path of bridges, and its memory node.

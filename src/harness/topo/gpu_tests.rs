@@ -66,6 +66,32 @@ fn the_plan_of_a_pattern_is_written_to_every_rank() {
 }
 
 #[test]
+fn limits_of_a_world_are_measured_or_it_is_said_why_not() {
+    let machine = Machine::default();
+    slower_and_slower(&machine);
+    let world = |count: u32, options: &WorldOptions| {
+        Arc::new(World::of_gpus(&MockGpu::all_ipc(&machine, count), options).unwrap())
+    };
+    let plain = world(3, &WorldOptions::default());
+    let limits = limits_of(&plain, &Uncompiled).unwrap();
+    let all = [limits.first_node_us, limits.hop_us, limits.one_peer_gbps, limits.all_peers_gbps];
+    assert!(all.iter().all(|part| *part > 0.0 && part.is_finite()), "{limits:?}");
+    assert_eq!(machine.calls("copy_to_peer"), 0);
+    // The world is as it was: the next measurement works, too.
+    limits_of(&plain, &Uncompiled).unwrap();
+    let gpu = MockGpu::all_ipc(&machine, 1).swap_remove(0);
+    let shared = WorldOptions { share_gpus: true, ..WorldOptions::default() };
+    let shared = Arc::new(World::of_gpus(&[Arc::clone(&gpu), gpu], &shared).unwrap());
+    let why = limits_of(&shared, &Uncompiled).unwrap_err();
+    assert_eq!(why, "up to 2 ranks share a GPU, and have no link between them");
+    let blind = Machine::default();
+    blind.gap.store(60_000_000_000, Ordering::Relaxed);
+    let blind = World::of_gpus(&MockGpu::all_ipc(&blind, 2), &WorldOptions::default()).unwrap();
+    let why = limits_of(&Arc::new(blind), &Uncompiled).unwrap_err();
+    assert!(why.starts_with("measuring this machine's links failed: time of 512 rounds"), "{why}");
+}
+
+#[test]
 fn a_clock_that_tells_nothing_is_an_error() {
     let machine = Machine::default();
     machine.gap.store(60_000_000_000, Ordering::Relaxed);

@@ -3,6 +3,7 @@
 use super::class::LinkClass;
 use super::describe::Times;
 use super::profile::{GpuRates, Pair, Profile, Rates, SCHEMA, Way};
+use crate::harness::bench::Limits;
 use crate::runtime::RuntimeError;
 use crate::runtime::gpu::PeerLink;
 
@@ -93,10 +94,7 @@ pub fn steps(gpus: usize) -> u64 {
 pub fn measure(probe: &mut dyn Probe, bytes: u64, each: &mut dyn FnMut()) -> Result<Profile, RuntimeError> {
     let facts = probe.gpus();
     let (count, kernels) = (facts.len(), probe.has_kernels());
-    let all: Vec<(usize, usize)> = (0..count)
-        .flat_map(|from| (0..count).map(move |to| (from, to)))
-        .filter(|(from, to)| from != to)
-        .collect();
+    let all = all_pairs(count);
     let (first_node_us, next_node_us) = if kernels { probe.launches_us()? } else { (0.0, 0.0) };
     let mut pairs = vec![];
     for &(from, to) in &all {
@@ -142,6 +140,40 @@ pub fn measure(probe: &mut dyn Probe, bytes: u64, each: &mut dyn FnMut()) -> Res
         gpus,
         pairs,
     })
+}
+
+/// Measures the parts that limits are made of, in few steps: launches, the first GPU with each other one, all to all.
+///
+/// # Errors
+/// As of [`Probe`]; there are fewer than two GPUs.
+pub fn measure_limits(probe: &mut dyn Probe) -> Result<Limits, RuntimeError> {
+    let count = probe.gpus().len();
+    if count < 2 {
+        return Err(RuntimeError::invalid("gpus", count, "2 or more, which have links"));
+    }
+    let (first_node_us, next_node_us) = probe.launches_us()?;
+    let (mut hop_us, mut one_peer_gbps) = (f64::INFINITY, 0.0);
+    for to in 1..count {
+        hop_us = probe.latency(0, to)?.packet_us.min(hop_us);
+        one_peer_gbps = by_kernels(probe, &[(0, to)])?.max(one_peer_gbps);
+    }
+    let all_peers_gbps = by_kernels(probe, &all_pairs(count))?;
+    Ok(Limits { first_node_us, next_node_us, hop_us, tail_us: TAIL_US, one_peer_gbps, all_peers_gbps })
+}
+
+/// The most GB/s that a GPU sends by kernels.
+fn by_kernels(probe: &mut dyn Probe, pairs: &[(usize, usize)]) -> Result<f64, RuntimeError> {
+    let mut most = 0.0;
+    for way in [Way::Stores, Way::Bulk] {
+        most = probe.gbps(way, pairs)?.into_iter().fold(most, f64::max);
+    }
+    Ok(most)
+}
+
+/// All ordered pairs.
+fn all_pairs(count: usize) -> Vec<(usize, usize)> {
+    let pairs = (0..count).flat_map(|from| (0..count).map(move |to| (from, to)));
+    pairs.filter(|(from, to)| from != to).collect()
 }
 
 /// What each GPU sends, by all ways that can be measured.

@@ -140,6 +140,23 @@ fn every_pair_and_pattern_is_measured_once() {
     assert_eq!((profile.times.first_node_us, profile.times.next_node_us, profile.bytes), (4.4, 0.7, 1 << 20));
 }
 
+/// On a machine whose GPUs are alike, few measurements give the limits that all of them give.
+#[test]
+fn limits_need_few_measurements() {
+    for name in ["h200-nvswitch-8", "mi300x-xgmi-8"] {
+        let mut probe = Described::new(name);
+        let limits = measure_limits(&mut probe).unwrap();
+        assert_eq!(limits, measured(name).limits("profile").unwrap(), "{name}");
+        // Launches; a way and two rates of each of seven peers; two rates of all to all.
+        assert_eq!(probe.asked.len(), 1 + 7 * 3 + 2, "{name}: {:?}", probe.asked);
+        assert!(probe.asked.iter().all(|asked| !asked.starts_with("copies")), "{:?}", probe.asked);
+    }
+    let mut one = Described::new("h200-nvswitch-8");
+    one.network.gpus.truncate(1);
+    let error = measure_limits(&mut one).unwrap_err().to_string();
+    assert!(error.contains("gpus = 1") && error.contains("2 or more"), "{error}");
+}
+
 #[test]
 fn without_peer_access_copies_are_measured_and_kernels_are_not() {
     let mut probe = Described::new("dgx-1-cube-mesh");
