@@ -1,7 +1,9 @@
 //! The devices that targets stand for, and what is known of them: the one place with such figures.
 //!
 //! Sources: for NVIDIA the table of technical specifications by compute capability in the CUDA C++ programming guide, and the
-//! data sheets for the number of SMs; for AMD the ISA guides of CDNA 2, 3 and 4 and the data sheets. What was measured says so.
+//! data sheets for the number of SMs and the memory's bandwidth; for AMD the ISA guides of CDNA 2, 3 and 4 and the data sheets.
+//! What was measured says so. Latencies of memory: cycles by Luo et al., "Benchmarking and Dissecting the Nvidia Hopper GPU
+//! Architecture via Microbenchmarking" (arXiv 2402.13499), at the boost clock.
 
 use crate::family::{CudaArch, HipArch, Target};
 
@@ -38,9 +40,22 @@ pub struct Device {
     pub packet_bytes: u32,
     /// GB/s that an SM stores at most, where it was measured.
     pub sm_store_gbps: Option<f64>,
+    /// Its memory: from a load to the value; none where nobody has published the latency.
+    pub memory: Option<Path>,
+    /// Its links to peers: from a store to the peer that sees it; none where that was not measured.
+    pub link: Option<Path>,
     /// NVLinks of boards that have an NVSwitch, and the GB/s that each is sold for in one direction; none where there are no
     /// such boards.
     pub nvlinks: Option<(u32, f64)>,
+}
+
+/// Bandwidth and latency of a way to memory or to a peer.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Path {
+    /// GB/s in one direction.
+    pub gbps: f64,
+    /// Nanoseconds.
+    pub latency_ns: f64,
 }
 
 /// How registers are shared by the warps of an SM.
@@ -69,6 +84,8 @@ const NVIDIA: Device = Device {
     thread_registers: 255,
     packet_bytes: 16,
     sm_store_gbps: None,
+    memory: None,
+    link: None,
     nvlinks: None,
 };
 
@@ -96,6 +113,8 @@ const AMD: Device = Device {
     thread_registers: 512,
     packet_bytes: 8,
     sm_store_gbps: None,
+    memory: None,
+    link: None,
     nvlinks: None,
 };
 
@@ -104,14 +123,22 @@ const A100: Device = Device {
     sms: 108,
     sm_shared_bytes: 164 * KIB,
     block_shared_bytes: 163 * KIB,
+    memory: Some(Path { gbps: 2039.0, latency_ns: 466.3 / 1.41 }),
     nvlinks: Some((12, 25.0)),
     ..NVIDIA
 };
 const A40: Device = Device { name: "A40", sms: 84, sm_blocks: 16, ..NVIDIA_SMALL };
 const L40S: Device = Device { name: "L40S", sms: 142, ..NVIDIA_SMALL };
-/// Stores of an SM: measured on H200s, which have the same SMs, to peers over NVLink and to the device itself.
-const H100: Device =
-    Device { name: "H100 SXM", sms: 132, sm_store_gbps: Some(40.0), nvlinks: Some((18, 25.0)), ..NVIDIA };
+/// Stores of an SM, and the link: measured on H200s, which have the same SMs, to peers over NVLink.
+const H100: Device = Device {
+    name: "H100 SXM",
+    sms: 132,
+    sm_store_gbps: Some(40.0),
+    memory: Some(Path { gbps: 3350.0, latency_ns: 478.8 / 1.755 }),
+    link: Some(Path { gbps: 360.0, latency_ns: 800.0 }),
+    nvlinks: Some((18, 25.0)),
+    ..NVIDIA
+};
 const B200: Device = Device { name: "B200", sms: 148, nvlinks: Some((18, 50.0)), ..NVIDIA };
 const B300: Device = Device { name: "B300", sms: 148, nvlinks: Some((18, 50.0)), ..NVIDIA };
 const RTX_PRO_6000: Device = Device { name: "RTX PRO 6000 Blackwell", sms: 188, ..NVIDIA_SMALL };

@@ -9,8 +9,10 @@ fn explained(variant: &str) -> String {
     let (code, text) = peerwarp(&format!("show {variant} --explain"));
     assert_eq!(code, 0, "{text}");
     let at = text.find("Runs on ").expect("how many ranks and blocks");
-    // Headings of the page are its own.
-    text[at..].replace("## Role", "**Role**").trim_end().to_owned()
+    // Headings of the page are its own. What is in flight names lines of source, which move.
+    let kept = |paragraph: &&str| !paragraph.starts_with("In flight, ");
+    let paragraphs: Vec<&str> = text[at..].split("\n\n").filter(kept).collect();
+    paragraphs.join("\n\n").replace("## Role", "**Role**").trim_end().to_owned()
 }
 
 /// With `INSTA_UPDATE=always`, as for snapshots, the page is written anew.

@@ -3,6 +3,7 @@
 //! `peerwarp show --explain` prints it; emitted source takes a line a role from [`RoleInfo::one_line`].
 
 mod expr;
+mod flight;
 mod fold;
 mod steps;
 mod words;
@@ -12,6 +13,8 @@ use serde::Serialize;
 use super::analysis::{DefUse, Facts, Tree};
 use super::*;
 
+pub(crate) use flight::flights;
+pub use flight::{Ending, Flight, Held, Way};
 pub use steps::{Action, Deed, Step};
 
 /// A kernel in words.
@@ -119,6 +122,9 @@ pub struct RoleInfo {
     /// The line that keeps it from having a loader on its target, and why.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub no_loader: Option<(String, String)>,
+    /// The bytes that it keeps in flight on its target.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub flights: Vec<Flight>,
     /// Bytes and flags it moves, by buffer, in order of first use.
     pub traffic: Vec<Traffic>,
     /// What it does, in order.
@@ -162,6 +168,7 @@ pub fn explain(kernel: &Kernel) -> Explain {
             goes_on_as: r.goes_on_as.clone(),
             joining: kernel.joining(i).map(|j| kernel.roles[j].name.clone()).collect(),
             no_loader: None,
+            flights: vec![],
             traffic: traffic(&steps),
             steps,
         }

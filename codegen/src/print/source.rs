@@ -47,6 +47,10 @@ pub(super) fn explain(kernel: &Kernel, target: Target) -> Result<Explain, PrintE
     for Obstacle { role, loc, why } in loader::obstacles(&facts) {
         explained.roles[role].no_loader = Some((loc.to_string(), why.into()));
     }
+    let flights = ir::explain::flights(kernel, &Device::of(target));
+    for (role, flights) in explained.roles.iter_mut().zip(flights) {
+        role.flights = flights;
+    }
     Ok(explained)
 }
 

@@ -294,7 +294,7 @@ impl<'k> Teller<'k> {
     }
 
     /// Bytes of a matrix that there is memory for: what lies beyond the last row or column of the one in memory is not moved.
-    fn moved(&self, rows: &Rows, column: ValueId, matrix: ValueId) -> u64 {
+    pub fn moved(&self, rows: &Rows, column: ValueId, matrix: ValueId) -> u64 {
         let ty = self.kernel.ty(matrix);
         let (Some((m, n)), Some(param)) = (ty.shape(), rows.place.param()) else { return self.bytes(matrix) };
         let Some((all_rows, all_columns)) = self.kernel.params[param.index()].shape() else {
@@ -306,7 +306,7 @@ impl<'k> Teller<'k> {
         m * n * u64::from(ty.dtype.bytes())
     }
 
-    fn bytes(&self, v: ValueId) -> u64 {
+    pub fn bytes(&self, v: ValueId) -> u64 {
         let ty = self.kernel.ty(v);
         u64::from(ty.len.unwrap_or(1)) * u64::from(ty.dtype.bytes())
     }

@@ -28,6 +28,9 @@ impl fmt::Display for Explain {
             if let Some((line, why)) = &role.no_loader {
                 writeln!(f, "All its warps bring operands: no loader does, because at {line} {why}.\n")?;
             }
+            for flight in &role.flights {
+                writeln!(f, "{flight}\n")?;
+            }
             tell(f, &role.steps, &mut vec![], 0)?;
         }
         Ok(())
@@ -299,7 +302,7 @@ fn capital(text: &str) -> String {
 }
 
 /// Bytes with a unit: `128 B`, `14 KiB`, `14.7 MiB`.
-fn bytes(n: u64) -> String {
+pub(super) fn bytes(n: u64) -> String {
     const UNITS: [&str; 4] = ["KiB", "MiB", "GiB", "TiB"];
     if n < 1024 {
         return format!("{n} B");
