@@ -48,6 +48,11 @@ const USAGE: &[(&str, &str, &[&str])] = &[
         &["--fused = true", "contradicts --dedup = false", "--fused with dedup"],
     ),
     (
+        "weights for rows by expert, which have them",
+        "run --model glm-4.5 --ranks 2 --layout expert-major --weighted",
+        &["weighted = true", "false for expert-major, whose rows combine weights in any case"],
+    ),
+    (
         "round trips of rows that are not whole packets",
         "bench --hidden 136 --experts 8 --topk 2 --ranks 2 --dtype fp8 --fused",
         &["hidden = 136", "whole packets of 16 bytes"],

@@ -45,6 +45,21 @@ fn agrees_with_the_reference_and_says_what_moved() {
 }
 
 #[test]
+fn combine_may_apply_the_weights_of_rank_major_rows() {
+    let place = Place::new();
+    for command in ["run --backend sim", "check --seeds 3"] {
+        let ran = place.say(&format!("{command} {SMALL} --weighted --json"));
+        assert_eq!((ran.code, &ran.json()["ok"]), (0, &true.into()), "{}", ran.report());
+        assert!(ran.stdout.contains("_rankmajor_weighted_both__"), "{}", ran.stdout);
+    }
+    let help = place.say("run --help").stdout.split_whitespace().collect::<Vec<_>>().join(" ");
+    assert!(
+        help.contains("--weighted") && help.contains("experts apply the weights, see --weighted"),
+        "{help}"
+    );
+}
+
+#[test]
 fn every_dtype_and_way_of_routing_works() {
     let place = Place::new();
     for (dtype, routing) in [("bf16", "zipf:1.2"), ("fp16", "uniform"), ("fp8", "zipf:3")] {

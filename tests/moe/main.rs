@@ -13,3 +13,4 @@ mod rows;
 mod shapes;
 mod snapshots;
 mod support;
+mod weighted;

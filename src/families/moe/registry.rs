@@ -23,6 +23,8 @@ pub struct MoeKey {
     pub max_rows: u32,
     /// What rows are combined in.
     pub combined: CombineDtype,
+    /// Whether combine applies the weights to rank-major rows.
+    pub weighted: bool,
     /// What rows are quantised from before they are sent.
     pub quantise: Quantise,
     /// Whether sending and receiving are launches of their own.
@@ -39,6 +41,7 @@ impl MoeKey {
             layout: Layout::RankMajor,
             max_rows: 0,
             combined,
+            weighted: false,
             quantise: Quantise::None,
             split: false,
         }
@@ -46,8 +49,9 @@ impl MoeKey {
 
     fn of(tuning: &MoeTuning) -> MoeKey {
         let Dispatch { hook, layout, max_rows, quantise, .. } = tuning.dispatch;
-        let (shape, combined, split) = (tuning.dispatch.shape(), tuning.combine.dtype, tuning.split);
-        MoeKey { shape, hook, layout, max_rows, combined, quantise, split }
+        let Combine { dtype: combined, weighted, .. } = tuning.combine;
+        let (shape, split) = (tuning.dispatch.shape(), tuning.split);
+        MoeKey { shape, hook, layout, max_rows, combined, weighted, quantise, split }
     }
 }
 
@@ -76,6 +80,7 @@ impl CoverKey for MoeKey {
             asked.layout != self.layout,
             asked.max_rows != self.max_rows,
             asked.combined != self.combined,
+            asked.weighted != self.weighted,
             asked.quantise != self.quantise,
             asked.split != self.split,
             t.tokens < s.tokens,
@@ -135,8 +140,9 @@ impl MoeRegistry {
         let find = move |key: &MoeKey| {
             let plain = key.max_rows == 0 && key.quantise == Quantise::None;
             let whole = key.hook == Hook::None && plain && !key.split;
-            let default = whole.then(|| defaults(key).ok()).flatten()?;
-            super::tuned::find(Some(&tuned), &default).map(|(tuning, _)| tuning)
+            // Tables have combines that leave the weights to the experts; weights change nothing of what is fast.
+            let default = whole.then(|| defaults(&MoeKey { weighted: false, ..*key }).ok()).flatten()?;
+            super::tuned::find(Some(&tuned), &default).map(|(tuning, _)| tuning.with_weighted(key.weighted))
         };
         MoeRegistry { tuned: Some(Lookup::new(digest, find)), ..self }
     }
@@ -193,7 +199,7 @@ impl MoeRegistry {
 /// What is compiled for a key that nothing is known of.
 fn defaults(key: &MoeKey) -> Result<MoeTuning, MoeError> {
     let tuning = MoeTuning::defaults_with(&key.shape, key.hook, key.layout)?.with_quantise(key.quantise)?;
-    Ok(tuning.with_max_rows(key.max_rows).with_combined(key.combined))
+    Ok(tuning.with_max_rows(key.max_rows).with_combined(key.combined).with_weighted(key.weighted))
 }
 
 fn names(tuning: &MoeTuning) -> (String, String) {

@@ -52,7 +52,8 @@ pub fn options() -> Vec<OptionSpec> {
         list(option(
             "layout",
             "LAYOUT",
-            "Order of the rows at the rank that receives them: rank-major (by source rank and token, with an index), \
+            "Order of the rows at the rank that receives them: rank-major (by source rank and token, with an index; the \
+             experts apply the weights, see --weighted), \
              expert-major, the same with each expert's first row at a multiple of 8, 16 or 128 (expert-major-128), or at a fixed \
              stride (expert-strided) [default: rank-major; expert-major with --dedup false]",
         )),
@@ -78,6 +79,12 @@ pub fn options() -> Vec<OptionSpec> {
             "N",
             "Rows by expert that there are places for, of a rank or at a fixed stride of each expert; those beyond are counted, and \
              contribute nothing [default: as many as there can be]",
+        ),
+        option(
+            "weighted",
+            "BOOL",
+            "Let combine apply the weights to rank-major rows; if not, the experts apply them, and combine adds rows as they are \
+             [default: false; rows by expert are always weighted]",
         ),
         option("dedup", "BOOL", "Send a token once to each rank that needs it, and expand it there"),
         option(
@@ -203,8 +210,9 @@ pub fn select(given: &Given, small: bool, registry: &Registry) -> Result<Vec<Req
             (field.to_owned(), value.map_or_else(|| default.to_owned(), Clone::clone))
         });
     let key: Settings = asked.shape.into_iter().chain(sizes).collect();
-    let tuning =
-        given.iter().filter(|(name, _)| ["dedup", "layout", "max-rows", "quantise"].contains(&name.as_str()));
+    let tuning = given
+        .iter()
+        .filter(|(name, _)| ["dedup", "layout", "max-rows", "quantise", "weighted"].contains(&name.as_str()));
     let mut tuning: Vec<Settings> = vec![tuning.map(|(name, value)| (name.clone(), value.clone())).collect()];
     if given.get("dedup").is_some_and(|dedup| dedup == "false") && !given.contains_key("layout") {
         // A row that goes once for every entry has no place by token.
@@ -382,6 +390,7 @@ fn back_with_flags(family: FamilyEntry, key: &Settings, tuning: &Settings) -> Se
             dtype: row.into(),
             layout,
             max_rows: number("max-rows").unwrap_or(0),
+            weighted: false,
             phase: Phase::Both,
         });
         Some(combine.ok()?.back_from(Protocol::Flags))

@@ -185,7 +185,8 @@ fn one<F: Family>(
 fn combine_for(d: &Dispatch) -> Result<Combine, WorkloadError> {
     let MoeShape { hidden, experts, topk, tokens, ranks, dtype } = d.shape();
     let (dtype, layout, max_rows, phase) = (dtype.into(), d.layout, d.max_rows, Phase::Both);
-    let key = CombineKey { hidden, experts, topk, tokens, ranks, dtype, layout, max_rows, phase };
+    let weighted = false;
+    let key = CombineKey { hidden, experts, topk, tokens, ranks, dtype, layout, max_rows, weighted, phase };
     let combine = Combine { dedup: d.dedup, ..Combine::with_defaults(&key)? };
     Ok(combine.with_protocol(d.protocol.arrival()))
 }

@@ -27,8 +27,8 @@ pub struct ReturnArgs {
 #[derive(KernelArgs)]
 #[args(config = Combine)]
 pub struct CombineArgs {
-    /// The experts' outputs, in the order of the rows of dispatch. By token they are `[source][token][hidden]`: the sum, with
-    /// the weights, of what this rank's experts made of that token.
+    /// The experts' outputs, in the order of the rows of dispatch. By token they are `[source][token][hidden]`: the sum of what this
+    /// rank's experts made of that token. The experts apply the weights to it, unless the variant is `weighted`.
     #[input]
     #[len(|c| c.placed_rows() * u64::from(c.hidden))]
     #[dtype(|c| c.dtype.dtype())]
@@ -86,12 +86,14 @@ pub struct CombineArgs {
     pub epoch: EpochWord,
 }
 
-/// Brings the experts' outputs back to the tokens' ranks and sums them with the weights.
+/// Brings the experts' outputs back to the tokens' ranks and sums them: rows by expert with the weights; rank-major rows as they are,
+/// for their experts apply the weights, unless the variant is `weighted`.
 ///
 /// One round is dispatch, the experts' work, and this combine, on every rank in this order in one stream (or in
 /// streams that keep this order), ranks without tokens too. `y` holds what the experts made of dispatch's rows,
-/// in the same order: with `tokens` in the variant's name, a row for each token that has come, in which what several of this
-/// rank's experts made of it is summed with `weight_from` already. `n`, `ids`, `weights` and what is "of dispatch" are those of
+/// in the same order. Rank-major, `y` has a row for each token that has come: the sum of what this rank's experts made of it. The experts
+/// apply the weights, `weight_from`, to this sum: combine adds the ranks' rows as they are. A variant with `weighted` in its name applies
+/// them itself: to a rank's row the sum of the token's weights there. Rows by expert are always weighted by combine. `n`, `ids`, `weights` and what is "of dispatch" are those of
 /// the dispatch of the same round, unchanged; a token whose ids are all masked gets zeros. The epoch is another one than
 /// dispatch's; the status records are the same.
 ///
@@ -140,13 +142,14 @@ fn receive(c: &Combine, a: &CombineArgs, g: Group, back: OpenChannel<'_, Any>) {
             let own = c.keeps_own().then(|| Own::of(c, a, g, owners, token));
             let senders = if c.keeps_own() { owners & bit(1 - rank()) } else { owners };
             let returned = || returned(c, back, senders, token);
+            let weights = c.weighted.then_some(Weights { c, a, token });
             let before = (!c.own_first()).then(&returned);
             pieces.each(part, |start, len| {
                 // Its loads are on their way while the other rank's row is waited for.
                 let kept = own.as_ref().map(|own| own.piece(start, len));
                 let sum = match &before {
-                    Some(returned) => sum_of_owners(c, returned, kept, start, len),
-                    None => sum_of_owners(c, &returned(), kept, start, len),
+                    Some(returned) => sum_of_owners(c, returned, (kept, weights), start, len),
+                    None => sum_of_owners(c, &returned(), (kept, weights), start, len),
                 };
                 a.out.store_f32(at(token, c.hidden) + start.to_u64(), sum);
             });
@@ -208,26 +211,62 @@ impl<'a> Own<'a> {
     }
 }
 
+/// The weights of a token, for rows that come by token.
+#[derive(Clone, Copy)]
+pub(super) struct Weights<'a> {
+    c: &'a Combine,
+    a: &'a CombineArgs,
+    token: Val<u32>,
+}
+
+impl Weights<'_> {
+    /// The sum of the weights of the entries that a rank owns, in the order of k.
+    #[kernel]
+    fn of(&self, of: Val<u32>) -> Val<f32> {
+        let Weights { c, a, token } = *self;
+        let mut sum = var(0f32);
+        for k in 0..c.topk.val() {
+            let slot = token * c.topk + k;
+            let expert = expert(a.ids.get(slot));
+            if expert < c.experts {
+                if owner(c.map(), expert) == of {
+                    sum += a.weights.get(slot);
+                }
+            }
+        }
+        sum.get()
+    }
+}
+
+/// A rank's row with its weight, if there are weights. The product is rounded by itself, so that two ranks' rows may come in either
+/// order.
+fn weighted(row: Tile<f32>, weights: Option<Weights<'_>>, of: impl FnOnce() -> Val<u32>) -> Tile<f32> {
+    match weights {
+        Some(weights) => row * weights.of(of()),
+        None => row,
+    }
+}
+
 /// A piece of the sum of what several ranks have of a token, in the order of ranks: of what they send back, or of what this rank keeps
-/// and the other one's.
+/// and the other one's; with weights where there are some.
 #[kernel]
 pub(super) fn sum_of_owners(
     c: &Combine,
     returned: &IncomingSome<'_, Any>,
-    kept: Option<Tile<f32>>,
+    (kept, weights): (Option<Tile<f32>>, Option<Weights<'_>>),
     start: Val<u32>,
     len: u32,
 ) -> Tile<f32> {
     let mut sum = var(splat(0f32, len));
     if let Some(kept) = kept {
-        sum += kept;
+        sum += weighted(kept, weights, rank);
         for other in returned.load_each(1 - rank(), 1, start.to_u64(), len) {
-            sum += other.to_f32();
+            sum += weighted(other.to_f32(), weights, || 1 - rank());
         }
     } else {
         each_piece(c.ranks, c.tiles_in_flight().min(c.ranks), |owner, count| {
-            for part in returned.load_each(owner, count, start.to_u64(), len) {
-                sum += part.to_f32();
+            for (i, part) in (0u32..).zip(returned.load_each(owner, count, start.to_u64(), len)) {
+                sum += weighted(part.to_f32(), weights, || owner + i);
             }
         });
     }

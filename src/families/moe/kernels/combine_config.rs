@@ -161,6 +161,10 @@ pub struct Combine {
     /// many as there can be, or at a fixed stride as many as there are tokens. Rows beyond have no place.
     #[key(short = "m", range = 0..=2147483647, default = 0, omitted)]
     pub max_rows: u32,
+    /// Whether combine applies the weights to rank-major rows: to a rank's row the sum of the token's weights there. If not, the experts
+    /// apply them. Rows by expert are always weighted.
+    #[key(short = "weighted", default = false, omitted)]
+    pub weighted: bool,
     /// Which half of the operation a launch does.
     #[key]
     pub phase: Phase,
@@ -472,6 +476,12 @@ impl Legal for Combine {
             || "flags or packets, where owners sum their rows of a token before they send them".to_owned(),
         )?;
         layout_of(self.layout, &self.shape(), self.max_rows, self.dedup)?;
+        Illegal::unless(
+            !self.weighted || self.layout == Layout::RankMajor,
+            "weighted",
+            self.weighted,
+            || format!("false for {}, whose rows combine weights in any case", self.layout.name()),
+        )?;
         numbers_of(self.tokens, self.token_slots(), self.ranks, self.sent_pieces().parts())?;
         let most = if self.protocol == Protocol::Packets { 1 } else { self.tokens.next_power_of_two() };
         Illegal::unless(self.batch <= most, "batch", self.batch, || match self.protocol {

@@ -171,6 +171,7 @@ impl RoundTrip {
             dtype: CombineDtype::from(self.dtype),
             layout: Layout::RankMajor,
             max_rows: 0,
+            weighted: false,
             phase: Phase::Both,
             warps,
             send_blocks: self.expert_blocks,
@@ -409,7 +410,7 @@ fn receive(c: &RoundTrip, a: &RoundTripArgs, g: Group, epoch: Epoch) {
         let owners = owners(coming.map(), &a.tokens.ids, token * c.topk, c.topk, g);
         let returned = returned(&coming, a.back.returns.open(epoch), owners, token);
         pieces.each(part, |start, len| {
-            let sum = sum_of_owners(&coming, &returned, None, start, len);
+            let sum = sum_of_owners(&coming, &returned, (None, None), start, len);
             a.out.store_f32(at(token, c.hidden) + start.to_u64(), sum);
         });
     }

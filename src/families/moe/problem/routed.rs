@@ -105,6 +105,14 @@ fn check_routing(shape: &MoeShape, routing: &Routing) -> Result<(), MoeError> {
             let allowed = format!("must be as many as ids ({}) on rank {rank}", ids.len());
             return Err(MoeError::invalid("number of weights", weights, allowed));
         }
+        let mut entries = ids.iter().zip(&routing.weights[rank]);
+        let wrong = entries.position(|(id, weight)| weight.is_nan() && shape.map().owner(*id).is_some());
+        if let Some(at) = wrong {
+            let (token, k) = (at / topk, at % topk);
+            let allowed =
+                format!("must be a number; it is not for entry {k} of token {token} on rank {rank}");
+            return Err(MoeError::invalid("weights", f32::NAN, allowed));
+        }
     }
     check_tokens(shape, &routing.tokens_per_rank(shape.topk))
 }

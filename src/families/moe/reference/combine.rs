@@ -1,5 +1,7 @@
 //! Combine: every token's expert outputs, weighted and summed in f32.
 
+use std::collections::BTreeMap;
+
 use peerwarp_codegen::ir::Dtype;
 
 use super::Entry;
@@ -71,6 +73,25 @@ pub fn by_owner<'o>(
     encode(combined, &sum)
 }
 
+/// The sum of the owners' rows of a token, in the order of ranks, each times the sum of the token's weights there, rounded: `row` is
+/// what an owner sends back.
+pub fn weighted_rows<'o>(
+    (shape, combined): (&MoeShape, Dtype),
+    routing: &Routing,
+    (source, token): (u32, u32),
+    row: impl Fn(u32) -> &'o [f32],
+) -> Vec<u8> {
+    let mut weights = BTreeMap::<u32, f32>::new();
+    for (owner, weight, _) in entries_of(shape, routing, source, token) {
+        *weights.entry(owner).or_insert(0.0) += weight;
+    }
+    let mut sum = vec![0f32; shape.hidden as usize];
+    for (owner, weight) in weights {
+        sum.iter_mut().zip(row(owner)).for_each(|(sum, x)| *sum += x * weight);
+    }
+    encode(combined, &sum)
+}
+
 /// Owner, weight and place of each of a token's entries, without masked ones.
 fn entries_of(shape: &MoeShape, routing: &Routing, source: u32, token: u32) -> Vec<(u32, f32, Entry)> {
     let first = (token * shape.topk) as usize;
@@ -113,6 +134,19 @@ mod tests {
     fn weighted_sums_and_zeros_for_masked_tokens() {
         assert_eq!(both(&tiny([0.5, 0.25, 2.0]), 0, [4.0, 8.0, 1.0]), [[6.0; 8], [6.0; 8]]);
         assert_eq!(both(&tiny([0.5, 0.25, 2.0]), 1, [4.0, 8.0, 1.0]), [[0.0; 8], [0.0; 8]]);
+    }
+
+    #[test]
+    fn rows_of_owners_are_weighted_with_the_sum_of_their_weights() {
+        let rows = [[4.0; 8], [8.0; 8]];
+        let sum = |token| {
+            let (shape, routing) = ((&SHAPE, Dtype::Bf16), tiny([0.5, 0.25, 2.0]));
+            let bytes = weighted_rows(shape, &routing, (0, token), |owner| &rows[owner as usize][..]);
+            decode(Dtype::Bf16, &bytes)
+        };
+        // Rank 0 has the entries 0 and 2, rank 1 has entry 1.
+        assert_eq!(sum(0), [2.5 * 4.0 + 0.25 * 8.0; 8]);
+        assert_eq!(sum(1), [0.0; 8]);
     }
 
     #[test]

@@ -30,6 +30,8 @@ pub struct Semantics {
     pub in_place: bool,
     /// What rows are combined in.
     pub combined: CombineDtype,
+    /// Whether combine applies the weights to rank-major rows.
+    pub weighted: bool,
     /// What rows are quantised from on their way.
     pub quantise: Quantise,
 }
@@ -40,15 +42,15 @@ impl Semantics {
         if self.in_place { ["inbox", "inbox_scale"] } else { ["rows", "row_scale"] }
     }
 
-    /// Whether combine takes the rows that dispatch yields, as a hook made the experts' outputs of them. By token, where the
-    /// weights are the experts' business, nobody applies them then: combine yields the plain sums of the owners' rows.
+    /// Whether combine takes the rows that dispatch yields, as a hook made the experts' outputs of them. Rank-major, combine then yields
+    /// the plain sums of the owners' rows, unless it is weighted: a hook applies no weights.
     pub fn y_is_rows(&self) -> bool {
         self.hook != Hook::None
     }
 
-    /// Whether anybody applies the weights.
+    /// Whether combine or the experts apply the weights.
     pub fn weighs(&self) -> bool {
-        self.layout.by_expert() || !self.y_is_rows()
+        self.layout.by_expert() || self.weighted || !self.y_is_rows()
     }
 
     /// The routing with the weights that are applied, given what dispatch has to bring each rank.
@@ -145,7 +147,10 @@ impl Round {
                     experts_outputs((&shape, combined), &routing, &tokens[rank as usize], (rank, token));
                 let output = |owner: u32, _| &outputs[&owner][..];
                 in_order.extend(reference::in_order((&shape, combined), &applied, (rank, token), output));
-                if semantics.dedup {
+                if semantics.weighted {
+                    let row = |owner: u32| &outputs[&owner][..];
+                    out.extend(reference::weighted_rows((&shape, combined), &applied, (rank, token), row));
+                } else if semantics.dedup {
                     out.extend(reference::by_owner((&shape, combined), &applied, (rank, token), output));
                 }
             }

@@ -110,7 +110,7 @@ impl Round {
     pub fn experts_outputs(&self, rank: u32) -> impl Iterator<Item = (u64, Vec<u8>)> {
         let places = if self.semantics.y_is_rows() { vec![] } else { self.places(rank) };
         let row = move |(place, entry): (u64, Entry)| {
-            let y = match self.semantics.layout.by_expert() {
+            let y = match self.semantics.layout.by_expert() || self.semantics.weighted {
                 true => self.expert_row(rank, entry),
                 false => self.summed_row(rank, entry),
             };

@@ -22,6 +22,7 @@ impl RoundTrip {
             dedup: true,
             in_place: false,
             combined: self.dtype.into(),
+            weighted: false,
             quantise: Quantise::None,
         }
     }

@@ -31,10 +31,11 @@ impl MoeTuning {
     pub fn defaults_with(shape: &MoeShape, hook: Hook, layout: Layout) -> Result<MoeTuning, MoeError> {
         shape.check()?;
         let MoeShape { hidden, experts, topk, tokens, ranks, dtype } = *shape;
-        let (max_rows, phase) = (0, Phase::Both);
+        let (max_rows, weighted, phase) = (0, false, Phase::Both);
         let dispatch = DispatchKey::of(shape, hook, layout, max_rows);
         let dtype = CombineDtype::from(dtype);
-        let combine = CombineKey { hidden, experts, topk, tokens, ranks, dtype, layout, max_rows, phase };
+        let combine =
+            CombineKey { hidden, experts, topk, tokens, ranks, dtype, layout, max_rows, weighted, phase };
         let dispatch = Dispatch::with_defaults(&dispatch)?;
         // Rows come back as they went out, and not all can go as packets.
         let combine = Combine::with_defaults(&combine)?.back_from(dispatch.protocol);
@@ -79,6 +80,13 @@ impl MoeTuning {
     pub fn with_max_rows(mut self, max_rows: u32) -> MoeTuning {
         self.dispatch.max_rows = max_rows;
         self.combine.max_rows = max_rows;
+        self
+    }
+
+    /// The same with a combine that applies the weights to rank-major rows, or one that leaves them to the experts.
+    #[must_use]
+    pub fn with_weighted(mut self, weighted: bool) -> MoeTuning {
+        self.combine.weighted = weighted;
         self
     }
 
@@ -130,7 +138,8 @@ impl MoeTuning {
     pub fn semantics(&self) -> Semantics {
         let Dispatch { hook, layout, max_rows, dedup, .. } = self.dispatch;
         let (in_place, combined) = (self.dispatch.in_place(), self.combine.dtype);
-        Semantics { hook, layout, max_rows, dedup, in_place, combined, quantise: self.dispatch.quantise }
+        let (weighted, quantise) = (self.combine.weighted, self.dispatch.quantise);
+        Semantics { hook, layout, max_rows, dedup, in_place, combined, weighted, quantise }
     }
 
     /// The launches of a dispatch, in order.
@@ -185,7 +194,7 @@ impl MoeTuning {
             let allowed = format!("must be {}, as rows of {} {how}", own.name(), shape.dtype);
             return Err(MoeError::invalid("combined", combined.name(), allowed));
         }
-        fitting.combine.dtype = self.combine.dtype;
+        (fitting.combine.dtype, fitting.combine.weighted) = (self.combine.dtype, self.combine.weighted);
         if self.combine.key() != fitting.combine.key() || self.combine.dedup != self.dispatch.dedup {
             let name = self.combine.variant_name();
             let allowed = format!(
