@@ -81,6 +81,15 @@ def outputs(field: str, out: Any, like: Sequence[np.ndarray]) -> list[np.ndarray
     return arrays
 
 
+def apart(field: str, arrays: Sequence[np.ndarray], other: str, others: Sequence[np.ndarray]) -> None:
+    """Whether no array has memory of one of the others."""
+    import numpy as np
+
+    for rank, array in enumerate(arrays):
+        if any(np.may_share_memory(array, one) for one in others):
+            raise InvalidArgument(f"{field}[{rank}]", f"memory of {other}", "memory of its own")
+
+
 def delivered(results: Sequence[np.ndarray], into: list[np.ndarray] | None) -> list[np.ndarray]:
     """The results, in the caller's arrays if there are some."""
     import numpy as np

@@ -25,7 +25,7 @@ class Collectives:
     In a simulated world each takes a list with one array for each rank and returns such a list. Arrays are contiguous, of any
     shape, the same on all ranks, and of one type: `float32`, `float16`, `uint16` (the bits of a bfloat16) or `bfloat16` of
     `ml_dtypes`. Results have the type of the inputs. With `out`, a list of arrays of the results' shape and type, results are
-    written there and those arrays are returned.
+    written there and those arrays are returned. In neither world may `out` have memory of `x`.
 
     Sums are added in float32, in the order of ranks, and rounded once: all ranks get the same bits, whatever the schedule.
     """
@@ -44,7 +44,7 @@ class Collectives:
     def all_reduce(self, x: Any, op: str = "sum", *, out: Any = None) -> Any:
         """The reduction of all ranks' arrays, on every rank. `op` is `"sum"`, `"max"` or `"min"`.
 
-        `"max"` and `"min"` ignore NaN: an element of the result is NaN only where all ranks have NaN.
+        `"max"` and `"min"` ignore NaN: where all ranks have NaN the result is minus infinity, or infinity.
 
         Shapes, here of a rank's array: `x` any, results as `x`.
         """
@@ -145,6 +145,8 @@ class Collectives:
 
         like = np.broadcast_to(np.zeros((), arrays[0].dtype), shape)
         into = _arrays.outputs("out", out, [like] * len(arrays))
+        if into is not None:
+            _arrays.apart("out", into, "x", arrays)
         assert self._core is not None
         raw = self._core.run(name, (op, root), (dtype, arrays[0].size), [array.tobytes() for array in arrays])
         results = [_arrays.from_bytes(one, arrays[0].dtype, shape) for one in raw]

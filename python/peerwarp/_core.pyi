@@ -35,7 +35,7 @@ class MoeAllToAll:
         cls,
         world: SimulatedWorld,
         hidden_experts_topk_tokens: tuple[int, int, int, int],
-        rows: tuple[str, str | None, bool],
+        rows: tuple[str, str | None, bool, bool],
         standing: tuple[str, int, int],
         split: bool,
     ) -> MoeAllToAll: ...
@@ -63,7 +63,7 @@ class DeviceMoe:
         world: GpuWorld,
         hidden_experts_topk: tuple[int, int, int],
         capacities: Sequence[int],
-        rows_standing: tuple[tuple[str, str | None, bool], tuple[str, int, int]],
+        rows_standing: tuple[tuple[str, str | None, bool, bool], tuple[str, int, int]],
         nobody_sms_split: tuple[int, int | None, bool],
         exchange: Exchange | None,
     ) -> DeviceMoe: ...

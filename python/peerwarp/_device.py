@@ -247,11 +247,11 @@ class DeviceMoe:
         device: Device,
         sizes: tuple[int, int, int],
         capacities: Sequence[int],
-        rows_standing: tuple[tuple[str, str | None, bool], tuple[str, int, int]],
+        rows_standing: tuple[tuple[str, str | None, bool, bool], tuple[str, int, int]],
         nobody_sms_split: tuple[int, int | None, bool],
     ) -> None:
         device.settled("MoeAllToAll")
-        self.device, ((rows, combined, self._quantises), (self.layout, _, _)) = device, rows_standing
+        self.device, ((rows, combined, self._quantises, _), (self.layout, _, _)) = device, rows_standing
         self.nobody = nobody_sms_split[0]
         #: What rows travel as; of bytes without their sizes.
         self.dtype = "bytes" if rows.startswith("bytes") else rows

@@ -40,8 +40,8 @@ SCALES = {True: ("float32",), False: ("uint8", "float8_e8m0fnu", "float8_e4m3fn"
 class Dispatched:
     """What dispatch brought, one entry for each rank in every list. `R` ranks, `T` the most tokens of a rank, `K` topk.
 
-    Rank-major: `places` is `R * T`, and row `source * T + token` is what came of that token. An expert's output for a row is
-    weighted with the row's weight for it; a rank sums over its own experts and rounds once.
+    Rank-major: `places` is `R * T`, and row `source * T + token` is what came of that token. A rank sums over its own experts and
+    rounds once. The experts apply the weights before that, or combine applies them if the operation is `weighted`.
     Expert-major: `places` is the number of rows that came, sorted by expert, source, token and k, with gaps where the first rows of
     experts are multiples of `expert_align`. Combine weights and sums.
     Expert-strided: `places` is the most experts of a rank times `R * T`, and the rows of the e-th own expert are those from
@@ -57,15 +57,15 @@ class Dispatched:
         ids: rank-major only: int32 `(places, K)`, ids of this rank's experts among all of them, `nobody` in entries that are not
             its own.
         weights: rank-major only: float32 `(places, K)`, 0 in entries that are not this rank's own.
-        gather: rank-major only: uint32 `(n,)`, the numbers of the rows of this rank's experts, expert by expert.
-        expert_start: uint32 `(experts of the rank + 1,)`: the rows of the e-th own expert are `expert_rows[e]` from here on, in
+        gather: rank-major only: int32 `(n,)`, the numbers of the rows of this rank's experts, expert by expert.
+        expert_start: int32 `(experts of the rank + 1,)`: the rows of the e-th own expert are `expert_rows[e]` from here on, in
             `gather` if rank-major and in `rows` if not.
-        expert_rows: uint32 `(experts of the rank,)`.
-        overflow: with `max_rows` or expert-strided only: uint32 `(1,)`, how many rows had no place. Without `max_rows` there are
+        expert_rows: int32 `(experts of the rank,)`.
+        overflow: with `max_rows` or expert-strided only: int32 `(1,)`, how many rows had no place. Without `max_rows` there are
             some only where tokens name an expert several times.
-        needed: with it: uint32 `(1,)`, the `max_rows` with which all would have had a place.
+        needed: with it: int32 `(1,)`, the `max_rows` with which all would have had a place.
         first_expert: the id of the rank's first expert; its experts are contiguous.
-        tokens_from: uint32 `(R,)`: how many tokens each source had.
+        tokens_from: int32 `(R,)`: how many tokens each source had.
         capacity: `T`.
     """
 
@@ -82,7 +82,9 @@ class Dispatched:
     tokens_from: list[np.ndarray]
     layout: str
     capacity: int
+    _of: MoeAllToAll
     _round: _core.Round
+    _stage: tuple[int, int]
 
 
 @dataclass(frozen=True, eq=False)
@@ -99,6 +101,33 @@ class Returning:
 
     _of: MoeAllToAll
     _go_on: Any
+
+
+class Stages:
+    """How far the last dispatch of each capacity is, on simulated ranks as on GPUs."""
+
+    def __init__(self, capacities: Sequence[int]) -> None:
+        self._last: dict[int, tuple[int, str] | None] = dict.fromkeys(capacities)
+        self._dispatches = 0
+
+    def begin(self, capacity: int, done: str) -> tuple[int, int]:
+        """A dispatch: its capacity and its number."""
+        self._dispatches += 1
+        self._last[capacity] = self._dispatches, done
+        return capacity, self._dispatches
+
+    def go_on(self, stage: tuple[int, int], wanted: str, done: str) -> None:
+        """Goes on with a dispatch that was `wanted`, and no more: it is `done` then."""
+        self.end(stage, wanted)
+        self._last[stage[0]] = stage[1], done
+
+    def end(self, stage: tuple[int, int], wanted: str) -> None:
+        """Ends a dispatch that was `wanted`, and no more."""
+        capacity, number = stage
+        if self._last[capacity] != (number, wanted):
+            allowed = f"the last one of its capacity, {self._dispatches} at most, which was {wanted} and no more"
+            raise InvalidArgument("d", f"dispatch {number}", allowed)
+        self._last[capacity] = None
 
 
 class MoeAllToAll:
@@ -125,6 +154,8 @@ class MoeAllToAll:
         quantise: `"fp8"` and `"mxfp8"` only: whether `x` is of the type `combined`, and dispatch quantises its rows on their way
             out, with the scales that `d.scales` has; else they are given quantised, with their scales.
         layout: `"rank_major"`, `"expert_major"` or `"expert_strided"`, how rows stand after dispatch: see `Dispatched`.
+        weighted: rank-major only: whether `combine` applies the weights, to a rank's row the sum of the token's weights there. If
+            not, they are the experts' business: `combine` adds rows as they are. Rows by expert are always weighted.
         nobody: what stands in `ids` of entries that are not the rank's own: negative, or `experts` and more.
         sms: the most blocks of a launch, each of which takes an SM of a GPU; as many as are fastest if none.
         expert_align: expert-major only: 1, 8, 16 or 128, which the first row of each expert is a multiple of.
@@ -150,6 +181,7 @@ class MoeAllToAll:
         combined: str | None = None,
         quantise: bool = False,
         layout: str = "rank_major",
+        weighted: bool = False,
         capacities: Sequence[int] | None = None,
         nobody: int = -1,
         sms: int | None = None,
@@ -164,9 +196,11 @@ class MoeAllToAll:
             raise InvalidArgument(
                 "quantise", quantise, f"False for {dtype}: what dispatch quantises to is {' or '.join(QUANTISED)}"
             )
-        rows = _rows(dtype, row_bytes, scale_bytes), combined, bool(quantise)
+        rows = _rows(dtype, row_bytes, scale_bytes), combined, bool(quantise), bool(weighted)
         if layout not in LAYOUTS:
             raise InvalidArgument("layout", layout, ", ".join(LAYOUTS))
+        if weighted and layout != "rank_major":
+            raise InvalidArgument("weighted", weighted, f"False for {layout}: combine weights its rows in any case")
         sizes = {"hidden": hidden, "experts": experts, "topk": topk, "max_tokens": max_tokens}
         hidden, experts, topk, tokens = (whole(name, size, 1, 2**31) for name, size in sizes.items())
         ladder = _ascending(capacities or (), tokens)
@@ -199,6 +233,7 @@ class MoeAllToAll:
         #: What experts' outputs may come as.
         self._combined_types = ROWS["fp16" if "fp16" in rows else "bf16"]
         self._first_expert = self._core.first_experts()
+        self._stages = Stages(ladder)
 
     @property
     def capacities(self) -> tuple[int, ...]:
@@ -221,7 +256,7 @@ class MoeAllToAll:
 
         In a simulated world each argument is a list with one array for each rank. In a world of GPUs it is a tensor on this rank's
         GPU, launched on PyTorch's current stream: `x` is `torch.bfloat16`, `torch.float16`, or of a type of one byte. They must not
-        change until combine has ended. Ids that are no expert's mask their entry.
+        change until combine has ended. Ids that are no expert's, negative or too large, mask their entry.
 
         Args:
             x: `(n, hidden)` with `n` from 0 to `max_tokens`, which may differ by rank. bf16: `bfloat16` of `ml_dtypes`, `uint16`
@@ -229,7 +264,8 @@ class MoeAllToAll:
                 `uint8` (the bits), `float8_e4m3fn` of `ml_dtypes` and others of a byte. Of 4 bits: `uint8`, `(n, hidden / 2)`.
                 bytes: a type of a byte, `(n, row_bytes)`.
             ids: int32 `(n, topk)`: ids of experts from 0 on; -1 masks an entry.
-            weights: float32 `(n, topk)`.
+            weights: float32 `(n, topk)`. A NaN is refused in a simulated world. On GPUs the host does not look at them, and where
+                they are applied the token's row is NaN.
             scales: of rows that are given quantised. fp8: float32 `(n, hidden / 128 rounded up)`. fp8-token: float32 `(n, 1)`.
                 mxfp8 and mxfp4: bytes, `(n, hidden / 32)`; nvfp4: bytes, `(n, hidden / 16)`; bytes: `(n, scale_bytes)`.
                 Of others none.
@@ -238,7 +274,8 @@ class MoeAllToAll:
         """
         if self._device is not None:
             return self._device.dispatch(x, ids, weights, scales, max_tokens)
-        return self._simulated(*self._sent(x, ids, weights, scales, max_tokens))
+        sent = self._sent(x, ids, weights, scales, max_tokens)
+        return self._simulated(*sent, self._stages.begin(sent[2], "received"))
 
     def dispatch_send(self, x: Any, ids: Any, weights: Any, *, scales: Any = None, max_tokens: int | None = None) -> Sending:
         """The first half of `dispatch`, of an operation that is `split`: sends, and waits for nobody. `dispatch_receive` goes on,
@@ -248,12 +285,16 @@ class MoeAllToAll:
             return Sending(self, self._device.dispatch(x, ids, weights, scales, max_tokens, half=True))
         sent = self._sent(x, ids, weights, scales, max_tokens)
         # Simulated ranks have nothing to do in between.
-        return Sending(self, lambda: self._simulated(*sent))
+        return Sending(self, (self._stages.begin(sent[2], "sent"), lambda stage: self._simulated(*sent, stage)))
 
     def dispatch_receive(self, sending: Sending) -> Any:
         """The second half: receives what other ranks sent. Returns what `dispatch` does."""
         going_on = self._goes_on("sending", sending, Sending)
-        return going_on() if self._device is None else self._device.receive(going_on)
+        if self._device is not None:
+            return self._device.receive(going_on)
+        stage, receive = going_on
+        self._stages.go_on(stage, "sent", "received")
+        return receive(stage)
 
     def _sent(self, x: Any, ids: Any, weights: Any, scales: Any, max_tokens: int | None) -> tuple[list[Any], Any, int]:
         """The bytes that each simulated rank sends, the type of rows, and the capacity."""
@@ -273,7 +314,7 @@ class MoeAllToAll:
             shape = (len(row), self._topk)
             _arrays.checked(f"ids[{rank}]", entries[0][rank], ("int32",), shape)
             _arrays.checked(f"weights[{rank}]", entries[1][rank], ("float32",), shape)
-            self._check_ids(rank, entries[0][rank])
+            self._check_weights(rank, entries[0][rank], entries[1][rank])
             scale = self._scale_of(rank, len(row), scaled)
             sent.append((self._to_wire(row).tobytes(), entries[0][rank].tobytes(), entries[1][rank].tobytes(), scale))
         types = rows[0].dtype, scaled[0].dtype if scaled else None
@@ -283,10 +324,12 @@ class MoeAllToAll:
             types = np.dtype(np.uint8), np.dtype(self._scale_types[0])
         return sent, types, tokens
 
-    def _simulated(self, sent: list[Any], types: tuple[np.dtype, np.dtype | None], tokens: int) -> Dispatched:
+    def _simulated(
+        self, sent: list[Any], types: tuple[np.dtype, np.dtype | None], tokens: int, stage: tuple[int, int]
+    ) -> Dispatched:
         """Dispatches on simulated ranks."""
         round_, found = self._cores[tokens].dispatch(sent)
-        return self._dispatched(round_, found, types, tokens)
+        return self._dispatched((round_, stage), found, types, tokens)
 
     def _is_split(self) -> None:
         if not self._split:
@@ -301,34 +344,45 @@ class MoeAllToAll:
     def combine(self, d: Dispatched | DispatchedTensors, y: Any, *, out: Any = None) -> Any:
         """Brings the experts' outputs back, summed, to the ranks that have the tokens.
 
-        In a world of GPUs `y` and `out` are tensors, and `d` is the last dispatch, which can be combined once.
+        Rank-major rows are added as they are: the weights are the experts' business, unless the operation is `weighted`. Rows by
+        expert are weighted here. In a world of GPUs `y` and `out` are tensors.
 
         Args:
-            d: what `dispatch` of this operation returned.
-            y: `(places, hidden)` for each rank, in the order of `d.rows`; rows where nothing came are not read. Rank-major: this
-                rank's experts' outputs of a row, weighted with `d.weights` and summed. Else each row's output, not
-                weighted. fp16: `float16`; others: `bfloat16`, `uint16` or `float32`, which is rounded.
-            out: arrays that results go to, if given.
+            d: the last dispatch of its capacity, which can be combined once.
+            y: `(places, hidden)` for each rank, in the order of `d.rows`; rows where nothing came are not read. Rank-major: the
+                sum of this rank's experts' outputs of a row, each times its weight in `d.weights`, or without the weights if the
+                operation is `weighted`. Else each row's output, not weighted. fp16: `float16`; others: `bfloat16`, `uint16` or
+                `float32`, which is rounded.
+            out: arrays that results go to, if given: none has memory of `y`.
 
         Returns `(n, hidden)` for each rank, of the type of `y`; float32 has the values of the bfloat16 that travelled.
         """
         if self._device is not None:
             return self._device.combine(d, y, out)
-        return self._combined(*self._returned(d, y), out)
+        d, rows = self._returned(d, y)
+        into = self._into(d, rows, out)
+        self._stages.end(d._stage, "received")
+        return self._combined(d, rows, into)
 
     def combine_send(self, d: Dispatched | DispatchedTensors, y: Any) -> Returning:
         """The first half of `combine`, of an operation that is `split`: sends, and waits for nobody."""
         self._is_split()
         if self._device is not None:
             return Returning(self, self._device.combine_send(d, y))
-        return Returning(self, self._returned(d, y))
+        d, rows = self._returned(d, y)
+        self._stages.go_on(d._stage, "received", "sent back")
+        # What is sent back is what `y` has now.
+        return Returning(self, (d, [row.copy() for row in rows]))
 
     def combine_receive(self, returning: Returning, *, out: Any = None) -> Any:
         """The second half: sums what comes back. Returns what `combine` does."""
         going_on = self._goes_on("returning", returning, Returning)
         if self._device is not None:
             return self._device.combine_receive(going_on, out)
-        return self._combined(*going_on, out)
+        d, rows = going_on
+        into = self._into(d, rows, out)
+        self._stages.end(d._stage, "sent back")
+        return self._combined(d, rows, into)
 
     def set_wait_budget(self, seconds: float) -> None:
         """Lets waits of launches from here on last so long before the world is aborted; graphs keep what they were captured with.
@@ -339,8 +393,8 @@ class MoeAllToAll:
 
     def _returned(self, d: Any, y: Any) -> tuple[Dispatched, list[np.ndarray]]:
         """What each simulated rank sends back."""
-        if not isinstance(d, Dispatched):
-            raise InvalidArgument("d", type(d).__name__, "what dispatch returned")
+        if not isinstance(d, Dispatched) or d._of is not self:
+            raise InvalidArgument("d", type(d).__name__, "what dispatch of this operation returned")
         types = self._combined_types
         rows = _arrays.each_rank("y", y, self._world.ranks)
         for rank, row in enumerate(rows):
@@ -349,10 +403,16 @@ class MoeAllToAll:
                 raise InvalidArgument(f"y[{rank}].dtype", row.dtype, f"{rows[0].dtype}, as on rank 0")
         return d, rows
 
-    def _combined(self, d: Dispatched, rows: list[np.ndarray], out: Any) -> list[np.ndarray]:
+    def _into(self, d: Dispatched, rows: list[np.ndarray], out: Any) -> list[np.ndarray] | None:
+        """Arrays that results go to, if there are some."""
+        into = _arrays.outputs("out", out, self._results_like(d, rows[0].dtype))
+        if into is not None:
+            _arrays.apart("out", into, "y", rows)
+        return into
+
+    def _combined(self, d: Dispatched, rows: list[np.ndarray], into: list[np.ndarray] | None) -> list[np.ndarray]:
         """Combines on simulated ranks."""
         dtype = rows[0].dtype
-        into = _arrays.outputs("out", out, self._results_like(d, dtype)) if out is not None else None
         raw = self._cores.get(d.capacity, self._core).combine(d._round, [self._to_wire(row).tobytes() for row in rows])
         return _arrays.delivered([self._from_wire(one, dtype, self._hidden) for one in raw], into)
 
@@ -383,13 +443,13 @@ class MoeAllToAll:
             return _arrays.from_bf16(np.frombuffer(raw, np.uint16)).reshape(-1, elements)
         return _arrays.from_bytes(raw, dtype, (-1, elements))
 
-    def _check_ids(self, rank: int, ids: np.ndarray) -> None:
-        """Whether ids are those of experts, or -1."""
-        wrong = (ids < -1) | (ids >= self._experts)
+    def _check_weights(self, rank: int, ids: np.ndarray, weights: np.ndarray) -> None:
+        """Whether the weights of experts' entries are numbers."""
+        # NaN alone differs from itself.
+        wrong = (weights != weights) & (ids >= 0) & (ids < self._experts)
         if wrong.any():
             token, k = (int(at[0]) for at in wrong.nonzero())
-            allowed = f"an expert, 0 to {self._experts - 1}, or -1 for none"
-            raise InvalidArgument(f"ids[{rank}][{token}, {k}]", ids[token, k], allowed)
+            raise InvalidArgument(f"weights[{rank}][{token}, {k}]", weights[token, k], "a number")
 
     def _scales(self, scales: Sequence[Any] | None) -> list[np.ndarray] | None:
         """The scales of all ranks, where there are some to be."""
@@ -406,7 +466,9 @@ class MoeAllToAll:
         shape = (n, self._scales_row)
         return _arrays.checked(f"scales[{rank}]", scales[rank], self._scale_types, shape).tobytes()
 
-    def _dispatched(self, round_: _core.Round, found: list[dict[str, bytes]], types: Any, capacity: int) -> Dispatched:
+    def _dispatched(
+        self, made: tuple[_core.Round, tuple[int, int]], found: list[dict[str, bytes]], types: Any, capacity: int
+    ) -> Dispatched:
         """Arrays of the bytes that each rank has."""
         import numpy as np
 
@@ -424,9 +486,9 @@ class MoeAllToAll:
             sent = each("weight_from", np.float32, (-1, self._topk))
             weights = [np.where(e < 0, np.float32(0), w) for e, w in zip(ids, sent, strict=True)]
             ids = [np.where(e < 0, np.int32(self._nobody), e) for e in ids]
-            gather = each("gather", np.uint32, (-1,))
-        starts = each("expert_start", np.uint32, (-1,))
-        counts = each("expert_rows", np.uint32, (-1,))
+            gather = each("gather", np.int32, (-1,))
+        starts = each("expert_start", np.int32, (-1,))
+        counts = each("expert_rows", np.int32, (-1,))
         return Dispatched(
             rows=[self._from_wire(one["rows"], dtype, self._row) for one in found],
             scales=scales,
@@ -435,13 +497,15 @@ class MoeAllToAll:
             gather=gather,
             expert_start=[start[: n + 1] for start, n in zip(starts, own, strict=True)],
             expert_rows=[count[:n] for count, n in zip(counts, own, strict=True)],
-            overflow=each("overflow", np.uint32, (1,)) if "overflow" in found[0] else [],
-            needed=each("needed", np.uint32, (1,)) if "needed" in found[0] else [],
+            overflow=each("overflow", np.int32, (1,)) if "overflow" in found[0] else [],
+            needed=each("needed", np.int32, (1,)) if "needed" in found[0] else [],
             first_expert=firsts[:-1],
-            tokens_from=each("n_from", np.uint32, (-1,)),
+            tokens_from=each("n_from", np.int32, (-1,)),
             layout=self._layout,
             capacity=capacity,
-            _round=round_,
+            _of=self,
+            _round=made[0],
+            _stage=made[1],
         )
 
 

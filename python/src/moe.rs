@@ -37,13 +37,13 @@ fn layout_of((name, align): (&str, u32)) -> Result<Layout, Failure> {
     }
 }
 
-/// What rows travel as, and what they are combined in, if not in what follows from that: by name; and whether dispatch quantises rows of
-/// the latter.
-pub type Rows<'a> = (&'a str, Option<&'a str>, bool);
+/// What rows travel as, and what they are combined in, if not in what follows from that: by name; whether dispatch quantises rows of
+/// the latter, and whether combine applies the weights to rank-major rows.
+pub type Rows<'a> = (&'a str, Option<&'a str>, bool, bool);
 
 /// What rows travel as, are combined in, and are quantised from.
 pub fn types_of(
-    (dtype, combined, quantise): Rows<'_>,
+    (dtype, combined, quantise, _): Rows<'_>,
 ) -> Result<(RowDtype, CombineDtype, Quantise), Failure> {
     let dtype: RowDtype = dtype.parse()?;
     let known = |name| {
@@ -321,6 +321,7 @@ impl MoeAllToAll {
                 .with_quantise(quantise)?
                 .with_max_rows(max_rows)
                 .with_combined(combined)
+                .with_weighted(rows.3)
                 .with_split(split);
             tuning.check(&shape)?;
             let drops = tuning.dispatch.room().drops;

@@ -58,12 +58,17 @@ def test_broadcast(world: peerwarp.World) -> None:
         assert same_bits(found, x[1])
 
 
-def test_results_go_to_out_and_may_be_the_inputs(world: peerwarp.World) -> None:
+def test_results_go_to_out_which_has_no_memory_of_the_inputs(world: peerwarp.World) -> None:
     x = inputs(world, (12,))
     wanted = reduced(x, "sum")
-    out = peerwarp.Collectives(world).all_reduce(x, out=x)
-    assert all(one is given for one, given in zip(out, x, strict=True))
+    given = [np.empty_like(one) for one in x]
+    out = peerwarp.Collectives(world).all_reduce(x, out=given)
+    assert all(one is given for one, given in zip(out, given, strict=True))
     assert all(same_bits(one, wanted) for one in out)
+    for same in (x, [x[1], *given[1:]]):
+        with pytest.raises(peerwarp.InvalidArgument, match="memory of x") as error:
+            peerwarp.Collectives(world).all_reduce(x, out=same)
+        assert error.value.field == "out[0]"
 
 
 def test_calls_follow_each_other_in_other_epochs_and_schedules(world: peerwarp.World) -> None:

@@ -407,19 +407,55 @@ def test_a_wait_budget_is_a_time() -> None:
         _ = world.fault
 
 
-def test_rounds_follow_each_other_and_an_earlier_one_may_be_combined() -> None:
+def test_rounds_follow_each_other_and_the_last_of_a_capacity_may_be_combined() -> None:
     world = peerwarp.World.simulated(2)
-    moe = operation(world)
+    moe = operation(world, capacities=[1])
     problems = [Problem(2, "uint16") for _ in range(3)]
     for i, problem in enumerate(problems):
         problem.x = [to_bf16(np.full_like(x, i + 1, np.float32)) for x in problem.x]
-    rounds = [problem.dispatch(moe) for problem in problems]
-    for i in (2, 0, 1):
-        out = moe.combine(rounds[i], rounds[i].rows)
-        owners = np.zeros(len(problems[i].x[0]), np.float32)
+    for i, problem in enumerate(problems):
+        d = problem.dispatch(moe)
+        out = moe.combine(d, d.rows)
+        owners = np.zeros(len(problem.x[0]), np.float32)
         for rank in range(2):
-            owners += np.isin(problems[i].ids[0], list(owned(2, rank))).any(axis=1)
+            owners += np.isin(problem.ids[0], list(owned(2, rank))).any(axis=1)
         assert np.array_equal(from_bf16(out[0])[:, 0], owners * (i + 1))
+    # Capacities have memory of their own, and a dispatch each.
+    p = problems[0]
+    small = moe.dispatch([x[:1] for x in p.x], [i[:1] for i in p.ids], [w[:1] for w in p.weights], max_tokens=1)
+    large = p.dispatch(moe)
+    moe.combine(large, large.rows)
+    assert len(moe.combine(small, small.rows)[0]) == 1
+    for spent in (small, large):
+        with pytest.raises(peerwarp.InvalidArgument, match="the last one of its capacity") as error:
+            moe.combine(spent, spent.rows)
+        assert error.value.field == "d"
+
+
+def test_weights_that_are_no_numbers_are_refused_where_they_count() -> None:
+    world = peerwarp.World.simulated(2)
+    p = Problem(2, "uint16")
+    p.ids[0][2] = [EXPERTS, -1, 3]
+    p.weights[0][2] = [np.nan, np.nan, 1]
+    d = p.dispatch(operation(world))
+    assert np.isfinite(np.concatenate(d.weights)).all()
+    p.weights[0][2, 2] = np.nan
+    with pytest.raises(peerwarp.InvalidArgument, match="a number") as error:
+        p.dispatch(operation(world))
+    assert error.value.field == "weights[0][2, 2]"
+
+
+@pytest.mark.parametrize("ranks", [2, 3])
+def test_weighted_rows_are_what_rows_by_expert_are(ranks: int) -> None:
+    world = peerwarp.World.simulated(ranks)
+    outs = []
+    for moe in (operation(world, weighted=True), operation(world, "expert_major")):
+        problem = Problem(ranks, "uint16")
+        d = problem.dispatch(moe)
+        # Experts that do nothing.
+        outs.append([wide(one) for one in moe.combine(d, d.rows)])
+    assert all(np.allclose(a, b, rtol=2e-2, atol=2e-2) for a, b in zip(*outs, strict=True))
+    assert any(np.abs(one).max() > 0.5 for one in outs[0])
 
 
 def test_one_id_a_token_and_fewer_experts_than_ranks() -> None:
@@ -435,8 +471,7 @@ def test_one_id_a_token_and_fewer_experts_than_ranks() -> None:
 def test_what_is_refused() -> None:
     world = peerwarp.World.simulated(2)
     moe, p = operation(world), Problem(2, "uint16")
-    outside, strided = [i.copy() for i in p.ids], np.zeros((3, 2 * HIDDEN), np.uint16)[:, ::2]
-    outside[0][2, 1] = EXPERTS
+    strided = np.zeros((3, 2 * HIDDEN), np.uint16)[:, ::2]
     d = p.dispatch(moe)
     other = p.dispatch(operation(world))
     cases = [
@@ -448,7 +483,6 @@ def test_what_is_refused() -> None:
         (lambda: moe.dispatch([np.zeros((TOKENS + 1, HIDDEN), np.uint16), p.x[1]], p.ids, p.weights), "x[0].shape"),
         (lambda: moe.dispatch(p.x, [p.ids[0].astype(np.int64), p.ids[1]], p.weights), "ids[0].dtype"),
         (lambda: moe.dispatch(p.x, [p.ids[0][1:], p.ids[1]], p.weights), "ids[0].shape"),
-        (lambda: moe.dispatch(p.x, outside, p.weights), "ids[0][2, 1]"),
         (lambda: moe.dispatch(p.x, p.ids, [p.weights[0][:, :2], p.weights[1]]), "weights[0].shape"),
         (lambda: moe.dispatch(p.x, p.ids, p.weights, scales=p.weights), "scales"),
         (lambda: operation(world, dtype="fp8").dispatch(p.x, p.ids, p.weights), "scales"),
@@ -473,6 +507,7 @@ def test_what_is_refused() -> None:
         (lambda: operation(world, combined="fp16"), "combined"),
         (lambda: operation(world, dtype="nvfp4", quantise=True), "quantise"),
         (lambda: operation(world, layout="any"), "layout"),
+        (lambda: operation(world, "expert_major", weighted=True), "weighted"),
         (lambda: operation("world"), "world"),
     ]
     for call, field in cases:

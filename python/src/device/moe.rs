@@ -100,15 +100,15 @@ fn tuning(
     world: &World,
     registry: &MoeRegistry,
     shape: MoeShape,
-    (combined, quantise, standing): (CombineDtype, Quantise, Standing<'_>),
+    (combined, quantise, weighted, standing): (CombineDtype, Quantise, bool, Standing<'_>),
     (sms, split): (Option<u32>, bool),
 ) -> Result<(MoeTuning, &'static str), Failure> {
     shape.check()?;
     let (layout, max_rows) = places_of(standing, &shape)?;
     let default = MoeTuning::defaults_with(&shape, Hook::None, layout)?.with_quantise(quantise)?;
-    let default = default.with_max_rows(max_rows).with_combined(combined);
-    let mut found =
-        registry.tuning(&MoeKey { layout, max_rows, combined, quantise, ..MoeKey::new(shape) })?;
+    let default = default.with_max_rows(max_rows).with_combined(combined).with_weighted(weighted);
+    let key = MoeKey { layout, max_rows, combined, weighted, quantise, ..MoeKey::new(shape) };
+    let mut found = registry.tuning(&key)?;
     found.check(&shape)?;
     let from = if found == default { "default" } else { "tuned" };
     found = found.with_split(split);
@@ -147,7 +147,7 @@ impl DeviceMoe {
                     world,
                     &registry,
                     MoeShape { tokens: *tokens, ..shape },
-                    (combined, quantise, standing),
+                    (combined, quantise, rows.3, standing),
                     limits,
                 )
             };

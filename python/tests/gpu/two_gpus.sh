@@ -5,7 +5,7 @@
 folder=${1:?"a folder for what parts say"}
 shift
 here=$(dirname "$0")
-[ $# -gt 0 ] || set -- moe host_times formats layouts halves faults overlap collectives compiled gradients moe_torch bench
+[ $# -gt 0 ] || set -- behaviours moe host_times formats layouts halves faults overlap collectives compiled gradients moe_torch bench
 mkdir -p "$folder"
 failed=0
 for part; do

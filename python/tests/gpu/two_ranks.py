@@ -2,7 +2,7 @@
 
 torchrun --nproc-per-node 2 python/tests/gpu/two_ranks.py [PART ..]
 
-PART: collectives, moe, formats, quantised, layouts, halves, faults, overlap, compiled, gradients, host_times;
+PART: behaviours, collectives, moe, formats, quantised, layouts, halves, faults, overlap, compiled, gradients, host_times;
 all of them if none is named.
 
 Each part prints what was found up to then; the first that fails ends all of them.
@@ -17,6 +17,7 @@ import sys
 import time
 import types
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -24,6 +25,9 @@ import torch.distributed as dist
 
 import peerwarp
 import peerwarp.torch as pt
+
+# The cases of both worlds stand beside the tests of simulated ranks.
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 HIDDEN, EXPERTS, TOPK, TOKENS = 512, 16, 4, 24
 FOUND: dict[str, Any] = {}
@@ -57,6 +61,32 @@ def expected(name: str, x: torch.Tensor) -> torch.Tensor:
     if name == "all_to_all":
         return torch.cat([vector.chunk(ranks)[rank] for vector in vectors])
     return vectors[1]
+
+
+class OnGpus:
+    """Ranks on GPUs, as `behaviours` has worlds: calls take this rank's tensor."""
+
+    def __init__(self, world: peerwarp.World) -> None:
+        self.world = world
+
+    def given(self, arrays: list[Any]) -> torch.Tensor:
+        return torch.from_numpy(arrays[dist.get_rank()]).cuda()
+
+    def each(self, value: torch.Tensor, act: Callable[[torch.Tensor], torch.Tensor]) -> torch.Tensor:
+        return act(value)
+
+    def kept(self, value: torch.Tensor) -> list[Any]:
+        return [one.cpu().numpy() for one in everybodys(value)]
+
+
+def behaviours(world: peerwarp.World) -> None:
+    """The cases that simulated ranks run, too, with what is recorded of them."""
+    from behaviours import CASES, RECORDED, outcome
+
+    for name in CASES:
+        found = json.loads(json.dumps(outcome(name, OnGpus(world))))
+        assert found == RECORDED[name], (name, found, RECORDED[name])
+    FOUND["behaviours"] = len(CASES)
 
 
 def collectives(world: peerwarp.World) -> None:
@@ -547,7 +577,7 @@ def host_times(world: peerwarp.World) -> None:
         FOUND[f"host us, {name}"] = round(sorted(took)[len(took) // 2], 2)
 
 
-ALL = (collectives, moe, formats, quantised, layouts, halves, faults, overlap, compiled, gradients, host_times)
+ALL = (behaviours, collectives, moe, formats, quantised, layouts, halves, faults, overlap, compiled, gradients, host_times)
 PARTS = {part.__name__: part for part in ALL}
 
 
