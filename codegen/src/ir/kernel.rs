@@ -194,6 +194,20 @@ pub(crate) fn signature(name: &str, kind: ParamKind, dtype: Dtype, len: u64) -> 
     format!("{name}: {kind:?} of {len} {dtype:?}")
 }
 
+/// What stands between the words of a parameter and those of the order of its elements.
+const ORDER: &str = ", in the order of ";
+
+/// The words of a parameter whose elements an emitted kernel keeps in another order than that of their indices.
+pub(crate) fn in_order(signature: &str, order: &str) -> String {
+    format!("{signature}{ORDER}{order}")
+}
+
+/// Of the words of an emitted kernel's parameter, its [signature](Param::signature) and the order in which its elements lie in
+/// memory; none where that is the order of their indices. Kernels that share a buffer must agree in both.
+pub fn signature_and_order(words: &str) -> (&str, Option<&str>) {
+    words.split_once(ORDER).map_or((words, None), |(signature, order)| (signature, Some(order)))
+}
+
 impl ParamKind {
     /// Whether every rank has one that every rank can reach.
     pub const fn is_symmetric(self) -> bool {

@@ -1,6 +1,6 @@
 //! What is known about a kernel before anything is written.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 
 use crate::{
     family::Target,
@@ -14,7 +14,7 @@ use super::{
     cut::Side,
     inline::Forms,
     lane_order,
-    layout::Layouts,
+    layout::{Layout, Layouts},
     loader::Loaders,
     multimem,
     names::OwnNames,
@@ -39,8 +39,8 @@ pub(super) struct Facts<'k> {
     pub ahead: Ahead,
     /// Signals of what earlier launches did.
     pub released: Vec<OpId>,
-    /// The matrices in memory that lie as lanes hold them.
-    pub lane_order: HashSet<ParamId>,
+    /// The matrices in memory that lie as lanes hold them, and how lanes hold a tile.
+    pub lane_order: HashMap<ParamId, Layout>,
     /// The places of its waits.
     pub waits: Waits,
     /// The stores that have a proxy fence behind them.

@@ -2,13 +2,13 @@
 //!
 //! A group's product is spread over its lanes as the matrix instruction leaves it: two or four neighbours of a row here, two of
 //! another row there. Rows of a matrix in memory take many small accesses, then. But a matrix that a kernel writes and reads again by
-//! whole tiles of one shape, each held by lanes in the same way, need not lie in rows: nobody else sees it. Of such a tile every
-//! lane stores 16 bytes in turn, next to those of its neighbours, and whoever reads it, on this rank or another one, gets what
-//! the lane of the same number had.
+//! whole tiles of one shape, each held by lanes in the same way, need not lie in rows. Every lane stores 16 bytes of such a tile in
+//! turn, next to those of its neighbours. A lane that reads it, on this rank or another one, gets the elements of the lane with the
+//! same number. The order is a part of the parameter's words: an operation refuses launches that share a matrix in different orders.
 
 use std::collections::{HashMap, HashSet};
 
-use crate::ir::{Kernel, LoadMatrix, OpId, ParamId, ParamKind, Rows, ValueId};
+use crate::ir::{self, Kernel, LoadMatrix, OpId, Param, ParamId, ParamKind, Rows, ValueId};
 
 use super::{
     PrintError,
@@ -30,8 +30,8 @@ struct Seen {
     loaded: bool,
 }
 
-/// The matrices of a kernel that lie as lanes hold them.
-pub(super) fn matrices(p: &Program, layouts: &Layouts) -> HashSet<ParamId> {
+/// The matrices of a kernel that lie as lanes hold them, and how lanes hold a tile.
+pub(super) fn matrices(p: &Program, layouts: &Layouts) -> HashMap<ParamId, Layout> {
     let mut found: HashMap<ParamId, Seen> = HashMap::new();
     let mut others = HashSet::new();
     for &id in p.ops() {
@@ -55,15 +55,28 @@ pub(super) fn matrices(p: &Program, layouts: &Layouts) -> HashSet<ParamId> {
         }
     }
     let both = found.into_iter().filter(|(_, seen)| seen.stored && seen.loaded);
-    both.map(|(param, _)| param).filter(|param| !others.contains(param)).collect()
+    both.map(|(param, seen)| (param, seen.tile)).filter(|(param, _)| !others.contains(param)).collect()
 }
 
-/// Whether a matrix is the operation's own, of which launches of the same kernel alone know.
+/// The words of a kernel's parameters: what a caller allocates, and in which order the elements of a matrix lie.
+pub(super) fn words(kernel: &Kernel, lane_order: &HashMap<ParamId, Layout>) -> Vec<String> {
+    let order = |&Layout { len, lanes, per_lane, fragments }: &Layout| {
+        let parts =
+            fragments.map(|f| format!(" in {}x{} parts of {}x{}", f.down, f.across, f.rows, f.columns));
+        format!("{lanes} lanes with {per_lane} each of {len}{}", parts.unwrap_or_default())
+    };
+    let param = |(at, param): (usize, &Param)| match lane_order.get(&ParamId(at as u32)) {
+        Some(layout) => ir::in_order(&param.signature(), &order(layout)),
+        None => param.signature(),
+    };
+    kernel.params.iter().enumerate().map(param).collect()
+}
+
+/// Whether a matrix is the operation's own. Its launches compare the order in which its elements lie.
 fn is_own(kernel: &Kernel, param: ParamId) -> bool {
     let param = &kernel.params[param.index()];
     let own = match param.kind {
-        ParamKind::Window | ParamKind::Symmetric => true,
-        ParamKind::Local => param.own,
+        ParamKind::Window | ParamKind::Symmetric | ParamKind::Local => param.own,
         ParamKind::Flags
         | ParamKind::Packets
         | ParamKind::Ll
@@ -99,7 +112,7 @@ fn whole_tile(
 impl Emitter<'_, '_> {
     /// Whether a matrix in memory lies as lanes hold it.
     pub fn in_lane_order(&self, rows: &Rows) -> bool {
-        rows.place.param().is_some_and(|param| self.f.lane_order.contains(&param))
+        rows.place.param().is_some_and(|param| self.f.lane_order.contains_key(&param))
     }
 
     /// Stores a tile of a matrix that lies as lanes hold it.

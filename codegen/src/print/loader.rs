@@ -418,7 +418,7 @@ impl<'f, 'k> Fit<'f, 'k> {
     }
 
     fn in_lane_order(&self, place: Place) -> bool {
-        place.param().is_some_and(|param| self.f.lane_order.contains(&param))
+        place.param().is_some_and(|param| self.f.lane_order.contains_key(&param))
     }
 
     /// Whether an operation is of one side only, or the same on both. Either waits for what it reads itself. What the warps that

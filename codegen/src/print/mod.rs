@@ -175,7 +175,8 @@ pub struct Source {
     pub launch: LaunchShape,
     /// What to pass.
     pub args: ArgsLayout,
-    /// The kernel's parameters, [in words](crate::ir::Param::signature): how much memory it uses of each.
+    /// The kernel's parameters, [in words](crate::ir::signature_and_order): how much memory it uses of each, and in which order the
+    /// elements of a matrix lie if it is not that of rows.
     pub params: Vec<String>,
     /// The places of its waits, by the numbers that a status record has.
     pub waits: Vec<WaitSite>,

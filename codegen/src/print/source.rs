@@ -6,7 +6,7 @@ use crate::{
     device::Device,
     family::Target,
     ir::{
-        self, BlockWait, CommOp, Kernel, OpId, OpKind, Param, ParamKind, Region, SharedId, ValueId, ValueOp,
+        self, BlockWait, CommOp, Kernel, OpId, OpKind, ParamKind, Region, SharedId, ValueId, ValueOp,
         explain::Explain,
     },
 };
@@ -18,7 +18,7 @@ use super::{
     copy::room_of,
     entry::entry_body,
     facts::Facts,
-    launch, lines,
+    lane_order, launch, lines,
     loader::{self, Crew, Loaders, Obstacle, Ring},
     matrix, multimem,
     names::{is_identifier, is_taken},
@@ -133,7 +133,7 @@ pub(super) fn emit(
         entry: kernel.variant.clone(),
         launch,
         args: layout,
-        params: kernel.params.iter().map(Param::signature).collect(),
+        params: lane_order::words(kernel, &facts.lane_order),
         waits,
         timeline,
     })

@@ -1,6 +1,6 @@
 //! The buffers of a packed kernel, read from the words that its manifest has for them.
 
-use peerwarp_codegen::ir::{Dtype, ParamKind};
+use peerwarp_codegen::ir::{Dtype, ParamKind, signature_and_order};
 
 use super::Entry;
 
@@ -15,6 +15,8 @@ pub struct PackBuffer {
     pub dtype: Dtype,
     /// How many elements it has.
     pub len: u64,
+    /// The order of its elements, if it is not that of their indices. Kernels that share a buffer must agree in it.
+    pub order: Option<String>,
 }
 
 impl PackBuffer {
@@ -25,6 +27,7 @@ impl PackBuffer {
 
     /// From the words of a manifest: `x: Local of 64 F32`.
     fn parse(words: &str) -> Option<PackBuffer> {
+        let (words, order) = signature_and_order(words);
         let (name, rest) = words.rsplit_once(": ")?;
         let mut parts = rest.split(' ');
         let (kind, of, len, dtype) = (parts.next()?, parts.next()?, parts.next()?, parts.next()?);
@@ -33,7 +36,8 @@ impl PackBuffer {
         }
         let kind = ParamKind::ALL.into_iter().find(|k| format!("{k:?}") == kind)?;
         let dtype = Dtype::ALL.into_iter().find(|d| format!("{d:?}") == dtype)?;
-        Some(PackBuffer { name: name.to_owned(), kind, dtype, len: len.parse().ok()? })
+        let order = order.map(str::to_owned);
+        Some(PackBuffer { name: name.to_owned(), kind, dtype, len: len.parse().ok()?, order })
     }
 }
 
@@ -64,6 +68,13 @@ mod tests {
                 assert_eq!(read.bytes(), Some(3 * u64::from(param.element_bytes())));
             }
         }
+    }
+
+    #[test]
+    fn an_order_is_read_back() {
+        let words = "parts: Window of 12288 Bf16, in the order of 128 lanes with 4 each";
+        let read = PackBuffer::parse(words).unwrap();
+        assert_eq!((read.len, read.order.as_deref()), (12288, Some("128 lanes with 4 each")));
     }
 
     #[test]

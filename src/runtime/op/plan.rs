@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use peerwarp_codegen::dsl::{Binding, ParamSpec, Rows};
 use peerwarp_codegen::family::Variant;
-use peerwarp_codegen::ir::{Dtype, ParamKind};
+use peerwarp_codegen::ir::{Dtype, ParamKind, signature_and_order};
 
 use crate::runtime::RuntimeError;
 use crate::runtime::gpu::DevicePtr;
@@ -142,6 +142,36 @@ fn merged(launches: &[LaunchSpec], params: &Params) -> Result<Vec<BufferSpec>, R
     Ok(all)
 }
 
+/// In which order the elements of each buffer lie, and the first launch that has it.
+#[derive(Debug, Default)]
+pub(super) struct Orders(BTreeMap<String, (String, Option<String>)>);
+
+impl Orders {
+    /// Adds a buffer of a launch, with the words of the compiled kernel's parameter.
+    ///
+    /// # Errors
+    /// An earlier launch keeps its elements in another order.
+    pub fn add(&mut self, label: &str, buffer: &str, words: &str) -> Result<(), RuntimeError> {
+        let order = signature_and_order(words).1.map(str::to_owned);
+        let Some((first, known)) = self.0.get(buffer) else {
+            self.0.insert(buffer.to_owned(), (label.to_owned(), order));
+            return Ok(());
+        };
+        if *known == order {
+            return Ok(());
+        }
+        let named = |order: Option<&str>| {
+            order.map_or("in rows".to_owned(), |order| format!("in the order of {order}"))
+        };
+        let field = format!("elements of {buffer} of {label}");
+        let allowed = format!(
+            "{}, as {first} has them: both launches must store and load whole tiles of one shape, or one of them parts of tiles",
+            named(known.as_deref())
+        );
+        Err(RuntimeError::invalid(field, named(order.as_deref()), allowed))
+    }
+}
+
 /// Where in a rank's memory an operation's buffers are: one plan for all ranks.
 #[derive(Debug, Default)]
 pub(super) struct Plan {
@@ -213,5 +243,24 @@ impl Plan {
     /// Whether a buffer holds something from one launch to the next that the kernels rely on.
     pub fn lasts(&self, name: &str) -> bool {
         self.cleared.iter().any(|(cleared, _)| cleared == name)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn launches_that_share_a_matrix_agree_in_its_order() {
+        let rows = "parts: Window of 12288 Bf16";
+        let lanes = format!("{rows}, in the order of 128 lanes with 4 each");
+        let mut orders = Orders::default();
+        orders.add("multiply", "parts", &lanes).unwrap();
+        orders.add("again", "parts", &lanes).unwrap();
+        orders.add("other", "own_parts", rows).unwrap();
+        let error = orders.add("read", "parts", rows).unwrap_err().to_string();
+        for part in ["parts of read", "in rows", "128 lanes with 4 each, as multiply has them"] {
+            assert!(error.contains(part), "{error}");
+        }
     }
 }

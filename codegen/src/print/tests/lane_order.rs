@@ -1,7 +1,7 @@
 //! Which matrices lie as lanes hold them: those that are written and read by whole tiles of one shape alone.
 
 use crate::{
-    dsl::{Binder, TraceMeta, prelude::*, trace},
+    dsl::{Binder, Binding, ParamSpec, TraceMeta, prelude::*, trace},
     ir::Dtype,
 };
 
@@ -154,4 +154,36 @@ fn others_lie_in_rows() {
         g.store(0, g.product(b));
         let _got = g.publish();
     }));
+}
+
+/// The words of the window: of a kernel that stores and loads it by whole tiles, of one that only loads it, and of the first one with
+/// a window of the caller's.
+#[test]
+fn the_order_is_in_the_words_of_a_parameter() {
+    let words = |both: bool, binding| {
+        let traced = trace(TraceMeta::new("sample", 2, 32, 4), |p| {
+            let matrix = |p: &mut Binder, name| p.matrix::<AnyMatrix>(name, [192, 64], Dtype::Bf16);
+            let (x, out) = (matrix(p, "x"), matrix(p, "out"));
+            let spec = ParamSpec::matrix::<AnyWindowMatrix>("parts", [192, 64], Dtype::Bf16, "");
+            p.declare(vec![spec.bound(binding)]);
+            let (parts, ready) = (p.next(), p.arg("ready", 2));
+            let epoch = p.arg::<EpochWord>("epoch", 1).begin();
+            role("multiply", 2, |b| {
+                let g = Given { x, parts, ready, out, epoch };
+                if both {
+                    g.store(0, g.product(b));
+                }
+                let got = g.publish();
+                g.out.rows(0, 64).store_f32(0, g.load(&got, 0));
+            });
+        });
+        let kernel = traced.unwrap_or_else(|e| panic!("{e}"));
+        let source = printed(&kernel, "cuda:sm_90a").unwrap_or_else(|e| panic!("{e}"));
+        source.params.into_iter().find(|words| words.starts_with("parts")).unwrap()
+    };
+    let (by_lanes, in_rows) = (words(true, Binding::State), words(false, Binding::State));
+    assert_eq!(words(true, Binding::Input), in_rows, "callers see rows");
+    let (signature, order) = crate::ir::signature_and_order(&by_lanes);
+    assert_eq!((signature, order.is_some()), (&*in_rows, true), "{by_lanes}");
+    assert_eq!(crate::ir::signature_and_order(&in_rows).1, None, "{in_rows}");
 }

@@ -6,13 +6,14 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use peerwarp_codegen::dsl::ParamSpec;
+use peerwarp_codegen::ir::signature_and_order;
 
 use super::{Launch, RankOp};
 use crate::runtime::gpu::DevicePtr;
 use crate::runtime::handles::Buffer;
 use crate::runtime::image::{Images, KernelImage};
 use crate::runtime::op::call::Passed;
-use crate::runtime::op::plan::{LaunchSpec, Plan, most_rows};
+use crate::runtime::op::plan::{LaunchSpec, Orders, Plan, most_rows};
 use crate::runtime::{Recorder, RuntimeError, Symmetric, World};
 
 /// What the parts of a rank are made of.
@@ -53,7 +54,9 @@ impl Making<'_> {
         }
         cleared?;
         let launches = self.launches.iter().zip(&self.plan.params);
-        let launches = launches.map(|(launch, params)| self.launch(launch, params, &memory, &buffers));
+        let mut orders = Orders::default();
+        let launches =
+            launches.map(|(launch, params)| self.launch(launch, params, &memory, &buffers, &mut orders));
         let launches = launches.collect::<Result<_, RuntimeError>>()?;
         let written = buffers.iter().filter(|(name, _)| !self.plan.lasts(name));
         let payload = written.map(|(_, place)| *place).collect();
@@ -84,10 +87,14 @@ impl Making<'_> {
         params: &[ParamSpec],
         memory: &Memory,
         buffers: &BTreeMap<String, (DevicePtr, u64)>,
+        orders: &mut Orders,
     ) -> Result<Launch, RuntimeError> {
         let member = &self.world.members()[self.index];
         let image = self.images.image(&*spec.variant, member.gpu.info().target)?;
         same_params(&image, params)?;
+        for (param, words) in params.iter().zip(&image.params) {
+            orders.add(&spec.label, spec.buffer(&param.name), words)?;
+        }
         multicast(&image, params, self.world.ranks())?;
         let mut args = self.world.kernel_args(self.index, &image)?;
         let (mut slots, mut windows, mut scalars) = (vec![], vec![], vec![]);
@@ -140,7 +147,8 @@ fn multicast(image: &KernelImage, params: &[ParamSpec], ranks: u32) -> Result<()
 fn same_params(image: &KernelImage, params: &[ParamSpec]) -> Result<(), RuntimeError> {
     let mut compiled = image.params.iter();
     for param in params {
-        let (here, there) = (param.signature(), compiled.next().map_or("not there", String::as_str));
+        let there = compiled.next().map_or("not there", |words| signature_and_order(words).0);
+        let here = param.signature();
         if here != there {
             return Err(differs(image, &param.name, there, &here));
         }
