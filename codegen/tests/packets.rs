@@ -205,3 +205,23 @@ fn looks_cross_no_wait_no_signal_and_no_taking() {
         }
     }
 }
+
+/// What the simulator finds in the kernels whose packets are looked at early.
+#[test]
+fn takings_of_one_place_need_an_order() {
+    let found = |heard| {
+        let kernel = Arc::new(Compiled::new(verify(looks(32, heard)).unwrap_or_else(|e| panic!("{e}"))));
+        let mut machine = Machine::new(looks::RANKS);
+        machine.buffers_of(kernel.kernel()).unwrap();
+        for rank in 0..looks::RANKS {
+            machine.write(rank, "x", 0, &[1.0f32; 2 * looks::ROW as usize]).unwrap();
+        }
+        (0..3).for_each(|_| machine.launch_all(&kernel, &Bindings::new()).unwrap());
+        findings::kinds(&machine, 24)
+    };
+    for ordered in [Heard::TakesBoth, Heard::BlockFlag, Heard::Flag] {
+        assert_eq!(found(ordered), [], "{ordered:?}");
+    }
+    // LL elements say that the other block has taken its packets, but order nothing.
+    assert_eq!(found(Heard::Ll), [FindingKind::LostPacket]);
+}

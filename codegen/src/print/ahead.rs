@@ -8,7 +8,7 @@
 //! therefore be taken, and the place emptied, before the look. The sender of the taking's packet sends after that earlier taking, by
 //! the order of signals and waits. So a look crosses no operation by which this group hears of another group's taking (a wait, a
 //! ticket), lets the sender know of its own (a signal, a ticket), or takes packets of the same buffer. LL elements order nothing. A
-//! kernel must therefore order takings of one place by other groups with a wait or a ticket; the simulator does not check that.
+//! kernel must therefore order takings of one place by other groups with a wait or a ticket. The simulator reports the others.
 
 use std::collections::HashMap;
 

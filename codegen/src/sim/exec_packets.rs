@@ -169,6 +169,24 @@ impl World<'_> {
         Ok(true)
     }
 
+    /// Nothing orders a taking after the one before it: without that order, its loads may still find what was there before.
+    fn taken_unordered(
+        &mut self,
+        agent: &Agent,
+        packets: ParamId,
+        range: &Range<u64>,
+        at: Event,
+        before: Event,
+    ) {
+        let elements = self.elements(agent, packets, range);
+        let name = place_name(agent, Place::Param(packets));
+        let message = format!(
+            "nothing orders this taking of {name}[{}..{}] of rank {} after the taking before it",
+            elements.0, elements.1, agent.rank
+        );
+        self.find_at(FindingKind::LostPacket, message, at, Some(before), &name, elements);
+    }
+
     /// Takes the first `bytes` of a tile of `whole` bytes; the others are zero.
     fn take(
         &mut self,
@@ -191,7 +209,11 @@ impl World<'_> {
             State::Full(by, _) if by.agent.rank() as u64 != from => Some((run.range, by)),
             State::Full(..) | State::Sent(_) | State::Taken(_) => None,
         });
-        array.set(stretch.packets.clone(), State::Taken(event));
+        let before = array.take(stretch.packets.clone(), event);
+        let who = Who { clock: &agent.clock, event };
+        if let Some((range, by)) = before.into_iter().find(|(_, by)| !who.after(*by)) {
+            self.taken_unordered(agent, packets, &range, event, by);
+        }
         if let Some((range, by)) = stranger {
             let (first, _) = self.elements(agent, packets, &range);
             self.check_sender(agent, packets, first, Sender::Rank(from), by);

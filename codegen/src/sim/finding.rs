@@ -27,8 +27,8 @@ pub enum FindingKind {
     LostSignal,
     /// A signal that nobody ever waits for.
     UnwaitedSignal,
-    /// Packets sent where what was sent before is not taken, or is not known to be; LL elements sent where the reading
-    /// of what was sent before is not known to be over.
+    /// Packets sent where what was sent before is not taken, or is not known to be; packets taken where the taking before is not known
+    /// to be over; LL elements sent where the reading of what was sent before is not known to be over.
     LostPacket,
     /// Packets that nobody ever takes.
     UntakenPacket,

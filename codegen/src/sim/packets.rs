@@ -2,6 +2,8 @@
 
 use std::ops::Range;
 
+use smallvec::SmallVec;
+
 use super::agent::AgentId;
 use super::runs::{Part, Runs};
 use super::shadow::Event;
@@ -24,6 +26,8 @@ pub(super) enum State {
 #[derive(Debug, Default)]
 pub(super) struct PacketArray {
     runs: Runs<State>,
+    /// The last taking of packets, which stays while the next ones are on their way.
+    takings: Runs<Event>,
     waiters: Waiters,
 }
 
@@ -58,6 +62,14 @@ impl PacketArray {
     /// Puts a range into a state.
     pub fn set(&mut self, range: Range<u64>, state: State) {
         self.runs.set(range, state);
+    }
+
+    /// Empties packets. The takings of the packets that were there before come out, with their ranges.
+    pub fn take(&mut self, range: Range<u64>, by: Event) -> SmallVec<[(Range<u64>, Event); 1]> {
+        let before = self.takings.within(range.clone()).map(|part| (part.range, *part.state)).collect();
+        self.takings.set(range.clone(), by);
+        self.set(range, State::Taken(by));
+        before
     }
 
     /// The first packet of a range that has not arrived.
