@@ -9,8 +9,7 @@ use peerwarp_codegen::ir::verify;
 use peerwarp_codegen::print::{EmitInfo, emit};
 
 use crate::build::{Language, Mode, Program, Text};
-use crate::job::{Emitted, Job, Run};
-use crate::moe::WAIT_BUDGET_NS;
+use crate::job::{Emitted, Job, Run, WAIT_BUDGET_NS};
 
 const LAUNCHES: u32 = 5;
 const SEEDS: std::ops::Range<u64> = 0..4;

@@ -85,13 +85,18 @@ pub fn compiler() -> &'static str {
 }
 
 impl Program {
-    /// Compiles and links.
+    /// Compiles and links, each text by itself.
     ///
     /// # Panics
     /// With the compiler's words, when it refuses.
     pub fn new(texts: &[Text], mode: Mode) -> Program {
+        Program::of_units(&texts.chunks(1).collect::<Vec<_>>(), mode)
+    }
+
+    /// The same of translation units, each of some texts of one language.
+    pub fn of_units(units: &[&[Text]], mode: Mode) -> Program {
         let mut objects: Vec<PathBuf> = runtime().to_vec();
-        objects.par_extend(texts.par_iter().map(|t| kernel_object(t, mode)));
+        objects.par_extend(units.par_iter().map(|texts| object(texts, mode)));
         let path = cached(&(&objects, "link"), "program", |out| {
             let mut link = Command::new(compiler());
             link.args(["-no-pie", "-o"]).arg(out).args(&objects);
@@ -103,9 +108,11 @@ impl Program {
 
 const RUNTIME: [&str; 8] = ["order", "fiber", "memory", "copies", "boxes", "products", "machine", "main"];
 
-/// Folder of the runtime's sources.
+/// Folder of the runtime's sources, for tests of this package and of those below it.
 fn runtime_dir() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/host/runtime")
+    let above = Path::new(env!("CARGO_MANIFEST_DIR")).ancestors();
+    let mut folders = above.map(|package| package.join("tests/host/runtime"));
+    folders.find(|folder| folder.is_dir()).expect("the runtime is in the repository")
 }
 
 /// Text of the runtime's files that a condition holds for.
@@ -164,21 +171,29 @@ fn runtime() -> &'static [PathBuf] {
     })
 }
 
-fn kernel_object(text: &Text, mode: Mode) -> PathBuf {
+/// A text as the CPU's compiler gets it, with lines of its own numbers.
+fn registered(text: &Text) -> String {
     let entry = &text.entry;
     let source = rewrite(&text.text).unwrap_or_else(|e| panic!("{entry}: {e}"));
     let (_, after) = source.split_once("\nnamespace ").expect("a source has a namespace");
     let (space, _) = after.split_once(' ').expect("a namespace has a name");
-    let source = format!(
-        "{source}\nstatic void run_entry(const void* args) {{ {space}::{entry}(*static_cast<const {space}::Args*>(args)); }}\n\
-         static ::host::Kernel registered(\"{entry}\", run_entry, sizeof({space}::Args));\n"
-    );
+    format!(
+        "#line 1 \"{entry}\"\n{source}\n\
+         static void run_{entry}(const void* args) {{ {space}::{entry}(*static_cast<const {space}::Args*>(args)); }}\n\
+         static ::host::Kernel registered_{entry}(\"{entry}\", run_{entry}, sizeof({space}::Args));\n"
+    )
+}
+
+fn object(texts: &[Text], mode: Mode) -> PathBuf {
+    let source: String = texts.iter().map(registered).collect();
+    // Kernels that share a unit run for less time than it takes to optimise them.
+    let effort = if texts.len() == 1 { "-O1" } else { "-O0" };
     let dir = runtime_dir();
-    let (prelude, include) = match text.language {
+    let (prelude, include) = match texts[0].language {
         Language::Cuda => (dir.join("cuda/cuda_runtime.h"), dir.join("cuda")),
         Language::Hip => (dir.join("hip/hip_runtime.h"), dir),
     };
-    cached(&(&source, mode, prelude_text()), "o", |out| {
+    cached(&(&source, mode, effort, prelude_text()), "o", |out| {
         // A name of its own, as `out` has: another thread may be compiling the same.
         let file = PathBuf::from(format!("{}.cc", out.display()));
         fs::write(&file, &source).unwrap_or_else(|e| panic!("{}: {e}", file.display()));
@@ -187,7 +202,7 @@ fn kernel_object(text: &Text, mode: Mode) -> PathBuf {
             "-x",
             "c++",
             "-std=c++17",
-            "-O1",
+            effort,
             "-g1",
             "-fno-pie",
             "-ffp-contract=off",

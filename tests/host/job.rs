@@ -15,6 +15,9 @@ use super::build::{Language, Mode, Program};
 pub const STATUS: &str = "status";
 const STATUS_BYTES: u64 = 56;
 
+/// How long a wait may last, by a clock that stands while any thread can go on.
+pub const WAIT_BUDGET_NS: u64 = 10_000_000;
+
 /// Name of the buffer that a kernel's timeline is recorded in.
 pub fn timeline_of(entry: &str) -> String {
     format!("timeline_of_{entry}")

@@ -6,8 +6,8 @@ use peerwarp_codegen::ir::verify;
 use peerwarp_codegen::print::{EmitInfo, emit};
 
 use crate::build::{Language, Mode, Program, Text};
-use crate::job::{Emitted, Job, Run, STATUS};
-use crate::moe::WAIT_BUDGET_NS;
+use crate::job::{Emitted, Job, Run, STATUS, WAIT_BUDGET_NS};
+
 use crate::waits::Status;
 
 const RANKS: u32 = 2;

@@ -11,10 +11,7 @@ use peerwarp::families::moe::kernels::RoundTrip;
 use peerwarp::families::moe::run::{Expected, MoeTuning, Round};
 
 use crate::build::{Language, Mode, Program, Text};
-use crate::job::{Emitted, Job, Run};
-
-/// How long a wait may last, in the time of the simulated clock, which stands while anybody can go on.
-pub const WAIT_BUDGET_NS: u64 = 10_000_000;
+use crate::job::{Emitted, Job, Run, WAIT_BUDGET_NS};
 
 /// Combine counts its own epochs.
 const COMBINE_EPOCH: &str = "combine_epoch";

@@ -36,10 +36,9 @@ pub fn rewrite(text: &str) -> Result<String, String> {
 
 /// Where the next comment, assembly statement or shared declaration begins.
 fn next(text: &str) -> Option<usize> {
-    ["//", "asm volatile", "asm(", "__shared__", "extern __shared__"]
-        .iter()
-        .filter_map(|word| text.find(word))
-        .min()
+    let begins = ["//", "asm volatile", "asm(", "__shared__", "extern __shared__"].map(str::as_bytes);
+    let bytes = text.as_bytes();
+    (0..bytes.len()).find(|&at| begins.iter().any(|word| bytes[at..].starts_with(word)))
 }
 
 /// The length of a statement, its semicolon included.

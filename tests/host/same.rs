@@ -1,15 +1,14 @@
 //! One kernel in the simulator and as emitted text: the same results, and findings in both or in neither.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use peerwarp_codegen::ir::{Kernel, verify};
+use peerwarp_codegen::ir::{Kernel, signature_and_order, verify};
 use peerwarp_codegen::print::{EmitInfo, emit};
 use peerwarp_codegen::sim::{Bindings, Compiled, Machine, Options, Strategy};
 
 use crate::build::{Language, Mode, Program, Text};
-use crate::job::{Emitted, Job};
-use crate::moe::WAIT_BUDGET_NS;
+use crate::job::{Emitted, Job, Run, STATUS, WAIT_BUDGET_NS};
 
 /// Seeds from here on starve a part of the machine, as the simulator's adversarial strategy does.
 pub const ADVERSARIAL: u64 = 1 << 32;
@@ -108,21 +107,40 @@ impl Case {
         }
     }
 
-    /// The same of the emitted text, with every access checked.
+    /// The kernels as emitted text.
+    pub fn emitted(&self, language: Language) -> Vec<Emitted> {
+        let info = EmitInfo { command: "a test".into() };
+        let emitted = |kernel: Kernel| {
+            let verified = verify(kernel.clone()).unwrap_or_else(|e| panic!("{}: {e}", self.name));
+            let source = emit(&verified, language.target(), &info);
+            Emitted { kernel, source: source.unwrap_or_else(|e| panic!("{}: {e}", self.name)) }
+        };
+        (self.kernels)(language).into_iter().map(emitted).collect()
+    }
+
+    /// What the emitted text leaves, with every access checked.
     pub fn executed(&self, language: Language, seeds: u64) -> Left {
-        let (target, kernels) = (language.target(), (self.kernels)(language));
+        let emitted = self.emitted(language);
+        let texts: Vec<Text> = emitted.iter().map(|e| Text::of(&e.source, language)).collect();
+        self.executed_by(&Program::new(&texts, Mode::Checked), &emitted, language, seeds)
+    }
+
+    /// The same of a program that has the kernels, and perhaps others.
+    pub fn executed_by(
+        &self,
+        program: &Program,
+        emitted: &[Emitted],
+        language: Language,
+        seeds: u64,
+    ) -> Left {
+        let mut found = differing_orders(emitted);
+        if !found.is_empty() {
+            return Left::Wrong(found);
+        }
+        let kernels: Vec<Kernel> = emitted.iter().map(|e| e.kernel.clone()).collect();
         let sizes = self.sizes(&kernels);
         let mut job = Job::new(language, self.ranks());
         kernels.iter().for_each(|k| job.buffers_of(k, str::to_owned));
-        let emitted: Vec<Emitted> = kernels
-            .into_iter()
-            .map(|kernel| {
-                let info = EmitInfo { command: "a test".into() };
-                let verified = verify(kernel.clone()).unwrap_or_else(|e| panic!("{}: {e}", self.name));
-                let source = emit(&verified, target, &info).unwrap_or_else(|e| panic!("{}: {e}", self.name));
-                Emitted { kernel, source }
-            })
-            .collect();
         let launch = |e| job.launch(e, str::to_owned, |n| panic!("no scalar {n}"), WAIT_BUDGET_NS);
         let launches: Vec<usize> = emitted.iter().map(launch).collect();
         for (rank, name, content) in &self.inputs {
@@ -131,18 +149,22 @@ impl Case {
         for rank in 0..self.ranks() {
             let all = (0..self.rounds).flat_map(|_| &launches);
             all.for_each(|&launch| job.run_on(rank, launch));
+            job.read(rank, STATUS, 0..4);
             let outputs = self.outputs.iter().zip(&sizes);
             outputs.for_each(|(name, &bytes)| job.read(rank, name, 0..bytes));
         }
-        let texts: Vec<Text> = emitted.iter().map(|e| Text::of(&e.source, language)).collect();
-        let (mut found, mut left) = (BTreeSet::new(), None);
+        let mut left = None;
         let both = (0..seeds).flat_map(|seed| [seed, ADVERSARIAL + seed]);
-        for run in job.run(&Program::new(&texts, Mode::Checked), both) {
-            let all = run.read.concat();
-            if run.findings.is_empty() && left.get_or_insert_with(|| all.clone()) != &all {
+        for Run { findings, read, .. } in job.run(program, both) {
+            let aborted = read.iter().any(|rank| rank.get(..4).is_some_and(|word| word != [0; 4]));
+            let all: Vec<u8> =
+                read.iter().flat_map(|rank| rank.get(4..).unwrap_or_default()).copied().collect();
+            if aborted {
+                found.insert("a wait expired".into());
+            } else if findings.is_empty() && left.get_or_insert_with(|| all.clone()) != &all {
                 found.insert("other results under another seed".into());
             }
-            found.extend(run.findings);
+            found.extend(findings);
         }
         match left {
             Some(left) if found.is_empty() => Left::Same(left),
@@ -154,17 +176,37 @@ impl Case {
     #[track_caller]
     pub fn agrees(&self, seeds: u64) {
         for language in Language::ALL {
-            let name = format!("{}, {language:?}", self.name);
-            match (self.simulated(language, seeds), self.executed(language, seeds)) {
-                (Left::Same(a), Left::Same(b)) => {
-                    let first = a.iter().zip(&b).position(|(a, b)| a != b);
-                    assert_eq!(first, None, "{name}: the first byte of the outputs that differs");
-                }
-                (Left::Wrong(found), _) => panic!("{name}: the simulator finds {found:#?}"),
-                (Left::Same(_), Left::Wrong(found)) => {
-                    panic!("{name}: the emitted text is wrong: {found:#?}")
-                }
+            let (simulated, executed) = (self.simulated(language, seeds), self.executed(language, seeds));
+            if let Some(difference) = difference(&simulated, &executed) {
+                panic!("{}, {language:?}: {difference}", self.name);
             }
         }
     }
+}
+
+/// What the simulator or the emitted text finds wrong, or how their results differ.
+pub fn difference(simulated: &Left, executed: &Left) -> Option<String> {
+    match (simulated, executed) {
+        (Left::Same(a), Left::Same(b)) => {
+            let first = a.iter().zip(b).position(|(a, b)| a != b);
+            first.map(|first| format!("byte {first} of the outputs is the first that differs"))
+        }
+        (Left::Wrong(found), _) => Some(format!("the simulator finds {found:?}")),
+        (Left::Same(_), Left::Wrong(found)) => Some(format!("the emitted text is wrong: {found:?}")),
+    }
+}
+
+/// The buffers that kernels keep in different orders, which an operation refuses.
+fn differing_orders(emitted: &[Emitted]) -> BTreeSet<String> {
+    let mut orders: BTreeMap<&str, Option<&str>> = BTreeMap::new();
+    let mut differing = BTreeSet::new();
+    for kernel in emitted {
+        for (param, words) in kernel.kernel.params.iter().zip(&kernel.source.params) {
+            let order = signature_and_order(words).1;
+            if *orders.entry(&param.name).or_insert(order) != order {
+                differing.insert(format!("the elements of {} lie in different orders", param.name));
+            }
+        }
+    }
+    differing
 }

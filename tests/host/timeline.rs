@@ -12,8 +12,8 @@ use peerwarp::harness::trace::{Trace, matches};
 use peerwarp::runtime::{Event, Recording};
 
 use crate::build::{Language, Mode, Program, Text};
-use crate::job::{Emitted, Job, timeline_of};
-use crate::moe::{MoeHost, Plan, WAIT_BUDGET_NS, traced};
+use crate::job::{Emitted, Job, WAIT_BUDGET_NS, timeline_of};
+use crate::moe::{MoeHost, Plan, traced};
 
 const SHAPE: MoeShape =
     MoeShape { hidden: 64, experts: 6, topk: 2, tokens: 3, ranks: 3, dtype: RowDtype::Bf16 };

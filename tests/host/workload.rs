@@ -7,8 +7,8 @@ use peerwarp::harness::workload::{Turn, Workload};
 use peerwarp_codegen::ir::ParamKind;
 
 use crate::build::{Language, Mode, Program, Text};
-use crate::job::{Job, Run};
-use crate::moe::{WAIT_BUDGET_NS, traced};
+use crate::job::{Job, Run, WAIT_BUDGET_NS};
+use crate::moe::traced;
 
 const ROUNDS: u32 = 3;
 
