@@ -1,0 +1,204 @@
+//! Random kernels in the simulator and as emitted text: the same results and no findings where every rule of
+//! `docs/explanation/memory-model.md` is kept, findings in both where one is broken. `PEERWARP_SEED` draws other kernels.
+
+#[path = "../../../tests/host/build.rs"]
+#[allow(dead_code)] // so are the next ones: the tests of the crate above use more of them
+mod build;
+#[path = "../../../tests/host/job.rs"]
+#[allow(dead_code)]
+mod job;
+mod kernel;
+mod plan;
+#[path = "../../../tests/host/ptx.rs"]
+mod ptx;
+#[path = "../../../tests/host/rewrite.rs"]
+mod rewrite;
+#[path = "../../../tests/host/same.rs"]
+#[allow(dead_code)]
+mod same;
+mod tiles;
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::Path;
+
+use rayon::prelude::*;
+
+use build::{Language, Mode, Program, Text};
+use job::Emitted;
+use kernel::RANKS;
+use plan::{Plan, ROOM, Random, Rule};
+use same::{Case, Left, difference};
+use tiles::{Pair, TILE};
+
+const LAUNCHES: u32 = 3;
+/// Kernels of a seed that keep every rule.
+const KERNELS: u64 = 40;
+/// Schedules of a kernel, each random and adversarial.
+const SCHEDULES: u64 = 3;
+/// The same of a kernel that breaks a rule, until the mistake shows.
+const BREAKING_SCHEDULES: [u64; 3] = [1, 4, 16];
+/// Kernels of a translation unit.
+const UNIT: usize = 10;
+/// Bytes of the emitted text that a failure shows.
+const SHOWN: usize = 20_000;
+
+fn seed() -> u64 {
+    std::env::var("PEERWARP_SEED").map_or(0, |seed| seed.parse().expect("PEERWARP_SEED is a number"))
+}
+
+fn case(plan: &Plan) -> Case {
+    let (steps, kernels) = (plan.steps.clone(), plan.clone());
+    let name = format!("seed {}, {plan:?}", seed());
+    let mut case = Case::new(name, LAUNCHES, move |language: Language| {
+        vec![kernel::kernel(&kernels, language.target().warp_size())]
+    });
+    let room = steps.len() * ROOM as usize;
+    let mut values = Random(plan.number);
+    for rank in 0..RANKS {
+        let x: Vec<f32> = (0..room).map(|_| values.below(1000) as f32).collect();
+        let n = steps.iter().flat_map(|step| {
+            let [start, end, by] = step.range;
+            [4 * values.below(100), start, end, by]
+        });
+        let n: Vec<u32> = n.collect();
+        case = case.input(rank, "x", &x).input(rank, "n", &n);
+        case = case.input(rank, "out", &vec![0f32; room]).input(rank, "carry", &vec![7f32; 2 * room]);
+        for name in ["counts", "totals"] {
+            case = case.input(rank, name, &vec![0u32; steps.len()]);
+        }
+    }
+    case.output("out").output("counts").output("totals")
+}
+
+fn pair_case(pair: Pair) -> Case {
+    let name = format!("seed {}, {pair:?}", seed());
+    let case =
+        Case::new(name, LAUNCHES, move |language: Language| pair.kernels(language.target().warp_size()));
+    let mut values = Random(pair.number);
+    (0..RANKS).fold(case.output("out").output("again"), |case, rank| {
+        // Sums of small integers are exact, whoever adds them up.
+        let one = |_| half::bf16::from_f32(values.below(4) as f32).to_bits();
+        let x: Vec<u16> = (0..2 * TILE * TILE).map(one).collect();
+        case.input(rank, "x", &x)
+    })
+}
+
+/// One case in one language, with what both leave.
+struct Outcome<'c> {
+    case: &'c Case,
+    language: Language,
+    emitted: Vec<Emitted>,
+    simulated: Left,
+    executed: Left,
+}
+
+impl Outcome<'_> {
+    /// What a reader needs to see what is wrong.
+    fn report(&self, what: &str) -> String {
+        let text: String = self.emitted.iter().map(|e| e.source.text.as_str()).collect();
+        let text: String = text.chars().take(SHOWN).collect();
+        format!(
+            "{:?}: {what}: {}\nPEERWARP_SEED={} cargo test -p peerwarp-codegen --test random\n{text}",
+            self.language,
+            self.case.name,
+            seed()
+        )
+    }
+}
+
+/// Runs all cases in a language, whose kernels are one program. More schedules follow while nothing is found.
+fn outcomes<'c>(cases: &[&'c Case], language: Language, schedules: &[u64]) -> Vec<Outcome<'c>> {
+    let emitted: Vec<Vec<Emitted>> = cases.par_iter().map(|case| case.emitted(language)).collect();
+    let text = |e: &Emitted| Text::of(&e.source, language);
+    let texts: Vec<Text> = emitted.iter().flatten().map(text).collect();
+    let program = Program::of_units(&texts.chunks(UNIT).collect::<Vec<_>>(), Mode::Checked);
+    let outcome = |(&case, emitted): (&&'c Case, Vec<Emitted>)| {
+        let until_found = |run: &dyn Fn(u64) -> Left| {
+            let (&last, fewer) = schedules.split_last().expect("there are schedules");
+            let found = fewer.iter().map(|&n| run(n)).find(|left| matches!(left, Left::Wrong(_)));
+            found.unwrap_or_else(|| run(last))
+        };
+        let simulated = until_found(&|n| case.simulated(language, n));
+        let executed = until_found(&|n| case.executed_by(&program, &emitted, language, n));
+        Outcome { case, language, emitted, simulated, executed }
+    };
+    cases.par_iter().zip(emitted).map(outcome).collect()
+}
+
+/// Panics with the first line of each report, and the first report.
+fn none_fails(failures: Vec<String>) {
+    if let Some(first) = failures.first() {
+        let titles: Vec<&str> = failures.iter().filter_map(|report| report.lines().next()).collect();
+        panic!("{} fail:\n{}\nThe first one is\n{first}", failures.len(), titles.join("\n"));
+    }
+}
+
+#[test]
+fn random_kernels_agree() {
+    let plans: Vec<Plan> = (seed() * KERNELS..(seed() + 1) * KERNELS).map(Plan::kept).collect();
+    for rule in Rule::ALL {
+        let kept = plans.iter().flat_map(|plan| &plan.steps).any(|step| step.rule == rule);
+        assert!(kept || rule == Rule::LaneOrder, "no kernel of seed {} has {rule:?}", seed());
+    }
+    let mut cases: Vec<Case> = plans.iter().map(case).collect();
+    cases.push(pair_case(Pair::new(seed(), false)));
+    let wrong = |o: &Outcome| difference(&o.simulated, &o.executed).map(|what| o.report(&what));
+    let cases: Vec<&Case> = cases.iter().collect();
+    let of = |language| outcomes(&cases, language, &[SCHEDULES]);
+    none_fails(Language::ALL.into_iter().flat_map(of).collect::<Vec<_>>().iter().filter_map(wrong).collect());
+}
+
+/// Every second rule is broken in CUDA, the others in HIP; the next seed does it the other way round.
+#[test]
+fn broken_rules_are_found_in_both() {
+    let rules = Rule::ALL.into_iter().filter(|rule| !rule.broken().is_empty());
+    let rules: Vec<(u64, Rule)> = (0..).zip(rules).collect();
+    let case = |&(i, rule): &(u64, Rule)| case(&Plan::breaking(rule, seed() * 100 + i));
+    let cases: Vec<Case> = rules.iter().map(case).collect();
+    let mut failures = vec![];
+    for (turn, language) in (0..).zip(Language::ALL) {
+        let here = || rules.iter().zip(&cases).filter(|((i, _), _)| (i + seed()) % 2 == turn);
+        let cases: Vec<&Case> = here().map(|(_, case)| case).collect();
+        for (outcome, ((_, rule), _)) in outcomes(&cases, language, &BREAKING_SCHEDULES).iter().zip(here()) {
+            let missed = missed(*rule, outcome).map(|what| format!("{rule:?} is broken, but {what}"));
+            failures.extend(missed.map(|what| outcome.report(&what)));
+        }
+    }
+    none_fails(failures);
+}
+
+fn missed(rule: Rule, outcome: &Outcome) -> Option<String> {
+    match (&outcome.simulated, &outcome.executed) {
+        (Left::Wrong(found), Left::Wrong(_)) => {
+            let named = rule.broken().iter().any(|kind| found.contains(kind.name()));
+            (!named).then(|| format!("the simulator finds {found:?}"))
+        }
+        (Left::Same(_), _) => Some("the simulator finds nothing".into()),
+        (Left::Wrong(_), Left::Same(_)) => Some("the emitted text shows nothing".into()),
+    }
+}
+
+/// The simulator has no order of lanes. An operation compares the words of the emitted kernels.
+#[test]
+fn launches_that_share_a_matrix_in_two_orders_are_refused() {
+    let case = pair_case(Pair::new(seed(), true));
+    for language in Language::ALL {
+        assert!(matches!(case.simulated(language, 1), Left::Same(_)), "{language:?}");
+        let refused =
+            Left::Wrong(BTreeSet::from(["the elements of parts lie in different orders".to_owned()]));
+        assert_eq!(case.executed(language, 1), refused, "{language:?}");
+    }
+}
+
+/// The rules in the page's first column, and those that the exchanges are named after.
+#[test]
+fn the_page_has_every_rule() {
+    let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/explanation/memory-model.md");
+    let text = fs::read_to_string(&page).unwrap_or_else(|e| panic!("{}: {e}", page.display()));
+    let (_, rules) = text.split_once("## Rules").expect("the page has rules");
+    let rules = rules.split("\n## ").next().unwrap_or_default();
+    let name = |line: &'_ str| line.strip_prefix("| `")?.split_once('`').map(|(name, _)| name.to_owned());
+    let stated: Vec<String> = rules.lines().filter_map(name).collect();
+    assert_eq!(stated, Rule::ALL.map(|rule| rule.name().to_owned()));
+}
