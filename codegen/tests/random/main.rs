@@ -35,7 +35,7 @@ const LAUNCHES: u32 = 3;
 /// Kernels of a seed that keep every rule.
 const KERNELS: u64 = 40;
 /// Schedules of a kernel, each random and adversarial.
-const SCHEDULES: u64 = 3;
+const SCHEDULES: u64 = 2;
 /// The same of a kernel that breaks a rule, until the mistake shows.
 const BREAKING_SCHEDULES: [u64; 3] = [1, 4, 16];
 /// Kernels of a translation unit.
