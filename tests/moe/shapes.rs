@@ -3,7 +3,7 @@
 use peerwarp::codegen::dsl::ParamSpec;
 use peerwarp::codegen::family::Family;
 use peerwarp::codegen::ir::ParamKind;
-use peerwarp::families::moe::kernels::{CombineDtype, Hook, Layout, Protocol, Quantise, RoundTrip};
+use peerwarp::families::moe::kernels::{CombineDtype, Count, Hook, Layout, Protocol, Quantise, RoundTrip};
 use peerwarp::families::moe::run::MoeTuning;
 use peerwarp::families::moe::{MoeProblem, MoeShape, Routing, RowDtype};
 
@@ -292,4 +292,21 @@ fn epochs_that_wrap_around() {
     let mut sim = in_one_launch(&problem, &fused, 6);
     sim.start_after(u32::MAX - 3).unwrap();
     run_sim(&sim, 7);
+}
+
+/// Records of more entries than a block has at once: by expert and by token, with flags, and as LL elements that senders have counted.
+#[test]
+fn records_in_parts() {
+    let shape = shape(16, 12, 3, 600, 2);
+    let problem = MoeProblem::uniform(shape, &[600, 411], 7).unwrap();
+    for layout in [Layout::ExpertMajor, Layout::ExpertMajor8, Layout::RankMajor] {
+        for protocol in [Protocol::Flags, Protocol::Packets] {
+            let mut tuning = small(&shape).with_layout(layout).with_protocol(protocol);
+            tuning.dispatch.chunk = 512;
+            tuning.dispatch.count = Some(Count::Sender);
+            // 1536 entries are one part and a half.
+            assert_eq!(tuning.dispatch.record_entries(), 1536);
+            run(&problem, &tuning, 2);
+        }
+    }
 }

@@ -39,7 +39,7 @@ pub(super) fn explain(kernel: &Kernel, target: Target) -> Result<Explain, PrintE
     let kernel = &ahead::hoist(splats::apart(kernel));
     let facts = Facts::new(kernel, target, None)?;
     let loaders = Loaders::of(&facts);
-    let (_, shared_bytes) = shared_offsets(&facts, loaders.as_ref())?;
+    let (_, shared_bytes) = shared_offsets(&facts, loaders.as_ref());
     let loader_warps = loaders.as_ref().map_or(0, |loaders| loaders.crew.warps);
     explained.block_threads += u64::from(loader_warps * kernel.warp_size);
     explained.block_warps += loader_warps;

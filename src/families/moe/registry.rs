@@ -138,11 +138,10 @@ impl MoeRegistry {
     pub fn with_tuned(self, tuned: Tuned) -> MoeRegistry {
         let digest = tuned.table().text();
         let find = move |key: &MoeKey| {
-            let plain = key.max_rows == 0 && key.quantise == Quantise::None;
+            let plain = key.max_rows == 0 && key.quantise == Quantise::None && !key.weighted;
             let whole = key.hook == Hook::None && plain && !key.split;
-            // Tables have combines that leave the weights to the experts; weights change nothing of what is fast.
-            let default = whole.then(|| defaults(&MoeKey { weighted: false, ..*key }).ok()).flatten()?;
-            super::tuned::find(Some(&tuned), &default).map(|(tuning, _)| tuning.with_weighted(key.weighted))
+            let default = whole.then(|| defaults(key).ok()).flatten()?;
+            super::tuned::find(Some(&tuned), &default).map(|(tuning, _)| tuning)
         };
         MoeRegistry { tuned: Some(Lookup::new(digest, find)), ..self }
     }

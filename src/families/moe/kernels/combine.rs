@@ -238,11 +238,15 @@ impl Weights<'_> {
     }
 }
 
-/// A rank's row with its weight, if there are weights. The product is rounded by itself, so that two ranks' rows may come in either
-/// order.
-fn weighted(row: Tile<f32>, weights: Option<Weights<'_>>, of: impl FnOnce() -> Val<u32>) -> Tile<f32> {
-    match weights {
-        Some(weights) => row * weights.of(of()),
+/// The weights of so many ranks from one on, if there are weights.
+fn weights_of(weights: Option<Weights<'_>>, first: Val<u32>, count: u32) -> Vec<Option<Val<f32>>> {
+    (0..count).map(|i| weights.map(|weights| weights.of(first + i))).collect()
+}
+
+/// A rank's row with its weight, if it has one. The product is rounded by itself, so that two ranks' rows may come in either order.
+fn weighted(row: Tile<f32>, weight: Option<Val<f32>>) -> Tile<f32> {
+    match weight {
+        Some(weight) => row * weight,
         None => row,
     }
 }
@@ -259,14 +263,16 @@ pub(super) fn sum_of_owners(
 ) -> Tile<f32> {
     let mut sum = var(splat(0f32, len));
     if let Some(kept) = kept {
-        sum += weighted(kept, weights, rank);
+        sum += weighted(kept, weights.map(|weights| weights.of(rank())));
         for other in returned.load_each(1 - rank(), 1, start.to_u64(), len) {
-            sum += weighted(other.to_f32(), weights, || 1 - rank());
+            sum += weighted(other.to_f32(), weights.map(|weights| weights.of(1 - rank())));
         }
     } else {
         each_piece(c.ranks, c.tiles_in_flight().min(c.ranks), |owner, count| {
-            for (i, part) in (0u32..).zip(returned.load_each(owner, count, start.to_u64(), len)) {
-                sum += weighted(part.to_f32(), weights, || owner + i);
+            // Weights come first: the registers of rows would have to last through their loops.
+            let each = weights_of(weights, owner, count).into_iter();
+            for (weight, part) in each.zip(returned.load_each(owner, count, start.to_u64(), len)) {
+                sum += weighted(part.to_f32(), weight);
             }
         });
     }

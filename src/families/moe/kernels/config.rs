@@ -5,14 +5,15 @@ use peerwarp_codegen::family::{Choice, Family, Illegal, Legal};
 use peerwarp_codegen::ir::{Dtype, PACKET_BYTES};
 
 use super::defaults::{
-    MAX_SHARED_BYTES, group_warps, protocol_of_key, record_tokens, recv_blocks_of_dispatch, send_blocks,
-    vectors_of_dispatch, warps_of_dispatch,
+    group_warps, protocol_of_key, record_tokens, recv_blocks_of_dispatch, send_blocks, vectors_of_dispatch,
+    warps_of_dispatch,
 };
 use super::dispatch::DispatchArgs;
 use super::hook::Hook;
 use super::layout::{Begins, Layout, Room};
 use super::limits::{
-    fewer, groups_of, layout_of, numbers_of, resident, rows_of, topk_of, warps_of, with_barriers,
+    MAX_SHARED_BYTES, fewer, groups_of, layout_of, numbers_of, resident, rows_of, topk_of, warps_of,
+    with_barriers,
 };
 use super::pieces::{Pieces, piece_len};
 use super::plan::{Copies, Count, Index, Own, Schedule, Then};
@@ -22,6 +23,9 @@ use crate::families::moe::{ExpertMap, MoeShape, RowDtype, SCALE_BLOCK};
 
 /// Elements of a tile that a lane should hold at most, so that a few of them fit its registers.
 pub(super) const MAX_A_LANE: u32 = 16;
+
+/// Entries of a record at most: each has its number among them in half a word.
+pub(super) const MOST_RECORD_ENTRIES: u32 = 1 << 16;
 
 /// Configuration of [`dispatch`](super::dispatch()).
 #[derive(Family, Clone, Debug, PartialEq)]
@@ -83,7 +87,7 @@ pub struct Dispatch {
     #[tune(short = "v", values = [1, 2, 4, 8], default = |key| vectors_of_dispatch(key))]
     pub vectors: u32,
     /// Tokens of a record.
-    #[tune(short = "c", values = [1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024], default = |key| record_tokens(key))]
+    #[tune(short = "c", values = [1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384], default = |key| record_tokens(key))]
     pub chunk: u32,
     /// Whether a row goes once to every rank that owns one of its experts, not once for every expert.
     #[tune(default = true)]
@@ -186,6 +190,11 @@ impl Dispatch {
     /// Entries of a record.
     pub fn record_entries(&self) -> u32 {
         self.chunk * self.topk
+    }
+
+    /// Entries that a block has at once where it makes records.
+    pub(super) fn entries_at_once(&self) -> u32 {
+        self.warps * 32 * MAX_A_LANE
     }
 
     /// Records in both banks.
@@ -471,9 +480,15 @@ impl Dispatch {
         Illegal::unless(self.chunk <= most, "chunk", self.chunk, || {
             format!("at most {most}, which holds all {} tokens", self.tokens)
         })?;
-        let (lanes, entries) = (self.warps * 32, self.record_entries());
-        Illegal::unless(entries <= lanes * MAX_A_LANE, "chunk", self.chunk, || {
-            let most = lanes * MAX_A_LANE / self.topk;
+        let (most, entries) = (self.entries_at_once(), self.record_entries());
+        Illegal::unless(entries <= MOST_RECORD_ENTRIES, "chunk", self.chunk, || {
+            format!(
+                "at most {}: a record numbers {MOST_RECORD_ENTRIES} entries",
+                MOST_RECORD_ENTRIES / self.topk
+            )
+        })?;
+        Illegal::unless(!self.receivers_count() || entries <= most, "chunk", self.chunk, || {
+            let most = most / self.topk;
             format!("at most {most}, so that a record's entries fit the registers of {} warps", self.warps)
         })?;
         Illegal::unless(self.shared_bytes() <= MAX_SHARED_BYTES, "chunk", self.chunk, || {

@@ -2,15 +2,16 @@
 
 use peerwarp_codegen::ir::PACKET_BYTES;
 
-use super::config::DispatchKey;
+use super::config::{DispatchKey, MAX_A_LANE, MOST_RECORD_ENTRIES};
 use super::hook::Hook;
 use super::layout::Layout;
 use super::protocol::Protocol;
 use super::quantise::Quantise;
 use crate::families::moe::{ExpertMap, RowDtype};
 
-/// Shared memory that every supported device gives a block without being asked, less what reductions take.
-pub(super) const MAX_SHARED_BYTES: u64 = 46 << 10;
+/// Shared memory that every supported device gives a block without being asked, less what reductions take: defaults that were measured
+/// take no more than half of it for bases.
+const FREE_SHARED_BYTES: u64 = 46 << 10;
 
 /// Tokens up to which latency is what counts.
 pub(super) const MOST_PACKETS: u32 = 256;
@@ -143,6 +144,17 @@ pub(super) fn record_tokens(key: &DispatchKey) -> u32 {
     };
     let worth = |chunk: u32| chunk * key.topk >= entries && chunk >= (key.tokens / records).min(512);
     let enough = |chunk: &u32| *chunk >= key.tokens || worth(*chunk);
-    let fits = |chunk: &u32| base_words(*chunk) * 4 <= MAX_SHARED_BYTES / 2;
-    (0..=10).map(|bit| 1 << bit).find(|chunk| enough(chunk) && fits(chunk)).unwrap_or(1024)
+    let takes = |chunk: &u32, bytes: u64| base_words(*chunk) * 4 <= bytes;
+    let chunks = || (0..=14).map(|bit| 1 << bit).filter(|chunk| chunk * key.topk <= MOST_RECORD_ENTRIES);
+    let found = chunks().take(11).find(|chunk| enough(chunk) && takes(chunk, FREE_SHARED_BYTES / 2));
+    // Longer ones where there are so many experts and tokens, and shorter ones that a block makes at once if these do as well.
+    let most = key.tokens.next_power_of_two();
+    let found = found.or_else(|| chunks().skip(10).find(|chunk| takes(chunk, FREE_SHARED_BYTES)));
+    let found = found.or_else(|| chunks().last()).unwrap_or(1).min(most);
+    let at_once = |chunk: &u32| chunk * key.topk <= warps_of_dispatch(key) * 32 * MAX_A_LANE;
+    if at_once(&found) {
+        return found;
+    }
+    let shorter = chunks().filter(|chunk| *chunk < found && at_once(chunk)).last();
+    shorter.filter(|chunk| takes(chunk, FREE_SHARED_BYTES * 3 / 4)).unwrap_or(found)
 }

@@ -9,9 +9,10 @@ use super::hook::{RowHook, stand_in_expert};
 use super::inbox::{InboxArgs, Received};
 use super::index::{index, note_entries};
 use super::layout::Places;
+use super::pieces::each_piece;
 use super::plan::{Schedule, Then};
 use super::protocol::{Phase, Protocol};
-use super::records::{ReadyArgs, Record, RecordArgs, Records, notify_ready};
+use super::records::{ReadyArgs, Record, RecordArgs, RecordInParts, Records, notify_ready};
 use super::rows::Rows;
 use super::send::send;
 
@@ -221,10 +222,11 @@ pub(super) fn rows_there(c: &Dispatch, a: &TokenArgs) -> Val<u32> {
 fn tell(c: &Dispatch, a: &DispatchArgs, g: Group, epoch: Epoch, bank: Val<u32>) {
     for i in g.strided(c.records()) {
         let to = (i + rank()) % c.ranks;
-        let chunk = Chunk::load(c, a, i / c.ranks);
-        let words = chunk.valid.select(chunk.expert, NOWHERE);
-        let number = bank + rank() * c.chunks() + i / c.ranks;
-        Record { number, n: chunk.n, count: None, words, weights: chunk.weights }.send(
+        let chunk = i / c.ranks;
+        let entries = Chunk::load(c, a, chunk * c.record_entries(), c.record_entries());
+        let words = entries.valid.select(entries.expert, NOWHERE);
+        let number = bank + rank() * c.chunks() + chunk;
+        Record { number, n: entries.n, count: None, words, weights: entries.weights }.send(
             c,
             &a.records,
             Peers::rank(to),
@@ -233,7 +235,7 @@ fn tell(c: &Dispatch, a: &DispatchArgs, g: Group, epoch: Epoch, bank: Val<u32>) 
     }
 }
 
-/// The entries of a chunk of this rank's tokens.
+/// Entries of this rank's tokens that follow one another: a chunk's, or a part of them.
 struct Chunk {
     /// Tokens of the rank.
     n: Val<u32>,
@@ -247,9 +249,8 @@ struct Chunk {
 
 impl Chunk {
     #[kernel]
-    fn load(c: &Dispatch, a: &DispatchArgs, chunk: Val<u32>) -> Chunk {
-        let len = c.record_entries();
-        let (first, i) = (chunk * len, arange(len));
+    fn load(c: &Dispatch, a: &DispatchArgs, first: Val<u32>, len: u32) -> Chunk {
+        let i = arange(len);
         let n = tokens(c, &a.tokens);
         // What `n` leaves out is loaded too, as far as there are rows: so it is on its way together with it.
         let entries_there = rows_there(c, &a.tokens) * c.topk;
@@ -270,9 +271,43 @@ impl Chunk {
 #[kernel]
 fn route(c: &Dispatch, a: &DispatchArgs, b: Group, epoch: Epoch, bank: Val<u32>) {
     let count = shared::<u32>("count", c.experts);
+    if c.record_entries() > c.entries_at_once() {
+        route_in_parts(c, a, b, epoch, bank, count);
+    } else {
+        route_at_once(c, a, b, epoch, bank, count);
+    }
+}
+
+/// Records of more entries than a block has at once: it counts and sends one part after the other.
+#[kernel]
+fn route_in_parts(
+    c: &Dispatch,
+    a: &DispatchArgs,
+    b: Group,
+    epoch: Epoch,
+    bank: Val<u32>,
+    count: Shared<u32>,
+) {
     for i in b.strided(c.chunks()) {
         count.store(0, splat(0u32, c.experts));
-        let chunk = Chunk::load(c, a, i);
+        let number = bank + rank() * c.chunks() + i;
+        let mut record = RecordInParts::new(c, &a.records, Peers::all(), number);
+        each_piece(c.record_entries(), c.entries_at_once(), |start, len| {
+            let chunk = Chunk::load(c, a, i * c.record_entries() + start, len);
+            let before = count.tally(chunk.expert, chunk.valid);
+            let words = chunk.valid.select((before << 16) | chunk.expert, NOWHERE);
+            record.put(start, words, chunk.weights, epoch);
+        });
+        record.send(tokens(c, &a.tokens), &count, epoch);
+    }
+}
+
+/// Records whose entries a block has at once.
+#[kernel]
+fn route_at_once(c: &Dispatch, a: &DispatchArgs, b: Group, epoch: Epoch, bank: Val<u32>, count: Shared<u32>) {
+    for i in b.strided(c.chunks()) {
+        count.store(0, splat(0u32, c.experts));
+        let chunk = Chunk::load(c, a, i * c.record_entries(), c.record_entries());
         let before = count.tally(chunk.expert, chunk.valid);
         let words = chunk.valid.select((before << 16) | chunk.expert, NOWHERE);
         let number = bank + rank() * c.chunks() + i;

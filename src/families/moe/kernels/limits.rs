@@ -13,6 +13,9 @@ use crate::families::moe::{MoeShape, RowDtype};
 /// the machines that the defaults are for.
 const MAX_BLOCKS: u32 = Device::measured().sms;
 
+/// Shared memory that a block's arrays can take on every supported device: 64 KiB of AMD's, less what reductions take.
+pub(super) const MAX_SHARED_BYTES: u64 = 62 << 10;
+
 /// Whether rows can stand so, by expert in at most `max_rows` places unless that is 0.
 pub(super) fn layout_of(layout: Layout, shape: &MoeShape, max_rows: u32, dedup: bool) -> Result<(), Illegal> {
     Illegal::unless(

@@ -96,15 +96,8 @@ impl Record {
 
     #[kernel]
     fn send_as_ll(self, c: &Dispatch, a: &LlRecordArgs, to: Peers, epoch: Epoch) {
-        if let (Some(ll), Some(count)) = (a.ll_count, self.count) {
-            // To each rank the counts of its own experts.
-            let most = c.map().at_most();
-            for to in 0..c.ranks.val() {
-                let expert = arange(most);
-                let mine = expert < owned_experts(c.map(), to);
-                let of_rank = count.gather(expert + first_expert(c.map(), to), mine, 0);
-                ll.send(Peers::rank(to), self.number * most, of_rank, epoch);
-            }
+        if let Some(count) = self.count {
+            send_counts(c, a, self.number, &count, epoch);
         }
         a.ll_route.send(to, self.number * c.record_entries(), self.words, epoch);
         if let (Some(weight), Some(weights)) = (a.ll_weight, self.weights) {
@@ -112,6 +105,79 @@ impl Record {
         }
         // What receivers poll first goes last: then they hardly poll for the rest.
         a.ll_n.send(to, self.number, splat(self.n, 1), epoch);
+    }
+}
+
+/// A record that goes to ranks part by part, and with the count of each expert's entries at its end.
+pub(super) struct RecordInParts<'a> {
+    c: &'a Dispatch,
+    number: Val<u32>,
+    to: Peers,
+    goes: Goes<'a>,
+}
+
+/// How a record goes.
+enum Goes<'a> {
+    WithFlag(&'a FlagRecordArgs, Parcel),
+    AsLl(&'a LlRecordArgs),
+}
+
+impl<'a> RecordInParts<'a> {
+    /// The record with this number, in the bank of this launch.
+    pub fn new(c: &'a Dispatch, a: &'a RecordArgs, to: Peers, number: Val<u32>) -> RecordInParts<'a> {
+        let goes = match a {
+            RecordArgs::Flags(a) => Goes::WithFlag(a, send_to(to)),
+            RecordArgs::Ll(a) => Goes::AsLl(a),
+        };
+        RecordInParts { c, number, to, goes }
+    }
+
+    /// Puts the words and the weights of entries from `start` on.
+    pub fn put(&mut self, start: Val<u32>, words: Tile<u32>, weights: Option<Tile<f32>>, epoch: Epoch) {
+        let first = self.number * self.c.record_entries() + start;
+        match &mut self.goes {
+            Goes::WithFlag(a, parcel) => {
+                parcel.put(&a.rec_route, first, words);
+                if let (Some(weight), Some(weights)) = (a.rec_weight, weights) {
+                    parcel.put(&weight, first, weights);
+                }
+            }
+            Goes::AsLl(a) => {
+                a.ll_route.send(self.to, first, words, epoch);
+                if let (Some(weight), Some(weights)) = (a.ll_weight, weights) {
+                    weight.send(self.to, first, weights, epoch);
+                }
+            }
+        }
+    }
+
+    /// Sends the rest: the counts, and the tokens of the rank.
+    pub fn send(self, n: Val<u32>, count: &Shared<u32>, epoch: Epoch) {
+        match self.goes {
+            Goes::WithFlag(a, mut parcel) => {
+                parcel.put(&a.rec_count, self.number * self.c.experts, count.load(0, self.c.experts));
+                parcel.put_value(&a.rec_n, self.number, n);
+                parcel.signal(&a.rec_flag, self.number, epoch);
+            }
+            Goes::AsLl(a) => {
+                send_counts(self.c, a, self.number, count, epoch);
+                a.ll_n.send(self.to, self.number, splat(n, 1), epoch);
+            }
+        }
+    }
+}
+
+/// Sends each rank the counts of its own experts.
+#[kernel]
+fn send_counts(c: &Dispatch, a: &LlRecordArgs, number: Val<u32>, count: &Shared<u32>, epoch: Epoch) {
+    if let Some(ll) = a.ll_count {
+        let most = c.map().at_most();
+        for to in 0..c.ranks.val() {
+            let expert = arange(most);
+            let mine = expert < owned_experts(c.map(), to);
+            let of_rank = count.gather(expert + first_expert(c.map(), to), mine, 0);
+            ll.send(Peers::rank(to), number * most, of_rank, epoch);
+        }
     }
 }
 
