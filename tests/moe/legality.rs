@@ -32,7 +32,11 @@ fn every_reason_is_given() {
         dispatch(|c| (c.warps, c.group_warps) = (4, 8)),
         dispatch(|c| c.warps = 32),
         dispatch(|c| c.chunk = 256),
-        dispatch(|c| (c.tokens, c.chunk, c.warps, c.group_warps) = (4096, 1024, 4, 4)),
+        dispatch(|c| {
+            (c.layout, c.tokens, c.chunk) = (Layout::RankMajor, 4096, 1024);
+            (c.warps, c.group_warps) = (4, 1);
+        }),
+        dispatch(|c| (c.tokens, c.chunk) = (65536, 16384)),
         dispatch(|c| (c.tokens, c.chunk) = (4096, 16)),
         dispatch(|c| (c.send_blocks, c.recv_blocks) = (64, 96)),
         dispatch(|c| (c.layout, c.dedup) = (Layout::RankMajor, false)),
