@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use peerwarp::build::emit;
 use peerwarp::cli;
-use peerwarp::codegen::family::{Allowed, DynFamily, FieldInfo, FieldRole, Registry, Target};
+use peerwarp::codegen::family::{Allowed, DynConfig, DynFamily, FieldInfo, FieldRole, Registry, Target};
 use peerwarp::families::moe::kernels::{Hook, Layout};
 use peerwarp::families::moe::run::MoeTuning;
 use peerwarp::families::moe::{MoeShape, RowDtype};
@@ -97,8 +97,20 @@ fn products_fit_the_devices_of_all_targets() {
                 let default = request.resolve(&registry).unwrap();
                 let fitted = choose::fit(&request, default.clone(), target);
                 emit::source("peerwarp", &*fitted, target).unwrap_or_else(|e| panic!("{target}, {m}: {e}"));
-                if target.to_string() == "cuda:sm_90a" {
-                    assert_eq!(fitted.variant_name(), default.variant_name(), "what fits stays");
+                let value = |variant: &dyn DynConfig, field: &str| {
+                    let at = variant.family().fields().iter().position(|f| f.name == field).expect("a field");
+                    variant.values()[at]
+                };
+                match target.to_string().as_str() {
+                    "cuda:sm_90a" => {
+                        assert_eq!(fitted.variant_name(), default.variant_name(), "what fits stays");
+                    }
+                    // It has more SMs than what defaults are for.
+                    "cuda:sm_89" => {
+                        let [was, is] = [&default, &fitted].map(|v| value(&**v, "blocks"));
+                        assert_eq!(is, was, "{}", fitted.variant_name());
+                    }
+                    _ => {}
                 }
                 // What the user sets stays, whether or not it fits.
                 request.tuning.push(("stages".to_owned(), "4".to_owned()));
