@@ -10,7 +10,8 @@
 //
 // Configuration
 //     hidden = 7168, experts = 256, topk = 8, tokens = 128, ranks = 8, dtype = bf16, hook = expert, warps =
-//     16, send_blocks = 32, expert_blocks = 64, recv_blocks = 32, join = true, group_warps = 1, vectors = 2
+//     16, send_blocks = 32, expert_blocks = 64, recv_blocks = 32, join = true, group_warps = 1, vectors = 2,
+//     copies = together, route_blocks = 3, tiles_in_flight = 8
 //
 // Launch on each of 8 ranks: 132 blocks of 1024 threads, 1024 bytes of dynamic shared memory
 //     blocks 0..3      route   reads n, ids, weights; sends entries (src/families/moe/kernels/round_trip.rs)
