@@ -150,11 +150,11 @@ pub(super) fn record_tokens(key: &DispatchKey) -> u32 {
     // Longer ones where there are so many experts and tokens, and shorter ones that a block makes at once if these do as well.
     let most = key.tokens.next_power_of_two();
     let found = found.or_else(|| chunks().skip(10).find(|chunk| takes(chunk, FREE_SHARED_BYTES)));
-    let found = found.or_else(|| chunks().last()).unwrap_or(1).min(most);
+    let found = found.or_else(|| chunks().next_back()).unwrap_or(1).min(most);
     let at_once = |chunk: &u32| chunk * key.topk <= warps_of_dispatch(key) * 32 * MAX_A_LANE;
     if at_once(&found) {
         return found;
     }
-    let shorter = chunks().filter(|chunk| *chunk < found && at_once(chunk)).last();
+    let shorter = chunks().rfind(|chunk| *chunk < found && at_once(chunk));
     shorter.filter(|chunk| takes(chunk, FREE_SHARED_BYTES * 3 / 4)).unwrap_or(found)
 }
