@@ -136,10 +136,10 @@ impl<'a> RecordInParts<'a> {
     pub fn put(&mut self, start: Val<u32>, words: Tile<u32>, weights: Option<Tile<f32>>, epoch: Epoch) {
         let first = self.number * self.c.record_entries() + start;
         match &mut self.goes {
-            Goes::WithFlag(a, parcel) => {
-                parcel.put(&a.rec_route, first, words);
+            Goes::WithFlag(a, open) => {
+                open.put(&a.rec_route, first, words);
                 if let (Some(weight), Some(weights)) = (a.rec_weight, weights) {
-                    parcel.put(&weight, first, weights);
+                    open.put(&weight, first, weights);
                 }
             }
             Goes::AsLl(a) => {
@@ -154,10 +154,10 @@ impl<'a> RecordInParts<'a> {
     /// Sends the rest: the counts, and the tokens of the rank.
     pub fn send(self, n: Val<u32>, count: &Shared<u32>, epoch: Epoch) {
         match self.goes {
-            Goes::WithFlag(a, mut parcel) => {
-                parcel.put(&a.rec_count, self.number * self.c.experts, count.load(0, self.c.experts));
-                parcel.put_value(&a.rec_n, self.number, n);
-                parcel.signal(&a.rec_flag, self.number, epoch);
+            Goes::WithFlag(a, mut open) => {
+                open.put(&a.rec_count, self.number * self.c.experts, count.load(0, self.c.experts));
+                open.put_value(&a.rec_n, self.number, n);
+                open.signal(&a.rec_flag, self.number, epoch);
             }
             Goes::AsLl(a) => {
                 send_counts(self.c, a, self.number, count, epoch);
