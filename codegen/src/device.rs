@@ -40,9 +40,9 @@ pub struct Device {
     pub packet_bytes: u32,
     /// GB/s that an SM stores at most, where it was measured.
     pub sm_store_gbps: Option<f64>,
-    /// Its memory: from a load to the value; none where nobody has published the latency.
+    /// Bandwidth of its memory, and the time from a load to its value; none where no latency is published.
     pub memory: Option<Path>,
-    /// Its links to peers: from a store to the peer that sees it; none where that was not measured.
+    /// Bandwidth to its peers, and the time from a store until a peer sees it; none where it was not measured.
     pub link: Option<Path>,
     /// NVLinks of boards that have an NVSwitch, and the GB/s that each is sold for in one direction; none where there are no
     /// such boards.

@@ -29,7 +29,7 @@ class On(Protocol):
         """Arrays of all ranks, as a call takes them."""
 
     def each(self, value: Any, act: Callable[[Any], Any]) -> Any:
-        """What becomes of each rank's array."""
+        """The arrays that a function makes of each rank's array."""
 
     def kept(self, value: Any) -> list[np.ndarray]:
         """Arrays of all ranks, of what a call returned."""

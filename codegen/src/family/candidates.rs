@@ -2,8 +2,8 @@
 
 use super::{Allowed, Family, FieldRole, Value};
 
-/// The legal points of a family's tuning space for one key, at which rules choose what they can; made by [`Family::candidates`]. The last field varies
-/// fastest. Nothing is computed before it is asked for.
+/// The legal points of a family's tuning space for one key; made by [`Family::candidates`]. The last field varies fastest, and
+/// fields with a rule stay `auto`. Nothing is computed before it is asked for.
 #[derive(Clone, Debug)]
 pub struct Candidates<F> {
     values: Vec<Value>,

@@ -146,7 +146,7 @@ pub struct Traffic {
     pub bytes: u64,
 }
 
-#[allow(clippy::trivially_copy_pass_by_ref)] // as serde asks
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes it so")]
 fn is_zero(n: &u32) -> bool {
     *n == 0
 }

@@ -77,7 +77,7 @@ fn pair_case(pair: Pair) -> Case {
         Case::new(name, LAUNCHES, move |language: Language| pair.kernels(language.target().warp_size()));
     let mut values = Random(pair.number);
     (0..RANKS).fold(case.output("out").output("again"), |case, rank| {
-        // Sums of small integers are exact, whoever adds them up.
+        // Sums of small integers are exact in any order.
         let one = |_| half::bf16::from_f32(values.below(4) as f32).to_bits();
         let x: Vec<u16> = (0..2 * TILE * TILE).map(one).collect();
         case.input(rank, "x", &x)

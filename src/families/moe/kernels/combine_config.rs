@@ -264,7 +264,7 @@ impl Combine {
         if shared { Share::Pieces } else { Share::Rows }
     }
 
-    /// 8 vectors of 16 bytes for each lane, or twice as many where nobody polls for them and a thread has more than 64 registers.
+    /// A lane has 8 vectors of 16 bytes in flight, and 16 where no lane polls and a thread has more than 64 registers.
     fn tiles_in_flight_rule(&self) -> u32 {
         let polls = self.protocol == Protocol::Packets || self.layout.by_expert();
         self.tiles_of(if polls || self.warps > 16 { 8 } else { 16 })

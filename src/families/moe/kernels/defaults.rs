@@ -152,9 +152,6 @@ pub(super) fn record_tokens(key: &DispatchKey) -> u32 {
     let found = found.or_else(|| chunks().skip(10).find(|chunk| takes(chunk, FREE_SHARED_BYTES)));
     let found = found.or_else(|| chunks().next_back()).unwrap_or(1).min(most);
     let at_once = |chunk: &u32| chunk * key.topk <= warps_of_dispatch(key) * 32 * MAX_A_LANE;
-    if at_once(&found) {
-        return found;
-    }
-    let shorter = chunks().rfind(|chunk| *chunk < found && at_once(chunk));
-    shorter.filter(|chunk| takes(chunk, FREE_SHARED_BYTES * 3 / 4)).unwrap_or(found)
+    let shorter = || chunks().rfind(|chunk| at_once(chunk) && takes(chunk, FREE_SHARED_BYTES));
+    if at_once(&found) { found } else { shorter().unwrap_or(found) }
 }

@@ -101,8 +101,8 @@ const MOST_OF_A_WARP: u32 = 32 * MAX_A_LANE;
 
 /// The rules.
 impl Dispatch {
-    /// By token the index counts, for which nobody waits; by expert each block that has rows to bring does, if entries are few.
-    /// Prefill's many entries are counted where they come from, by many blocks.
+    /// Receivers count packets by token, where no other role waits for the counts, and few packets by expert. Many entries, as in
+    /// prefill, have many senders that count them.
     pub(super) fn count_rule(&self) -> Count {
         let few = self.entries_of_records() <= FEW_BY_EXPERT;
         let receiver = self.protocol == Protocol::Packets && (few || !self.layout.by_expert());
@@ -192,7 +192,7 @@ impl Dispatch {
 
 /// What choices mean for the kernel.
 impl Dispatch {
-    /// Whether those who receive records count their entries.
+    /// Whether receivers count the entries of records.
     pub fn receivers_count(&self) -> bool {
         self.count() == Count::Receiver
     }
@@ -211,8 +211,8 @@ impl Dispatch {
     pub(super) fn choices(&self) -> Result<(), Illegal> {
         let packets = self.protocol == Protocol::Packets;
         let entries = self.entries_of_records();
-        let most = if self.layout.by_expert() { self.warps * MOST_OF_A_WARP } else { u32::MAX };
-        let receiver = self.count() == Count::Receiver;
+        let most = if self.layout.by_expert() { self.entries_at_once() } else { u32::MAX };
+        let receiver = self.receivers_count();
         Illegal::unless(!receiver || (packets && entries <= most), "count", "receiver", || {
             if packets {
                 format!("sender, where ranks have {entries} entries and a block counts {most} at once")
@@ -252,7 +252,7 @@ impl Dispatch {
             "receive",
             || "leave, where rows stand by expert: there is no index",
         )?;
-        let warp = self.index.is_some() && self.index() == Index::Warp;
+        let warp = self.index() == Index::Warp;
         Illegal::unless(!warp || entries <= MOST_OF_A_WARP, "index", "warp", || {
             format!("block, where ranks have {entries} entries and a warp counts {MOST_OF_A_WARP} at once")
         })
