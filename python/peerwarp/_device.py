@@ -34,6 +34,8 @@ ELEMENTS = {
 OPS = ("sum", "max", "min")
 #: Types of a byte, by PyTorch's names: rows and scales that are bytes may come as any of them.
 BYTES = ("float8_e4m3fn", "uint8", "int8", "float8_e5m2", "float8_e8m0fnu", "float4_e2m1fn_x2")
+#: What rows of `fp8` may come as: types whose byte of all ones is a NaN, which a packet may turn into another, or their bits.
+FP8 = ("float8_e4m3fn", "float8_e5m2", "uint8")
 #: What rows come out as, of which dispatch moves the bytes.
 OF_BYTES = {"nvfp4": "u8", "mxfp4": "u8", "bytes": "u8"}
 
@@ -265,9 +267,9 @@ class DeviceMoe:
         self._row_elements = row_bytes // ELEMENTS[self._row][2]
         self._scale = "f32" if floats else "u8"
         self._scales = scale_bytes // ELEMENTS[self._scale][2]
-        any_byte = tuple(getattr(torch, name) for name in BYTES if hasattr(torch, name))
+        any_byte, fp8 = (tuple(getattr(torch, name) for name in names if hasattr(torch, name)) for names in (BYTES, FP8))
         plain = self._quantises or self.dtype in ("bf16", "fp16")
-        self._sent = (self.combined,) if plain else any_byte
+        self._sent = (self.combined,) if plain else fp8 if self.dtype.startswith("fp8") else any_byte
         self._sent_elements = self.hidden if plain else self._row_elements
         self._sent_scales_row = 0 if self._quantises else self._scales
         self._sent_scales = (torch.float32,) if floats else any_byte

@@ -183,7 +183,7 @@ def world(monkeypatch: pytest.MonkeyPatch) -> peerwarp.World:
         as_tensor=as_tensor,
         empty=new,
         from_dlpack=lambda value: value.tensor,
-        **{name: f"torch.{name}" for name in ("bfloat16", "float16", "float32", "int32", "float8_e4m3fn")},
+        **{name: f"torch.{name}" for name in ("bfloat16", "float16", "float32", "int32", "float8_e4m3fn", "uint8", "int8")},
     )
     monkeypatch.setitem(sys.modules, "torch", torch)
     monkeypatch.setattr(_core, "DeviceCollectives", Collectives)
@@ -279,6 +279,21 @@ def test_dispatch_passes_tensors_as_they_are_however_few_tokens_there_are(world:
     assert calls[-1] == ("dispatch", 0, (x.address, 0, ids.address, weights.address), 2, 71, False)
     nothing = op.combine(op.dispatch(*sent(0)), y, out=Tensor(0, 8, at=0))
     assert (nothing.shape, calls[-1][3:5]) == ((0, 8), (y.address, y.address))
+
+
+def test_rows_of_fp8_are_of_types_whose_byte_of_all_ones_is_a_nan(world: peerwarp.World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Moe, "row_sizes", lambda _: (8, 4, True))
+    op = moe(world, dtype="fp8")
+    _, ids, weights = sent(3)
+    scales = Tensor(3, 1, dtype="torch.float32")
+
+    def dispatched(dtype: str) -> Any:
+        return op.dispatch(Tensor(3, 8, dtype=dtype), ids, weights, scales=scales)
+
+    for dtype in ("torch.float8_e4m3fn", "torch.uint8"):
+        assert dispatched(dtype)._n == 3
+    for dtype in ("torch.int8", "torch.float8_e8m0fnu"):
+        assert dtype in refused("x.dtype", lambda dtype=dtype: dispatched(dtype))
 
 
 def test_halves_of_a_call_are_launched_apart(world: peerwarp.World) -> None:

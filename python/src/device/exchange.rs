@@ -28,6 +28,8 @@ impl Element {
     pub const F32: Element = Element::new(2, 32);
     pub const BF16: Element = Element::new(4, 16);
     pub const FP8: Element = Element::new(10, 8);
+    /// Whose byte of all ones is a NaN, and a NaN without its sign: e4m3fn, e5m2, or their bits as bytes without a sign.
+    const PACKED_FLOATS: [Element; 3] = [Element::FP8, Element::new(12, 8), Element::new(1, 8)];
 
     const fn new(code: u8, bits: u8) -> Element {
         Element { code, bits, lanes: 1 }
@@ -110,6 +112,11 @@ impl Seen {
     pub fn is_bytes(&self, shape: [u64; 2]) -> bool {
         let Element { bits, lanes, .. } = self.element;
         u32::from(bits) * u32::from(lanes) == 8 && *self.shape() == shape && self.is_aligned()
+    }
+
+    /// The same of floats of a byte that may travel as packets, see [`Element::PACKED_FLOATS`].
+    pub fn is_packed_floats(&self, shape: [u64; 2]) -> bool {
+        self.is_bytes(shape) && Element::PACKED_FLOATS.contains(&self.element)
     }
 
     /// Whether kernels can load 16 bytes at its address; one without elements has none.

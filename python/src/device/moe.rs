@@ -358,13 +358,14 @@ impl DeviceMoe {
         found.ok_or_else(|| Failure::invalid("capacity", step, format!("less than {there}")))
     }
 
-    /// Whether a tensor can be `n` rows that dispatch sends: of 16 bits, their type; else bytes of any.
+    /// Whether a tensor can be `n` rows that dispatch sends: of 16 bits, their type; of fp8, one whose NaN is all ones; else bytes of any.
     fn are_rows(&self, x: &Seen, n: u64) -> bool {
         let shape = [n, u64::from(self.shape.hidden)];
         match self.shape.dtype {
             _ if self.quantise != Quantise::None => x.is(self.combined(), [n, self.shape.hidden.into()]),
             RowDtype::Bf16 => x.is(Element::BF16, shape),
             RowDtype::Fp16 => x.is(Element::F16, shape),
+            RowDtype::Fp8 | RowDtype::Fp8Token | RowDtype::Fp8Tensor => x.is_packed_floats(shape),
             _ => x.is_bytes([n, self.shape.row_bytes().into()]),
         }
     }

@@ -293,7 +293,8 @@ impl Dispatch {
     pub(super) fn arrivals(&self) -> ChannelShape {
         let slots = Slots::BySender(self.slots());
         let shape = ChannelShape::new(self.protocol.transport(), self.ranks, slots);
-        let shape = shape.credits(false).float_words();
+        let shape = shape.credits(false);
+        let shape = if self.dtype.survives_packets() { shape.float_words() } else { shape };
         match self.protocol {
             Protocol::Flags | Protocol::Bulk => shape
                 .banks(1)
