@@ -1,7 +1,6 @@
 //! Roles beside another one: their warps run side by side with those of the block, in every order of events, and mistakes are found.
 
-#[path = "printed/relay.rs"]
-mod relay;
+use crate::printed::relay;
 
 use std::sync::Arc;
 

@@ -1,7 +1,7 @@
 //! Compiles emitted sources, when compilers are named: `PEERWARP_NVCC` (CUDA 12.4 or newer; the standard library of its
 //! `CUDA_HOME` is found by it) and `PEERWARP_CLANG` (18 or newer, with the AMDGPU backend; no ROCm is needed).
 
-mod printed;
+use crate::printed;
 
 use std::path::{Path, PathBuf};
 use std::process::Command;

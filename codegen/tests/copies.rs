@@ -1,8 +1,7 @@
 //! Copies in bulk on the simulator: what arrives, that each mistake with them is found, and what is refused.
 
-mod findings;
-#[path = "printed/freight.rs"]
-mod freight;
+use crate::findings;
+use crate::printed::freight;
 
 use std::sync::Arc;
 

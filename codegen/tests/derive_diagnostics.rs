@@ -2,5 +2,5 @@
 
 #[test]
 fn mistakes_are_told_at_their_tokens() {
-    trybuild::TestCases::new().compile_fail("tests/ui/derive/*.rs");
+    trybuild::TestCases::new().compile_fail("ui/derive/*.rs");
 }

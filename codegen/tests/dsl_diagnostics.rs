@@ -2,5 +2,5 @@
 
 #[test]
 fn type_errors_say_what_to_do() {
-    trybuild::TestCases::new().compile_fail("tests/ui/dsl/*.rs");
+    trybuild::TestCases::new().compile_fail("ui/dsl/*.rs");
 }

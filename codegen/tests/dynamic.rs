@@ -1,9 +1,8 @@
 //! Dynamic scheduling: each number is one group's, in every launch and in every order of events; and each mistake with it is
 //! found.
 
-#[path = "printed/broadcast.rs"]
-mod broadcast;
-mod findings;
+use crate::findings;
+use crate::printed::broadcast;
 
 use std::sync::Arc;
 

@@ -2,5 +2,5 @@
 
 #[test]
 fn compile_errors() {
-    trybuild::TestCases::new().compile_fail("tests/ui/kernel/*.rs");
+    trybuild::TestCases::new().compile_fail("ui/kernel/*.rs");
 }

@@ -2,7 +2,7 @@
 //! launchers, which run here against a stand-in for the runtime. Compilers are named as for `compile_emitted.rs`;
 //! `PEERWARP_ROCM` names a folder with ROCm's `include/hip/hip_runtime.h`.
 
-mod printed;
+use crate::printed;
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -54,7 +54,7 @@ fn folder(name: &str, source: &Source) -> PathBuf {
 }
 
 fn here(file: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/launcher").join(file)
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("launcher").join(file)
 }
 
 #[track_caller]

@@ -1,8 +1,7 @@
 //! LL elements and counting in order on the simulator: what arrives, and that each mistake with them is found.
 
-#[path = "printed/census.rs"]
-mod census;
-mod findings;
+use crate::findings;
+use crate::printed::census;
 
 use std::sync::Arc;
 

@@ -1,7 +1,6 @@
 //! All ranks' memory at once: what the simulator makes of it, that each mistake is found, what is refused and what is printed.
 
-#[path = "printed/switch.rs"]
-mod switch;
+use crate::printed::switch;
 
 use std::sync::Arc;
 

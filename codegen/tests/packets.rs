@@ -1,10 +1,8 @@
 //! Packets on the simulator: what arrives, and that each mistake with them is found.
 
-mod findings;
-#[path = "printed/looks.rs"]
-mod looks;
-#[path = "printed/mail.rs"]
-mod mail;
+use crate::findings;
+use crate::printed::looks;
+use crate::printed::mail;
 
 use std::sync::Arc;
 

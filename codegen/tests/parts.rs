@@ -1,8 +1,7 @@
 //! Tiles of products that go to other ranks, on the simulator: into inboxes and out of windows, with edges, and each mistake with
 //! them is found.
 
-#[path = "printed/parts.rs"]
-mod parts;
+use crate::printed::parts;
 
 use std::sync::Arc;
 

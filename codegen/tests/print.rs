@@ -1,6 +1,6 @@
 //! What the printer emits, pinned.
 
-mod printed;
+use crate::printed;
 
 use std::collections::BTreeSet;
 

@@ -1,9 +1,7 @@
 //! Products of matrices on the simulator: what they are, where edges end, and that each mistake with them is found.
 
-#[path = "printed/norms.rs"]
-mod norms;
-#[path = "printed/products.rs"]
-mod products;
+use crate::printed::norms;
+use crate::printed::products;
 
 use std::sync::Arc;
 

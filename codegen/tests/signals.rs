@@ -1,7 +1,6 @@
 //! Signals without data and barriers on the simulator: what they order, and that each mistake with them is found.
 
-#[path = "printed/signals.rs"]
-mod signals;
+use crate::printed::signals;
 
 use std::sync::Arc;
 

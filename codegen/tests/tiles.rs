@@ -1,7 +1,6 @@
 //! Tiles of any number of elements on the simulator: nothing beyond the end is touched, and all else moves.
 
-#[path = "printed/tails.rs"]
-mod tails;
+use crate::printed::tails;
 
 use std::sync::Arc;
 

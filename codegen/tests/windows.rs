@@ -1,7 +1,6 @@
 //! Windows on the simulator: what peers read, and that each mistake with them is found.
 
-#[path = "printed/pull.rs"]
-mod pull;
+use crate::printed::pull;
 
 use std::sync::Arc;
 

@@ -1,7 +1,6 @@
 //! What is printed of integers that wrap.
 
-#[path = "printed/wraps.rs"]
-mod fixture;
+use crate::printed::wraps as fixture;
 
 use fixture::{cut, steps};
 use peerwarp_codegen::ir::{Kernel, verify};

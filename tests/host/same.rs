@@ -7,8 +7,8 @@ use peerwarp_codegen::ir::{Kernel, signature_and_order, verify};
 use peerwarp_codegen::print::{EmitInfo, emit};
 use peerwarp_codegen::sim::{Bindings, Compiled, Machine, Options, Strategy};
 
-use crate::build::{Language, Mode, Program, Text};
-use crate::job::{Emitted, Job, Run, STATUS, WAIT_BUDGET_NS};
+use super::build::{Language, Mode, Program, Text};
+use super::job::{Emitted, Job, Run, STATUS, WAIT_BUDGET_NS};
 
 /// Seeds from here on starve a part of the machine, as the simulator's adversarial strategy does.
 pub const ADVERSARIAL: u64 = 1 << 32;

@@ -2,7 +2,7 @@
 
 use peerwarp_codegen::family::{Family, FieldRole, Fields, Registry};
 
-use crate::odd::*;
+use super::odd::*;
 
 #[test]
 fn a_name_has_the_family_the_keys_and_the_tuning_in_order() {

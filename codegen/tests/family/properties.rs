@@ -3,7 +3,7 @@
 use peerwarp_codegen::family::{Family, Fields, NameError, Registry};
 use proptest::prelude::*;
 
-use crate::odd::*;
+use super::odd::*;
 
 proptest! {
     #[test]

@@ -4,7 +4,7 @@ use std::collections::HashSet;
 
 use peerwarp_codegen::family::Family;
 
-use crate::odd::*;
+use super::odd::*;
 
 #[test]
 fn candidates_are_all_legal_points_once_and_no_others() {

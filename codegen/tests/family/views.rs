@@ -3,7 +3,7 @@
 use peerwarp_codegen::family::{Family, FamilyError, Fields, Registry, Value};
 use peerwarp_codegen::ir::{Dtype, ParamKind};
 
-use crate::odd::*;
+use super::odd::*;
 
 #[test]
 fn families_can_be_used_without_knowing_their_types() {

@@ -1,16 +1,19 @@
 //! Kernels that the printer's tests emit, written in the DSL.
 
-mod broadcast;
-mod census;
-mod freight;
-mod mail;
-mod norms;
-mod parts;
-mod products;
-mod pull;
-mod relay;
-mod signals;
-mod tails;
+pub mod broadcast;
+pub mod census;
+pub mod freight;
+pub mod looks;
+pub mod mail;
+pub mod norms;
+pub mod parts;
+pub mod products;
+pub mod pull;
+pub mod relay;
+pub mod signals;
+pub mod switch;
+pub mod tails;
+pub mod wraps;
 
 use peerwarp_codegen::dsl::prelude::*;
 use peerwarp_codegen::dsl::{Binder, F8, TraceMeta, trace};

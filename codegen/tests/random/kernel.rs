@@ -5,7 +5,7 @@ use peerwarp_codegen::dsl::prelude::*;
 use peerwarp_codegen::dsl::{Binder, TraceMeta, trace};
 use peerwarp_codegen::ir::Kernel;
 
-use crate::plan::{Plan, ROOM, Rule, Step};
+use super::plan::{Plan, ROOM, Rule, Step};
 
 pub const RANKS: u32 = 2;
 /// LL elements that say something to all blocks, and those of an exchange.

@@ -194,7 +194,7 @@ fn launches_that_share_a_matrix_in_two_orders_are_refused() {
 /// The page lists the rules that the exchanges are named after.
 #[test]
 fn the_page_has_every_rule() {
-    let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/explanation/memory-model.md");
+    let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/explanation/memory-model.md");
     let text = fs::read_to_string(&page).unwrap_or_else(|e| panic!("{}: {e}", page.display()));
     let (_, rules) = text.split_once("## Rules").expect("the page has rules");
     let rules = rules.split("\n## ").next().unwrap_or_default();

@@ -4,8 +4,8 @@ use peerwarp_codegen::dsl::prelude::*;
 use peerwarp_codegen::dsl::{Binder, TraceMeta, trace};
 use peerwarp_codegen::ir::{Dtype, Kernel};
 
-use crate::kernel::RANKS;
-use crate::plan::Random;
+use super::kernel::RANKS;
+use super::plan::Random;
 
 /// Rows and columns of a tile.
 pub const TILE: u32 = 64;
