@@ -2,11 +2,13 @@
 //! `CUDA_HOME` is found by it) and `PEERWARP_CLANG` (18 or newer, with the AMDGPU backend; no ROCm is needed).
 
 use crate::printed;
+use crate::printed::apart;
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use peerwarp_codegen::print::{PrintError, Source, hip_prelude};
+use peerwarp_codegen::print::{EmitOptions, Primitives, PrintError, Source, Split, hip_prelude};
 use rayon::prelude::*;
 
 /// The compiler that a variable names, or a note on standard output that its part is skipped.
@@ -24,11 +26,51 @@ fn folder(name: &str) -> PathBuf {
     dir
 }
 
+const TIMED: [&str; 4] = ["token_copy", "mail", "teams", "relay"];
+
+/// What a compiler says about a source, if that is more than that all is well.
+fn complaint(path: &Path, command: &(impl Fn(&Path, &Path) -> Command + Sync)) -> Option<String> {
+    let out = command(path, &path.with_extension("bin")).output().expect("the compiler starts");
+    let said = String::from_utf8_lossy(&out.stderr).into_owned() + &String::from_utf8_lossy(&out.stdout);
+    let spilled = said.lines().any(|l| l.contains("spill stores") && !l.contains(" 0 bytes spill stores"));
+    let bad = !out.status.success() || spilled || said.contains("warning");
+    bad.then(|| format!("{}:\n{said}", path.display()))
+}
+
+/// Compiles every fixture for a target with the primitives of all of them in headers.
+fn compile_split(dir: &Path, target: &str, command: impl Fn(&Path, &Path) -> Command + Sync) -> Vec<String> {
+    let (sources, headers) = (dir.join(target.replace(':', "_")), dir.join("primitives"));
+    for folder in [&sources, &headers] {
+        std::fs::create_dir_all(folder).expect("the target folder is writable");
+    }
+    let plain = printed::ALL.iter().map(|(_, make)| ("", *make, EmitOptions::default()));
+    let timed = printed::ALL.iter().filter(|(name, _)| TIMED.contains(name));
+    let timed = timed.map(|(_, make)| ("timeline_", *make, printed::TIMED));
+    let mut paths = vec![];
+    let mut primitives: BTreeMap<String, Primitives> = BTreeMap::new();
+    for (prefix, make, options) in plain.chain(timed) {
+        let Split { source, primitives: own } =
+            apart::split(make, target, &options).unwrap_or_else(|e| panic!("{target}: {e}"));
+        let path = sources.join(format!("{prefix}{}", source.file_name));
+        std::fs::write(&path, &source.text).expect("the target folder is writable");
+        std::fs::write(sources.join(&source.abi_file_name), &source.abi)
+            .expect("the target folder is writable");
+        paths.push(path);
+        match primitives.get_mut(&own.file_name()) {
+            Some(others) => others.merge(own),
+            None => drop(primitives.insert(own.file_name(), own)),
+        }
+    }
+    for (name, primitives) in &primitives {
+        std::fs::write(headers.join(name), primitives.text()).expect("the target folder is writable");
+    }
+    paths.into_par_iter().filter_map(|path| complaint(&path, &command)).collect()
+}
+
 /// Compiles every fixture for a target, and collects what failed and what spilled.
 fn compile_all(dir: &Path, target: &str, command: impl Fn(&Path, &Path) -> Command + Sync) -> Vec<String> {
     let plain = printed::ALL.iter().map(|(name, make)| (name, "", printed::emitted(*make, target)));
-    let timed =
-        printed::ALL.iter().filter(|(name, _)| ["token_copy", "mail", "teams", "relay"].contains(name));
+    let timed = printed::ALL.iter().filter(|(name, _)| TIMED.contains(name));
     let timed =
         timed.map(|(name, make)| (name, "timeline_", printed::emitted_with(*make, target, &printed::TIMED)));
     let complaint = |(name, prefix, source): (&&str, &str, Result<Source, PrintError>)| {
@@ -36,58 +78,72 @@ fn compile_all(dir: &Path, target: &str, command: impl Fn(&Path, &Path) -> Comma
         let path = dir.join(format!("{}_{prefix}{}", target.replace(':', "_"), source.file_name));
         std::fs::write(&path, &source.text).expect("the target folder is writable");
         std::fs::write(dir.join(&source.abi_file_name), &source.abi).expect("the target folder is writable");
-        let out = command(&path, &path.with_extension("bin")).output().expect("the compiler starts");
-        let said = String::from_utf8_lossy(&out.stderr).into_owned() + &String::from_utf8_lossy(&out.stdout);
-        let spilled =
-            said.lines().any(|l| l.contains("spill stores") && !l.contains(" 0 bytes spill stores"));
-        let bad = !out.status.success() || spilled || said.contains("warning");
-        bad.then(|| format!("{}:\n{said}", path.display()))
+        complaint(&path, &command)
     };
     plain.chain(timed).collect::<Vec<_>>().into_par_iter().filter_map(complaint).collect()
 }
 
+/// The command that compiles CUDA for an architecture.
+fn nvcc<'a>(nvcc: &'a str, arch: &'a str) -> impl Fn(&Path, &Path) -> Command + Sync {
+    move |source, out| {
+        let mut c = Command::new(nvcc);
+        c.args(["-std=c++17", "-O3", "-cubin", "-Xptxas", "-v", &format!("-arch={arch}"), "-o"])
+            .arg(out)
+            .arg(source);
+        c
+    }
+}
+
+/// The command that compiles HIP for an architecture, and the stand-in for ROCm's header in the folder.
+fn clang<'a>(clang: &'a str, arch: &'a str, dir: &'a Path) -> impl Fn(&Path, &Path) -> Command + Sync {
+    let include = dir.join("hip");
+    std::fs::create_dir_all(&include).expect("the target folder is writable");
+    let prelude = hip_prelude().expect("the prelude renders");
+    std::fs::write(include.join("hip_runtime.h"), prelude).expect("the target folder is writable");
+    move |source, out| {
+        let mut c = Command::new(clang);
+        c.args(["-x", "hip", &format!("--offload-arch={arch}")])
+            .args(["--cuda-device-only", "-nogpuinc", "-nogpulib", "--no-gpu-bundle-output"])
+            .args(["-std=c++17", "-O3", "-Wall", "-Wno-unused-function", "-I"])
+            .arg(dir)
+            .arg("-o")
+            .arg(out)
+            .arg(source);
+        c
+    }
+}
+
 #[test]
 fn cuda_sources_compile_without_warnings_or_spills() {
-    let Some(nvcc) = compiler("PEERWARP_NVCC") else { return };
+    let Some(compiler) = compiler("PEERWARP_NVCC") else { return };
     let dir = folder("emitted_cuda");
     for arch in ["sm_80", "sm_90a", "sm_100a"] {
-        let complaints = compile_all(&dir, &format!("cuda:{arch}"), |source, out| {
-            let mut c = Command::new(&nvcc);
-            c.args(["-std=c++17", "-O3", "-cubin", "-Xptxas", "-v", &format!("-arch={arch}"), "-o"])
-                .arg(out)
-                .arg(source);
-            c
-        });
+        let complaints = compile_all(&dir, &format!("cuda:{arch}"), nvcc(&compiler, arch));
         assert!(complaints.is_empty(), "{}", complaints.join("\n"));
     }
 }
 
 #[test]
 fn hip_sources_compile_without_warnings() {
-    let Some(clang) = compiler("PEERWARP_CLANG") else { return };
+    let Some(compiler) = compiler("PEERWARP_CLANG") else { return };
     let dir = folder("emitted_hip");
-    let include = dir.join("hip");
-    std::fs::create_dir_all(&include).expect("the target folder is writable");
-    let prelude = hip_prelude().expect("the prelude renders");
-    std::fs::write(include.join("hip_runtime.h"), prelude).expect("the target folder is writable");
     for arch in ["gfx90a", "gfx942"] {
-        let complaints = compile_all(&dir, &format!("hip:{arch}"), |source, out| {
-            let mut c = Command::new(&clang);
-            c.args([
-                "-x",
-                "hip",
-                &format!("--offload-arch={arch}"),
-                "--cuda-device-only",
-                "-nogpuinc",
-                "-nogpulib",
-            ])
-            .args(["--no-gpu-bundle-output", "-std=c++17", "-O3", "-Wall", "-Wno-unused-function", "-I"])
-            .arg(&dir)
-            .arg("-o")
-            .arg(out)
-            .arg(source);
-            c
-        });
+        let complaints = compile_all(&dir, &format!("hip:{arch}"), clang(&compiler, arch, &dir));
         assert!(complaints.is_empty(), "{}", complaints.join("\n"));
     }
+}
+
+#[test]
+fn cuda_sources_compile_with_primitives_in_headers() {
+    let Some(compiler) = compiler("PEERWARP_NVCC") else { return };
+    let complaints = compile_split(&folder("split_cuda"), "cuda:sm_90a", nvcc(&compiler, "sm_90a"));
+    assert!(complaints.is_empty(), "{}", complaints.join("\n"));
+}
+
+#[test]
+fn hip_sources_compile_with_primitives_in_headers() {
+    let Some(compiler) = compiler("PEERWARP_CLANG") else { return };
+    let dir = folder("split_hip");
+    let complaints = compile_split(&dir, "hip:gfx942", clang(&compiler, "gfx942", &dir));
+    assert!(complaints.is_empty(), "{}", complaints.join("\n"));
 }

@@ -22,6 +22,7 @@
 //! an aborted launch has advanced them.
 
 mod ahead;
+mod apart;
 mod args;
 mod banner;
 mod blocks;
@@ -79,6 +80,7 @@ use crate::{
     ir::{Verified, explain::Explain},
 };
 
+pub use apart::Primitives;
 pub use args::{ArgField, ArgsLayout, TENSOR_MAP_BYTES, TENSOR_MAP_COLUMNS, TensorMap};
 pub use error::PrintError;
 pub use idle::{Warning, warnings};
@@ -188,8 +190,10 @@ impl Source {
     /// The roles and the entry: what the kernel's author wrote, without types, machine primitives and the launcher.
     pub fn roles(&self) -> &str {
         let begin = self.text.find("// ---- Roles").expect("a source has roles");
-        let end = self.text.find("// ---- Machine primitives").expect("primitives follow the entry");
-        self.text[begin..end].trim_end()
+        let rest = &self.text[begin..];
+        let end =
+            ["// ---- Machine primitives", "}  // namespace"].iter().filter_map(|end| rest.find(end)).min();
+        rest[..end.expect("a namespace ends behind the entry")].trim_end()
     }
 }
 
@@ -221,6 +225,31 @@ pub fn emit_with(
     let mut kernel = kernel.clone().into_kernel();
     kernel.forget_lines();
     source::emit(&kernel, target, info, options.timeline)
+}
+
+/// A source whose machine primitives are in a header.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Split {
+    /// The source, which includes the header.
+    pub source: Source,
+    /// What the source uses of the header.
+    pub primitives: Primitives,
+}
+
+/// As [`emit_with`], with the machine primitives in a header below `folder`, a path that ends with `/` and that the source
+/// includes. The header holds [`Primitives::text`] under [`Primitives::file_name`].
+pub fn emit_split(
+    kernel: &Verified,
+    target: Target,
+    info: &EmitInfo,
+    options: &EmitOptions,
+    folder: &str,
+) -> Result<Split, PrintError> {
+    let mut kernel = kernel.clone().into_kernel();
+    if !options.lines {
+        kernel.forget_lines();
+    }
+    source::emit_split(&kernel, target, info, options.timeline, Some(folder))
 }
 
 /// A source without comments and empty lines: what is compiled, whatever is said about it.

@@ -7,7 +7,7 @@ use crate::ir::{Dot, Dtype, Kernel, MatrixOp, OpKind};
 use super::{matrix::WGMMA_COLUMNS, ops};
 
 /// What the template of a warpgroup's products is rendered with.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Default, PartialEq, Serialize)]
 pub(super) struct ProductsText {
     products: Vec<ProductText>,
 }

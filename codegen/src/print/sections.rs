@@ -23,7 +23,7 @@ struct Item<'t> {
 
 impl Sections {
     /// Divides texts of primitives, given all text that comes between the two parts.
-    pub fn of(primitives: &[String], between: &[&str]) -> Sections {
+    pub fn of(primitives: &[&str], between: &[&str]) -> Sections {
         let texts: Vec<Vec<Item>> = primitives.iter().map(|text| items(text)).collect();
         let mut called: HashSet<&str> = between.iter().flat_map(|text| words(text)).collect();
         for item in texts.iter().flatten().filter(|item| item.function().is_none()) {
@@ -138,7 +138,7 @@ __device__ u32 one<u32>() { return 1; }";
 
     #[test]
     fn types_and_declarations_come_before_what_functions_do() {
-        let sections = Sections::of(&[TEXT.into()], &["add<1>(pair);"]);
+        let sections = Sections::of(&[TEXT], &["add<1>(pair);"]);
         let before = "// A pair.\nstruct Pair {\n    u32 a;\n};\n// Adds.\n// Twice.\ntemplate <u32 N, u32 W = 16>\n\
                       __device__ __forceinline__ void add(\n    const Pair& p);\n\
                       template <>\n__device__ u32 one<u32>() { return 1; }";
@@ -150,7 +150,7 @@ __device__ u32 one<u32>() { return 1; }";
 
     #[test]
     fn what_nobody_calls_stands_once() {
-        let sections = Sections::of(&[TEXT.into()], &["adds();"]);
+        let sections = Sections::of(&[TEXT], &["adds();"]);
         assert!(!sections.before[0].contains("add("), "{:?}", sections.before);
         assert!(
             sections.after[0].contains("// Twice.\ntemplate <u32 N, u32 W = 16>"),

@@ -1,6 +1,6 @@
 //! Puts the parts of an emitted source together.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use crate::{
     device::Device,
@@ -12,7 +12,7 @@ use crate::{
 };
 
 use super::{
-    EmitInfo, Excess, LaunchShape, PrintError, Source, ahead,
+    EmitInfo, Excess, LaunchShape, Primitives, PrintError, Source, Split, ahead, apart,
     args::{self, ArgsLayout},
     banner, blocks,
     copy::room_of,
@@ -61,6 +61,17 @@ pub(super) fn emit(
     info: &EmitInfo,
     timeline: Option<u32>,
 ) -> Result<Source, PrintError> {
+    emit_split(kernel, target, info, timeline, None).map(|split| split.source)
+}
+
+/// Emits a kernel, which includes its primitives from `folder` if there is one.
+pub(super) fn emit_split(
+    kernel: &Kernel,
+    target: Target,
+    info: &EmitInfo,
+    timeline: Option<u32>,
+    folder: Option<&str>,
+) -> Result<Split, PrintError> {
     check(kernel, target)?;
     let kernel = &ahead::hoist(splats::apart(kernel));
     let facts = Facts::new(kernel, target, timeline)?;
@@ -92,18 +103,33 @@ pub(super) fn emit(
     for p in &kernel.params {
         ops::use_dtype(&mut used, p.dtype);
     }
+    if folder.is_some() {
+        // Most primitives need it, and so a header of them takes it for granted.
+        used.add(Prim::Bits);
+    }
     let crew = loaders.as_ref().map(|loaders| loaders.crew);
-    let primitives = texts(&used, target, kernel, crew, false)?;
-    let between = roles.iter().chain(&early).chain([&body]).map(String::as_str);
-    let sections = Sections::of(&primitives, &between.collect::<Vec<_>>());
+    let primitives = Primitives {
+        target,
+        shape: template::shape(target, kernel, crew),
+        texts: texts(&used, target, kernel, crew)?,
+    };
+    let (types, others): (Vec<_>, Vec<_>) = primitives.texts.iter().partition(|(prim, _)| prim.is_type());
+    let others: Vec<&str> = others.into_iter().map(|(_, text)| text.as_str()).collect();
+    let between: Vec<&str> = roles.iter().chain(&early).chain([&body]).map(String::as_str).collect();
+    let sections = match folder {
+        Some(_) => Sections::default(),
+        None => Sections::of(&others, &between),
+    };
     let context = KernelText {
         banner: banner::lines(kernel, target, info, &launch, timeline.as_ref()),
         includes: includes(target, &used),
         namespace: namespace(kernel),
-        types: texts(&used, target, kernel, crew, true)?,
+        types: types.into_iter().map(|(_, text)| text.clone()).collect(),
         fields: args::fields(kernel, &facts.args, timeline.as_ref(), &layout.maps),
         ranks: kernel.ranks,
-        constants: constants(kernel, facts.timeline.as_ref()),
+        constants: constants(kernel, facts.timeline.as_ref(), folder.is_some()),
+        macros: folder.map_or(vec![], |_| apart::macros(&used)),
+        primitives: folder.map(|folder| format!("{folder}{}", primitives.file_name())),
         before: sections.before,
         after: sections.after,
         roles,
@@ -125,7 +151,7 @@ pub(super) fn emit(
         timeline: timeline.as_ref(),
     };
     let launcher = launch::launcher(&host)?;
-    Ok(Source {
+    let source = Source {
         text: format!("{device}\n{launcher}"),
         abi: launch::header(&host, info)?,
         file_name: format!("{}.{}", kernel.variant, target.file_extension()),
@@ -136,7 +162,8 @@ pub(super) fn emit(
         params: lane_order::words(kernel, &facts.lane_order),
         waits,
         timeline,
-    })
+    };
+    Ok(Split { source, primitives })
 }
 
 /// What can be refused before anything is analysed.
@@ -286,19 +313,14 @@ fn talks(kernel: &Kernel) -> bool {
     kinds.any(|kind| matches!(kind, ParamKind::Flags | ParamKind::Packets | ParamKind::Ll))
 }
 
-/// Texts of the primitives: those of the element types, which the argument struct needs, or all others.
+/// Texts of the primitives.
 fn texts(
     used: &Used,
     target: Target,
     kernel: &Kernel,
     loader: Option<Crew>,
-    types: bool,
-) -> Result<Vec<String>, PrintError> {
-    let mut out = vec![];
-    for prim in used.iter().filter(|p| p.is_type() == types) {
-        out.push(template::primitive(prim, target, kernel, loader)?);
-    }
-    Ok(out)
+) -> Result<BTreeMap<Prim, String>, PrintError> {
+    used.iter().map(|prim| Ok((prim, template::primitive(prim, target, kernel, loader)?))).collect()
 }
 
 fn includes(target: Target, used: &Used) -> Vec<&'static str> {
@@ -314,15 +336,15 @@ fn includes(target: Target, used: &Used) -> Vec<&'static str> {
     }
 }
 
-/// The constants that the rest of the source names.
-fn constants(kernel: &Kernel, timeline: Option<&Sites>) -> Vec<ConstantText> {
-    let mut out = wait_constants(kernel);
+/// The constants that the rest of the source names, or that a header of primitives may name.
+fn constants(kernel: &Kernel, timeline: Option<&Sites>, header: bool) -> Vec<ConstantText> {
+    let mut out = wait_constants(kernel, header);
     out.extend(timeline.iter().flat_map(|sites| sites.constants()));
     out
 }
 
 /// What waits say about themselves when they expire.
-fn wait_constants(kernel: &Kernel) -> Vec<ConstantText> {
+fn wait_constants(kernel: &Kernel, header: bool) -> Vec<ConstantText> {
     let mut awaited = BTreeSet::new();
     let mut roles = BTreeSet::new();
     for (i, role) in kernel.roles.iter().enumerate() {
@@ -336,7 +358,7 @@ fn wait_constants(kernel: &Kernel) -> Vec<ConstantText> {
             }
         });
     }
-    if awaited.is_empty() {
+    if awaited.is_empty() && !header {
         return vec![];
     }
     let number = |name: String, value: usize| ConstantText {
@@ -356,13 +378,14 @@ fn wait_constants(kernel: &Kernel) -> Vec<ConstantText> {
     out
 }
 
+/// FNV-1a.
+pub(super) fn fnv(text: &str) -> u64 {
+    text.bytes().fold(0xcbf2_9ce4_8422_2325, |h, b| (h ^ u64::from(b)).wrapping_mul(0x0100_0000_01b3))
+}
+
 /// FNV-1a of the variant's name.
 pub(super) fn kernel_id(kernel: &Kernel) -> String {
-    let hash = kernel
-        .variant
-        .bytes()
-        .fold(0xcbf2_9ce4_8422_2325u64, |h, b| (h ^ u64::from(b)).wrapping_mul(0x0100_0000_01b3));
-    format!("{hash:#018x}")
+    format!("{:#018x}", fnv(&kernel.variant))
 }
 
 /// The argument struct's type in the header.

@@ -13,7 +13,8 @@ use super::{
     loader::Crew,
     matrix,
     prim::{Context, Prim},
-    products,
+    products::ProductsText,
+    source::fnv,
     timeline::{Timeline, TimelineSite},
     waits::WaitSite,
 };
@@ -71,6 +72,10 @@ pub(super) struct KernelText {
     pub fields: Vec<FieldText>,
     pub ranks: u32,
     pub constants: Vec<ConstantText>,
+    /// Macros that the header of primitives asks for.
+    pub macros: Vec<&'static str>,
+    /// The header of primitives, if there is one.
+    pub primitives: Option<String>,
     /// Types of primitives, and declarations.
     pub before: Vec<String>,
     /// What they do.
@@ -255,6 +260,35 @@ pub(super) fn hip_prelude() -> Result<String, PrintError> {
     render("hip/prelude", &NothingText {})
 }
 
+impl BlockText {
+    fn of(kernel: &Kernel, target: Target, loader: Option<Crew>) -> BlockText {
+        BlockText {
+            warp_size: kernel.warp_size,
+            warps: kernel.block_warps,
+            block_warps: kernel.block_warps,
+            threads: kernel.block_threads(),
+            others: loader.is_some() || kernel.beside_warps() > 0,
+            beside: kernel.beside_warps() > 0,
+            all_warps: kernel.block_warps + kernel.beside_warps(),
+            meetings: 1 + kernel.roles.iter().filter(|role| role.beside.is_some()).count() as u32,
+            loader_threads: loader.map_or(0, |crew| crew.warps * kernel.warp_size),
+            loader,
+            ends_inline: loader.is_some_and(|crew| crew.ends_inline),
+            shared_align: matrix::shared_align(kernel, target),
+        }
+    }
+}
+
+/// What the texts of primitives depend on beside the target, as a part of a file's name: the warps of a block, and a digest where
+/// a loader, roles beside others, or products of matrices make a difference.
+pub(super) fn shape(target: Target, kernel: &Kernel, loader: Option<Crew>) -> String {
+    let block = BlockText::of(kernel, target, loader);
+    let products = ProductsText::of(kernel);
+    let warps = format!("{}_warps", kernel.block_warps);
+    let plain = !block.others && block.shared_align == 16 && products == ProductsText::default();
+    if plain { warps } else { format!("{warps}_{:016x}", fnv(&format!("{block:?} {products:?}"))) }
+}
+
 /// A primitive's text for a kernel.
 pub(super) fn primitive(
     prim: Prim,
@@ -265,23 +299,7 @@ pub(super) fn primitive(
     let name = prim.templates().of(target).name;
     let text = match prim.context() {
         Context::Nothing => render(name, &NothingText {}),
-        Context::Block => {
-            let block = BlockText {
-                warp_size: kernel.warp_size,
-                warps: kernel.block_warps,
-                block_warps: kernel.block_warps,
-                threads: kernel.block_threads(),
-                others: loader.is_some() || kernel.beside_warps() > 0,
-                beside: kernel.beside_warps() > 0,
-                all_warps: kernel.block_warps + kernel.beside_warps(),
-                meetings: 1 + kernel.roles.iter().filter(|role| role.beside.is_some()).count() as u32,
-                loader_threads: loader.map_or(0, |crew| crew.warps * kernel.warp_size),
-                loader,
-                ends_inline: loader.is_some_and(|crew| crew.ends_inline),
-                shared_align: matrix::shared_align(kernel, target),
-            };
-            render(name, &block)
-        }
+        Context::Block => render(name, &BlockText::of(kernel, target, loader)),
         Context::Target => {
             let fence_acquire = match target {
                 Target::Cuda(arch) => arch.capability() >= 90,
@@ -289,7 +307,7 @@ pub(super) fn primitive(
             };
             render(name, &TargetText { fence_acquire })
         }
-        Context::Products => render(name, &products::ProductsText::of(kernel)),
+        Context::Products => render(name, &ProductsText::of(kernel)),
     };
     text.map(|t| t.trim_end().to_string())
 }

@@ -1,5 +1,6 @@
 //! Kernels that the printer's tests emit, written in the DSL.
 
+pub mod apart;
 pub mod broadcast;
 pub mod census;
 pub mod freight;
@@ -18,7 +19,7 @@ pub mod wraps;
 use peerwarp_codegen::dsl::prelude::*;
 use peerwarp_codegen::dsl::{Binder, F8, TraceMeta, trace};
 use peerwarp_codegen::family::Target;
-use peerwarp_codegen::ir::{Kernel, verify};
+use peerwarp_codegen::ir::{Kernel, Verified, verify};
 use peerwarp_codegen::print::{EmitInfo, EmitOptions, PrintError, Source, emit_with};
 
 /// A kernel and the name it is known by in tests.
@@ -61,10 +62,16 @@ pub fn emitted_with(
     target: &str,
     options: &EmitOptions,
 ) -> Result<Source, PrintError> {
+    let (kernel, target, info) = asked(make, target);
+    emit_with(&kernel, target, &info, options)
+}
+
+/// What a fixture is emitted from.
+pub fn asked(make: fn(u32) -> Kernel, target: &str) -> (Verified, Target, EmitInfo) {
     let target: Target = target.parse().expect("tests name targets that exist");
     let kernel = verify(make(target.warp_size())).unwrap_or_else(|e| panic!("{e}"));
     let info = EmitInfo { command: format!("peerwarp show {} --target {target}", kernel.variant) };
-    emit_with(&kernel, target, &info, options)
+    (kernel, target, info)
 }
 
 /// Options of sources that record a timeline.
