@@ -4,7 +4,9 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use peerwarp_codegen::family::{DynConfig, FamilyError, Target, Variant};
 use peerwarp_codegen::ir::{self, Kernel, Verified};
-use peerwarp_codegen::print::{self, ArgsLayout, EmitInfo, EmitOptions, Source, Timeline};
+use peerwarp_codegen::print::{
+    self, ArgsLayout, EmitInfo, EmitOptions, Primitives, PrintError, Source, Split, Timeline,
+};
 use peerwarp_codegen::threads::{self, ThreadsRefused};
 use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
@@ -15,6 +17,9 @@ use crate::build::tree::{Kept, MANIFEST, Tree};
 use crate::input::InputError;
 use crate::input::file::is_inside;
 use crate::input::from_family;
+
+/// Folder of the headers that hold machine primitives, beside the folders of models.
+const PRIMITIVES: &str = "primitives";
 
 /// Why a variant cannot be emitted.
 #[derive(Debug, thiserror::Error)]
@@ -91,6 +96,16 @@ pub fn source_with(
     with_options(program, &trace(variant, target.warp_size())?, target, options)
 }
 
+/// As [`source_with`], with the machine primitives in a header: the source includes it from where [`split_tree`] puts it.
+pub fn split_source(
+    program: &str,
+    variant: &dyn DynConfig,
+    target: Target,
+    options: &EmitOptions,
+) -> Result<Split, EmitError> {
+    split(program, &trace(variant, target.warp_size())?, target, options)
+}
+
 /// The part of a variant's source that its author wrote: the roles and the entry, without the lines of the author's file. A
 /// snapshot of it changes only with what the kernel does.
 pub fn roles(variant: &dyn DynConfig, target: Target) -> Result<String, EmitError> {
@@ -110,14 +125,39 @@ pub(crate) fn with_options(
     target: Target,
     options: &EmitOptions,
 ) -> Result<Source, EmitError> {
-    let timeline = options.timeline.map(|slots| format!(" --timeline {slots}")).unwrap_or_default();
-    let lines = if options.lines { "" } else { " --no-lines" };
-    let command = format!("{program} show {} --target {target}{timeline}{lines}", kernel.variant);
-    let emitted = print::emit_with(kernel, target, &EmitInfo { command: command.clone() }, options);
-    let mut source =
-        emitted.map_err(|e| EmitError::Kernel { variant: kernel.variant.clone(), message: e.to_string() })?;
+    let command = command(program, kernel, target, options);
+    let info = EmitInfo { command: command.clone() };
+    let mut source = print::emit_with(kernel, target, &info, options).map_err(|e| unprinted(kernel, e))?;
     source.abi = source.abi.replace(&command, &format!("{command} --header"));
     Ok(source)
+}
+
+/// As [`with_options`], with the machine primitives in a header.
+fn split(
+    program: &str,
+    kernel: &Verified,
+    target: Target,
+    options: &EmitOptions,
+) -> Result<Split, EmitError> {
+    let command = command(program, kernel, target, options) + " --split-primitives";
+    let info = EmitInfo { command: command.clone() };
+    // A source lies in the folder of an architecture, and that in the folder of a model.
+    let folder = format!("../../{PRIMITIVES}/");
+    let mut split =
+        print::emit_split(kernel, target, &info, options, &folder).map_err(|e| unprinted(kernel, e))?;
+    split.source.abi = split.source.abi.replace(&command, &format!("{command} --header"));
+    Ok(split)
+}
+
+/// The command that shows a kernel's source.
+fn command(program: &str, kernel: &Verified, target: Target, options: &EmitOptions) -> String {
+    let timeline = options.timeline.map(|slots| format!(" --timeline {slots}")).unwrap_or_default();
+    let lines = if options.lines { "" } else { " --no-lines" };
+    format!("{program} show {} --target {target}{timeline}{lines}", kernel.variant)
+}
+
+fn unprinted(kernel: &Verified, e: PrintError) -> EmitError {
+    EmitError::Kernel { variant: kernel.variant.clone(), message: e.to_string() }
 }
 
 /// One file to emit.
@@ -142,11 +182,21 @@ struct Manifest<'a> {
     sha256: &'a BTreeMap<String, String>,
 }
 
+impl Entry {
+    /// The files that it names.
+    fn files(&self) -> impl Iterator<Item = &String> {
+        [&self.file, &self.header].into_iter().chain(&self.primitives)
+    }
+}
+
 /// A source in the manifest.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 struct Entry {
     file: String,
     header: String,
+    /// The header of machine primitives that the source includes, if it holds none itself.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    primitives: Option<String>,
     /// Whose shape it is. The file is in the first one's folder.
     models: Vec<String>,
     family: String,
@@ -178,7 +228,7 @@ impl Sources {
     fn manifest(&self) -> String {
         let mut kernels: Vec<&Entry> = self.kernels.iter().collect();
         kernels.sort_by(|a, b| a.file.cmp(&b.file));
-        let files: BTreeSet<&str> = kernels.iter().flat_map(|k| [k.file.as_str(), &k.header]).collect();
+        let files: BTreeSet<&str> = kernels.iter().flat_map(|k| k.files()).map(String::as_str).collect();
         let manifest = Manifest {
             generator: &self.program,
             version: env!("CARGO_PKG_VERSION"),
@@ -212,7 +262,7 @@ impl Sources {
                 format!("{MANIFEST} has a kernel of `{family}`, which stays, and {why}: use another folder")
             };
             let entry: Entry = serde_json::from_value(kernel).map_err(|e| wrong(e.to_string()))?;
-            for file in [&entry.file, &entry.header] {
+            for file in entry.files() {
                 if !is_inside(file) {
                     return Err(wrong(format!("{file:?} is not in the folder")));
                 }
@@ -240,22 +290,62 @@ pub fn tree(
     options: &EmitOptions,
     tick: impl Fn() + Sync,
 ) -> Result<Tree, EmitError> {
+    tree_of(program, jobs, families, tick, &|kernel, target| {
+        Ok((with_options(program, kernel, target, options)?, None))
+    })
+}
+
+/// As [`tree`], with machine primitives in headers, one for each target and shape of blocks, in a folder of their own. A header
+/// holds what its sources use. Kernels that stay from other runs cannot share one with these.
+pub fn split_tree(
+    program: &str,
+    jobs: &[Job],
+    families: &[&str],
+    options: &EmitOptions,
+    tick: impl Fn() + Sync,
+) -> Result<Tree, EmitError> {
+    tree_of(program, jobs, families, tick, &|kernel, target| {
+        let Split { source, primitives } = split(program, kernel, target, options)?;
+        Ok((source, Some(primitives)))
+    })
+}
+
+/// A source, and its primitives if they stand apart.
+type Parts = (Source, Option<Primitives>);
+
+fn tree_of(
+    program: &str,
+    jobs: &[Job],
+    families: &[&str],
+    tick: impl Fn() + Sync,
+    parts: &(dyn Fn(&Verified, Target) -> Result<Parts, EmitError> + Sync),
+) -> Result<Tree, EmitError> {
     let emit = |shared: &(&Job, Vec<String>)| {
         let (job, models) = shared;
-        let one = file(program, job, models.clone(), options);
+        let one = file(job, models.clone(), parts);
         models.iter().for_each(|_| tick());
         one
     };
     threads::pool()?;
     // All of them first: then the error that is reported does not depend on timing.
-    let emitted: Vec<Result<(Entry, Source), EmitError>> = once_each(jobs).par_iter().map(emit).collect();
+    let emitted: Vec<Result<(Entry, Parts), EmitError>> = once_each(jobs).par_iter().map(emit).collect();
     let mut tree = Tree::default();
     let mut kernels: Vec<Entry> = vec![];
+    let mut headers: BTreeMap<String, Primitives> = BTreeMap::new();
     for one in emitted {
-        let (entry, source) = one?;
+        let (entry, (source, primitives)) = one?;
         tree.insert(&entry.file, source.text)?;
         tree.insert(&entry.header, source.abi)?;
+        if let (Some(path), Some(primitives)) = (&entry.primitives, primitives) {
+            match headers.get_mut(path) {
+                Some(header) => header.merge(primitives),
+                None => drop(headers.insert(path.clone(), primitives)),
+            }
+        }
         kernels.push(entry);
+    }
+    for (path, header) in headers {
+        tree.insert(&path, header.text())?;
     }
     let sha256 = tree.files().map(|(path, contents)| (path.to_owned(), sha256(contents))).collect();
     let sources = Sources { program: program.to_owned(), kernels, sha256 };
@@ -287,18 +377,18 @@ fn once_each(jobs: &[Job]) -> Vec<(&Job, Vec<String>)> {
 }
 
 fn file(
-    program: &str,
     job: &Job,
     models: Vec<String>,
-    options: &EmitOptions,
-) -> Result<(Entry, Source), EmitError> {
+    parts: &(dyn Fn(&Verified, Target) -> Result<Parts, EmitError> + Sync),
+) -> Result<(Entry, Parts), EmitError> {
     let kernel = trace(&*job.variant, job.target.warp_size())?;
-    let source = with_options(program, &kernel, job.target, options)?;
+    let (source, primitives) = parts(&kernel, job.target)?;
     // One folder for an architecture: two of them differ in contents, not in the names of their files.
     let folder = format!("{}/{}", job.label, job.target.arch());
     let entry = Entry {
         file: format!("{folder}/{}", source.file_name),
         header: format!("{folder}/{}", source.abi_file_name),
+        primitives: primitives.as_ref().map(|p| format!("{PRIMITIVES}/{}", p.file_name())),
         models,
         family: job.variant.family().name().to_owned(),
         variant: job.variant.variant_name(),
@@ -312,5 +402,5 @@ fn file(
         args: source.args.clone(),
         timeline: source.timeline.clone(),
     };
-    Ok((entry, source))
+    Ok((entry, (source, primitives)))
 }

@@ -284,6 +284,9 @@ pub(crate) struct GenerateArgs {
     /// Write nothing: compare with what is there
     #[arg(long)]
     pub check: bool,
+    /// Write machine primitives to one header a target, which sources include, in place of one copy a source
+    #[arg(long)]
+    pub split_primitives: bool,
     #[command(flatten)]
     pub wanted: Wanted,
 }
@@ -323,6 +326,9 @@ pub(crate) struct ShowArgs {
     /// What each role does, bytes, flags and shared memory, in words (the default)
     #[arg(long, group = "form")]
     pub explain: bool,
+    /// Source that includes its machine primitives, as `generate --split-primitives` writes it
+    #[arg(long)]
+    pub split_primitives: bool,
     /// What to emit for [default: cuda:sm_90a, or hip:gfx942 with --hip]
     #[arg(long, value_name = "TARGET")]
     pub target: Option<String>,

@@ -17,7 +17,12 @@ pub(super) fn generate(app: &App, args: &GenerateArgs, given: &Given, style: Sty
     let jobs = app.jobs(&args.wanted, given)?;
     let progress = Progress::new("emitting", jobs.len() as u64);
     let options = args.wanted.recording.options();
-    let tree = emit::tree(app.program(), &jobs, &app.families_with(&jobs), &options, || progress.tick())?;
+    let (program, families) = (app.program(), app.families_with(&jobs));
+    let tree = if args.split_primitives {
+        emit::split_tree(program, &jobs, &families, &options, || progress.tick())?
+    } else {
+        emit::tree(program, &jobs, &families, &options, || progress.tick())?
+    };
     progress.finish();
     let sources = tree.files().filter(|f| f.0.ends_with(".cu") || f.0.ends_with(".hip")).count();
     let found = if args.check { tree.compare(&args.out)? } else { tree.write(&args.out)? };

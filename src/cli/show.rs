@@ -1,7 +1,9 @@
 //! `peerwarp show`.
 
+use std::fmt::Display;
+
 use peerwarp_codegen::family::{CudaArch, DynConfig, HipArch, Target};
-use peerwarp_codegen::print::{EmitOptions, Warning};
+use peerwarp_codegen::print::Warning;
 use serde_json::json;
 
 use crate::build::emit;
@@ -42,7 +44,7 @@ pub(super) fn show(app: &App, args: &ShowArgs, given: &Given) -> Result<Done, Fa
     let requests = app.requests(&args.selection, given)?;
     for (request, variant) in requests.iter().zip(app.resolve(&requests, tuned)?.0) {
         let variant = choose::fit(request, variant, target);
-        let text = one(app, &*variant, form, target, &args.recording.options())?;
+        let text = one(app, &*variant, form, target, args)?;
         for warning in emit::warnings(&*variant, target)?.iter().filter(|warning| !is_shipped(warning)) {
             log::warn!("{warning}");
         }
@@ -69,15 +71,27 @@ fn one(
     variant: &dyn DynConfig,
     form: Form,
     target: Target,
-    options: &EmitOptions,
+    args: &ShowArgs,
 ) -> Result<String, Failure> {
-    let source = || emit::source_with(app.program(), variant, target, options);
+    let (program, options) = (app.program(), args.recording.options());
+    let source = || {
+        if args.split_primitives {
+            emit::split_source(program, variant, target, &options).map(|split| split.source)
+        } else {
+            emit::source_with(program, variant, target, &options)
+        }
+    };
     Ok(match form {
         Form::Source => source()?.text,
         Form::Header => source()?.abi,
         Form::Ir => emit::trace(variant, target.warp_size())?.to_string(),
         Form::Explain => emit::explain(variant, target)?.to_string(),
     })
+}
+
+/// Whether an option asks for a source of a kind.
+fn shapes_source(args: &ShowArgs) -> bool {
+    args.recording.timeline.is_some() || args.split_primitives
 }
 
 fn form(args: &ShowArgs) -> Result<(Form, Target), InputError> {
@@ -94,16 +108,22 @@ fn form(args: &ShowArgs) -> Result<(Form, Target), InputError> {
         Form::Ir
     } else if args.header {
         Form::Header
-    } else if args.explain
-        || !(args.cuda || args.hip || target.is_some() || args.recording.timeline.is_some())
-    {
+    } else if args.explain || !(args.cuda || args.hip || target.is_some() || shapes_source(args)) {
         Form::Explain
     } else {
         Form::Source
     };
-    if let (Some(slots), Form::Ir | Form::Explain) = (args.recording.timeline, form) {
-        let with = format!("--{}", form.name());
-        return Err(InputError::conflict("--timeline", slots, with, "--cuda, --hip or --header"));
+    if matches!(form, Form::Ir | Form::Explain) {
+        let conflict = |option: &str, value: &dyn Display| {
+            let with = format!("--{}", form.name());
+            InputError::conflict(option, value, with, "--cuda, --hip or --header")
+        };
+        if let Some(slots) = args.recording.timeline {
+            return Err(conflict("--timeline", &slots));
+        }
+        if args.split_primitives {
+            return Err(conflict("--split-primitives", &true));
+        }
     }
     Ok((form, target.unwrap_or(default)))
 }

@@ -108,6 +108,11 @@ const USAGE: &[(&str, &str, &[&str])] = &[
         &["--out = no/such/folder/trace.json", "a folder that is there"],
     ),
     ("timeline without room", "show --model glm-4.5 --cuda --timeline 0", &["0", "1..=65536"]),
+    (
+        "primitives of IR",
+        "show --model glm-4.5 --ir --split-primitives",
+        &["--split-primitives = true", "contradicts --ir"],
+    ),
     ("timeline of IR", "show --model glm-4.5 --ir --timeline", &["--timeline = 256", "contradicts --ir"]),
     ("tuning of nothing", "tune --ranks 2", &["selection is missing"]),
     (

@@ -286,3 +286,31 @@ fn two_families_share_a_folder() {
     let check = place.say(&format!("{} --check", SWAP.replace("--tokens 4", "--tokens 8")));
     assert_eq!(check.code, 0, "{}", check.report());
 }
+
+#[test]
+fn a_header_of_primitives_is_of_one_program() {
+    let place = Place::new();
+    let split = format!("{SWAP} --split-primitives");
+    assert_eq!(place.say(&split).code, 0);
+    let read = || fs::read_to_string(place.path("out/manifest.json")).unwrap();
+    let mut both: serde_json::Value = serde_json::from_str(&read()).unwrap();
+    // As a program of another family would have left it, whose sources need what this run does not know.
+    let mut other = both["kernels"][0].clone();
+    let (file, header) = ("other/sm_90a/scale.cu", "other/sm_90a/scale.h");
+    (other["family"], other["file"], other["header"]) = ("scale".into(), file.into(), header.into());
+    let primitives = other["primitives"].as_str().unwrap().to_owned();
+    both["kernels"].as_array_mut().unwrap().push(other);
+    both["files"].as_array_mut().unwrap().extend([file.into(), header.into()]);
+    place.write("out/manifest.json", serde_json::to_string(&both).unwrap());
+    let before = fs::read_to_string(place.path("out").join(&primitives)).unwrap();
+    let ran = place.say(&split.replace("--tokens 4", "--tokens 8"));
+    assert_eq!(ran.code, 2, "{}", ran.report());
+    for needle in ["`scale`, which stays", &primitives, "use another folder"] {
+        assert!(ran.stderr.contains(needle), "{needle}: {}", ran.report());
+    }
+    assert_eq!(fs::read_to_string(place.path("out").join(&primitives)).unwrap(), before);
+    // Sources that hold their primitives leave the header to the other family.
+    let ran = place.say(SWAP);
+    assert_eq!(ran.code, 0, "{}", ran.report());
+    assert_eq!(fs::read_to_string(place.path("out").join(&primitives)).unwrap(), before);
+}

@@ -59,6 +59,37 @@ fn sources_with_timelines_are_those_that_show_shows() {
 }
 
 #[test]
+fn primitives_stand_in_a_header_a_target() {
+    let place = Place::new();
+    let split = format!("{MIXTRAL} --split-primitives");
+    let ran = place.say(&split);
+    assert_eq!(ran.code, 0, "{}", ran.report());
+    assert_eq!(names(&place.path("out")), ["manifest.json", "mixtral-8x7b", "primitives"]);
+    let manifest = std::fs::read_to_string(place.path("out/manifest.json")).unwrap();
+    let manifest: serde_json::Value = serde_json::from_str(&manifest).unwrap();
+    for kernel in manifest["kernels"].as_array().unwrap() {
+        let (file, primitives) = (kernel["file"].as_str().unwrap(), kernel["primitives"].as_str().unwrap());
+        let text = std::fs::read_to_string(place.path("out").join(file)).unwrap();
+        assert!(text.contains(&format!("#include \"../../{primitives}\"\n")), "{text}");
+        assert!(!text.contains("struct Warp {"), "{text}");
+        assert!(manifest["files"].as_array().unwrap().contains(&primitives.into()));
+        let header = std::fs::read_to_string(place.path("out").join(primitives)).unwrap();
+        assert!(header.contains("struct Warp {") && !header.contains("struct Args {"), "{header}");
+        for (form, of) in [("", "file"), (" --header", "header")] {
+            let text = std::fs::read_to_string(place.path("out").join(kernel[of].as_str().unwrap())).unwrap();
+            let command = text.lines().find_map(|l| Some(l.split_once("peerwarp show ")?.1)).unwrap();
+            assert!(command.ends_with(&format!(" --split-primitives{form}")), "{command}");
+            let shown = place.say(&format!("show {command}"));
+            assert_eq!((shown.code, shown.stdout), (0, text));
+        }
+    }
+    assert_eq!(place.say(&format!("{split} --check")).code, 0);
+    // Without the option the headers go.
+    assert_eq!(place.say(MIXTRAL).code, 0);
+    assert_eq!(names(&place.path("out")), ["manifest.json", "mixtral-8x7b"]);
+}
+
+#[test]
 fn what_is_no_longer_selected_goes_away() {
     let place = Place::new();
     place.say(MIXTRAL);
