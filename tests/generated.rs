@@ -4,7 +4,9 @@
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-const COMMAND: &str = "generate --no-lines --catalogue reviewed --out";
+use peerwarp::codegen::print::hip_prelude;
+
+const COMMAND: &str = "generate --no-lines --split-primitives --catalogue reviewed --out";
 
 fn generated() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("generated")
@@ -55,8 +57,10 @@ fn files(dir: &Path, ends: &[&str]) -> Vec<PathBuf> {
 
 #[test]
 fn every_banner_names_the_command_that_prints_the_file() {
-    let all = files(&generated(), &["cu", "hip", "h"]);
-    assert!(all.len() >= 20, "{}", all.len());
+    let (shared, all): (Vec<_>, Vec<_>) = files(&generated(), &["cu", "hip", "h"])
+        .into_iter()
+        .partition(|f| f.parent().unwrap().ends_with("primitives"));
+    assert!(all.len() >= 20 && shared.len() == 2, "{} and {}", all.len(), shared.len());
     let print = |file: &PathBuf| {
         let text = std::fs::read_to_string(file).unwrap();
         let command = text.lines().find_map(|l| Some(l.split_once("peerwarp show ")?.1)).expect("a command");
@@ -78,5 +82,49 @@ fn is_small_enough_to_review() {
     let all = files(&generated(), &["cu", "hip", "h", "json"]);
     let bytes: u64 = all.iter().map(|f| f.metadata().unwrap().len()).sum();
     println!("{} sources, {} files, {bytes} bytes", sources.len(), all.len());
-    assert!(sources.len() <= 12 && bytes < 800_000, "{} sources, {bytes} bytes", sources.len());
+    assert!(sources.len() <= 12 && bytes < 500_000, "{} sources, {bytes} bytes", sources.len());
+}
+
+/// What a compiler says about the sources of a target, each of which includes the header of primitives.
+fn complaints(end: &str, compile: impl Fn(&Path, &Path) -> Command) -> String {
+    let dir = Path::new(env!("CARGO_TARGET_TMPDIR")).join("generated_compiles");
+    std::fs::create_dir_all(dir.join("hip")).unwrap();
+    std::fs::write(dir.join("hip/hip_runtime.h"), hip_prelude().unwrap()).unwrap();
+    let sources = files(&generated(), &[end]);
+    assert!(sources.len() >= 5, "{sources:?}");
+    let one = |source: &PathBuf| {
+        let mut command = compile(&dir, &dir.join(source.file_name().unwrap()).with_extension("bin"));
+        let out = command.arg(source).output().expect("the compiler starts");
+        let bad = !out.status.success() || said(&out).contains("warning");
+        bad.then(|| format!("{}:\n{}\n", source.display(), said(&out)))
+    };
+    sources.iter().filter_map(one).collect()
+}
+
+#[test]
+fn cuda_compiles_without_warnings() {
+    let Ok(nvcc) = std::env::var("PEERWARP_NVCC") else {
+        return println!("skipped: PEERWARP_NVCC is not set");
+    };
+    let said = complaints("cu", |_, out| {
+        let mut c = Command::new(&nvcc);
+        c.args(["-std=c++17", "-O1", "-cubin", "-arch=sm_90a", "-o"]).arg(out);
+        c
+    });
+    assert!(said.is_empty(), "{said}");
+}
+
+#[test]
+fn hip_compiles_without_warnings() {
+    let Ok(clang) = std::env::var("PEERWARP_CLANG") else {
+        return println!("skipped: PEERWARP_CLANG is not set");
+    };
+    let said = complaints("hip", |dir, out| {
+        let mut c = Command::new(&clang);
+        c.args(["-x", "hip", "--offload-arch=gfx942", "--cuda-device-only", "-nogpuinc", "-nogpulib"]);
+        c.args(["--no-gpu-bundle-output", "-std=c++17", "-O1", "-Wall", "-Wno-unused-function", "-I"]);
+        c.arg(dir).arg("-o").arg(out);
+        c
+    });
+    assert!(said.is_empty(), "{said}");
 }
