@@ -1,9 +1,15 @@
 //! What the printer emits, pinned.
 
 use crate::printed;
+use crate::printed::{apart, difference, digest};
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, HashSet};
+use std::fs;
+use std::path::Path;
 
+use apart::{FOLDER, split};
+use difference::difference;
+use digest::digest;
 use peerwarp_codegen::ir::Kernel;
 use peerwarp_codegen::print::{EmitOptions, Source, code};
 use printed::{ALL, TIMED, emitted, emitted_with};
@@ -16,69 +22,139 @@ fn reviewed(make: fn(u32) -> Kernel, target: &str, timed: bool) -> Source {
     emitted_with(make, target, &options).unwrap_or_else(|e| panic!("{e}"))
 }
 
+/// Fixtures whose text for HIP differs in more than the numbers of lanes: copies in bulk, where warps meet, products.
+const OF_HIP: [&str; 4] = ["teams", "meeting", "freight", "products"];
+
+/// The fixture of a name.
+fn fixture(name: &str) -> fn(u32) -> Kernel {
+    ALL.iter().find(|(other, _)| *other == name).expect("a fixture has this name").1
+}
+
+/// The part of a source that a host compiles.
+fn launcher(source: &Source) -> &str {
+    source.text.split_once("\n// ---- Launcher").expect("a source ends with a launcher").1
+}
+
+/// What stands in the source of one target is shown as it differs from that of the other. `digests` holds what is not shown.
 #[test]
 fn roles() {
-    for target in TARGETS {
-        let backend = target.split(':').next().unwrap();
-        for (name, make) in ALL {
-            let source = reviewed(*make, target, false);
-            insta::assert_snapshot!(format!("{name}.{backend}"), source.roles());
-            // The launcher says little about the kernel: one of each backend is enough.
-            if *name == "token_copy" {
-                let (_, launcher) =
-                    source.text.split_once("\n// ---- Launcher").expect("ends with a launcher");
-                insta::assert_snapshot!(format!("launcher.{backend}"), launcher);
-                insta::assert_snapshot!(format!("header.{backend}"), source.abi);
+    let [cuda, hip] = TARGETS;
+    for (name, make) in ALL {
+        let source = reviewed(*make, cuda, false);
+        match *name {
+            // As `tails`, with other widths: `digests` holds it.
+            "tails_of_vectors" => {}
+            "relay_in_anothers_epoch" => {
+                let relay = reviewed(fixture("relay"), cuda, false);
+                insta::assert_snapshot!(format!("{name}.cuda"), difference(relay.roles(), source.roles()));
             }
+            _ => insta::assert_snapshot!(format!("{name}.cuda"), source.roles()),
+        }
+        if OF_HIP.contains(name) {
+            let of_hip = reviewed(*make, hip, false);
+            insta::assert_snapshot!(format!("{name}.hip"), difference(source.roles(), of_hip.roles()));
         }
     }
 }
 
+/// A timeline as it differs from a source without one.
 #[test]
 fn roles_with_a_timeline() {
-    for target in TARGETS {
-        let backend = target.split(':').next().unwrap();
-        for (name, make) in ALL.iter().filter(|(name, _)| ["token_copy", "mail"].contains(name)) {
-            let source = reviewed(*make, target, true);
-            insta::assert_snapshot!(format!("timeline_{name}.{backend}"), source.roles());
-            if *name == "token_copy" {
-                insta::assert_snapshot!(format!("timeline_header.{backend}"), source.abi);
-            }
-        }
+    for name in ["token_copy", "mail"] {
+        let [plain, timed] =
+            [false, true].map(|timed| reviewed(fixture(name), TARGETS[0], timed).roles().to_owned());
+        insta::assert_snapshot!(format!("timeline_{name}.cuda"), difference(&plain, &timed));
     }
 }
 
-/// What a source has beside roles and entry, in paragraphs.
-fn primitives(source: &Source) -> Vec<&str> {
-    let (before, roles) =
-        source.text.split_once("// ---- What roles are made of").expect("types and declarations");
-    let (declared, _) = roles.split_once("// ---- Roles").expect("roles");
-    let (_, after) = source.text.split_once("// ---- Machine primitives").expect("primitives");
-    let (defined, _) = after.split_once("}  // namespace").expect("a namespace around them");
-    let (_, types) = before.split_once("{\n\n").expect("a namespace around them");
-    [types, declared, defined].into_iter().flat_map(|part| part.split("\n\n")).map(str::trim).collect()
+/// The launcher and the header say little about a kernel: one of each is enough.
+#[test]
+fn launchers_and_headers() {
+    let [cuda, hip] = TARGETS.map(|target| reviewed(fixture("token_copy"), target, false));
+    let timed = reviewed(fixture("token_copy"), TARGETS[0], true);
+    insta::assert_snapshot!("launcher.cuda", launcher(&cuda));
+    insta::assert_snapshot!("launcher.hip", difference(launcher(&cuda), launcher(&hip)));
+    insta::assert_snapshot!("header.cuda", cuda.abi);
+    insta::assert_snapshot!("header.hip", difference(&cuda.abi, &hip.abi));
+    insta::assert_snapshot!("timeline_header.cuda", difference(&cuda.abi, &timed.abi));
 }
 
-/// Each text that several kernels share, once a target.
+/// Digests of every source, with those that no other snapshot shows.
 #[test]
-fn machine_primitives() {
-    for target in TARGETS {
-        let mut seen = BTreeSet::new();
-        let mut once = vec![];
-        for (_, make) in ALL {
-            let source = reviewed(*make, target, false);
-            for paragraph in primitives(&source) {
-                // The struct of arguments is the kernel's own.
-                let own = paragraph.contains("struct Args {") || paragraph.contains("_args_are");
-                if !own && seen.insert(paragraph.to_owned()) {
-                    once.push(paragraph.to_owned());
-                }
+fn digests() {
+    let mut all = String::new();
+    for (name, make) in ALL {
+        for target in TARGETS {
+            let [plain, timed] = [false, true].map(|timed| digest(&reviewed(*make, target, timed)));
+            all += &format!("{name} {target} {plain} timed {timed}\n");
+        }
+    }
+    insta::assert_snapshot!(all);
+}
+
+/// The primitives of all fixtures for a target, each in every text that it has.
+fn primitives(target: &str) -> BTreeMap<&'static str, Vec<String>> {
+    let mut all: BTreeMap<&str, Vec<String>> = BTreeMap::new();
+    for (make, timed) in ALL.iter().flat_map(|(_, make)| [(*make, false), (*make, true)]) {
+        let options = EmitOptions { timeline: TIMED.timeline.filter(|_| timed), lines: false };
+        let split = split(make, target, &options).unwrap_or_else(|e| panic!("{e}"));
+        for (name, text) in split.primitives.iter() {
+            let texts = all.entry(name).or_default();
+            if texts.iter().all(|other| other != text) {
+                texts.push(text.to_owned());
             }
         }
-        insta::assert_snapshot!(
-            format!("primitives.{}", target.split(':').next().unwrap()),
-            once.join("\n\n")
-        );
+    }
+    all
+}
+
+/// A primitive without blanks to fill in is emitted as its template has it, which is the place to read it. The others are shown
+/// once, with what another target or a kernel of another shape changes.
+#[test]
+fn machine_primitives() {
+    let templates = Path::new(env!("CARGO_MANIFEST_DIR")).join("templates");
+    let mut shown: BTreeMap<&str, String> = BTreeMap::new();
+    for target in TARGETS {
+        let mut filled = vec![];
+        for (name, texts) in primitives(target) {
+            let template = fs::read_to_string(templates.join(format!("{name}.hbs"))).unwrap();
+            if !template.contains("{{") {
+                assert_eq!(texts, [template.trim_end()], "{name} for {target}");
+                continue;
+            }
+            let (first, others) = texts.split_first().expect("a primitive has a text");
+            let text = shown.get(name).map_or(first.clone(), |other| difference(other, first));
+            let others = others.iter().map(|other| format!("==== or\n{}", difference(first, other)));
+            filled.push(format!("==== {name}\n{text}\n{}", others.collect::<String>()));
+            shown.insert(name, first.clone());
+        }
+        assert!(filled.len() >= 10, "{} primitives have blanks for {target}", filled.len());
+        let backend = target.split(':').next().unwrap();
+        insta::assert_snapshot!(format!("primitives.{backend}"), filled.join("\n"));
+    }
+}
+
+/// A source that includes its primitives is the source that holds them: the same but for these, and the header has their text.
+#[test]
+fn split_sources_are_whole_ones() {
+    for (target, (name, make)) in TARGETS.iter().flat_map(|target| ALL.iter().map(move |of| (target, of))) {
+        for timed in [false, true] {
+            let options = EmitOptions { timeline: TIMED.timeline.filter(|_| timed), lines: false };
+            let whole = reviewed(*make, target, timed);
+            let split = split(*make, target, &options).unwrap_or_else(|e| panic!("{e}"));
+            assert_eq!(whole.roles(), split.source.roles(), "{name} for {target}");
+            assert_eq!(launcher(&whole), launcher(&split.source), "{name} for {target}");
+            assert_eq!(whole.abi, split.source.abi, "{name} for {target}");
+            let header = split.primitives.text();
+            let include = format!("#include \"{FOLDER}{}\"\n", split.primitives.file_name());
+            assert_eq!(split.source.text.matches(&include).count(), 1, "{name} for {target}");
+            // A declaration apart from its function is the one thing that the whole source says more.
+            let there: HashSet<&str> = whole.text.lines().collect();
+            let code = header.lines().filter(|l| !l.starts_with("//") && !l.starts_with('#'));
+            let gone: Vec<&str> = code.filter(|line| !there.contains(line)).collect();
+            assert!(gone.is_empty(), "{name} for {target} has not\n{}", gone.join("\n"));
+            assert!(split.source.text.len() + header.len() < whole.text.len() + 1000, "{name} for {target}");
+        }
     }
 }
 

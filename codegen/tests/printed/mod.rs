@@ -3,6 +3,8 @@
 pub mod apart;
 pub mod broadcast;
 pub mod census;
+pub mod difference;
+pub mod digest;
 pub mod freight;
 pub mod looks;
 pub mod mail;
