@@ -1,10 +1,17 @@
 //! Products of matrices: on simulated ranks, against plain Rust; bugs that are planted; defaults and what is refused; what is
 //! emitted.
 
+#[path = "../codegen/tests/printed/difference.rs"]
+mod difference;
+#[path = "../codegen/tests/printed/digest.rs"]
+mod digest;
 #[path = "collectives/support.rs"]
 mod support;
 
+use difference::difference;
+use digest::digest;
 use peerwarp::build::emit;
+use peerwarp::codegen::print::EmitOptions;
 use peerwarp::families::matmul::{AllGatherMatmul, Matmul, MatmulReduceScatter, Order};
 use peerwarp::harness::check::Exploration;
 use peerwarp::harness::mutation::plant_each;
@@ -247,7 +254,10 @@ fn defaults_go_with_what_is_given() {
         let beside = AllGatherMatmul { beside: true, chunk: 16384, ..apart };
         let asked = format!("{shape} beside=true");
         assert_eq!(config::<AllGatherMatmul>(&asked), beside);
-        assert!(roles::<AllGatherMatmul>(&asked, "cuda:sm_90a").contains("copy_bulk_ranks<32768>"));
+        assert!(
+            pinned::<AllGatherMatmul>(&mut String::new(), &asked, "cuda:sm_90a")
+                .contains("copy_bulk_ranks<32768>")
+        );
     }
 }
 
@@ -338,54 +348,53 @@ fn what_cannot_be_multiplied_is_refused_by_name() {
     );
 }
 
-/// The roles of a kernel as they are emitted.
-fn roles<F: Family>(settings: &str, target: &str) -> String {
-    emit::roles(&*config::<F>(settings).into_variant(), target.parse().unwrap())
-        .unwrap_or_else(|e| panic!("{e}"))
+/// A kernel as it is emitted, with its digest.
+fn pinned<F: Family>(digests: &mut String, settings: &str, target: &str) -> String {
+    let variant = config::<F>(settings).into_variant();
+    let options = EmitOptions { timeline: None, lines: false };
+    let source = emit::source_with("peerwarp", &*variant, target.parse().unwrap(), &options);
+    let source = source.unwrap_or_else(|e| panic!("{e}"));
+    *digests += &format!("{} {target} {settings}: {}\n", F::NAME, digest(&source));
+    source.roles().to_owned()
 }
 
+/// Each family, and what is another one but for a detail as it differs from that. `digests` holds what is not shown.
 #[test]
 fn emitted_roles() {
+    let all = &mut String::new();
     let shape = "m=8192 n=7168 k=4096 ranks=2 dtype=bf16";
     let tuned = "tile_rows=128 tile_columns=256 stages=3";
-    insta::assert_snapshot!("matmul.cuda", roles::<Matmul>(&format!("{shape} {tuned}"), "cuda:sm_90a"));
-    // Tiles that are drawn: by a loader for all, and by whoever multiplies.
-    for target in ["cuda:sm_90a", "hip:gfx942"] {
-        let drawn = format!("{shape} tile_columns=64 order=counter");
+    let plain = pinned::<Matmul>(all, &format!("{shape} {tuned}"), "cuda:sm_90a");
+    insta::assert_snapshot!("matmul.cuda", plain);
+    // Tiles that are drawn: by a loader for all, and by the warps that multiply.
+    let of_hip = format!("{shape} tile_columns=64 bias=true activation=silu");
+    let of_hip = pinned::<Matmul>(all, &of_hip, "hip:gfx942");
+    insta::assert_snapshot!("matmul.hip", of_hip);
+    let drawn = format!("{shape} tile_columns=64 order=counter");
+    for (target, other) in [("cuda:sm_90a", &plain), ("hip:gfx942", &of_hip)] {
+        let drawn = pinned::<Matmul>(all, &drawn, target);
         insta::assert_snapshot!(
             format!("matmul_of_drawn_tiles.{}", target.split_once(':').unwrap().0),
-            roles::<Matmul>(&drawn, target)
+            difference(other, &drawn)
         );
     }
-    insta::assert_snapshot!(
-        "matmul.hip",
-        roles::<Matmul>(&format!("{shape} tile_columns=64 bias=true activation=silu"), "hip:gfx942")
-    );
-    insta::assert_snapshot!(
-        "all_gather_matmul.cuda",
-        roles::<AllGatherMatmul>(&format!("{shape} {tuned} blocks=116"), "cuda:sm_90a")
-    );
-    insta::assert_snapshot!(
-        "all_gather_matmul_and_gathered.cuda",
-        roles::<AllGatherMatmul>(&format!("{shape} {tuned} blocks=116 gathered=true"), "cuda:sm_90a")
-    );
-    for target in ["cuda:sm_90a", "cuda:sm_80", "hip:gfx942"] {
-        let shape = "m=8192 n=4096 k=7168 ranks=2 dtype=bf16 tile_rows=128 tile_columns=128 stages=3";
-        insta::assert_snapshot!(
-            format!("matmul_reduce_scatter.{}", target.split_once(':').unwrap().1),
-            roles::<MatmulReduceScatter>(shape, target)
-        );
-    }
+    let gathering = format!("{shape} {tuned} blocks=116");
+    let plain = pinned::<AllGatherMatmul>(all, &gathering, "cuda:sm_90a");
+    insta::assert_snapshot!("all_gather_matmul.cuda", plain);
+    let gathered = pinned::<AllGatherMatmul>(all, &format!("{gathering} gathered=true"), "cuda:sm_90a");
+    insta::assert_snapshot!("all_gather_matmul_and_gathered.cuda", difference(&plain, &gathered));
+    let adding = "m=8192 n=4096 k=7168 ranks=2 dtype=bf16 tile_rows=128 tile_columns=128 stages=3";
+    let [hopper, ampere, amd] = ["cuda:sm_90a", "cuda:sm_80", "hip:gfx942"]
+        .map(|target| pinned::<MatmulReduceScatter>(all, adding, target));
+    insta::assert_snapshot!("matmul_reduce_scatter.sm_90a", hopper);
+    insta::assert_snapshot!("matmul_reduce_scatter.sm_80", difference(&hopper, &ampere));
+    insta::assert_snapshot!("matmul_reduce_scatter.gfx942", difference(&ampere, &amd));
     for few in
         ["m=128 tile_columns=128 stages=6 split=2", "m=512 tile_columns=256 stages=4 split=2 together=false"]
     {
-        let name = few.split_once(' ').unwrap().0.replace("m=", "all_gather_matmul_of_rows_");
-        let settings = format!("{few} n=7168 k=4096 ranks=2 dtype=bf16 blocks=112");
-        insta::assert_snapshot!(name, roles::<AllGatherMatmul>(&settings, "cuda:sm_90a"));
+        let few = format!("{few} n=7168 k=4096 ranks=2 dtype=bf16 blocks=112");
+        pinned::<AllGatherMatmul>(all, &few, "cuda:sm_90a");
     }
-    let few = "m=256 n=4096 k=7168 ranks=2 dtype=bf16";
-    insta::assert_snapshot!(
-        "matmul_reduce_scatter_of_few_rows.sm_90a",
-        roles::<MatmulReduceScatter>(few, "cuda:sm_90a")
-    );
+    pinned::<MatmulReduceScatter>(all, "m=256 n=4096 k=7168 ranks=2 dtype=bf16", "cuda:sm_90a");
+    insta::assert_snapshot!("digests", all);
 }

@@ -1,7 +1,15 @@
-//! What is emitted for a small configuration of each family: a change shows up here, line by line.
+//! What is emitted for a small configuration of each family: a change shows up here, line by line. Algorithms with steps that
+//! others show, and text for HIP, stand here by their digest.
 
+#[path = "../../codegen/tests/printed/difference.rs"]
+mod difference;
+#[path = "../../codegen/tests/printed/digest.rs"]
+mod digest;
+
+use difference::difference;
+use digest::digest;
 use peerwarp::build::emit;
-use peerwarp::codegen::family::Target;
+use peerwarp::codegen::print::{EmitOptions, Source};
 use peerwarp::families::collectives::{
     AllGather, AllReduce, AllToAll, Broadcast, RaggedAllToAll, ReduceScatter, RegisteredAllReduce,
 };
@@ -9,51 +17,55 @@ use peerwarp::prelude::*;
 
 use crate::support::config;
 
-fn emitted<F: Family>(name: &str, settings: &str) {
-    emitted_for::<F>(name, settings, &["cuda:sm_90a", "hip:gfx942"]);
+const OPTIONS: EmitOptions = EmitOptions { timeline: None, lines: false };
+
+fn emitted<F: Family>(settings: &str, target: &str) -> Source {
+    let variant = config::<F>(settings).into_variant();
+    emit::source_with("peerwarp", &*variant, target.parse().unwrap(), &OPTIONS).unwrap()
 }
 
-fn emitted_for<F: Family>(name: &str, settings: &str, targets: &[&str]) {
-    let variant = config::<F>(settings).into_variant();
-    for target in targets {
-        let target: Target = target.parse().unwrap();
-        let roles = emit::roles(&*variant, target).unwrap();
-        insta::assert_snapshot!(format!("{name}.{}", target.backend()), roles);
-    }
+/// A configuration for both targets: a digest of each, and the roles for CUDA.
+fn pinned<F: Family>(digests: &mut String, name: &str, settings: &str) -> [Source; 2] {
+    let sources = ["cuda:sm_90a", "hip:gfx942"].map(|target| emitted::<F>(settings, target));
+    let [cuda, hip] = [0, 1].map(|at| digest(&sources[at]));
+    *digests += &format!("{name} cuda:sm_90a {cuda} hip:gfx942 {hip}\n");
+    sources
+}
+
+fn shown<F: Family>(digests: &mut String, name: &str, settings: &str) -> [Source; 2] {
+    let sources = pinned::<F>(digests, name, settings);
+    insta::assert_snapshot!(format!("{name}.cuda"), sources[0].roles());
+    sources
 }
 
 #[test]
 fn cuda_and_hip() {
     // Two full tiles and a rest that is no whole packet.
     let key = "elements=2051 ranks=3 dtype=bf16";
-    emitted::<AllReduce>("all_reduce_one_shot", key);
-    emitted::<AllReduce>(
-        "all_reduce_two_shot",
-        &format!("{key} algorithm=two-shot chunk=256 warps=1 blocks=2"),
+    let small = "chunk=256 warps=1 blocks=2";
+    let all = &mut String::new();
+    let [cuda, hip] = shown::<AllReduce>(all, "all_reduce_one_shot", key);
+    insta::assert_snapshot!("all_reduce_one_shot.hip", difference(cuda.roles(), hip.roles()));
+    shown::<AllReduce>(all, "all_reduce_two_shot", &format!("{key} algorithm=two-shot {small}"));
+    pinned::<AllReduce>(all, "all_reduce_flags", &format!("{key} protocol=flags"));
+    pinned::<AllReduce>(all, "all_reduce_pull", &format!("{key} algorithm=pull protocol=flags"));
+    let pull = format!("{key} algorithm=pull-two-shot protocol=flags {small}");
+    pinned::<AllReduce>(all, "all_reduce_pull_two_shot", &pull);
+    let multimem = format!("{key} algorithm=multimem protocol=flags {small}");
+    insta::assert_snapshot!(
+        "all_reduce_multimem.cuda",
+        emitted::<AllReduce>(&multimem, "cuda:sm_90a").roles()
     );
-    emitted::<AllReduce>("all_reduce_flags", &format!("{key} protocol=flags"));
-    emitted::<AllReduce>("all_reduce_pull", &format!("{key} algorithm=pull protocol=flags"));
-    emitted::<AllReduce>(
-        "all_reduce_pull_two_shot",
-        &format!("{key} algorithm=pull-two-shot protocol=flags chunk=256 warps=1 blocks=2"),
-    );
-    emitted_for::<AllReduce>(
-        "all_reduce_multimem",
-        &format!("{key} algorithm=multimem protocol=flags chunk=256 warps=1 blocks=2"),
-        &["cuda:sm_90a"],
-    );
-    emitted::<RegisteredAllReduce>("registered_one_shot", &format!("{key} shots=one"));
-    emitted::<RegisteredAllReduce>(
-        "registered_two_shots",
-        &format!("{key} shots=two chunk=256 warps=1 blocks=2"),
-    );
-    emitted::<AllGather>("all_gather_pull", &format!("{key} algorithm=pull protocol=flags"));
-    emitted::<AllReduce>("all_reduce_norm", "elements=512 ranks=3 dtype=bf16 hook=rms-norm hidden=256");
-    emitted::<ReduceScatter>("reduce_scatter", key);
-    emitted::<AllGather>("all_gather", key);
-    emitted::<AllToAll>("all_to_all", key);
-    emitted::<RaggedAllToAll>("ragged_all_to_all", "capacity=2051 ranks=3 dtype=bf16");
-    emitted::<Broadcast>("broadcast", key);
+    pinned::<RegisteredAllReduce>(all, "registered_one_shot", &format!("{key} shots=one"));
+    shown::<RegisteredAllReduce>(all, "registered_two_shots", &format!("{key} shots=two {small}"));
+    pinned::<AllGather>(all, "all_gather_pull", &format!("{key} algorithm=pull protocol=flags"));
+    shown::<AllReduce>(all, "all_reduce_norm", "elements=512 ranks=3 dtype=bf16 hook=rms-norm hidden=256");
+    shown::<ReduceScatter>(all, "reduce_scatter", key);
+    shown::<AllGather>(all, "all_gather", key);
+    shown::<AllToAll>(all, "all_to_all", key);
+    shown::<RaggedAllToAll>(all, "ragged_all_to_all", "capacity=2051 ranks=3 dtype=bf16");
+    shown::<Broadcast>(all, "broadcast", key);
+    insta::assert_snapshot!("digests", all);
 }
 
 #[test]
