@@ -18,3 +18,7 @@ pub mod trace;
 pub mod tune;
 pub mod verdict;
 pub mod workload;
+
+#[cfg(test)]
+#[path = "kinds_tests.rs"]
+pub(crate) mod kinds;

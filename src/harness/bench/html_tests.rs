@@ -1,5 +1,6 @@
 use super::*;
 use crate::harness::bench::Check;
+use crate::harness::kinds;
 
 /// A result that was made up: two ranks, three cases, one of them with a key of its own, and baselines of which one is absent.
 pub(crate) fn made_up() -> Bench {
@@ -9,7 +10,7 @@ pub(crate) fn made_up() -> Bench {
 #[test]
 fn a_report_is_one_file_that_needs_no_other() {
     let html = html(&made_up());
-    insta::assert_snapshot!(html);
+    insta::assert_snapshot!(kinds::of_lines(&html));
     for foreign in ["http", "<script", "<link", "<img", "url(", "@import"] {
         assert!(!html.contains(foreign), "{foreign}");
     }
@@ -22,7 +23,7 @@ fn json_reads_back_as_it_was_written() {
     let bench = made_up();
     let json = serde_json::to_value(&bench).unwrap();
     assert_eq!(serde_json::from_value::<Bench>(json.clone()).unwrap(), bench);
-    insta::assert_json_snapshot!(json);
+    insta::assert_snapshot!(kinds::of_json(&json));
 }
 
 #[test]

@@ -3,6 +3,7 @@ use peerwarp_codegen::print::{SiteKind, SitePeers, Timeline, TimelineSite};
 use super::clock::{ClockError, ClockLine, ClockOffset, offsets};
 use super::sync::ClockSync;
 use super::*;
+use crate::harness::kinds;
 use crate::runtime::op::LaunchSpec;
 use peerwarp_codegen::family::Family;
 
@@ -176,13 +177,13 @@ fn waits_that_had_to_are_told_from_those_that_had_not() {
 fn perfetto_gets_processes_threads_slices_and_arrows() {
     let (traces, clocks) = ([sample()], clocks());
     let file = chrome::file(&traces, &clocks);
-    insta::assert_snapshot!(serde_json::to_string_pretty(&file).unwrap());
+    insta::assert_snapshot!(kinds::of_json(&file));
 }
 
 #[test]
 fn the_summary_has_medians_of_rounds() {
     let one = Summary::of(&[sample()]);
-    insta::assert_snapshot!(serde_json::to_string_pretty(&one).unwrap());
+    insta::assert_snapshot!(kinds::of_json(&one));
     let longer = |by: u64| {
         let late = recording(0, 20_000, 22_400 + by);
         Trace::new(vec![late, recording(1, 20_700 + AHEAD, 21_900 + AHEAD)], &clocks())
