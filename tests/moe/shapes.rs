@@ -36,6 +36,16 @@ fn every_type_in_every_mode_with_and_without_a_hook() {
     }
 }
 
+/// A group moves all scales of a row at once: of the longest rows of nvfp4, 1024 words.
+#[test]
+fn the_longest_rows_have_their_scales_in_every_mode() {
+    let shape = MoeShape { dtype: RowDtype::Nvfp4, ..shape(65536, 6, 2, 2, 2) };
+    let problem = MoeProblem::uniform(shape, &[2, 1], 5).unwrap();
+    for tuning in modes(&small(&shape)) {
+        run(&problem, &tuning, 2);
+    }
+}
+
 /// Rows whose bytes nobody looks into, with scales of any size or without: as flags and as packets, in parts of several groups,
 /// and by the defaults for few tokens and for many.
 #[test]

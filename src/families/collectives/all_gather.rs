@@ -4,7 +4,7 @@ use peerwarp_codegen::dsl::prelude::*;
 use peerwarp_codegen::family::{Choice, Family, Illegal, Legal};
 use peerwarp_codegen::ir::Dtype;
 
-use super::cut::{Cut, Part};
+use super::cut::{self, Cut, Part};
 use super::exchange::{self, send_to_all, take_from_each};
 use super::legal;
 use super::pull::{Pull, PullArgs};
@@ -57,9 +57,6 @@ fn chunk(key: &AllGatherKey) -> u32 {
 
 impl Legal for AllGather {
     fn legal(&self) -> Result<(), Illegal> {
-        let most = u32::MAX / self.ranks;
-        let allowed = || format!("at most {most} with {} ranks", self.ranks);
-        Illegal::unless(self.elements <= most, "elements", self.elements, allowed)?;
         legal::flags(self.algorithm == Gathering::Pull, self.protocol)?;
         legal::tile("chunk", self.chunk, self.warps)
     }
@@ -68,6 +65,11 @@ impl Legal for AllGather {
 impl AllGather {
     fn cut(&self) -> Cut {
         Cut::new(self.elements, self.chunk, self.dtype)
+    }
+
+    /// A rank's vector among all of them.
+    fn row(&self, rank: Val<u32>) -> Part {
+        Part::from(cut::row(rank, self.elements, self.ranks))
     }
 
     fn pull(&self) -> Pull {
@@ -127,7 +129,6 @@ pub struct GatherPushArgs {
 #[kernel]
 pub fn all_gather(c: &AllGather, a: &AllGatherArgs) {
     let epoch = a.epoch.begin();
-    let row = |r: Val<u32>| Part::from(r * c.elements);
     let tiles = match &a.exchange {
         GatherArgs::Push(push) => push.tiles.open(epoch),
         GatherArgs::Pull(args) => return role("exchange", c.blocks, |b| pull(c, a, b, args, epoch)),
@@ -135,13 +136,13 @@ pub fn all_gather(c: &AllGather, a: &AllGatherArgs) {
     role("send", c.blocks, |b| match a.x {
         Some(x) => {
             send_to_all(b, &tiles, c.cut(), (&x, Part::whole()), |t, tile| {
-                row(rank()).store(&a.out, &t, tile)
+                c.row(rank()).store(&a.out, &t, tile)
             });
         }
-        None => send_to_all(b, &tiles, c.cut(), (&a.out, row(rank())), |_, _| {}),
+        None => send_to_all(b, &tiles, c.cut(), (&a.out, c.row(rank())), |_, _| {}),
     });
     role("receive", c.blocks, |b| {
-        take_from_each(b, &tiles, c.cut(), |from, t, tile| row(from).store(&a.out, &t, tile));
+        take_from_each(b, &tiles, c.cut(), |from, t, tile| c.row(from).store(&a.out, &t, tile));
     });
     tiles.credits();
 }
@@ -150,18 +151,17 @@ pub fn all_gather(c: &AllGather, a: &AllGatherArgs) {
 #[kernel]
 fn pull(c: &AllGather, a: &AllGatherArgs, b: Group, args: &PullArgs, epoch: Epoch) {
     let (cut, all) = (c.cut(), args.open(epoch, c.pull()));
-    let row = |r: Val<u32>| Part::from(r * c.elements);
     cut.each(b, |t| match a.x {
         Some(x) => {
             let tile = Part::whole().load(&x, &t);
             all.store(t.at, tile);
-            row(rank()).store(&a.out, &t, tile);
+            c.row(rank()).store(&a.out, &t, tile);
         }
-        None => all.store(t.at, row(rank()).load(&a.out, &t)),
+        None => all.store(t.at, c.row(rank()).load(&a.out, &t)),
     });
     let got = all.exchange(b);
     for i in 1..ranks().val() {
         let from = (rank() + i) % ranks();
-        cut.each(b, |t| row(from).store(&a.out, &t, all.tile(from, &got, &t)));
+        cut.each(b, |t| c.row(from).store(&a.out, &t, all.tile(from, &got, &t)));
     }
 }

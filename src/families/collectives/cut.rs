@@ -97,20 +97,20 @@ pub(super) fn owner(ranks: u32, b: Group, t: &Piece) -> Val<u32> {
 #[derive(Clone, Copy)]
 pub(super) struct Part {
     /// Its first element.
-    pub first: Val<u32>,
+    pub first: Index,
     /// How many elements it has there, if not on all ranks as many as were cut.
     len: Option<Val<u32>>,
 }
 
 impl Part {
     /// A vector that is there from some element on.
-    pub fn from(first: impl IntoVal<u32>) -> Part {
-        Part { first: first.val(), len: None }
+    pub fn from(first: impl IntoIndex) -> Part {
+        Part { first: first.index(), len: None }
     }
 
     /// A vector of which so many elements are there.
-    pub fn of(first: Val<u32>, len: Val<u32>) -> Part {
-        Part { first, len: Some(len) }
+    pub fn of(first: impl IntoIndex, len: Val<u32>) -> Part {
+        Part { first: first.index(), len: Some(len) }
     }
 
     /// All of a buffer.
@@ -119,8 +119,8 @@ impl Part {
     }
 
     /// The same part of another buffer.
-    pub fn at(self, first: impl IntoVal<u32>) -> Part {
-        Part { first: first.val(), ..self }
+    pub fn at(self, first: impl IntoIndex) -> Part {
+        Part { first: first.index(), ..self }
     }
 
     /// Which elements of a tile there are; none if all are.
@@ -157,6 +157,15 @@ impl Part {
     }
 }
 
+/// The first element of a rank's row, where each of `ranks` rows has so many: in 64 bits if 32 do not count all elements.
+pub(super) fn row(rank: Val<u32>, elements: u32, ranks: u32) -> Index {
+    if elements.checked_mul(ranks).is_some() {
+        (rank * elements).index()
+    } else {
+        (rank.to_u64() * u64::from(elements)).index()
+    }
+}
+
 /// A vector in parts, one for each rank: all of one length, but for the last ones where that does not divide it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Parts {
@@ -175,7 +184,7 @@ impl Parts {
     pub fn of(&self, rank: Val<u32>) -> Part {
         let first = rank * self.part;
         let all = self.elements.is_multiple_of(self.part) && self.elements / self.part == ranks();
-        Part { first, len: (!all).then(|| first.max(self.elements) - first) }
+        Part { first: first.index(), len: (!all).then(|| first.max(self.elements) - first) }
     }
 }
 

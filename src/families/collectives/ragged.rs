@@ -4,7 +4,7 @@ use peerwarp_codegen::dsl::prelude::*;
 use peerwarp_codegen::family::{Family, Illegal, Legal};
 use peerwarp_codegen::ir::Dtype;
 
-use super::cut::{Cut, Part};
+use super::cut::{self, Cut, Part};
 use super::exchange::{self, Tiles, send};
 use super::legal;
 
@@ -44,9 +44,6 @@ fn chunk(key: &RaggedAllToAllKey) -> u32 {
 
 impl Legal for RaggedAllToAll {
     fn legal(&self) -> Result<(), Illegal> {
-        let most = u32::MAX / self.ranks;
-        let allowed = || format!("at most {most} with {} ranks", self.ranks);
-        Illegal::unless(self.capacity <= most, "capacity", self.capacity, allowed)?;
         legal::tile("chunk", self.chunk, self.warps)
     }
 }
@@ -75,7 +72,7 @@ impl RaggedAllToAll {
 
     /// A row of a tensor, with so many elements in it.
     fn row(&self, rank: Val<u32>, count: Val<u32>) -> Part {
-        Part::of(rank * self.capacity, count)
+        Part::of(cut::row(rank, self.capacity, self.ranks), count)
     }
 }
 

@@ -150,7 +150,7 @@ fn phases(key: &AllGatherMatmulKey) -> bool {
 /// Elements that a block is worth.
 const LEAST_SENT: u64 = 8192;
 
-/// Those of a rank's rows. Keys come here before it is known whether they can be counted in 32 bits.
+/// Those of a rank's rows.
 fn elements(key: &AllGatherMatmulKey) -> u64 {
     u64::from(key.m / key.ranks) * u64::from(key.k)
 }
@@ -186,9 +186,6 @@ impl Legal for AllGatherMatmul {
     fn legal(&self) -> Result<(), Illegal> {
         order::whole_rows(self.n, self.k)?;
         order::shared_rows(self.m, self.ranks)?;
-        // Elements and flags are counted in 32 bits.
-        let most = u32::MAX / (2 * self.k);
-        Illegal::unless(self.m <= most, "m", self.m, || format!("at most {most} with k = {}", self.k))?;
         let band = self.tile_rows * self.k;
         let allowed = || format!("one that divides {band}, the elements of {} rows", self.tile_rows);
         Illegal::unless(band.is_multiple_of(self.chunk), "chunk", self.chunk, allowed)?;
@@ -205,7 +202,7 @@ impl Legal for AllGatherMatmul {
             )
         };
         Illegal::unless(!self.beside || self.chunk <= most, "chunk", self.chunk, allowed)?;
-        let whole = (self.rows() * self.k).is_multiple_of(self.chunk);
+        let whole = self.sent_elements().is_multiple_of(self.chunk.into());
         let allowed =
             || format!("false with chunk = {}: a rank's rows are no whole number of these", self.chunk);
         Illegal::unless(!self.beside || whole, "beside", self.beside, allowed)?;
@@ -240,9 +237,33 @@ impl AllGatherMatmul {
         self.cut().split(self.split, self.k, if self.together { 1 } else { self.ranks })
     }
 
-    /// A rank's rows, in pieces that are sent at once.
-    fn pieces(&self) -> Tiles {
-        tiles(self.rows() * self.k, self.chunk)
+    /// Elements of a rank's rows.
+    fn sent_elements(&self) -> u64 {
+        u64::from(self.rows()) * u64::from(self.k)
+    }
+
+    /// The first element of a row of the inbox, or of a matrix with fewer rows: in 64 bits if 32 do not count all elements.
+    fn at(&self, row: Val<u32>) -> Index {
+        if (2 * self.m).checked_mul(self.k).is_some() {
+            (row * self.k).index()
+        } else {
+            (row.to_u64() * u64::from(self.k)).index()
+        }
+    }
+
+    /// Where a piece is that a block sends at once, among a rank's elements.
+    fn piece(&self, number: Val<u32>) -> Index {
+        let all = self.sent_elements();
+        if let Ok(elements) = u32::try_from(all) {
+            return tiles(elements, self.chunk).tile(number).at();
+        }
+        let first = number.to_u64() * u64::from(self.chunk);
+        if all.is_multiple_of(self.chunk.into()) {
+            first.index()
+        } else {
+            let there = (all.val() - first).min(u64::from(self.chunk)).to_u32();
+            first.only(arange(self.chunk).lt(there))
+        }
     }
 
     /// Rows that have flags of their own, one of each block that sends.
@@ -257,8 +278,10 @@ impl AllGatherMatmul {
 
     /// The first piece of a part that a block sends, and the one behind the part.
     fn pieces_of(&self, part: Val<u32>, b: Group) -> (Val<u32>, Val<u32>) {
-        let of_part = self.part_rows() * self.k / self.chunk;
-        (part * of_part + b.index(), ((part + 1) * of_part).min(self.pieces().count()))
+        // Tuning may have no more pieces than 32 bits number: a piece has 512 elements or more.
+        let pieces = |elements: u64| elements.div_ceil(self.chunk.into()) as u32;
+        let of_part = pieces(u64::from(self.part_rows()) * u64::from(self.k));
+        (part * of_part + b.index(), ((part + 1) * of_part).min(pieces(self.sent_elements())))
     }
 
     /// Flags for the rows of a rank.
@@ -415,22 +438,22 @@ fn send_rows(
     peers: Peers,
     kept: Option<(AnyPtr, Val<bool>)>,
 ) {
-    let (inbox, x, own) = (a.inbox.elements(), a.x.elements(), rank() * c.rows() * c.k);
+    let (inbox, x, own) = (a.inbox.elements(), a.x.elements(), c.at(rank() * c.rows()));
     for part in 0u32.val()..c.parts().val() {
         let mut rows = send_to(peers);
         let (first, end) = c.pieces_of(part, b);
         for number in (first..end).step_by(c.send_blocks) {
-            let piece = c.pieces().tile(number);
-            let place = to.bank * c.k + own + piece.at();
+            let piece = c.piece(number);
+            let place = c.at(to.bank) + own + piece;
             if c.beside {
                 // Nothing of it goes through registers, of which those who multiply need most.
-                rows.copy_any(&inbox, place, &x, piece.at(), c.chunk);
+                rows.copy_any(&inbox, place, &x, piece, c.chunk);
             } else {
-                let elements = x.load(piece.at(), piece.len());
+                let elements = x.load(piece, c.chunk);
                 rows.put_any(&inbox, place, elements);
                 if let Some((kept, here)) = kept {
                     if here {
-                        kept.store(own + piece.at(), elements);
+                        kept.store(own + piece, elements);
                     }
                 }
             }
@@ -449,9 +472,9 @@ fn gather(b: Group, c: &AllGatherMatmul, a: &AllGatherMatmulArgs, to: Inbox, gat
             let got = a.arrived.from(from).wait(to.flag(c, from, part, b), to.epoch);
             let (first, end) = c.pieces_of(part, b);
             for number in (first..end).step_by(c.send_blocks) {
-                let piece = c.pieces().tile(number);
-                let place = from * c.rows() * c.k + piece.at();
-                let elements = a.inbox.elements().load(&got, to.bank * c.k + place, piece.len());
+                let piece = c.piece(number);
+                let place = c.at(from * c.rows()) + piece;
+                let elements = a.inbox.elements().load(&got, c.at(to.bank) + place, c.chunk);
                 gathered.store(place, elements);
             }
         }

@@ -57,17 +57,9 @@ pub(super) fn layout_of(layout: Layout, shape: &MoeShape, max_rows: u32, dedup: 
     })
 }
 
-/// Words of scales that a group moves at once.
-const MAX_SCALES: u32 = RowDtype::MOST_SCALE_BYTES / 4;
-
 /// Whether rows of so many elements can be moved so, and looked into if there is a hook.
 pub(super) fn rows_of(dtype: RowDtype, hidden: u32, hook: Hook, protocol: Protocol) -> Result<(), Illegal> {
     dtype.check(hidden).map_err(|(field, value, allowed)| Illegal::new(field, value, allowed))?;
-    let (words, apart) = (dtype.scale_bytes(hidden) / 4, dtype == RowDtype::Fp8);
-    Illegal::unless(words <= MAX_SCALES || apart, "hidden", hidden, || {
-        let most = hidden / words * MAX_SCALES;
-        format!("at most {most} for {dtype}: a group moves {MAX_SCALES} words of a row's scales at once")
-    })?;
     Illegal::unless(hook == Hook::None || dtype.dispatched().is_some(), "hook", hook.name(), || {
         format!("raw where rows are {dtype}, of which kernels move the bytes")
     })?;
