@@ -16,6 +16,7 @@ const DISPATCH: &[&str] = &[
     "hidden=7168 experts=256 topk=8 tokens=128 ranks=8 dtype=fp8",
     "hidden=2880 experts=10 topk=4 tokens=37 ranks=4 dtype=fp16 dedup=false",
     "hidden=2048 experts=64 topk=6 tokens=32 ranks=2 dtype=bf16 hook=expert",
+    "hidden=2048 experts=65535 topk=8 tokens=4096 ranks=8 dtype=bf16",
 ];
 const COMBINE: &[&str] = &[
     "hidden=7168 experts=256 topk=8 tokens=128 ranks=8 dtype=bf16",

@@ -2,7 +2,8 @@
 //! explained in `bench/results/mutations.md`.
 
 use peerwarp::codegen::family::Variant;
-use peerwarp::families::moe::kernels::{Hook, Layout, Protocol, RoundTrip};
+use peerwarp::codegen::ir::mutate::every;
+use peerwarp::families::moe::kernels::{Bases, Hook, Layout, Protocol, RoundTrip};
 use peerwarp::families::moe::run::MoeTuning;
 use peerwarp::families::moe::workload::MoeSuite;
 use peerwarp::families::moe::{MoeShape, RowDtype};
@@ -86,6 +87,24 @@ fn planted(variants: &[Variant]) -> MutationRun {
         EQUIVALENT.contains(&(role, &s.mutant.op, &s.mutant.change))
     });
     run
+}
+
+/// Bases in memory: also a block that does not wait for them, and one that signals before they are there.
+#[test]
+fn every_bug_of_bases_in_memory_is_found() {
+    for (layout, protocol) in
+        [(Layout::ExpertMajor8, Protocol::Flags), (Layout::RankMajor, Protocol::Packets)]
+    {
+        let tuning = MoeTuning::defaults_with(&SHAPE, Hook::None, layout).unwrap().small();
+        let mut dispatch = tuning.with_protocol(protocol).dispatch;
+        (dispatch.bases, dispatch.chunk) = (Some(Bases::Memory), 1);
+        let waits = every(&dispatch.trace(32).unwrap()).into_iter();
+        let waits: Vec<String> = waits.map(|m| m.to_string()).filter(|m| m.contains("of based")).collect();
+        assert!(waits.iter().any(|m| m.contains("wait") && m.contains("left out")), "{waits:#?}");
+        let run = planted(&[dispatch.into_variant()]);
+        println!("{layout:?}, {protocol:?}: {run}");
+        assert!(run.planted > 50 && run.survivors.is_empty(), "{layout:?}, {protocol:?}: {run}");
+    }
 }
 
 /// `cargo test --test mutations -- --nocapture` prints what found how many.

@@ -1,6 +1,6 @@
 //! Dispatch and combine as emitted, on small shapes, bit for bit against the reference, with every access checked.
 
-use peerwarp::families::moe::kernels::{CombineDtype, Hook, Layout, Protocol, Quantise, RoundTrip};
+use peerwarp::families::moe::kernels::{Bases, CombineDtype, Hook, Layout, Protocol, Quantise, RoundTrip};
 use peerwarp::families::moe::run::MoeTuning;
 use peerwarp::families::moe::{MoeProblem, MoeShape, Routing, RowDtype};
 
@@ -184,6 +184,24 @@ fn rows_by_expert_that_begin_apart() {
         (Layout::ExpertStrided, 3, Protocol::Packets),
     ] {
         run(&problem, &small(&shape, layout).with_max_rows(max_rows).with_protocol(protocol));
+    }
+}
+
+/// Bases that a block computes in memory, of few experts and of so many that blocks count some of them at once.
+#[test]
+fn bases_in_memory() {
+    let few = MoeShape { hidden: 64, experts: 10, topk: 3, tokens: 5, ranks: 3, dtype: RowDtype::Bf16 };
+    let many = MoeShape { experts: 4100, tokens: 2, ranks: 2, ..few };
+    for (shape, layout, protocol) in [
+        (few, Layout::ExpertMajor, Protocol::Flags),
+        (few, Layout::ExpertStrided, Protocol::Packets),
+        (few, Layout::RankMajor, Protocol::Packets),
+        (many, Layout::ExpertMajor8, Protocol::Flags),
+    ] {
+        let tuning = MoeTuning::defaults_with(&shape, Hook::None, layout).unwrap().small();
+        let mut tuning = tuning.with_protocol(protocol);
+        (tuning.dispatch.bases, tuning.dispatch.chunk) = (Some(Bases::Memory), 2);
+        run(&ragged(shape), &tuning);
     }
 }
 

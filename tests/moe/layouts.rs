@@ -2,7 +2,7 @@
 
 use peerwarp::codegen::family::Family;
 use peerwarp::codegen::ir::Kernel;
-use peerwarp::families::moe::kernels::{Begins, Combine, Dispatch, Hook, Layout, Phase, Protocol};
+use peerwarp::families::moe::kernels::{Bases, Begins, Combine, Dispatch, Hook, Layout, Phase, Protocol};
 use peerwarp::families::moe::run::{MoeTuning, Round};
 use peerwarp::families::moe::{MoeProblem, MoeShape, Routing, RowDtype};
 
@@ -76,6 +76,43 @@ fn receives_from(kernel: &Kernel, name: &str) -> bool {
     let kernel = kernel.to_string();
     let (_, receives) = kernel.split_once("role recv").unwrap();
     receives.contains(&format!("load @{name}["))
+}
+
+/// Bases that a block computes in memory give rows the same places: of few experts, and of so many that blocks count and lay out
+/// some of them at once.
+#[test]
+fn bases_in_memory_give_rows_the_same_places() {
+    for experts in [7, 8200] {
+        let shape = shape(64, experts, 3, 5, 2);
+        let problem = MoeProblem::uniform(shape, &[5, 2], 3).unwrap();
+        let in_memory = |mut tuning: MoeTuning| {
+            (tuning.dispatch.bases, tuning.dispatch.chunk) = (Some(Bases::Memory), 2);
+            tuning.check(&shape).unwrap();
+            run(&problem, &tuning, 3);
+        };
+        for layout in [Layout::RankMajor, Layout::ExpertMajor, Layout::ExpertMajor8, Layout::ExpertStrided] {
+            for protocol in [Protocol::Flags, Protocol::Packets] {
+                in_memory(small(&shape, layout).with_protocol(protocol));
+            }
+            in_memory(small(&shape, layout).with_split(true));
+        }
+        in_memory(small(&shape, Layout::ExpertMajor8).with_max_rows(8));
+        in_memory(small(&shape, Layout::ExpertMajor).with_dedup(false).with_protocol(Protocol::Packets));
+    }
+}
+
+/// The rule takes memory where shared memory does not hold the bases, and nowhere else.
+#[test]
+fn as_many_experts_as_ids_can_name_have_bases_in_memory() {
+    for (experts, bases) in [(256, Bases::Shared), (65535, Bases::Memory)] {
+        let shape = shape(64, experts, 2, 3, 2);
+        let problem = MoeProblem::uniform(shape, &[3, 1], 4).unwrap();
+        for layout in [Layout::RankMajor, Layout::ExpertMajor] {
+            let tuning = small(&shape, layout);
+            assert_eq!(tuning.dispatch.bases(), bases, "{experts}, {layout:?}");
+            run(&problem, &tuning, 2);
+        }
+    }
 }
 
 #[test]

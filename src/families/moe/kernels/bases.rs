@@ -2,6 +2,7 @@
 
 use peerwarp_codegen::dsl::prelude::*;
 
+use super::bases_in_memory::BaseArgs;
 use super::config::Dispatch;
 use super::dispatch::DispatchArgs;
 use super::index::entry_pieces;
@@ -9,9 +10,40 @@ use super::layout::Begins;
 use super::pieces::each_piece;
 use super::records::{Counts, Records};
 
+/// The first row of every (expert, source, chunk), in that order.
+#[derive(Clone, Copy)]
+pub(super) enum Base {
+    /// In shared memory.
+    Shared(Shared<u32>),
+    /// In this rank's memory.
+    Memory(Ptr<u32>),
+}
+
+impl Base {
+    /// Those of these numbers where `mask` holds, else 0.
+    pub fn gather(&self, number: Tile<u32>, mask: Tile<bool>) -> Tile<u32> {
+        match self {
+            Base::Shared(base) => base.gather(number, mask, 0),
+            Base::Memory(base) => base.gather(number, mask, 0),
+        }
+    }
+}
+
+/// The bases of this rank: computed here, or by the block that has them in memory.
+#[kernel]
+pub(super) fn bases(c: &Dispatch, a: &DispatchArgs, b: Group, counts: &Counts<'_>, epoch: Epoch) -> Base {
+    match &a.bases {
+        BaseArgs { base: Some(base), based: Some(based) } => {
+            based.from(0).wait(0, epoch);
+            Base::Memory(*base)
+        }
+        _ => Base::Shared(base_of_counts(c, a, b, counts)),
+    }
+}
+
 /// The first row of every (expert, source, chunk) of this rank, in that order: prefix sums of the records' counts.
 #[kernel]
-pub(super) fn base_of_counts(c: &Dispatch, a: &DispatchArgs, b: Group, counts: &Counts<'_>) -> Shared<u32> {
+fn base_of_counts(c: &Dispatch, a: &DispatchArgs, b: Group, counts: &Counts<'_>) -> Shared<u32> {
     let base = shared::<u32>("base", c.map().at_most() * c.records());
     let rows = add_up(c, b, &base, &|start, len| {
         let i = arange(len) + start;

@@ -16,7 +16,7 @@ use super::limits::{
     with_barriers,
 };
 use super::pieces::{Pieces, piece_len};
-use super::plan::{Copies, Count, Index, Own, Schedule, Then};
+use super::plan::{Bases, Copies, Count, Index, Own, Schedule, Then};
 use super::protocol::{Phase, Protocol, protocol_of};
 use super::quantise::{self, Quantise};
 use crate::families::moe::{ExpertMap, MoeShape, RowDtype, SCALE_BLOCK};
@@ -26,6 +26,9 @@ pub(super) const MAX_A_LANE: u32 = 16;
 
 /// Entries of a record at most: each has its number among them in half a word.
 pub(super) const MOST_RECORD_ENTRIES: u32 = 1 << 16;
+
+/// Experts whose entries a block counts at once, where bases are in memory.
+pub(super) const COUNTED_AT_ONCE: u32 = 4096;
 
 /// Configuration of [`dispatch`](super::dispatch()).
 #[derive(Family, Clone, Debug, PartialEq)]
@@ -98,6 +101,9 @@ pub struct Dispatch {
     /// Who counts the entries of a record.
     #[tune(short = "count", rule = Dispatch::count_rule)]
     pub count: Option<Count>,
+    /// Where the first row of each (expert, source, record) is.
+    #[tune(short = "bases", rule = Dispatch::bases_rule)]
+    pub bases: Option<Bases>,
     /// Whether a rank's own rows go through its inbox.
     #[tune(short = "own", rule = Dispatch::own_rule)]
     pub own: Option<Own>,
@@ -195,6 +201,11 @@ impl Dispatch {
     /// Entries that a block has at once where it makes records.
     pub(super) fn entries_at_once(&self) -> u32 {
         self.warps * 32 * MAX_A_LANE
+    }
+
+    /// Experts whose rows a block lays out at once, where bases are in memory.
+    pub(super) fn laid_out_at_once(&self) -> u32 {
+        (self.map().at_most() + 1).min(self.warps * 32 * 4)
     }
 
     /// Records in both banks.
@@ -338,6 +349,16 @@ impl Dispatch {
         if self.receivers_count() { self.note_blocks() } else { 0 }
     }
 
+    /// Blocks that compute the bases, if those that need them do not.
+    pub fn base_blocks(&self) -> u32 {
+        u32::from(self.bases_in_memory())
+    }
+
+    /// Whether records come with flags, and not as LL elements.
+    pub(super) fn records_have_flags(&self) -> bool {
+        self.protocol.arrival() == Protocol::Flags || self.bases_in_memory()
+    }
+
     /// Entries of the index of rows by token.
     pub(super) fn index_entries(&self) -> u64 {
         if self.layout == Layout::RankMajor { self.entries() } else { 0 }
@@ -403,31 +424,43 @@ impl Dispatch {
         self.ready_blocks()
             + send
             + if self.phase.receives() {
-                self.recv_blocks + self.index_blocks() + self.entry_blocks()
+                self.recv_blocks + self.index_blocks() + self.entry_blocks() + self.base_blocks()
             } else {
                 0
             }
     }
 
-    /// Bytes of shared memory a block declares at most.
-    fn shared_bytes(&self) -> u64 {
-        let counts = if self.phase.sends() { u64::from(self.experts) } else { 0 };
+    /// Bytes of shared memory that a block of a launch of this phase declares at most.
+    pub(super) fn shared_bytes(&self, phase: Phase, count: Count, bases: Bases) -> u64 {
+        let in_memory = bases == Bases::Memory;
+        let counted = if in_memory { self.experts.min(COUNTED_AT_ONCE) } else { self.experts };
+        let counts = if phase.sends() { u64::from(counted) } else { 0 };
         let groups = u64::from(self.warps / self.group_warps);
-        let counted_here = self.layout.by_expert() && self.receivers_count();
+        let counted_here = self.layout.by_expert() && count == Count::Receiver;
         // What all rows come to stands behind the bases of few entries.
         let most = u64::from(self.map().at_most());
-        let bases = if counted_here { most + 1 } else { most * u64::from(self.records()) };
+        let bases = match counted_here {
+            true => most + 1,
+            false if in_memory => 0,
+            false => most * u64::from(self.records()),
+        };
         // Three more words each: arrays are rounded up to 16 bytes.
         let group = u64::from(self.slot_entries() + 3 + self.scales_at_hand() + 3);
-        let recv = if self.phase.receives() {
-            let moved = if self.is_packed() { 0 } else { 2 * (most + 1 + 3) };
+        let recv = if phase.receives() {
+            let moved = if in_memory {
+                u64::from(self.laid_out_at_once()) + 3
+            } else if self.is_packed() {
+                0
+            } else {
+                2 * (most + 1 + 3)
+            };
             // The row of each entry, or else the tokens of each record.
             let rows = self.records() * if counted_here { self.record_entries() } else { 1 };
             bases + 3 + moved + u64::from(rows) + 3 + groups * group
         } else {
             0
         };
-        let quantised = if self.quantises() && self.phase.sends() {
+        let quantised = if self.quantises() && phase.sends() {
             groups * u64::from(quantise::shared_words(self.dtype, self.pieces()))
         } else {
             0
@@ -492,14 +525,14 @@ impl Dispatch {
             let most = most / self.topk;
             format!("at most {most}, so that a record's entries fit the registers of {} warps", self.warps)
         })?;
-        Illegal::unless(self.shared_bytes() <= MAX_SHARED_BYTES, "chunk", self.chunk, || {
+        let bytes = self.shared_bytes(self.phase, self.count(), self.bases());
+        let allowed = || {
+            let (records, experts) = (self.records(), self.map().at_most());
             format!(
-                "larger: {} records of {} experts need {} bytes of shared memory and a block has {MAX_SHARED_BYTES}",
-                self.records(),
-                self.map().at_most(),
-                self.shared_bytes(),
+                "larger: {records} records of {experts} experts need {bytes} bytes of shared memory and a block has {MAX_SHARED_BYTES}"
             )
-        })?;
+        };
+        Illegal::unless(bytes <= MAX_SHARED_BYTES, "chunk", self.chunk, allowed)?;
         resident("recv_blocks", self.recv_blocks, self.blocks())
     }
 }

@@ -2,7 +2,8 @@
 
 use peerwarp_codegen::dsl::prelude::*;
 
-use super::config::Dispatch;
+use super::bases_in_memory::{BaseArgs, lay_out_in_memory};
+use super::config::{COUNTED_AT_ONCE, Dispatch};
 use super::deliver::{deliver, scales_at_hand};
 use super::device::local_experts;
 use super::hook::{RowHook, stand_in_expert};
@@ -12,7 +13,7 @@ use super::layout::Places;
 use super::pieces::each_piece;
 use super::plan::{Schedule, Then};
 use super::protocol::{Phase, Protocol};
-use super::records::{ReadyArgs, Record, RecordArgs, RecordInParts, Records, notify_ready};
+use super::records::{FlagRecordArgs, ReadyArgs, Record, RecordArgs, RecordInParts, Records, notify_ready};
 use super::rows::Rows;
 use super::send::send;
 
@@ -113,6 +114,9 @@ pub struct DispatchArgs {
     /// Records, whichever way they come.
     #[group]
     pub records: RecordArgs,
+    /// Bases in memory.
+    #[group]
+    pub bases: BaseArgs,
     /// Which ranks are ready for the next packets.
     #[group]
     pub ready: ReadyArgs,
@@ -151,8 +155,8 @@ pub fn dispatch_with(c: &Dispatch, a: &DispatchArgs, hook: RowHook<'_>) {
     // Of the two launches of a split operation, the second one ends the epoch.
     let epoch = match (c.phase, c.protocol) {
         (Phase::Send, _) => a.epoch.peek(),
-        // The launch before is a combine. Of what it leaves nothing is an index here.
-        (Phase::Both, Protocol::Packets) => a.epoch.begin_early(),
+        // The launch before is a combine. Of what it leaves nothing is an index here, unless bases are in memory.
+        (Phase::Both, Protocol::Packets) if !c.bases_in_memory() => a.epoch.begin_early(),
         (Phase::Both | Phase::Recv, _) => a.epoch.begin(),
     };
     // Records exist twice: this launch uses the bank that starts here.
@@ -193,6 +197,9 @@ pub fn dispatch_with(c: &Dispatch, a: &DispatchArgs, hook: RowHook<'_>) {
             if c.after_index() == Then::Receive {
                 recv();
             }
+        }
+        if c.base_blocks() > 0 {
+            role("bases", c.base_blocks(), |b| lay_out_in_memory(c, a, b, epoch, bank));
         }
         if c.entry_blocks() > 0 {
             role("entries", c.entry_blocks(), |b| b.split(1, |g| note_entries(c, a, g, epoch, bank)));
@@ -270,6 +277,9 @@ impl Chunk {
 /// The same with the count of each expert's entries, and each entry's rank among those of its expert.
 #[kernel]
 fn route(c: &Dispatch, a: &DispatchArgs, b: Group, epoch: Epoch, bank: Val<u32>) {
+    if let (RecordArgs::Flags(records), true) = (&a.records, c.bases_in_memory()) {
+        return route_by_experts(c, a, records, b, epoch, bank);
+    }
     let count = shared::<u32>("count", c.experts);
     if c.record_entries() > c.entries_at_once() {
         route_in_parts(c, a, b, epoch, bank, count);
@@ -299,6 +309,45 @@ fn route_in_parts(
             record.put(start, words, chunk.weights, epoch);
         });
         record.send(tokens(c, &a.tokens), &count, epoch);
+    }
+}
+
+/// Records of so many experts that a block counts entries for some of them at once: it goes through a record's entries for each part
+/// of the experts, and sends those that go to one of them.
+#[kernel]
+fn route_by_experts(
+    c: &Dispatch,
+    a: &DispatchArgs,
+    records: &FlagRecordArgs,
+    b: Group,
+    epoch: Epoch,
+    bank: Val<u32>,
+) {
+    let (counted, entries) = (c.experts.min(COUNTED_AT_ONCE), c.record_entries().min(c.entries_at_once()));
+    let count = shared::<u32>("count", counted);
+    for i in b.strided(c.chunks()) {
+        let number = bank + rank() * c.chunks() + i;
+        let mut record = send_to(Peers::all());
+        each_piece(c.experts, counted, |first, experts| {
+            count.store(0, splat(0u32, experts));
+            each_piece(c.record_entries(), entries, |start, len| {
+                let chunk = Chunk::load(c, a, i * c.record_entries() + start, len);
+                let local = chunk.expert - first;
+                let counted = chunk.valid & (local < experts);
+                let before = count.tally(local, counted);
+                let words = chunk.valid.select((before << 16) | chunk.expert, NOWHERE);
+                // What goes nowhere is sent with the first part.
+                let sent = counted | (!chunk.valid & first.eq_to(0).splat(len));
+                let to = (number * c.record_entries() + start).only(sent);
+                record.put(&records.rec_route, to, words);
+                if let (Some(weight), Some(weights)) = (records.rec_weight, chunk.weights) {
+                    record.put(&weight, to, weights);
+                }
+            });
+            record.put(&records.rec_count, number * c.experts + first, count.load(0, experts));
+        });
+        record.put_value(&records.rec_n, number, tokens(c, &a.tokens));
+        record.signal(&records.rec_flag, number, epoch);
     }
 }
 
@@ -332,7 +381,7 @@ fn receive<'a>(
     hook: RowHook<'_>,
 ) {
     let records = Records::receive(c, &a.records, epoch, bank);
-    let rows_of = Rows::new(c, a, b, &records);
+    let rows_of = Rows::new(c, a, b, &records, epoch);
     let pieces = c.pieces();
 
     b.split(c.group_warps, |g| {

@@ -2,7 +2,7 @@
 
 use peerwarp_codegen::dsl::prelude::*;
 
-use super::bases::{base_of_counts, base_of_words};
+use super::bases::{base_of_words, bases};
 use super::config::Dispatch;
 use super::device::{first_expert, local_experts};
 use super::dispatch::DispatchArgs;
@@ -26,7 +26,7 @@ pub(super) fn entry_pieces(c: &Dispatch) -> Pieces {
 pub(super) fn index(c: &Dispatch, a: &DispatchArgs, b: Group, epoch: Epoch, bank: Val<u32>) {
     let records = Records::receive(c, &a.records, epoch, bank);
     if let Some(counts) = records.counts() {
-        let base = base_of_counts(c, a, b, &counts);
+        let base = bases(c, a, b, &counts, epoch);
         b.split(1, |g| {
             each_part(c, a, g, &records, |record, start, len| {
                 let (expert, mine, row) = numbered(c, &records, &base, (record, start, len));

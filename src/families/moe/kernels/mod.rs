@@ -13,7 +13,9 @@
 //!    empty chunks too: every rank waits for all of them, which is what keeps ranks within one round of each other.
 //! 2. **send** (dispatch): a group loads a row once, stores it to every destination, and flags each.
 //! 3. **recv** (dispatch): having all records, every block knows by one prefix sum where each (expert, source, chunk)
-//!    starts in its output; an entry's row goes there, plus its rank in the chunk. Few entries, as packets, nobody has counted:
+//!    starts in its output; an entry's row goes there, plus its rank in the chunk. Of so many experts and records that shared memory
+//!    does not hold these bases, a block of the role **bases** computes them in this rank's memory, and the others wait for its
+//!    flag. Few entries, as packets, nobody has counted:
 //!    every block counts all of them. No atomics: the order of rows is always expert, source, token, k. What combine needs to find its way back stays in this rank's memory. With rows by
 //!    token the place is the slot's own: a group knows from the words of the slot's entries whether its row comes, and puts
 //!    it down without having heard of any other. With packets it waits for nothing else; with flags, for all records, which
@@ -77,6 +79,7 @@
 //! A hook of one's own on the rows is a family of one's own around [`dispatch_with`].
 
 mod bases;
+mod bases_in_memory;
 mod combine;
 mod combine_config;
 mod config;
@@ -99,6 +102,7 @@ mod rows;
 mod send;
 mod send_back;
 
+pub use bases_in_memory::BaseArgs;
 pub use combine::{CombineArgs, CombineLaunch, ReturnArgs, combine};
 pub use combine_config::{Combine, CombineDtype, CombineKey};
 pub use config::{Dispatch, DispatchKey};
@@ -106,7 +110,7 @@ pub use dispatch::{DispatchArgs, DispatchLaunch, TokenArgs, TokenLaunch, dispatc
 pub use hook::{Hook, RowHook};
 pub use inbox::{InboxArgs, Row};
 pub use layout::{Begins, Layout, Room};
-pub use plan::{Begin, Copies, Count, Index, Own, Schedule, Share, Then};
+pub use plan::{Bases, Begin, Copies, Count, Index, Own, Schedule, Share, Then};
 pub use protocol::{Phase, Protocol};
 pub use quantise::Quantise;
 pub use records::{FlagRecordArgs, LlRecordArgs, ReadyArgs, RecordArgs};

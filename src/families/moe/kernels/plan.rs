@@ -5,6 +5,7 @@ use peerwarp_codegen::family::{Choice, Illegal};
 use super::config::{Dispatch, MAX_A_LANE};
 use super::defaults::worth_dynamic_scheduling;
 use super::index::entry_pieces;
+use super::limits::MAX_SHARED_BYTES;
 use super::protocol::{Phase, Protocol};
 
 /// Who counts the entries of a record.
@@ -69,6 +70,16 @@ pub enum Index {
     Block,
 }
 
+/// Where the bases of rows are: the first row of each (expert, source, record).
+#[derive(Choice, Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[choice(serde)]
+pub enum Bases {
+    /// In shared memory. Each block that needs them computes them.
+    Shared,
+    /// In this rank's memory. One block computes them, and signals the others.
+    Memory,
+}
+
 /// When a launch takes its epoch.
 #[derive(Choice, Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[choice(serde)]
@@ -106,7 +117,20 @@ impl Dispatch {
     pub(super) fn count_rule(&self) -> Count {
         let few = self.entries_of_records() <= FEW_BY_EXPERT;
         let receiver = self.protocol == Protocol::Packets && (few || !self.layout.by_expert());
-        if receiver { Count::Receiver } else { Count::Sender }
+        let fits = self.bases != Some(Bases::Memory) && self.fits_shared(Count::Receiver);
+        if receiver && fits { Count::Receiver } else { Count::Sender }
+    }
+
+    /// In shared memory, if it holds them in every launch of the operation.
+    pub(super) fn bases_rule(&self) -> Bases {
+        if self.fits_shared(self.count()) { Bases::Shared } else { Bases::Memory }
+    }
+
+    /// Whether shared memory holds the bases, and the counts of all experts, in the launches that an operation of this phase has.
+    fn fits_shared(&self, count: Count) -> bool {
+        let both = [self.phase];
+        let phases = if self.phase == Phase::Both { &both[..] } else { &[Phase::Send, Phase::Recv] };
+        phases.iter().all(|phase| self.shared_bytes(*phase, count, Bases::Shared) <= MAX_SHARED_BYTES)
     }
 
     /// In place, as far as the layout copies rows anyway. Few rows as packets are in the inbox before their places are known, so that a
@@ -197,6 +221,11 @@ impl Dispatch {
         self.count() == Count::Receiver
     }
 
+    /// Whether bases are in this rank's memory.
+    pub(super) fn bases_in_memory(&self) -> bool {
+        self.bases() == Bases::Memory
+    }
+
     /// Whether a rank's own rows go from the input to their places, and not through its inbox.
     pub(super) fn keeps_own(&self) -> bool {
         self.own() == Own::InPlace
@@ -219,6 +248,10 @@ impl Dispatch {
             } else {
                 "sender, where records come with flags".to_owned()
             }
+        })?;
+        let in_memory = self.bases_in_memory();
+        Illegal::unless(!receiver || !in_memory, "count", "receiver", || {
+            "sender, where bases are in memory".to_owned()
         })?;
         let apart = self.copies() == Copies::Apart;
         Illegal::unless(!apart || packets, "copies", "apart", || "together, where rows go with flags")?;

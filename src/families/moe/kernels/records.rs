@@ -11,7 +11,7 @@ use super::protocol::Protocol;
 #[args(config = Dispatch)]
 pub enum RecordArgs {
     /// With flags.
-    #[when(|c| c.protocol.arrival() == Protocol::Flags)]
+    #[when(|c| c.records_have_flags())]
     Flags(FlagRecordArgs),
     /// As LL elements, where rows come as packets.
     Ll(LlRecordArgs),

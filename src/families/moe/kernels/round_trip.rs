@@ -16,7 +16,7 @@ use super::hook::{Hook, RowHook, stand_in_expert};
 use super::inbox::{InboxArgs, Received};
 use super::layout::Layout;
 use super::limits::{fewer, groups_of, resident, rows_of, topk_of};
-use super::plan::Copies;
+use super::plan::{Bases, Copies, Count};
 use super::protocol::{Phase, Protocol};
 use super::quantise::Quantise;
 use super::records::{ReadyArgs, await_ready, notify_ready};
@@ -146,7 +146,8 @@ impl RoundTrip {
             chunk: 1,
             dedup: true,
             protocol: Protocol::Packets,
-            count: None,
+            count: Some(Count::Receiver),
+            bases: Some(Bases::Shared),
             own: None,
             copies: self.copies,
             schedule: None,

@@ -2,7 +2,7 @@
 
 use peerwarp_codegen::dsl::prelude::*;
 
-use super::bases::{base_of_counts, lay_out};
+use super::bases::{Base, bases, lay_out};
 use super::config::Dispatch;
 use super::device::local_experts;
 use super::dispatch::DispatchArgs;
@@ -21,7 +21,7 @@ pub(super) enum Rows<'a> {
 /// The first row of every (expert, source, chunk): which of them an entry gets is in its record.
 pub(super) struct Counted<'a> {
     records: &'a Records<'a>,
-    base: Shared<u32>,
+    base: Base,
     /// Tokens of each record's source.
     n: Shared<u32>,
 }
@@ -29,11 +29,11 @@ pub(super) struct Counted<'a> {
 impl<'a> Rows<'a> {
     /// As soon as records have come.
     #[kernel]
-    pub fn new(c: &Dispatch, a: &DispatchArgs, b: Group, records: &'a Records<'a>) -> Rows<'a> {
+    pub fn new(c: &Dispatch, a: &DispatchArgs, b: Group, records: &'a Records<'a>, epoch: Epoch) -> Rows<'a> {
         if let Some(counts) = records.counts() {
             let n = shared::<u32>("n", c.records());
             n.store(0, records.n(arange(c.records())));
-            Rows::Counted(Counted { records, base: base_of_counts(c, a, b, &counts), n })
+            Rows::Counted(Counted { records, base: bases(c, a, b, &counts, epoch), n })
         } else {
             Rows::Each(count(c, a, b, records))
         }
@@ -129,12 +129,12 @@ fn count(c: &Dispatch, a: &DispatchArgs, b: Group, records: &Records<'_>) -> Sha
 pub(super) fn numbered(
     c: &Dispatch,
     records: &Records<'_>,
-    base: &Shared<u32>,
+    base: &Base,
     (record, start, len): (Val<u32>, Val<u32>, u32),
 ) -> (Tile<u32>, Tile<bool>, Tile<u32>) {
     let word = records.words(record, start, len);
     let (expert, mine) = local_experts(c.map(), word & 0xffff);
-    let row = base.gather(expert * c.records() + record, mine, 0) + (word >> 16);
+    let row = base.gather(expert * c.records() + record, mine) + (word >> 16);
     (expert, mine, row)
 }
 

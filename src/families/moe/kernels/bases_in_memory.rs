@@ -1,0 +1,93 @@
+//! Bases that shared memory has no room for: one block computes them in this rank's memory, for all that receive.
+
+use peerwarp_codegen::dsl::prelude::*;
+
+use super::config::Dispatch;
+use super::dispatch::DispatchArgs;
+use super::layout::Begins;
+use super::pieces::each_piece;
+use super::records::Records;
+
+/// Bases in memory.
+#[derive(KernelArgs)]
+#[args(config = Dispatch)]
+pub struct BaseArgs {
+    /// The first row of each entry of a record, `[expert][source][chunk]`.
+    #[len(|c| if c.bases_in_memory() { u64::from(c.map().at_most()) * u64::from(c.records()) } else { 0 })]
+    pub base: Option<Ptr<u32>>,
+    /// The bases of a launch are there.
+    #[len(|c| u64::from(c.bases_in_memory()))]
+    pub based: Option<BlockFlags>,
+}
+
+/// Computes the bases, writes down where each expert's rows begin, and signals the blocks that wait for the bases.
+#[kernel]
+pub(super) fn lay_out_in_memory(c: &Dispatch, a: &DispatchArgs, b: Group, epoch: Epoch, bank: Val<u32>) {
+    let records = Records::receive(c, &a.records, epoch, bank);
+    if let (Some(base), Some(based), Some(counts)) = (a.bases.base, a.bases.based, records.counts()) {
+        let all = c.map().at_most() * c.records();
+        let mut rows = var(0u32);
+        each_piece(all, all.min(b.warps() * 32 * 8), |start, len| {
+            let i = arange(len) + start;
+            let count = counts.of(i / c.records(), i % c.records());
+            base.store(start, count.scan_sum(true) + &rows);
+            rows += count.sum();
+        });
+        lay_out_in_parts(c, a, b, &base, rows.get());
+        based.signal(0, epoch);
+    }
+}
+
+/// Goes through the experts part by part: moves their bases to where the layout has them, and writes down where each expert's rows
+/// begin and how many have a place. Before it, an expert's rows begin where those of the expert before end.
+#[kernel]
+fn lay_out_in_parts(c: &Dispatch, a: &DispatchArgs, b: Group, base: &Ptr<u32>, rows: Val<u32>) {
+    let most = c.map().at_most();
+    let (mut taken, mut unplaced, mut largest) = (var(0u32), var(0u32), var(0u32));
+    let by = (!c.is_packed()).then(|| shared::<u32>("by", c.laid_out_at_once()));
+    each_piece(most + 1, c.laid_out_at_once(), |start, len| {
+        let expert = arange(len) + start;
+        let begin = base.gather(expert * c.records(), expert < most, rows);
+        let n = base.gather((expert + 1) * c.records(), expert + 1 < most, rows) - begin;
+        let (first, most_placed) = match c.room().begins {
+            Begins::Aligned(align) => {
+                let room = (n + (align - 1)) / align * align;
+                let first = room.scan_sum(true) + &taken;
+                taken += room.sum();
+                let left = splat(c.max_rows, len) - first.minimum(c.max_rows);
+                (first, if c.room().drops { left } else { n })
+            }
+            Begins::Strided(stride) => (expert * stride, splat(stride, len)),
+        };
+        if let Some(by) = &by {
+            by.store(0, first - begin);
+            move_bases(c, b, base, by, (start, len));
+        }
+        let placed = n.minimum(most_placed);
+        let aligned = matches!(c.room().begins, Begins::Aligned(_));
+        let cut = if aligned && c.room().drops { first.minimum(c.max_rows) } else { first };
+        a.expert_start.store(start, cut);
+        a.expert_rows.store_where(start, placed, expert < most);
+        unplaced += (n - placed).sum();
+        largest.set(largest.get().max(n.max()));
+    });
+    if let (Some(overflow), Some(needed)) = (a.overflow, a.needed) {
+        let aligned = matches!(c.room().begins, Begins::Aligned(_));
+        overflow.set(0, unplaced.get());
+        needed.set(0, if aligned { taken.get() } else { largest.get() });
+    }
+}
+
+/// Moves the bases of some experts, each expert's by as many rows.
+#[kernel]
+fn move_bases(c: &Dispatch, b: Group, base: &Ptr<u32>, by: &Shared<u32>, (start, experts): (Val<u32>, u32)) {
+    let (most, records) = (c.map().at_most(), c.records());
+    let all = experts * records;
+    each_piece(all, all.min(b.warps() * 32 * 8), |at, len| {
+        let i = arange(len) + at;
+        let number = i + start * records;
+        let there = number < most * records;
+        let moved = base.gather(number, there, 0) + by.gather(i / records, true, 0);
+        base.scatter(number, moved, there);
+    });
+}
