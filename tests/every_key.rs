@@ -4,7 +4,10 @@ use std::collections::BTreeMap;
 
 use peerwarp::build::emit;
 use peerwarp::cli;
-use peerwarp::codegen::family::{Allowed, DynConfig, DynFamily, FieldInfo, FieldRole, Registry, Target};
+use peerwarp::codegen::family::{
+    Allowed, DynConfig, DynFamily, FamilyError, FieldInfo, FieldRole, Registry, Target, Variant,
+};
+use peerwarp::codegen::print::{self, Excess};
 use peerwarp::families::moe::kernels::{Hook, Layout};
 use peerwarp::families::moe::run::MoeTuning;
 use peerwarp::families::moe::{MoeShape, RowDtype};
@@ -13,55 +16,173 @@ use peerwarp::harness::request::Request;
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
-/// Most experts of a drawn key: more than any model has. With more, the counts of a record no longer fit shared memory.
-const EXPERTS: u64 = 2048;
+/// Keys that are drawn of a family.
+const KEYS: usize = 1000;
 
-/// A value of a field: of a range, one whose size is drawn first.
+/// Keys that are drawn of a family for each target.
+const KEYS_OF_A_TARGET: usize = 3;
+
+/// A key as a user writes it.
+type Key = BTreeMap<&'static str, String>;
+
+/// A value of a field. Of a range, its size is drawn first.
 fn drawn(field: &FieldInfo, rng: &mut ChaCha8Rng) -> String {
     match &field.allowed {
         Allowed::Range { min, max, .. } => {
-            let max = if field.name == "experts" { EXPERTS as f64 } else { *max as f64 };
-            let value = rng.random_range((*min as f64).max(1.0).ln()..=max.ln()).exp().round();
-            field.allowed.nearest(value as i128).expect("a range has values").to_string()
+            let [min, max] = [*min, *max].map(|end| (end as f64 + 1.0).ln());
+            let value = rng.random_range(min..=max).exp().round() as i128 - 1;
+            field.allowed.nearest(value).expect("a range has values").to_string()
         }
         Allowed::Values(values) => values[rng.random_range(0..values.len())].to_string(),
     }
 }
 
-/// A key of a MoE family that is one by its own words: a token has no more ids than there are experts, rows are whole blocks of scales,
-/// and kernels look into rows of floats alone.
-fn key(family: &dyn DynFamily, rng: &mut ChaCha8Rng) -> Vec<(String, String)> {
-    let fields = family.fields().iter().filter(|f| f.role == FieldRole::Key && f.constant().is_none());
-    let mut key: BTreeMap<&str, String> = fields.map(|f| (f.name, drawn(f, rng))).collect();
-    let number = |key: &BTreeMap<&str, String>, name: &str| key[name].parse::<u64>().expect("a number");
-    let experts = number(&key, "experts").max(number(&key, "topk"));
-    key.insert("experts", experts.to_string());
-    let dtypes = ["bf16", "fp16", "fp8", "mxfp8", "nvfp4"];
-    if let Some(hook) = key.get("hook") {
-        let dtype =
-            if hook == "raw" { dtypes[rng.random_range(0..5)] } else { dtypes[rng.random_range(0..3)] };
-        let hook = if hook == "custom" { "expert".to_owned() } else { hook.clone() };
-        key.insert("dtype", dtype.to_owned());
-        key.insert("hook", hook);
-        let hidden = number(&key, "hidden").next_multiple_of(128);
-        key.insert("hidden", hidden.to_string());
+fn number(key: &Key, name: &str) -> Option<u64> {
+    key.get(name).map(|n| n.parse().expect("a number"))
+}
+
+/// A key of a family whose fields go together.
+fn key(family: &dyn DynFamily, rng: &mut ChaCha8Rng) -> Key {
+    let fields = family.fields().iter().filter(|f| f.role == FieldRole::Key);
+    let mut key: Key = fields.map(|f| (f.name, drawn(f, rng))).collect();
+    let set = |key: &mut Key, name, value: u64| _ = key.insert(name, value.to_string());
+    let ranks = number(&key, "ranks").expect("a family has ranks");
+    if let (Some(experts), Some(topk)) = (number(&key, "experts"), number(&key, "topk")) {
+        set(&mut key, "experts", experts.max(topk));
+        rows(family, &mut key, rng);
     }
-    key.into_iter().map(|(name, value)| (name.to_owned(), value)).collect()
+    if let Some(root) = number(&key, "root") {
+        set(&mut key, "root", root % ranks);
+    }
+    if let (Some(m), Some(n), Some(k)) = (number(&key, "m"), number(&key, "n"), number(&key, "k")) {
+        set(&mut key, "m", if family.name() == "matmul" { m } else { (m / ranks * ranks).max(ranks) });
+        set(&mut key, "n", n.next_multiple_of(8));
+        set(&mut key, "k", k.next_multiple_of(8));
+    }
+    if family.name() == "all_reduce" {
+        let hidden = number(&key, "hidden").expect("a number").next_multiple_of(8).max(8);
+        let elements = number(&key, "elements").expect("a number").next_multiple_of(hidden);
+        let hook = key["hook"] != "none";
+        set(&mut key, "elements", elements.min((1 << 28) / hidden * hidden));
+        set(&mut key, "hidden", if hook { hidden } else { 0 });
+    }
+    key
+}
+
+/// Lets the rows of a key of MoE go together with its other fields.
+fn rows(family: &dyn DynFamily, key: &mut Key, rng: &mut ChaCha8Rng) {
+    if family.name() == "moe_round_trip" || key.get("hook").is_some_and(|hook| hook == "custom") {
+        key.insert("hook", "expert".to_owned());
+    }
+    let looks_into = key.get("hook").is_some_and(|hook| hook == "expert");
+    if looks_into && !["bf16", "fp16", "fp8"].contains(&key["dtype"].as_str()) {
+        key.insert("dtype", ["bf16", "fp16", "fp8"][rng.random_range(0..3)].to_owned());
+    }
+    let dtype = key["dtype"].clone();
+    let block = match dtype.as_str() {
+        "mxfp8" | "mxfp4" => 128,
+        "nvfp4" => 64,
+        "fp8" => 16,
+        _ => 8,
+    };
+    key.insert("hidden", number(key, "hidden").expect("a number").next_multiple_of(block).to_string());
+    if dtype != "bytes" {
+        key.remove("row_bytes");
+        key.remove("scale_bytes");
+    } else if key["row_bytes"] == "0" {
+        key.insert("row_bytes", "4".to_owned());
+    }
+    if key.contains_key("quantise") && (dtype != "fp8" && dtype != "mxfp8") {
+        key.remove("quantise");
+    }
+    let by_token = key.get("layout").is_none_or(|layout| layout == "rank-major");
+    if !by_token {
+        key.remove("weighted");
+    }
+    if key.contains_key("max_rows") {
+        let most = number(key, "ranks").expect("a number") * number(key, "tokens").expect("a number");
+        let max_rows = number(key, "max_rows").expect("a number") % (most + 1) / 128 * 128;
+        key.insert("max_rows", if by_token { 0 } else { max_rows }.to_string());
+    }
+}
+
+fn settings(key: &Key) -> Vec<(String, String)> {
+    key.iter().map(|(name, value)| ((*name).to_owned(), value.clone())).collect()
+}
+
+/// What is refused is a value that the user has set: a number of the key that is beyond what a kernel numbers.
+#[test]
+fn at_most_one_key_of_a_family_in_a_hundred_is_refused() {
+    for entry in cli::builtin() {
+        let (family, mut rng) = (entry.family(), ChaCha8Rng::seed_from_u64(1));
+        let mut refused = vec![];
+        for _ in 0..KEYS {
+            let key = key(family, &mut rng);
+            match family.build(&settings(&key)) {
+                Ok(_) => {}
+                Err(FamilyError::Illegal { source, .. }) if key.contains_key(source.field.as_str()) => {
+                    refused.push(format!("{source}: {key:?}"));
+                }
+                Err(other) => panic!("{other}: {key:?}"),
+            }
+        }
+        let few = &refused[..refused.len().min(5)];
+        assert!(refused.len() <= KEYS / 100, "{}: {}: {few:#?}", family.name(), refused.len());
+    }
 }
 
 #[test]
-fn at_most_one_key_of_dispatch_and_combine_in_a_hundred_is_refused() {
-    let registry = Registry::new(cli::builtin().iter().map(|entry| entry.family()));
-    let mut rng = ChaCha8Rng::seed_from_u64(1);
-    for name in ["moe_dispatch", "moe_combine"] {
-        let family = registry.family(name).unwrap();
-        let refused = (0..1000).filter_map(|_| {
+fn keys_fit_the_devices_of_all_targets() {
+    for entry in cli::builtin() {
+        let (family, mut rng) = (entry.family(), ChaCha8Rng::seed_from_u64(2));
+        let targets = Target::all().flat_map(|target| [target; KEYS_OF_A_TARGET]);
+        for target in targets {
             let key = key(family, &mut rng);
-            family.build(&key).err().map(|why| format!("{why} {key:?}"))
-        });
-        let refused: Vec<String> = refused.collect();
-        assert!(refused.len() <= 10, "{name}: {}: {:#?}", refused.len(), &refused[..refused.len().min(5)]);
+            let Ok(variant) = family.build(&settings(&key)) else { continue };
+            let request = Request { key: settings(&key), ..Request::family(family.name(), family.name()) };
+            let fitted = choose::fit(&request, variant, target);
+            let kernel = emit::trace(&*fitted, target.warp_size());
+            let kernel = kernel.unwrap_or_else(|e| panic!("{target}: {e}: {key:?}"));
+            let excess = print::excess(&kernel, target);
+            let excess = excess.unwrap_or_else(|e| panic!("{target}: {e}: {key:?}"));
+            assert_eq!(excess, Excess::default(), "{target}: {}", fitted.variant_name());
+        }
     }
+}
+
+/// The last key that 32 bits count all elements of, the first one that they do not, and the first element of a row there.
+#[test]
+fn kernels_have_64_bit_indices_where_32_bits_do_not_count_elements() {
+    let rows = ["elements=67108864 dtype=bf16 ranks=63", "elements=67108864 dtype=bf16 ranks=64"];
+    let in_place = rows.map(|key| format!("{key} in_place=true"));
+    let ragged = rows.map(|key| key.replace("elements", "capacity"));
+    let gathered =
+        [32767, 32768].map(|m| format!("m={} n=128 k=32768 dtype=bf16 ranks=2 gathered=true", 2 * m));
+    let whole = [4096, 1 << 20].map(|m| format!("m={m} n=128 k=131072 dtype=bf16 ranks=2"));
+    let keys = [
+        ("all_gather", rows.map(str::to_owned), "u64(from) * 67108864"),
+        ("all_gather", in_place, "u64(from) * 67108864"),
+        ("ragged_all_to_all", ragged, "u64(to) * 67108864"),
+        ("all_gather_matmul", gathered, "u64(bank) * 32768"),
+        // A rank's own rows have more elements than that, and the pieces of them as well.
+        ("all_gather_matmul", whole, "u64(number) * 32768"),
+    ];
+    let registry = Registry::new(cli::builtin().iter().map(|entry| entry.family()));
+    for (family, keys, row) in keys {
+        let emitted = |key: String| {
+            let variant = variant(registry.family(family).unwrap(), &key);
+            emit::roles(&*variant, "cuda:sm_90a".parse().unwrap()).unwrap()
+        };
+        let [narrow, wide] = keys.map(emitted);
+        assert!(!narrow.contains(row) && wide.contains(row), "{family}, {row}: {narrow}\n{wide}");
+    }
+}
+
+/// The variant of a key in words.
+fn variant(family: &dyn DynFamily, key: &str) -> Variant {
+    let settings = key.split(' ').map(|pair| pair.split_once('=').expect("field=value"));
+    let settings: Vec<_> = settings.map(|(name, value)| (name.to_owned(), value.to_owned())).collect();
+    family.build(&settings).unwrap_or_else(|e| panic!("{key}: {e}"))
 }
 
 /// Models with many experts and ids a token, and many tokens.
