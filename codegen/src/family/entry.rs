@@ -11,6 +11,10 @@ pub trait DynFamily: Send + Sync + 'static {
     fn name(&self) -> &'static str;
     /// What its kernel does.
     fn doc(&self) -> &'static str;
+    /// Its [revision](Family::REVISION).
+    fn revision(&self) -> u32 {
+        1
+    }
     /// Its fields, key fields first.
     fn fields(&self) -> &'static [FieldInfo];
     /// The form of its variant names.
@@ -109,6 +113,9 @@ impl<F: Family> DynFamily for Of<F> {
     }
     fn doc(&self) -> &'static str {
         F::KERNEL.doc
+    }
+    fn revision(&self) -> u32 {
+        F::REVISION
     }
     fn fields(&self) -> &'static [FieldInfo] {
         F::fields()

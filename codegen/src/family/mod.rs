@@ -85,6 +85,7 @@
 //! | `args = Type` | its parameters, a struct with `#[derive(KernelArgs)]` |
 //! | `warps = field` | the field with the warps a block has, or a number |
 //! | `key = Name` | name of the key type to make; without it the struct's name and `Key` |
+//! | `revision = 2` | number of the kernel's version, 1 without it: a change that alters its time counts it up, and earlier tuned records count as earlier |
 //! | `serde` | implement serde's traits for the configuration, by the names of variants and with all checks |
 //!
 //! On each field, `#[key(..)]` when the problem gives its value or `#[tune(..)]` when tuning chooses it. Its type is an

@@ -58,6 +58,9 @@ pub trait Family: Fields + Legal {
     const NAME: &'static str;
     /// Name, documentation and place of the kernel function.
     const KERNEL: KernelInfo;
+    /// The number of a version of the kernel's time: its author counts it up when a change makes the kernel faster or slower. Tuned
+    /// records carry it.
+    const REVISION: u32 = 1;
 
     /// The key of this configuration.
     fn key(&self) -> Self::Key;

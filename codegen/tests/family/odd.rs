@@ -22,7 +22,7 @@ pub enum Order {
 
 /// Has a field of every kind, keys and tuning fields mixed.
 #[derive(Family, Clone, Debug, PartialEq)]
-#[family(kernel = odd_jobs, args = OddArgs, warps = warps, serde)]
+#[family(kernel = odd_jobs, args = OddArgs, warps = warps, serde, revision = 3)]
 pub struct Odd {
     /// Elements of a row.
     #[key(short = "h", range = 8..=65536, multiple_of = 8)]

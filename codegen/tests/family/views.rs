@@ -9,6 +9,7 @@ use super::odd::*;
 fn families_can_be_used_without_knowing_their_types() {
     let registry = Registry::new([Odd::entry(), Bare::entry(), Odd::entry()]);
     assert_eq!(registry.families().iter().map(|f| f.name()).collect::<Vec<_>>(), ["odd", "odd_jobs"]);
+    assert_eq!(registry.families().iter().map(|f| f.revision()).collect::<Vec<_>>(), [1, 3]);
     let family = registry.family("odd_jobs").unwrap();
     assert_eq!(family.doc(), "Does odd jobs.");
     assert_eq!(family.fields(), Odd::fields());

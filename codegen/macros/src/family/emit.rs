@@ -157,6 +157,7 @@ fn family(model: &Model, codegen: &TokenStream) -> TokenStream {
         Warps::Fixed(warps) => quote!(#warps),
     };
     let info = info_path(kernel);
+    let revision = model.revision.as_ref().map(|revision| quote!(const REVISION: u32 = #revision;));
     quote! {
         #[automatically_derived]
         impl #codegen::family::Family for #ident {
@@ -164,6 +165,7 @@ fn family(model: &Model, codegen: &TokenStream) -> TokenStream {
             type Args = #args;
             const NAME: &'static str = #name;
             const KERNEL: #codegen::KernelInfo = #info;
+            #revision
             fn key(&self) -> #key {
                 #key { #(#keys: self.#keys,)* }
             }

@@ -19,6 +19,8 @@ pub struct Model {
     pub warps: Warps,
     pub key: Ident,
     pub serde: bool,
+    /// What the author counts up when a change alters the kernel's time.
+    pub revision: Option<LitInt>,
     /// The field that is the world size.
     pub ranks: Ident,
 }
@@ -55,9 +57,9 @@ impl Model {
         let missing = || syn::Error::new(input.ident.span(), "incomplete family");
         let (header, ranks) = header.zip(ranks).ok_or_else(missing)?;
         fields.sort_by_key(|f| f.tune);
-        let Header { name, kernel, args, warps, key, serde } = header;
+        let Header { name, kernel, args, warps, key, serde, revision } = header;
         let (ident, vis) = (input.ident.clone(), input.vis.clone());
-        Ok(Model { ident, vis, fields, name, kernel, args, warps, key, serde, ranks })
+        Ok(Model { ident, vis, fields, name, kernel, args, warps, key, serde, revision, ranks })
     }
 }
 
@@ -69,6 +71,7 @@ struct Header {
     warps: Warps,
     key: Ident,
     serde: bool,
+    revision: Option<LitInt>,
 }
 
 impl Header {
@@ -86,7 +89,7 @@ impl Header {
         if let Some(second) = attrs.next() {
             errors.at(second.span(), "one `#[family(..)]` says it all");
         }
-        let known = ["name", "kernel", "args", "warps", "key", "serde"];
+        let known = ["name", "kernel", "args", "warps", "key", "serde", "revision"];
         let mut set = Settings::of(attr, &known, errors);
         let mut required = |name: &str, example: &str, errors: &mut Errors| {
             let value = set.value(name, example, errors);
@@ -108,6 +111,7 @@ impl Header {
             None => Ident::new(&format!("{}Key", input.ident), input.ident.span()),
         };
         let serde = set.flag("serde", errors).is_some();
+        let revision = set.value("revision", "2", errors).and_then(|e| revision(&e, errors));
         let name = match set.text("name", "scale", errors) {
             Some(text) => {
                 check_name(&text.value(), text.span(), errors);
@@ -115,7 +119,7 @@ impl Header {
             }
             None => kernel.as_ref()?.segments.last()?.ident.to_string(),
         };
-        Some(Header { name, kernel: kernel?, args: args?, warps: warps?, key, serde })
+        Some(Header { name, kernel: kernel?, args: args?, warps: warps?, key, serde, revision })
     }
 }
 
@@ -124,6 +128,20 @@ fn path(value: &Expr, name: &str, errors: &mut Errors) -> Option<Path> {
         return Some(path.path.clone());
     }
     errors.at(value.span(), format!("`{name}` is a name or a path"));
+    None
+}
+
+/// Families start with revision 1.
+fn revision(value: &Expr, errors: &mut Errors) -> Option<LitInt> {
+    if let Expr::Lit(ExprLit { lit: Lit::Int(number), .. }) = value
+        && number.base10_parse().is_ok_and(|n: u32| n > 0)
+    {
+        return Some(number.clone());
+    }
+    errors.at(
+        value.span(),
+        "`revision` is a number, 1 or more: count it up when a change alters the kernel's time",
+    );
     None
 }
 

@@ -47,4 +47,11 @@ struct WrongValues {
     ranks: u32,
 }
 
+#[derive(Family)]
+#[family(kernel = k, args = Args, warps = 4, revision = 0)]
+struct RevisionZero {
+    #[key(range = 2..=8, ranks)]
+    ranks: u32,
+}
+
 fn main() {}
