@@ -101,7 +101,8 @@ pub(super) fn notes(world: &World) -> Vec<(&'static str, String)> {
 
 /// The table of tuned variants that comes with the program for a GPU.
 pub(super) fn tuned_for(gpu: &Arc<dyn Gpu>) -> Option<Tuned> {
-    Tuned::builtin(&gpu.info().name, gpu.info().target)
+    let info = gpu.info();
+    Tuned::builtin(&info.name, info.target).map(|tuned| tuned.on_driver(&info.driver))
 }
 
 /// The pack that an option names: it has all kernels, and no compiler is needed.

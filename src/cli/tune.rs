@@ -200,7 +200,6 @@ impl From<TuneError> for Failure {
     fn from(error: TuneError) -> Failure {
         match error {
             TuneError::Machine(e) => e.into(),
-            TuneError::Table(TableError::Emit(e)) => e.into(),
             TuneError::Table(e) => InputError::malformed("--out", "", e, "a file that can be written").into(),
         }
     }

@@ -200,7 +200,7 @@ fn errors_show_the_start_of_long_values() {
     place.write("config.json", format!("{{\"hidden_size\": \"{long}\"}}"));
     place.write("c.toml", format!("[[family]]\nfamily = \"{long}\"\n"));
     place.write("d.toml", format!("[[family]]\n{long} = 3\n"));
-    place.write("e.toml", format!("schema = 3\ndevice = {long}\n"));
+    place.write("e.toml", format!("schema = 4\ndevice = {long}\n"));
     for args in [
         "run --hf-config config.json --ranks 2".to_owned(),
         "generate --catalogue c.toml --out out".into(),

@@ -4,20 +4,20 @@ use serde_json::Value;
 
 use super::support::Place;
 
-/// What a table of the smallest shape looks like whose kernels are not those of today.
-const DRIFTED: &str = r#"
-schema = 3
+/// What a table of the smallest shape looks like.
+const TABLE: &str = r#"
+schema = 4
 device = "NVIDIA H200"
 target = "cuda:sm_90a"
 
 [[record]]
 suite = "moe"
-digest = "0123012301230123012301230123012301230123012301230123012301230123"
 measured = "2026-11-22"
 tried = 1
 us = 20.0
 metrics = { dispatch = 12.0, combine = 12.0 }
 variants = { moe_dispatch = "DISPATCH", moe_combine = "COMBINE" }
+revisions = { moe_dispatch = 1, moe_combine = 1 }
 default.variants = { moe_dispatch = "DISPATCH", moe_combine = "COMBINE" }
 made = { peerwarp = "0.1.0", driver = "CUDA 13.0", compiler = "nvrtc 13.0" }
 
@@ -32,9 +32,6 @@ hook = "raw"
 layout = "rank-major"
 phase = "both"
 "#;
-
-/// The digest in it.
-const DIGEST: &str = "0123012301230123012301230123012301230123012301230123012301230123";
 
 const SHAPE: &str = "--hidden 64 --experts 8 --topk 2 --tokens 4 --ranks 2";
 
@@ -71,16 +68,15 @@ fn without_gpus_the_error_says_what_is_missing() {
 fn tables_that_cannot_be_used_are_refused_before_anything_is_done() {
     let place = Place::new();
     let names = chosen(&place, "");
-    let drifted = DRIFTED.replace("DISPATCH", &names[0]).replace("COMBINE", &names[1]);
-    place.write("schema.toml", drifted.replace("schema = 3", "schema = 2"));
-    place.write("drifted.toml", &drifted);
-    place.write("nan.toml", drifted.replace("us = 20.0", "us = nan"));
-    place.write("gone.toml", DRIFTED.replace("DISPATCH", "moe_dispatch_h64").replace("COMBINE", &names[1]));
+    let table = TABLE.replace("DISPATCH", &names[0]).replace("COMBINE", &names[1]);
+    place.write("schema.toml", table.replace("schema = 4", "schema = 2"));
+    place.write("nan.toml", table.replace("us = 20.0", "us = nan"));
     let cases = [
-        (format!("tune {SHAPE} --out schema.toml"), ["--out = schema.toml: schema = 2", "must be 3"]),
-        (format!("show {SHAPE} --tuned schema.toml"), ["--tuned = schema.toml: schema = 2", "must be 3"]),
-        (format!("show {SHAPE} --tuned drifted.toml"), ["digest = 0123", "tune anew"]),
-        (format!("bench {SHAPE} --tuned gone.toml"), ["moe_dispatch_h64", "the kernels have changed"]),
+        (format!("tune {SHAPE} --out schema.toml"), ["--out = schema.toml: schema = 2", "must be 3 or 4"]),
+        (
+            format!("show {SHAPE} --tuned schema.toml"),
+            ["--tuned = schema.toml: schema = 2", "must be 3 or 4"],
+        ),
         (format!("show {SHAPE} --tuned nan.toml"), ["us = NaN", "a number of microseconds greater than 0"]),
         (format!("check {SHAPE} --tuned nowhere"), ["--tuned = nowhere: no such name", "a FILE.toml"]),
     ];
@@ -107,12 +103,29 @@ fn layouts_that_do_not_exist_are_refused() {
     }
 }
 
-/// The table with the digest that the refusal of a wrong one names.
-fn mended(place: &Place, table: &str) -> String {
-    place.write("refused.toml", table);
-    let refused = place.say(&format!("show {SHAPE} --tuned refused.toml")).stderr;
-    let digest = refused.split("must be ").nth(1).and_then(|rest| rest.split(',').next()).expect("a digest");
-    table.replace(DIGEST, digest)
+#[test]
+fn a_named_table_serves_and_says_what_of_it_is_earlier_or_cannot_be_used() {
+    let place = Place::new();
+    let tuned = chosen(&place, "--set warps=4 --set group_warps=1");
+    let table = TABLE.replace("DISPATCH", &tuned[0]).replace("COMBINE", &tuned[1]);
+    place.write("earlier.toml", table.replace("moe_combine = 1", "moe_combine = 0"));
+    let digest = format!("suite = \"moe\"\ndigest = \"{}\"", "0123".repeat(16));
+    let old = table.replace("schema = 4", "schema = 3").replace("suite = \"moe\"", &digest);
+    place.write("old.toml", old.replace("revisions = { moe_dispatch = 1, moe_combine = 1 }\n", ""));
+    for name in ["earlier.toml", "old.toml"] {
+        assert_eq!(chosen(&place, &format!("--tuned {name}")), tuned);
+        let ran = place.say(&format!("run {SHAPE} --backend sim --tuned {name} --json"));
+        assert!(ran.stderr.contains("1 of 1 records are of an earlier revision"), "{}", ran.stderr);
+        assert_eq!(ran.json()["tuned"]["from"], "earlier");
+    }
+    place.write("gone.toml", TABLE.replace("DISPATCH", "moe_dispatch_h64").replace("COMBINE", &tuned[1]));
+    assert_eq!(chosen(&place, "--tuned gone.toml"), chosen(&place, "--tuned none"));
+    let ran = place.say(&format!("show {SHAPE} --tuned gone.toml"));
+    assert!(
+        ran.stderr.contains("moe_dispatch_h64") && ran.stderr.contains("it is skipped"),
+        "{}",
+        ran.stderr
+    );
 }
 
 #[test]
@@ -121,8 +134,8 @@ fn a_table_gives_its_values_to_the_layout_that_they_were_tuned_for() {
     let (token, expert) = (chosen(&place, ""), chosen(&place, "--layout expert-major"));
     let values = "--set warps=4 --set group_warps=1";
     let of = |layout: &str, names: &[String]| {
-        let table = DRIFTED.replace("DISPATCH", &names[0]).replace("COMBINE", &names[1]);
-        mended(&place, &table.replace("layout = \"rank-major\"", &format!("layout = \"{layout}\"")))
+        let table = TABLE.replace("DISPATCH", &names[0]).replace("COMBINE", &names[1]);
+        table.replace("layout = \"rank-major\"", &format!("layout = \"{layout}\""))
     };
     let tuned = chosen(&place, &format!("--layout expert-major {values}"));
     assert_ne!(tuned, expert);
@@ -131,8 +144,9 @@ fn a_table_gives_its_values_to_the_layout_that_they_were_tuned_for() {
     assert_eq!(chosen(&place, "--tuned expert.toml"), token);
     place.write("token.toml", of("rank-major", &chosen(&place, values)));
     assert_eq!(chosen(&place, "--layout expert-major --tuned token.toml"), expert);
-    // The table that comes with the program has not drifted.
-    assert_eq!(place.say(&format!("show {SHAPE} --tuned h200")).code, 0);
+    // The table that comes with the program is of the kernels as they are.
+    let ran = place.say(&format!("show {SHAPE} --tuned h200"));
+    assert_eq!((ran.code, ran.stderr.as_str()), (0, ""));
 }
 
 #[test]
@@ -143,8 +157,7 @@ fn a_table_gives_its_values_and_set_wins() {
     // A record of other values than the defaults.
     let tuned = chosen(&place, "--set warps=4 --set group_warps=1");
     assert_ne!(tuned, default);
-    let table = DRIFTED.replace("DISPATCH", &tuned[0]).replace("COMBINE", &tuned[1]);
-    place.write("t.toml", mended(&place, &table));
+    place.write("t.toml", TABLE.replace("DISPATCH", &tuned[0]).replace("COMBINE", &tuned[1]));
 
     assert_eq!(chosen(&place, "--tuned t.toml"), tuned);
     let listed = place.say(&format!("list variants {SHAPE} --tuned t.toml --json")).json();

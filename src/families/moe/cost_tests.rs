@@ -225,13 +225,15 @@ fn keys_have_what_only_one_of_the_two_is_for_by_its_name() {
     assert_eq!(dtypes, [name("fp8"), name("bf16")]);
 }
 
-/// A change of kernels makes what was measured of no use: the table is to be made anew, or to lose those records.
+/// A change that alters the kernels' time counts their revision up: the table is to be made anew, or to say that it is earlier.
 #[test]
-fn embedded_tables_have_not_drifted() {
-    let target = "cuda:sm_90a".parse().unwrap();
-    let tuned = Tuned::builtin("NVIDIA H200", target).unwrap();
-    assert!(tuned.table().records.iter().any(|record| record.suite == MoeSuite.name()));
-    tuned.check(&[&MoeSuite]).unwrap_or_else(|e| panic!("generated/tuned/h200.toml: {e}"));
+fn records_of_the_embedded_table_can_be_used() {
+    let tuned = Tuned::builtin("NVIDIA H200", "cuda:sm_90a".parse().unwrap()).unwrap();
+    let records = &tuned.table().records;
+    assert!(records.iter().any(|record| record.suite == MoeSuite.name()));
+    for record in records {
+        record.winner(&MoeSuite).unwrap_or_else(|e| panic!("generated/tuned/h200.toml: {e}"));
+    }
     assert_eq!(Tuned::named("h200", &[&MoeSuite]).unwrap(), tuned);
 }
 

@@ -128,7 +128,7 @@ impl MoeRegistry {
         let gpu = world.members()[0].gpu.info();
         let registry = MoeRegistry::new([], true);
         match Tuned::builtin(&gpu.name, gpu.target) {
-            Some(tuned) => registry.with_tuned(tuned),
+            Some(tuned) => registry.with_tuned(tuned.on_driver(&gpu.driver)),
             None => registry,
         }
     }

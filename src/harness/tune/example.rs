@@ -10,8 +10,8 @@ use peerwarp_codegen::family::{
 };
 use peerwarp_codegen::ir::Dtype;
 
-use super::record::{Made, Record, Refusal, Timed, names};
-use super::{Candidate, Components, CostModel, Key, Task, digest};
+use super::record::{Made, Record, Refusal, Timed, names, revisions};
+use super::{Candidate, Components, CostModel, Key, Task};
 use crate::harness::verdict::Expected;
 use crate::harness::workload::{Contents, Given, Inputs, Metric, Problem, Suite, Work, WorkloadError};
 use crate::runtime::op::LaunchSpec;
@@ -310,13 +310,13 @@ pub(crate) fn record_of(task: &Task, winner: &Candidate) -> Record {
     let key = task.key();
     Record {
         suite: key.suite,
-        digest: digest(winner.variants(), TARGET).unwrap(),
         measured: "2026-11-22".into(),
         tried: 31,
         limit_us: Some(7.1),
         us: 18.25,
         key: key.fields,
         variants: names(winner),
+        revisions: revisions(winner),
         metrics: [("put".into(), 12.5), ("get".into(), 9.75)].into(),
         default: Timed::of(&task.defaults, Some(20.5)),
         model: Some(Timed::of(&task.defaults, None)),

@@ -3,15 +3,13 @@
 use std::path::Path;
 
 use peerwarp_codegen::family::{Target, Variant};
-use peerwarp_codegen::threads;
-use rayon::prelude::*;
 
 use super::components::Candidate;
 use super::key::{Key, KeyFields, KeyValue, covering};
 use super::measure::Task;
 use super::record::Record;
 use super::space::onto;
-use super::table::{Table, TableError};
+use super::table::Table;
 use crate::harness::workload::Suite;
 use crate::input::InputError;
 use crate::models::slug;
@@ -32,6 +30,8 @@ pub fn device_slug(device: &str) -> String {
 #[derive(Clone, Debug, PartialEq)]
 pub struct Tuned {
     table: Table,
+    /// The driver of the GPUs that kernels will run on, if it is known.
+    driver: Option<String>,
 }
 
 /// What a table has for a key.
@@ -54,18 +54,27 @@ pub enum Choice {
         /// The values that they were measured with.
         key: KeyFields,
     },
+    /// They were measured for this key, or as nearly as [`Choice::Alike`] says, for an earlier revision of their kernels or with a driver
+    /// of another major version.
+    Earlier {
+        /// The values that they were measured with, if others than the key's.
+        #[serde(skip_serializing_if = "KeyFields::is_empty")]
+        key: KeyFields,
+    },
     /// They are the defaults.
     Default,
 }
 
 impl std::fmt::Display for Choice {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let words = |key: &KeyFields| {
+            key.iter().map(|(name, value)| format!("{name} {value}")).collect::<Vec<_>>().join(", ")
+        };
         match self {
             Choice::Tuned => f.write_str("tuned"),
-            Choice::Alike { key } => {
-                let fields: Vec<String> = key.iter().map(|(name, value)| format!("{name} {value}")).collect();
-                write!(f, "as tuned for {}", fields.join(", "))
-            }
+            Choice::Alike { key } => write!(f, "as tuned for {}", words(key)),
+            Choice::Earlier { key } if key.is_empty() => f.write_str("as measured for an earlier revision"),
+            Choice::Earlier { key } => write!(f, "as measured for an earlier revision, {}", words(key)),
             Choice::Default => f.write_str("default"),
         }
     }
@@ -74,7 +83,13 @@ impl std::fmt::Display for Choice {
 impl Tuned {
     /// Of a table.
     pub fn new(table: Table) -> Tuned {
-        Tuned { table }
+        Tuned { table, driver: None }
+    }
+
+    /// The same for GPUs with this driver: of another major version, records are earlier ones.
+    #[must_use]
+    pub fn on_driver(self, driver: &str) -> Tuned {
+        Tuned { driver: Some(driver.to_owned()), ..self }
     }
 
     /// The table that comes with this program for a device, by the driver's name for it; none if there is none.
@@ -83,8 +98,8 @@ impl Tuned {
         tuned.table.check_device(device, target).ok().map(|()| tuned)
     }
 
-    /// From what a user says: the name of a table that comes with this program, or else a file. All of its records that are of
-    /// these suites have to be of kernels as they are now: who names a table is not to get defaults in silence.
+    /// From what a user says: the name of a table that comes with this program, or else a file. It warns of records of these suites that
+    /// are earlier, and of those that cannot be used.
     ///
     /// # Errors
     /// There is no such table, or it cannot be used.
@@ -102,8 +117,10 @@ impl Tuned {
             return Err(error);
         }
         let tuned = own.map_or_else(|| Table::read(path).map(Tuned::new), Ok);
-        let tuned = tuned.and_then(|tuned| tuned.check(suites).map(|_| tuned));
-        tuned.map_err(|e| InputError::malformed("--tuned", name, e, "a table that `tune` wrote"))
+        let tuned =
+            tuned.map_err(|e| InputError::malformed("--tuned", name, e, "a table that `tune` wrote"))?;
+        tuned.notes(suites).iter().for_each(|note| log::warn!("--tuned = {name}: {note}"));
+        Ok(tuned)
     }
 
     fn of_slug(builtin: &[(&str, &str)], name: &str) -> Option<Tuned> {
@@ -111,23 +128,21 @@ impl Tuned {
         Some(Tuned::new(Table::parse(text, name).expect("embedded tables are well-formed")))
     }
 
-    /// Names of the suites of records that are of none of these, once every other record is known to be of kernels as they are
-    /// emitted now.
-    ///
-    /// # Errors
-    /// The first record that is not.
-    pub fn check(&self, suites: &[&dyn Suite]) -> Result<Vec<String>, TableError> {
-        threads::pool()?;
-        let suite = |record: &Record| suites.iter().find(|suite| suite.name() == record.suite);
-        let checked = self.table.records.par_iter().map(|record| match suite(record) {
-            Some(suite) => self.table.winner(record, *suite).map(drop),
-            None => Ok(()),
-        });
-        checked.collect::<Vec<_>>().into_iter().collect::<Result<(), _>>()?;
-        let unknown = self.table.records.iter().filter(|record| suite(record).is_none());
-        let mut unknown: Vec<String> = unknown.map(|record| record.suite.clone()).collect();
-        unknown.dedup();
-        Ok(unknown)
+    /// What a user should know of the records of these suites: how many are earlier, and which cannot be used, and why.
+    pub fn notes(&self, suites: &[&dyn Suite]) -> Vec<String> {
+        let suite = |record: &Record| suites.iter().copied().find(|suite| suite.name() == record.suite);
+        let of: Vec<_> = self.table.records.iter().filter_map(|r| Some((r, suite(r)?))).collect();
+        let unusable = of.iter().filter_map(|(record, suite)| record.winner(*suite).err());
+        let mut notes: Vec<String> = unusable.map(|why| format!("{why}; it is skipped")).collect();
+        let earlier =
+            |(record, suite): &&(&Record, &dyn Suite)| !record.is_current(*suite, self.driver.as_deref());
+        let earlier: Vec<Key> = of.iter().filter(earlier).map(|(record, _)| record.of()).collect();
+        if let Some(first) = earlier.first() {
+            let count = format!("{} of {} records", earlier.len(), self.table.records.len());
+            let why = "of an earlier revision of their kernels";
+            notes.push(format!("{count} are {why}, the first of {first}: they serve as defaults; tune anew"));
+        }
+        notes
     }
 
     /// The table.
@@ -135,21 +150,21 @@ impl Tuned {
         &self.table
     }
 
-    /// The winners of a suite's records, one variant for each component, but for those whose kernels have changed since.
+    /// The winners of a suite's records that are legal, one variant for each component.
     pub fn winners(&self, suite: &dyn Suite) -> impl Iterator<Item = Vec<Variant>> {
         let records = self.table.records.iter().filter(move |record| record.suite == suite.name());
-        records.filter_map(move |record| Some(self.table.winner(record, suite).ok()?.variants().to_vec()))
+        records.filter_map(move |record| Some(record.winner(suite).ok()?.variants().to_vec()))
     }
 
     /// The variants for the key of these defaults, one for each component: those of its own record, else those of the nearest
-    /// key that differs in covering fields only, each by a factor of two at most, as far as their values are legal here. None
-    /// if there is neither, or the kernels have changed since.
+    /// key that differs in covering fields only, each by a factor of two at most, as far as their values are legal here. Records of an
+    /// earlier revision come after all others. None if there is none of these.
     pub fn find(&self, suite: &dyn Suite, defaults: &[Variant]) -> Option<Found> {
         let key = Key::of(suite.name(), defaults);
-        let own = self.table.record(&key).and_then(|record| self.table.winner(record, suite).ok());
-        if let Some(winner) = own {
-            return Some(Found { variants: in_order(winner, defaults)?, by: Choice::Tuned });
-        }
+        let own = self.table.record(&key).and_then(|record| {
+            let winner = in_order(record.winner(suite).ok()?, defaults)?;
+            Some((record, winner, KeyFields::new()))
+        });
         let (covering, defaults) = (covering(defaults), Candidate::new(defaults));
         let near = |record: &&Record| {
             let off = |name: &String| match (number(&record.key, name), number(&key.fields, name)) {
@@ -158,13 +173,26 @@ impl Tuned {
             };
             covering.iter().all(off)
         };
-        others(&self.table, &key, &covering).into_iter().filter(near).find_map(|record| {
-            let winner = in_order(self.table.winner(record, suite).ok()?, defaults.variants())?;
+        let near = others(&self.table, &key, &covering).into_iter().filter(near).filter_map(|record| {
+            let winner = in_order(record.winner(suite).ok()?, defaults.variants())?;
             let moved = onto(&suite.components(), &Candidate::new(winner), &defaults)?;
             let values = record.key.iter().filter(|(name, _)| covering.contains(name));
             let key = values.map(|(name, value)| (name.clone(), value.clone())).collect();
-            Some(Found { variants: moved.variants().to_vec(), by: Choice::Alike { key } })
-        })
+            Some((record, moved.variants().to_vec(), key))
+        });
+        let mut earlier = None;
+        for (record, variants, key) in own.into_iter().chain(near) {
+            let by = match record.is_current(suite, self.driver.as_deref()) {
+                true if key.is_empty() => Choice::Tuned,
+                true => Choice::Alike { key },
+                false => {
+                    earlier = earlier.or(Some(Found { variants, by: Choice::Earlier { key } }));
+                    continue;
+                }
+            };
+            return Some(Found { variants, by });
+        }
+        earlier
     }
 }
 

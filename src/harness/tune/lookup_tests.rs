@@ -2,7 +2,7 @@ use super::super::example::{
     KEY, Pair, PairKey, TARGET, defaults, pair, record, small, stranger_task, value,
 };
 use super::*;
-use crate::harness::tune::TableError;
+use std::fs;
 
 const WIDE: PairKey = PairKey { tokens: 32, ..KEY };
 
@@ -74,15 +74,49 @@ fn a_key_never_gets_what_was_tuned_for_another_layout() {
 }
 
 #[test]
-fn what_has_drifted_is_not_taken() {
-    let mut table = tuned(&[32]).table;
-    table.records[0].digest = "0".repeat(64);
-    let tuned = Tuned::new(table);
-    assert_eq!((by(&tuned, WIDE), by(&tuned, with(40))), (None, None));
-    assert_eq!(tuned.winners(&Pair).count(), 0);
-    assert!(matches!(tuned.check(&[&Pair]), Err(TableError::Drifted { .. })));
+fn earlier_records_serve_after_all_others_and_say_so() {
+    let mut table = tuned(&[32, 64]).table;
+    let earlier = |key: &[(&str, i64)]| {
+        let key = key.iter().map(|(name, n)| ((*name).to_owned(), KeyValue::Number(*n))).collect();
+        Some(Choice::Earlier { key })
+    };
+    table.records[0].revisions.insert("get".into(), 0);
+    let tuned = Tuned::new(table.clone());
+    // Its own record is earlier, and that of twice as many tokens is not.
+    assert_eq!((by(&tuned, WIDE), by(&tuned, with(16))), (alike_to(64), earlier(&[("tokens", 32)])));
+    table.records[1].revisions.clear();
+    let tuned = Tuned::new(table.clone());
+    assert_eq!((by(&tuned, WIDE), by(&tuned, with(128))), (earlier(&[]), earlier(&[("tokens", 64)])));
+    assert_eq!(by(&tuned, WIDE).unwrap().to_string(), "as measured for an earlier revision");
+    assert_eq!(by(&tuned, with(16)).unwrap().to_string(), "as measured for an earlier revision, tokens 32");
+    let found = tuned.find(&Pair, pair(WIDE).variants()).unwrap().variants;
+    assert_eq!(Candidate::new(found), small(&pair(WIDE)));
+    assert_eq!(tuned.winners(&Pair).count(), 2);
+    let notes = tuned.notes(&[&Pair]);
+    assert_eq!(notes.len(), 1);
+    assert!(
+        notes[0].starts_with("2 of 2 records are of an earlier revision") && notes[0].contains("tokens 32")
+    );
     // Of a suite that is not known nothing can be said.
-    assert_eq!(tuned.check(&[stranger_task(64).suite]).unwrap(), ["pair"]);
+    assert_eq!(tuned.notes(&[stranger_task(64).suite]), [""; 0]);
+    // A driver of another major version makes all records earlier.
+    let current = self::tuned(&[32]);
+    assert_eq!(by(&current.clone().on_driver("CUDA 13.9"), WIDE), Some(Choice::Tuned));
+    assert_eq!(by(&current.on_driver("CUDA 14.0"), WIDE), earlier(&[]));
+}
+
+#[test]
+fn records_that_cannot_be_used_are_skipped_and_named() {
+    let mut table = tuned(&[32, 64]).table;
+    *table.records[0].variants.get_mut("get").unwrap() += "_tma";
+    let tuned = Tuned::new(table);
+    assert_eq!(by(&tuned, WIDE), alike_to(64));
+    assert_eq!(tuned.winners(&Pair).count(), 1);
+    let notes = tuned.notes(&[&Pair]);
+    assert!(
+        notes.len() == 1 && notes[0].contains("_tma") && notes[0].ends_with("it is skipped"),
+        "{notes:?}"
+    );
 }
 
 #[test]
@@ -136,13 +170,14 @@ fn names_and_files_are_told_apart() {
     let table = tuned(&[8]).table;
     table.write(&path).unwrap();
     assert_eq!(Tuned::named(path.to_str().unwrap(), &suites).unwrap().table(), &table);
-    let mut drifted = table;
-    drifted.records[0].digest = "0123".repeat(16);
-    drifted.write(&path).unwrap();
-    assert!(error(path.to_str().unwrap()).contains("digest = 0123"));
-    // So is one that comes with the program, though it is passed over in silence where nobody names it.
-    let text = drifted.text();
-    let error = Tuned::named_in(&[("h200", &text)], "H200", &suites).unwrap_err().to_string();
-    assert!(error.contains("--tuned = H200") && error.contains("digest = 0123"), "{error}");
-    assert_eq!(by(&Tuned::of_slug(&[("h200", &text)], "h200").unwrap(), with(8)), None);
+    let mut earlier = table;
+    earlier.records[0].revisions.clear();
+    earlier.write(&path).unwrap();
+    let named = Tuned::named(path.to_str().unwrap(), &suites).unwrap();
+    assert_eq!(named.notes(&suites).len(), 1);
+    let text = earlier.text();
+    assert_eq!(Tuned::named_in(&[("h200", &text)], "H200", &suites).unwrap(), named);
+    fs::write(&path, text.replace("us = 18.25", "us = nan")).unwrap();
+    let text = Tuned::named(path.to_str().unwrap(), &suites).unwrap_err().to_string();
+    assert!(text.contains("us = NaN"), "{text}");
 }

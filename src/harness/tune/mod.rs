@@ -6,7 +6,6 @@
 
 mod compile;
 mod components;
-mod digest;
 pub mod gpu;
 mod key;
 mod lookup;
@@ -20,16 +19,13 @@ mod table;
 
 use std::time::{Duration, Instant, SystemTime};
 
-use peerwarp_codegen::threads;
-use rayon::prelude::*;
 use serde::Serialize;
 
 pub use components::{Candidate, Components, CostModel, Together};
-pub use digest::digest;
 pub use key::{Key, KeyFields, KeyValue};
 pub use lookup::{Choice, Found, Tuned, device_slug};
 pub use measure::{Measure, MeasureError, Task};
-pub use record::{Made, Names, Record, Refusal, Timed};
+pub use record::{Made, Names, Record, Refusal, Revisions, Timed};
 pub use runoff::{MARGIN, winner};
 pub use search::{Budget, SearchError, Searched, Trial, search, seeds};
 pub use table::{SCHEMA, Table, TableError};
@@ -116,9 +112,12 @@ pub fn tune(
     options: &Options,
     watch: &mut dyn Watch,
 ) -> Result<Vec<Outcome>, TuneError> {
-    let there = |task: &Task| table.record(&task.key()).is_some_and(|r| table.winner(r, task.suite).is_ok());
-    threads::pool().map_err(RuntimeError::from)?;
-    let skipped: Vec<bool> = tasks.par_iter().map(|task| !options.force && there(task)).collect();
+    let there = |task: &Task| {
+        table.record(&task.key()).is_some_and(|record| {
+            record.is_current(task.suite, Some(&options.made.driver)) && record.winner(task.suite).is_ok()
+        })
+    };
+    let skipped: Vec<bool> = tasks.iter().map(|task| !options.force && there(task)).collect();
     let todo: Vec<&Task> =
         tasks.iter().zip(&skipped).filter(|(_, skip)| !**skip).map(|(task, _)| task).collect();
     let mut run = Run { todo, table, measure, options, watch, overhead: Duration::ZERO };
@@ -185,7 +184,7 @@ impl Run<'_> {
             }
             Ok(found) => found,
         };
-        let record = record(task, &found, self.table, self.measure, &self.options.made)?;
+        let record = record(task, &found, self.measure, &self.options.made);
         self.table.insert(record.clone());
         self.watch.keep(self.table)?;
         let run_off = found.rounds.iter().map(|(c, us)| Timed::of(c, Some(*us))).collect();
@@ -209,22 +208,16 @@ fn part(tried: u32, trials: u32, started: Instant, until: Option<Instant>) -> f6
     of_trials.max(of_time).min(1.0)
 }
 
-fn record(
-    task: &Task,
-    found: &Searched,
-    table: &Table,
-    measure: &dyn Measure,
-    made: &Made,
-) -> Result<Record, TableError> {
+fn record(task: &Task, found: &Searched, measure: &dyn Measure, made: &Made) -> Record {
     let (winner, key) = (&found.winner, task.key());
     let timed = |candidate: &Candidate| Timed::of(candidate, found.round_us(candidate));
-    Ok(Record {
-        digest: digest(winner.variants(), table.target)?,
+    Record {
         measured: today(),
         tried: found.trials.len() as u32,
         limit_us: measure.limit_us().map(|us| (us * 1e3).round() / 1e3),
         us: found.round_us(winner).unwrap_or(f64::NAN),
         variants: record::names(winner),
+        revisions: record::revisions(winner),
         metrics: measure.metrics().into_iter().zip(found.components.iter().copied()).collect(),
         default: timed(&task.defaults),
         model: found.model.as_ref().map(timed),
@@ -233,7 +226,7 @@ fn record(
         refused: found.refused.clone(),
         suite: key.suite,
         key: key.fields,
-    })
+    }
 }
 
 /// The day by UTC, `2026-11-22`.

@@ -14,14 +14,15 @@ use crate::harness::workload::Suite;
 /// Names of variants by those of their families.
 pub type Names = BTreeMap<String, String>;
 
+/// [Revisions](peerwarp_codegen::family::Family::REVISION) of families, by their names.
+pub type Revisions = BTreeMap<String, u32>;
+
 /// What tuning found for one [`Key`].
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Record {
     /// Name of the suite.
     pub suite: String,
-    /// Digest of the winner's emitted source: kernels that have changed since are others, and their times unknown.
-    pub digest: String,
     /// The day it was measured, `2026-11-22`.
     pub measured: String,
     /// How many candidates were timed.
@@ -36,6 +37,9 @@ pub struct Record {
     pub key: KeyFields,
     /// The winner.
     pub variants: Names,
+    /// The revisions that its families had. A family that is missing had an earlier one than any.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub revisions: Revisions,
     /// The winner's components each by itself, by the names of their metrics: medians as above, from the search.
     pub metrics: BTreeMap<String, f64>,
     /// What is taken without tuning.
@@ -64,7 +68,7 @@ pub struct Timed {
     pub variants: Names,
 }
 
-/// What a record was made with. Shown, not compared: none of it changes which kernels run.
+/// What a record was made with. A driver of another major version makes it [earlier](Record::is_current).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Made {
@@ -90,6 +94,16 @@ pub struct Refusal {
 pub(super) fn names(candidate: &Candidate) -> Names {
     let family = |v: &Variant| v.family().name().to_owned();
     candidate.variants().iter().map(family).zip(candidate.names().iter().cloned()).collect()
+}
+
+/// The revisions of a candidate's families.
+pub(super) fn revisions(candidate: &Candidate) -> Revisions {
+    candidate.variants().iter().map(|v| (v.family().name().to_owned(), v.family().revision())).collect()
+}
+
+/// The major version of a driver: `CUDA 13` of `CUDA 13.0`.
+fn major(driver: &str) -> &str {
+    driver.split('.').next().unwrap_or(driver)
 }
 
 impl Timed {
@@ -133,9 +147,10 @@ impl Record {
         if self.tried == 0 {
             return Err(self.invalid("tried", 0, "1 or more: the winner was timed"));
         }
-        let hex = self.digest.bytes().all(|b| b.is_ascii_digit() || (b'a'..=b'f').contains(&b));
-        if self.digest.len() != 64 || !hex {
-            return Err(self.invalid("digest", &self.digest, "64 hexadecimal digits"));
+        if let Some((family, revision)) = self.revisions.iter().find(|(f, _)| !self.variants.contains_key(*f))
+        {
+            let known = self.variants.keys().cloned().collect::<Vec<_>>().join(", ");
+            return Err(self.invalid(format!("revisions.{family}"), revision, format!("of {known}")));
         }
         if self.measured.len() != "2026-11-22".len()
             || humantime::parse_rfc3339(&format!("{}T00:00:00Z", self.measured)).is_err()
@@ -203,11 +218,21 @@ impl Record {
         }
     }
 
-    /// The winner, whether or not its kernels are still what was measured.
+    /// Whether its times are those of the kernels as they are now: with the families' revisions and, if that is known, the driver's
+    /// major version.
+    pub fn is_current(&self, suite: &dyn Suite, driver: Option<&str>) -> bool {
+        let families = suite.families();
+        let is = |name: &String| {
+            families.iter().any(|f| f.name() == name && self.revisions.get(name) == Some(&f.revision()))
+        };
+        self.variants.keys().all(is) && driver.is_none_or(|now| major(now) == major(&self.made.driver))
+    }
+
+    /// The winner, whether or not it is [current](Record::is_current).
     ///
     /// # Errors
     /// A variant does not exist, is not of the record's key, or they do not go together.
-    pub(super) fn winner(&self, suite: &dyn Suite) -> Result<Candidate, TableError> {
+    pub fn winner(&self, suite: &dyn Suite) -> Result<Candidate, TableError> {
         self.default.candidate(self, suite)?;
         self.model.as_ref().map_or(Ok(()), |model| model.candidate(self, suite).map(drop))?;
         self.candidate(suite, &self.variants)

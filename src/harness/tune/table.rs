@@ -6,22 +6,20 @@ use std::io::Write;
 use std::path::Path;
 
 use peerwarp_codegen::family::{NameError, Target};
-use peerwarp_codegen::threads::ThreadsRefused;
 use serde::{Deserialize, Serialize};
 
-use super::components::Candidate;
-use super::digest::digest;
 use super::key::Key;
 use super::record::Record;
-use crate::build::emit::EmitError;
 use crate::build::replace::Replacement;
-use crate::harness::workload::Suite;
 use crate::input::Distrust;
 use crate::input::file::{self, Links, Refused};
 use crate::input::trust::Rule;
 
-/// Version of the format. Tables of another one are refused.
-pub const SCHEMA: u32 = 3;
+/// Version of the format. Tables of version 3 are read too: their records count as earlier. Others are refused.
+pub const SCHEMA: u32 = 4;
+
+/// The version in which records had digests of emitted texts in the place of revisions.
+const DIGESTS: u32 = 3;
 
 /// What was tuned for one device: a TOML file.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -54,9 +52,6 @@ pub enum TableError {
         "{0}; copy the table (`cp`) if you trust its author, or take others' right to write it (`chmod go-w`)"
     )]
     Distrust(#[from] Distrust),
-    /// The system starts no thread.
-    #[error(transparent)]
-    Threads(#[from] ThreadsRefused),
     /// It is not a table.
     #[error("{path}: not a table of tuned kernels: {reason}")]
     Malformed {
@@ -66,7 +61,9 @@ pub enum TableError {
         reason: String,
     },
     /// It has another version of the format.
-    #[error("schema = {found}: must be {SCHEMA}, the version that this program reads; tune anew")]
+    #[error(
+        "schema = {found}: must be {DIGESTS} or {SCHEMA}, the versions that this program reads; tune anew"
+    )]
     Schema {
         /// The version it has.
         found: i64,
@@ -115,21 +112,6 @@ pub enum TableError {
         /// What they are of.
         key: Box<Key>,
     },
-    /// The kernels are not those that were measured.
-    #[error(
-        "record of {key}: digest = {found}: must be {allowed}, as the kernels are emitted now; they have changed, tune anew"
-    )]
-    Drifted {
-        /// What the record is of.
-        key: Box<Key>,
-        /// Digest of what was measured.
-        found: String,
-        /// Digest of what is emitted now.
-        allowed: String,
-    },
-    /// A kernel's source cannot be had.
-    #[error(transparent)]
-    Emit(#[from] EmitError),
 }
 
 impl Table {
@@ -148,15 +130,16 @@ impl Table {
             |e: toml::de::Error| TableError::Malformed { path: path.into(), reason: e.to_string() };
         // The version first: another one has other fields.
         let any: toml::Table = text.parse().map_err(malformed)?;
-        match any.get("schema") {
-            Some(toml::Value::Integer(n)) if *n == i64::from(SCHEMA) => {}
+        let table: Table = match any.get("schema") {
+            Some(toml::Value::Integer(n)) if *n == i64::from(SCHEMA) => toml::from_str(text),
+            Some(toml::Value::Integer(n)) if *n == i64::from(DIGESTS) => without_digests(any),
             Some(toml::Value::Integer(n)) => return Err(TableError::Schema { found: *n }),
             _ => {
                 let reason = "`schema`, a number, is missing".into();
                 return Err(TableError::Malformed { path: path.into(), reason });
             }
         }
-        let table: Table = toml::from_str(text).map_err(malformed)?;
+        .map_err(malformed)?;
         table.check(path)?;
         Ok(table)
     }
@@ -225,23 +208,6 @@ impl Table {
         self.records.iter().find(|r| r.of() == *key)
     }
 
-    /// The winner of a record of this suite, if it is what was measured.
-    ///
-    /// # Errors
-    /// Its variants do not exist, are not for its key, do not go together, or their emitted source has changed.
-    pub fn winner(&self, record: &Record, suite: &dyn Suite) -> Result<Candidate, TableError> {
-        let winner = record.winner(suite)?;
-        let now = digest(winner.variants(), self.target)?;
-        match now == record.digest {
-            true => Ok(winner),
-            false => Err(TableError::Drifted {
-                key: Box::new(record.of()),
-                found: record.digest.clone(),
-                allowed: now,
-            }),
-        }
-    }
-
     /// Adds a record, or replaces that of the same key. Records are kept in the order of their keys.
     pub fn insert(&mut self, record: Record) {
         match self.records.binary_search_by_key(&record.of(), Record::of) {
@@ -249,6 +215,16 @@ impl Table {
             Err(at) => self.records.insert(at, record),
         }
     }
+}
+
+/// A table of version 3 as one of now. A digest of a text says no revision.
+fn without_digests(mut table: toml::Table) -> Result<Table, toml::de::Error> {
+    table.insert("schema".into(), SCHEMA.into());
+    let records = table.get_mut("record").and_then(toml::Value::as_array_mut);
+    for record in records.into_iter().flatten().filter_map(toml::Value::as_table_mut) {
+        record.remove("digest");
+    }
+    table.try_into()
 }
 
 #[cfg(test)]

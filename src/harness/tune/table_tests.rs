@@ -21,10 +21,7 @@ fn a_table_reads_as_it_was_written() {
     table.insert(Record { model: None, limit_us: None, ..record_of(&task, &small(&task.defaults)) });
     table.write(&path).unwrap();
     assert_eq!(Table::read(&path).unwrap(), table);
-    let mut text = table.text();
-    // Kernels change; the form should not.
-    table.records.iter().for_each(|record| text = text.replace(&record.digest, "DIGEST"));
-    insta::assert_snapshot!("table", text);
+    insta::assert_snapshot!("table", table.text());
     // Nothing else is left there.
     assert_eq!(fs::read_dir(path.parent().unwrap()).unwrap().count(), 1);
 }
@@ -74,10 +71,10 @@ fn every_key_of_every_suite_has_a_record() {
     assert_eq!(keys, [KEY.of(), KEY.tokens(64).of(), slots.of(), task.key()]);
     assert_eq!([KEY, slots].map(|key| table.record(&key.of()).unwrap().tried), [31, 7]);
     for key in [KEY, slots] {
-        let winner = table.winner(table.record(&key.of()).unwrap(), &Pair).unwrap();
+        let winner = table.record(&key.of()).unwrap().winner(&Pair).unwrap();
         assert_eq!(Key::of("pair", winner.variants()), key.of());
     }
-    table.winner(table.record(&task.key()).unwrap(), task.suite).unwrap();
+    table.record(&task.key()).unwrap().winner(task.suite).unwrap();
     // Again: instead of the one of its key.
     table.insert(Record { tried: 9, ..record(slots) });
     assert_eq!(table.records.len(), 4);
@@ -89,8 +86,8 @@ fn other_versions_and_what_is_no_table_are_refused() {
     let error = |text: &str| Table::parse(text, "t.toml").unwrap_err().to_string();
     let text = table().text();
     assert_eq!(
-        error(&text.replace("schema = 3", "schema = 2\nnew = 3")),
-        "schema = 2: must be 3, the version that this program reads; tune anew"
+        error(&text.replace("schema = 4", "schema = 2\nnew = 3")),
+        "schema = 2: must be 3 or 4, the versions that this program reads; tune anew"
     );
     assert!(error("device = \"x\"").contains("t.toml: not a table of tuned kernels: `schema`"));
     assert!(error("schema = [").contains("t.toml: not a table"));
@@ -105,7 +102,6 @@ fn other_versions_and_what_is_no_table_are_refused() {
 #[test]
 fn values_that_make_no_sense_are_refused() {
     let text = table().text();
-    let digest = &table().records[0].digest;
     for (from, to, expected) in [
         ("us = 18.25", "us = nan", "us = NaN: must be a number of microseconds greater than 0"),
         ("us = 18.25", "us = inf", "us = inf: must be"),
@@ -115,7 +111,8 @@ fn values_that_make_no_sense_are_refused() {
         ("device = \"NVIDIA H200\"", "device = \" \"", "device = \" \": must be the name of GPUs"),
         ("2026-11-22", "../x", "measured = ../x: must be a day"),
         ("2026-11-22", "2026-02-30", "measured = 2026-02-30: must be a day"),
-        (digest, "0123", "digest = 0123: must be 64 hexadecimal digits"),
+        ("put = 1\n", "put = -1\n", "t.toml: not a table"),
+        ("put = 1\n", "push = 1\n", "revisions.push = 1: must be of get, put"),
         ("suite = \"pair\"", "suite = \"\"", "suite = : must be something"),
         ("tokens = 16", "tokens = 1.5", "t.toml: not a table"),
         ("tried = 31", "tried = 0", "tried = 0: must be 1 or more"),
@@ -148,17 +145,50 @@ fn tables_of_other_devices_are_foreign() {
     assert!(error("NVIDIA H200", other).starts_with("target = cuda:sm_90a: "));
 }
 
+/// What tables were like before families had revisions.
 #[test]
-fn records_of_other_kernels_have_drifted() {
+fn a_table_of_version_3_is_read_and_its_records_are_earlier() {
+    let new = table();
+    let text = new.text().replace("schema = 4", "schema = 3");
+    let text =
+        text.replace("suite = \"pair\"", &format!("suite = \"pair\"\ndigest = \"{}\"", "0123".repeat(16)));
+    let text = text.replace("[record.revisions]\nget = 1\nput = 1\n", "");
+    assert!(text.contains("digest") && !text.contains("revisions"), "{text}");
+    let old = Table::parse(&text, "t.toml").unwrap();
+    let mut expected = new.clone();
+    expected.records[0].revisions.clear();
+    assert_eq!(old, expected);
+    let current = |table: &Table| table.records[0].is_current(&Pair, None);
+    assert_eq!((current(&old), current(&new)), (false, true));
+    // A digest is of version 3 alone.
+    let error = Table::parse(&text.replace("schema = 3", "schema = 4"), "t.toml").unwrap_err().to_string();
+    assert!(error.contains("unknown field `digest`"), "{error}");
+}
+
+#[test]
+fn records_are_current_with_their_families_revisions_and_the_drivers_major_version() {
     let table = table();
     let record = &table.records[0];
-    assert_eq!(table.winner(record, &Pair).unwrap(), small(&pair(KEY)));
-    let error = |record: Record| table.winner(&record, &Pair).unwrap_err();
-    let zeros = "0".repeat(64);
-    let drifted = error(Record { digest: zeros.clone(), ..record.clone() });
-    assert!(matches!(&drifted, TableError::Drifted { found, .. } if *found == zeros));
-    let text = drifted.to_string();
-    assert!(text.contains(&format!("digest = {zeros}")) && text.contains(&record.digest), "{text}");
+    assert_eq!(record.made.driver, "CUDA 13.0");
+    let current = |driver| record.is_current(&Pair, driver);
+    assert_eq!([None, Some("CUDA 13.2"), Some("CUDA 14.0")].map(current), [true, true, false]);
+    for changed in [Some(0), Some(2), None] {
+        let mut other = record.clone();
+        match changed {
+            Some(revision) => other.revisions.insert("get".into(), revision),
+            None => other.revisions.remove("get"),
+        };
+        assert!(!other.is_current(&Pair, None), "{changed:?}");
+        assert_eq!(other.winner(&Pair).unwrap(), small(&pair(KEY)));
+    }
+}
+
+#[test]
+fn records_of_variants_that_do_not_exist_or_go_together_cannot_be_used() {
+    let table = table();
+    let record = &table.records[0];
+    assert_eq!(record.winner(&Pair).unwrap(), small(&pair(KEY)));
+    let error = |record: Record| record.winner(&Pair).unwrap_err();
     // A variant that does not exist any more, of the winner and of what it was compared with.
     let mut gone = record.clone();
     *gone.variants.get_mut("get").unwrap() += "_tma";
