@@ -1,6 +1,7 @@
 //! From a key to what was tuned for it.
 
 use std::path::Path;
+use std::sync::{Arc, OnceLock};
 
 use peerwarp_codegen::family::{Target, Variant};
 
@@ -17,6 +18,12 @@ use crate::models::slug;
 /// The tables that come with this program, by [`device_slug`]: all of generated/tuned.
 const BUILTIN: [(&str, &str); 1] = [("h200", include_str!("../../../generated/tuned/h200.toml"))];
 
+/// Devices that have the table of another one until they have their own, by how their names begin: they are of one class.
+const CLASSES: [(&str, &str); 2] = [("h100", "h200"), ("h200", "h200")];
+
+/// The devices that stand for their targets where there is no GPU.
+const OFFLINE: [&str; 1] = ["h200"];
+
 /// A key without a record may take that of a covering field's value times or divided by this.
 const ALIKE: i64 = 2;
 
@@ -29,7 +36,7 @@ pub fn device_slug(device: &str) -> String {
 /// The tuned variants of one device, to look keys up in.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Tuned {
-    table: Table,
+    table: Arc<Table>,
     /// The driver of the GPUs that kernels will run on, if it is known.
     driver: Option<String>,
 }
@@ -63,6 +70,8 @@ pub enum Choice {
     },
     /// They are the defaults.
     Default,
+    /// They are near the defaults, which do not go together.
+    Legal,
 }
 
 impl std::fmt::Display for Choice {
@@ -76,14 +85,26 @@ impl std::fmt::Display for Choice {
             Choice::Earlier { key } if key.is_empty() => f.write_str("as measured for an earlier revision"),
             Choice::Earlier { key } => write!(f, "as measured for an earlier revision, {}", words(key)),
             Choice::Default => f.write_str("default"),
+            Choice::Legal => f.write_str("the nearest that go together"),
         }
     }
+}
+
+/// [`BUILTIN`], each parsed once.
+fn builtin() -> &'static [(&'static str, Tuned)] {
+    static PARSED: OnceLock<Vec<(&str, Tuned)>> = OnceLock::new();
+    PARSED.get_or_init(|| {
+        let parsed = |(name, text): &(&'static str, &str)| {
+            (*name, Tuned::new(Table::parse(text, name).expect("embedded tables are well-formed")))
+        };
+        BUILTIN.iter().map(parsed).collect()
+    })
 }
 
 impl Tuned {
     /// Of a table.
     pub fn new(table: Table) -> Tuned {
-        Tuned { table, driver: None }
+        Tuned { table: Arc::new(table), driver: None }
     }
 
     /// The same for GPUs with this driver: of another major version, records are earlier ones.
@@ -92,10 +113,22 @@ impl Tuned {
         Tuned { driver: Some(driver.to_owned()), ..self }
     }
 
-    /// The table that comes with this program for a device, by the driver's name for it; none if there is none.
+    /// The table that comes with this program for a device, by the driver's name for it, or for its class; none if there is none.
     pub fn builtin(device: &str, target: Target) -> Option<Tuned> {
-        let tuned = Tuned::of_slug(&BUILTIN, &device_slug(device))?;
-        tuned.table.check_device(device, target).ok().map(|()| tuned)
+        let slug = device_slug(device);
+        let of_class = |start: &str| {
+            slug.strip_prefix(start).is_some_and(|rest| rest.is_empty() || rest.starts_with('-'))
+        };
+        let class = CLASSES.iter().find(|(start, _)| of_class(start)).map(|(_, table)| *table);
+        let named = |name: &str| builtin().iter().find(|(known, _)| *known == name);
+        let (_, tuned) = named(&slug).or_else(|| named(class?))?;
+        (tuned.table.target == target).then(|| tuned.clone())
+    }
+
+    /// The table of the device that stands for a target where there is no GPU.
+    pub fn builtin_for(target: Target) -> Option<Tuned> {
+        let of = |(name, tuned): &&(&str, Tuned)| OFFLINE.contains(name) && tuned.table.target == target;
+        builtin().iter().find(of).map(|(_, tuned)| tuned.clone())
     }
 
     /// From what a user says: the name of a table that comes with this program, or else a file. It warns of records of these suites that
@@ -104,12 +137,12 @@ impl Tuned {
     /// # Errors
     /// There is no such table, or it cannot be used.
     pub fn named(name: &str, suites: &[&dyn Suite]) -> Result<Tuned, InputError> {
-        Tuned::named_in(&BUILTIN, name, suites)
+        Tuned::named_in(builtin(), name, suites)
     }
 
-    fn named_in(builtin: &[(&str, &str)], name: &str, suites: &[&dyn Suite]) -> Result<Tuned, InputError> {
-        let path = Path::new(name);
-        let own = Tuned::of_slug(builtin, &name.to_lowercase());
+    fn named_in(builtin: &[(&str, Tuned)], name: &str, suites: &[&dyn Suite]) -> Result<Tuned, InputError> {
+        let (path, slug) = (Path::new(name), name.to_lowercase());
+        let own = builtin.iter().find(|(device, _)| *device == slug).map(|(_, tuned)| tuned.clone());
         if own.is_none() && path.extension().is_none_or(|end| end != "toml") {
             let known: Vec<&str> = builtin.iter().map(|(device, _)| *device).collect();
             let mut error = InputError::unknown("--tuned", name, known.iter().copied());
@@ -121,11 +154,6 @@ impl Tuned {
             tuned.map_err(|e| InputError::malformed("--tuned", name, e, "a table that `tune` wrote"))?;
         tuned.notes(suites).iter().for_each(|note| log::warn!("--tuned = {name}: {note}"));
         Ok(tuned)
-    }
-
-    fn of_slug(builtin: &[(&str, &str)], name: &str) -> Option<Tuned> {
-        let (_, text) = builtin.iter().find(|(device, _)| *device == name)?;
-        Some(Tuned::new(Table::parse(text, name).expect("embedded tables are well-formed")))
     }
 
     /// What a user should know of the records of these suites: how many are earlier, and which cannot be used, and why.

@@ -53,7 +53,7 @@ fn a_key_gets_its_own_record_or_that_of_nearly_as_many_tokens() {
 #[test]
 fn a_key_never_gets_what_was_tuned_for_another_layout() {
     let slots = |tokens| with(tokens).slots();
-    let mut table = tuned(&[32]).table;
+    let mut table = tuned(&[32]).table().clone();
     table.insert(record(slots(8)));
     let tuned = Tuned::new(table);
     let by = |key| by(&tuned, key);
@@ -75,7 +75,7 @@ fn a_key_never_gets_what_was_tuned_for_another_layout() {
 
 #[test]
 fn earlier_records_serve_after_all_others_and_say_so() {
-    let mut table = tuned(&[32, 64]).table;
+    let mut table = tuned(&[32, 64]).table().clone();
     let earlier = |key: &[(&str, i64)]| {
         let key = key.iter().map(|(name, n)| ((*name).to_owned(), KeyValue::Number(*n))).collect();
         Some(Choice::Earlier { key })
@@ -107,7 +107,7 @@ fn earlier_records_serve_after_all_others_and_say_so() {
 
 #[test]
 fn records_that_cannot_be_used_are_skipped_and_named() {
-    let mut table = tuned(&[32, 64]).table;
+    let mut table = tuned(&[32, 64]).table().clone();
     *table.records[0].variants.get_mut("get").unwrap() += "_tma";
     let tuned = Tuned::new(table);
     assert_eq!(by(&tuned, WIDE), alike_to(64));
@@ -121,7 +121,7 @@ fn records_that_cannot_be_used_are_skipped_and_named() {
 
 #[test]
 fn starts_of_a_search_are_the_next_fewer_and_the_next_more_tokens() {
-    let table = tuned(&[8, 32, 128]).table;
+    let table = tuned(&[8, 32, 128]).table().clone();
     let starts = |key: PairKey| {
         let all = alike(&table, &key.task());
         all.iter().for_each(|c| assert_eq!(Key::of("pair", c.variants()), key.of()));
@@ -137,6 +137,28 @@ fn devices_have_short_names() {
     assert_eq!(device_slug("NVIDIA H200"), "h200");
     assert_eq!(device_slug("NVIDIA H100 80GB HBM3"), "h100-80gb-hbm3");
     assert_eq!(device_slug("AMD Instinct MI300X"), "instinct-mi300x");
+}
+
+#[test]
+fn devices_of_a_class_share_a_table_that_is_parsed_once() {
+    let target: Target = "cuda:sm_90a".parse().unwrap();
+    let of = |device: &str| Tuned::builtin(device, target);
+    let own = of("NVIDIA H200").unwrap();
+    let others = [
+        of("NVIDIA H100 80GB HBM3"),
+        of("NVIDIA H100 PCIe"),
+        of("NVIDIA H200 NVL"),
+        Tuned::builtin_for(target),
+    ];
+    for other in others {
+        // The same text is not read again: a choice has 50 ms.
+        assert!(Arc::ptr_eq(&own.table, &other.unwrap().table));
+    }
+    assert!([of("NVIDIA H20"), of("NVIDIA A100-SXM4-80GB"), of("NVIDIA H2000")].iter().all(Option::is_none));
+    let ampere = "cuda:sm_80".parse().unwrap();
+    assert!(
+        Tuned::builtin("NVIDIA H100 80GB HBM3", ampere).is_none() && Tuned::builtin_for(ampere).is_none()
+    );
 }
 
 /// Every table in the folder is embedded, by the name of its device, and can be read.
@@ -167,7 +189,7 @@ fn names_and_files_are_told_apart() {
     assert!(text.contains("--tuned = no/such.toml") && text.contains("a table that"), "{text}");
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("mine.toml");
-    let table = tuned(&[8]).table;
+    let table = tuned(&[8]).table().clone();
     table.write(&path).unwrap();
     assert_eq!(Tuned::named(path.to_str().unwrap(), &suites).unwrap().table(), &table);
     let mut earlier = table;
@@ -176,7 +198,11 @@ fn names_and_files_are_told_apart() {
     let named = Tuned::named(path.to_str().unwrap(), &suites).unwrap();
     assert_eq!(named.notes(&suites).len(), 1);
     let text = earlier.text();
-    assert_eq!(Tuned::named_in(&[("h200", &text)], "H200", &suites).unwrap(), named);
+    assert_eq!(
+        Tuned::named_in(&[("h200", Tuned::new(Table::parse(&text, "h200").unwrap()))], "H200", &suites)
+            .unwrap(),
+        named
+    );
     fs::write(&path, text.replace("us = 18.25", "us = nan")).unwrap();
     let text = Tuned::named(path.to_str().unwrap(), &suites).unwrap_err().to_string();
     assert!(text.contains("us = NaN"), "{text}");
