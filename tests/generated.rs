@@ -6,7 +6,7 @@ use std::process::{Command, Output};
 
 use peerwarp::codegen::print::hip_prelude;
 
-const COMMAND: &str = "generate --no-lines --split-primitives --catalogue reviewed --out";
+const COMMAND: &str = "generate --no-lines --tuned none --split-primitives --catalogue reviewed --out";
 
 fn generated() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("generated")

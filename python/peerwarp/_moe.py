@@ -247,8 +247,8 @@ class MoeAllToAll:
 
     @property
     def kernels(self) -> tuple[tuple[str, str], ...]:
-        """For each of the `capacities` names of its kernels, and whether they are `tuned` for the GPU or the `default`; none on
-        simulated ranks."""
+        """For each of the `capacities` names of its kernels, and whether they are `tuned` for the GPU, `earlier` (measured for an
+        earlier revision) or the `default`; none on simulated ranks."""
         return () if self._device is None else tuple(self._device.kernels())
 
     def dispatch(self, x: Any, ids: Any, weights: Any, *, scales: Any = None, max_tokens: int | None = None) -> Any:

@@ -9,6 +9,7 @@ use peerwarp::families::collectives::{
     AllGather, AllGatherKey, AllReduce, AllReduceKey, AllToAll, AllToAllKey, Broadcast, BroadcastKey, Hook,
     ReduceScatter, ReduceScatterKey, Reduction,
 };
+use peerwarp::harness::choose::{self, Device};
 use peerwarp::harness::session::{HostSteps, SimLaunches};
 use peerwarp::harness::workload::RankMemory;
 use peerwarp::prelude::{Dtype, Transport};
@@ -44,12 +45,14 @@ pub struct Asked<'a> {
     pub ranks: u32,
     /// The most blocks of a launch, if there is a limit.
     pub most: Option<u32>,
+    /// What runs it.
+    pub device: Device,
 }
 
 impl Asked<'_> {
-    /// The variant, with the defaults for the length.
+    /// The variant that is chosen for the length.
     pub fn variant(&self) -> Result<Variant, Failure> {
-        let Asked { name, root, ranks, most, .. } = *self;
+        let Asked { name, root, ranks, most, ref device, .. } = *self;
         let elements = u32::try_from(self.elements);
         let elements = elements.map_err(|_| Failure::invalid("elements", self.elements, "fewer"))?;
         let dtype = choice::<Dtype>("dtype", self.dtype)?;
@@ -58,31 +61,32 @@ impl Asked<'_> {
             "all_reduce" => {
                 let (hook, hidden) = (Hook::None, 0);
                 let key = AllReduceKey { elements, ranks, dtype, op, in_place, hook, hidden };
-                let mut config = AllReduce::with_defaults(&key)?;
+                let mut config: AllReduce = choose::config(&key, device)?;
                 fewer(&mut config.blocks, most);
                 fewer(&mut config.senders, most);
                 checked(config)
             }
             "reduce_scatter" => {
                 let key = ReduceScatterKey { elements, ranks, dtype, op, in_place };
-                let mut config = ReduceScatter::with_defaults(&key)?;
+                let mut config: ReduceScatter = choose::config(&key, device)?;
                 fewer(&mut config.blocks, most);
                 checked(config)
             }
             "all_gather" => {
-                let mut config =
-                    AllGather::with_defaults(&AllGatherKey { elements, ranks, dtype, in_place })?;
+                let key = AllGatherKey { elements, ranks, dtype, in_place };
+                let mut config: AllGather = choose::config(&key, device)?;
                 fewer(&mut config.blocks, most);
                 checked(config)
             }
             "all_to_all" => {
-                let mut config = AllToAll::with_defaults(&AllToAllKey { elements, ranks, dtype, in_place })?;
+                let key = AllToAllKey { elements, ranks, dtype, in_place };
+                let mut config: AllToAll = choose::config(&key, device)?;
                 fewer(&mut config.blocks, most);
                 checked(config)
             }
             "broadcast" => {
                 let key = BroadcastKey { elements, ranks, dtype, root, in_place };
-                let mut config = Broadcast::with_defaults(&key)?;
+                let mut config: Broadcast = choose::config(&key, device)?;
                 fewer(&mut config.blocks, most);
                 checked(config)
             }
@@ -147,7 +151,8 @@ impl Collectives {
     ) -> Result<Vec<Bound<'py, PyBytes>>, Failure> {
         let ((op, root), (dtype, elements)) = (op_root, dtype_elements);
         let out = detached(py, || {
-            let asked = Asked { name, op, root, dtype, elements, ranks: self.ranks.ranks, most: None };
+            let (ranks, device) = (self.ranks.ranks, Device::default());
+            let asked = Asked { name, op, root, dtype, elements, ranks, most: None, device };
             let variant = asked.variant()?;
             run(&self.ranks, &*self.traced(name, variant)?, x)
         })?;

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use peerwarp::build::toolchain::{Tool, find_in};
 use peerwarp::families::moe::MoeRegistry;
-use peerwarp::harness::tune::Tuned;
+use peerwarp::harness::choose::Device;
 use peerwarp::runtime::cache::ModuleCache;
 use peerwarp::runtime::gpu::Gpu;
 use peerwarp::runtime::image::Jit;
@@ -49,8 +49,8 @@ pub fn seconds(field: &str, value: f64) -> Result<Duration, Failure> {
 
 /// What ranks must have in common: the program, and which variants were tuned for their GPUs.
 fn facts(gpu: Option<&Arc<dyn Gpu>>) -> BTreeMap<String, String> {
-    let table = gpu.map(|gpu| gpu.info()).and_then(|gpu| Tuned::builtin(&gpu.name, gpu.target));
-    let tuned = table.map_or("none".into(), |table| MoeRegistry::new([], true).with_tuned(table).digest());
+    let device = gpu.map_or_else(Device::default, |gpu| Device::of_gpu(gpu.info()));
+    let tuned = MoeRegistry::new([], true).on(device).digest();
     let version = env!("CARGO_PKG_VERSION").into();
     BTreeMap::from([("version of peerwarp".into(), version), ("table of tuned variants".into(), tuned)])
 }

@@ -84,7 +84,7 @@ pub(crate) struct Selection {
     #[arg(long = "set", value_name = "FIELD=VALUE")]
     pub settings: Vec<String>,
     /// Take what was tuned: a table that comes with the program, as in `h200`, a FILE.toml that `tune` wrote, or `none`
-    /// [default: none; on GPUs that of the GPUs, if there is one]
+    /// [default: that of the GPUs, or of the device that stands for the target; none for the simulator]
     #[arg(long, value_name = "DEVICE|FILE")]
     pub tuned: Option<String>,
     /// Names of variants, or FIELD=VALUE pairs for --family; `bench` and `tune` take lists, FIELD=V1,V2

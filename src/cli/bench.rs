@@ -8,6 +8,7 @@ use serde_json::{Value, json};
 use crate::harness::bench::{
     self, BaselineTimes, Bench, BenchError, BenchOptions, Case, CaseTimes, Stats, in_words, report,
 };
+use crate::harness::choose::Device;
 use crate::harness::tune::Choice;
 use crate::harness::workload::{Baseline, Given, Inputs};
 use crate::input::InputError;
@@ -16,13 +17,13 @@ use crate::runtime::{Launched, World, WorldOptions, gpus};
 use super::App;
 use super::args::BenchArgs;
 use super::output::{Done, Failure, Pending, Progress, Style, bytes, table};
-use super::run_gpu::{jit, known_limits, notes, profile, tuned_for, wait_budget, world};
+use super::run_gpu::{jit, known_limits, notes, profile, wait_budget, world};
 use super::select::Chosen;
 
 pub(super) fn bench(app: &App, args: &BenchArgs, given: &Given, style: Style) -> Result<Done, Failure> {
     // What is wrong with the input is told before what is wrong with the machine.
-    let chosen =
-        app.choose_all(&args.selection, given, false, args.selection.tuned(app, || None)?.as_ref())?;
+    let tables = args.selection.tables(app)?;
+    let chosen = app.choose_all(&args.selection, given, false, &tables.on(Device::default()))?;
     let baseline = args.compare.then(|| baseline(&chosen)).transpose()?;
     cases(&chosen, args)?;
     let profile = args.profile.as_deref().map(profile).transpose()?;
@@ -33,12 +34,10 @@ pub(super) fn bench(app: &App, args: &BenchArgs, given: &Given, style: Style) ->
     let html = html.map(|path| Pending::new("--html", path)).transpose()?;
     // Kept until the world has them: to open them twice takes seconds.
     let found = gpus().unwrap_or_default();
-    let tuned = args.selection.tuned(app, || found.first().and_then(tuned_for))?;
-    let chosen = app.choose_all(&args.selection, given, false, tuned.as_ref())?;
-    let chosen: Vec<Chosen> = match found.first() {
-        Some(gpu) => chosen.into_iter().map(|chosen| app.fitted(chosen, gpu.info().target)).collect(),
-        None => chosen,
-    };
+    let device = found.first().map_or_else(Device::default, |gpu| Device::of_gpu(gpu.info()));
+    let device = tables.on(device);
+    let chosen = chosen.into_iter().map(|chosen| app.on_device(chosen, &device));
+    let chosen = chosen.collect::<Result<Vec<Chosen>, Failure>>()?;
     let cases = cases(&chosen, args)?;
     let world = world_of(args, &cases)?;
     drop(found);

@@ -8,6 +8,7 @@ use peerwarp_codegen::family::Variant;
 use serde_json::json;
 
 use crate::harness::check::{Exploration, Wrong, default_epochs, explore};
+use crate::harness::choose::Device;
 use crate::harness::hints::{Hint, hints, spares};
 use crate::harness::workload::{Given, Inputs, Suite};
 
@@ -54,8 +55,8 @@ pub(super) fn check(
     replay: &Replay,
     style: Style,
 ) -> Result<Done, Failure> {
-    let tuned = args.selection.tuned(app, || None)?;
-    let Chosen { suite, variants, given, .. } = app.choose(&args.selection, given, true, tuned.as_ref())?;
+    let device = args.selection.tables(app)?.on(Device::default());
+    let Chosen { suite, variants, given, .. } = app.choose(&args.selection, given, true, &device)?;
     let first = args.inputs.seed;
     let epochs = args.epochs.map_or_else(|| default_epochs(&variants), Ok)?;
     let inputs = Inputs { seed: first, rounds: epochs, ragged: true, given };

@@ -2,9 +2,10 @@
 
 use std::fmt::Write as _;
 
-use peerwarp_codegen::family::{DynFamily, FieldDefault, FieldInfo, FieldRole, Variant};
+use peerwarp_codegen::family::{CudaArch, DynFamily, FieldDefault, FieldInfo, FieldRole, Target, Variant};
 use serde_json::{Value, json};
 
+use crate::harness::choose::Device;
 use crate::harness::request;
 use crate::harness::workload::Given;
 use crate::input::InputError;
@@ -106,9 +107,9 @@ fn defaults(app: &App) -> Result<Done, Failure> {
 fn tuning_space(app: &App, args: &ListArgs, given: &Given) -> Result<Done, Failure> {
     let mut text = String::new();
     let mut json = vec![];
-    let tuned = args.selection.tuned(app, || None)?;
+    let device = args.selection.tables(app)?.on(Device::of_target(Target::Cuda(CudaArch::Sm90a)));
     let requests = app.requests(&args.selection, given)?;
-    for default in app.resolve(&requests, tuned.as_ref())?.0 {
+    for default in app.resolve(&requests, &device)?.variants {
         let family = default.family();
         let fields = family.fields().iter().zip(default.values());
         let settings: Vec<_> = fields.map(|(f, v)| (f.name.to_owned(), v.to_string())).collect();

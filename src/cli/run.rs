@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use peerwarp_codegen::sim::Options;
 
+use crate::harness::choose::Device;
 use crate::harness::run::{self, fitting};
 use crate::harness::session::room_for;
 use crate::harness::workload::{Given, Inputs, Problem};
@@ -15,7 +16,7 @@ use crate::runtime::{Launched, World, WorldOptions, gpus};
 use super::App;
 use super::args::{Backend, RunArgs};
 use super::output::{Done, Failure, Progress, Style};
-use super::run_gpu::{jit, notes, open_pack, tuned_for, wait_budget, world};
+use super::run_gpu::{jit, notes, open_pack, wait_budget, world};
 use super::run_report::{Report, on_gpus, simulated};
 use super::select::Chosen;
 
@@ -30,14 +31,11 @@ enum Place {
 
 pub(super) fn run(app: &App, args: &RunArgs, given: &Given, style: Style) -> Result<Done, Failure> {
     // What is wrong with the input is told before what is wrong with the machine.
-    let tuned = args.selection.tuned(app, || None)?;
-    let chosen = app.choose(&args.selection, given, false, tuned.as_ref())?;
+    let tables = args.selection.tables(app)?;
+    let chosen = app.choose(&args.selection, given, false, &tables.on(Device::default()))?;
     let wait_budget = wait_budget(args.gpu.wait_budget)?;
     let options = WorldOptions { wait_budget, share_gpus: args.gpu.share_gpus, ..WorldOptions::default() };
-    let images: Option<Box<dyn Images>> = match &args.gpu.pack {
-        Some(folder) => Some(Box::new(open_pack(folder)?)),
-        None => None,
-    };
+    let pack = args.gpu.pack.as_deref().map(open_pack).transpose()?;
     let ranks = chosen.variants.first().map_or(0, |v| v.ranks());
     match place(args.backend, ranks, &options)? {
         Place::Simulator { why } => {
@@ -51,17 +49,11 @@ pub(super) fn run(app: &App, args: &RunArgs, given: &Given, style: Style) -> Res
             Ok(simulated(&report(&chosen, &*problem, args, &why), &ran?, style))
         }
         Place::Gpus { gpus, world: there, why } => {
-            let mut chosen = chosen;
-            // A pack has what it has.
-            if args.selection.tuned.is_none()
-                && images.is_none()
-                && let Some(tuned) = gpus.first().and_then(tuned_for)
-            {
-                chosen = app.with_tuned(chosen, &tuned);
-            }
-            if let (true, Some(gpu)) = (images.is_none(), gpus.first()) {
-                chosen = app.fitted(chosen, gpu.info().target);
-            }
+            let chosen = match (&pack, gpus.first()) {
+                (Some(pack), _) => app.in_pack(chosen, &tables, pack)?,
+                (None, Some(gpu)) => app.on_device(chosen, &tables.on(Device::of_gpu(gpu.info())))?,
+                (None, None) => chosen,
+            };
             let problem = problem(&chosen, args, ROUNDS)?;
             let replays = replays(args, &*problem)?;
             let progress = Progress::spinner("running on GPUs");
@@ -70,8 +62,8 @@ pub(super) fn run(app: &App, args: &RunArgs, given: &Given, style: Style) -> Res
                 None => world(ranks, options, &[problem.variants()])?,
             };
             drop(gpus);
-            let images = match images {
-                Some(pack) => pack,
+            let images: Box<dyn Images> = match pack {
+                Some(pack) => Box::new(pack),
                 None => Box::new(jit(&world)?),
             };
             let notes = notes(&world);

@@ -7,10 +7,8 @@ use std::time::Duration;
 use crate::build::pack::Pack;
 use crate::harness::bench::Limits;
 use crate::harness::topo::{Profile, limits_of};
-use crate::harness::tune::Tuned;
 use crate::input::InputError;
 use crate::runtime::cache::ModuleCache;
-use crate::runtime::gpu::Gpu;
 use crate::runtime::image::{Images, Jit};
 use crate::runtime::{Launched, RuntimeError, World, WorldOptions, for_ranks, gpus};
 
@@ -97,12 +95,6 @@ pub(super) fn notes(world: &World) -> Vec<(&'static str, String)> {
         )
     });
     untested.into_iter().chain(shared).collect()
-}
-
-/// The table of tuned variants that comes with the program for a GPU.
-pub(super) fn tuned_for(gpu: &Arc<dyn Gpu>) -> Option<Tuned> {
-    let info = gpu.info();
-    Tuned::builtin(&info.name, info.target).map(|tuned| tuned.on_driver(&info.driver))
 }
 
 /// The pack that an option names: it has all kernels, and no compiler is needed.

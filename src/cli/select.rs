@@ -5,9 +5,10 @@ use std::path::Path;
 use peerwarp_codegen::family::{CudaArch, Target, Variant};
 
 use crate::build::emit::Job;
+use crate::build::pack::Pack;
 use crate::harness::catalogue::{self, Catalogue};
-use crate::harness::choose;
-use crate::harness::request::{self, Request, Scope, has};
+use crate::harness::choose::{self, Device};
+use crate::harness::request::{self, Request, has};
 use crate::harness::tune::{self, Tuned};
 use crate::harness::workload::{Given, On, Suite};
 use crate::input::{self, InputError};
@@ -46,17 +47,35 @@ struct Asked {
     requests: Vec<Request>,
 }
 
+/// What `--tuned` says.
+#[derive(Clone, Debug)]
+pub(super) enum Tables {
+    /// Nothing: the table of the device, if there is one.
+    OfDevice,
+    /// `none`.
+    None,
+    /// A table.
+    Named(Tuned),
+}
+
+impl Tables {
+    /// A device with the table that is said.
+    pub fn on(&self, device: Device) -> Device {
+        match self {
+            Tables::OfDevice => device,
+            Tables::None => device.with_tuned(None),
+            Tables::Named(tuned) => device.with_tuned(Some(tuned.clone())),
+        }
+    }
+}
+
 impl Selection {
-    /// The table that `--tuned` names; `otherwise` if it names none.
-    pub fn tuned(
-        &self,
-        app: &App,
-        otherwise: impl FnOnce() -> Option<Tuned>,
-    ) -> Result<Option<Tuned>, InputError> {
+    /// What `--tuned` says.
+    pub fn tables(&self, app: &App) -> Result<Tables, InputError> {
         match self.tuned.as_deref() {
-            None => Ok(otherwise()),
-            Some("none") => Ok(None),
-            Some(name) => Tuned::named(name, &app.suites().collect::<Vec<_>>()).map(Some),
+            None => Ok(Tables::OfDevice),
+            Some("none") => Ok(Tables::None),
+            Some(name) => Tuned::named(name, &app.suites().collect::<Vec<_>>()).map(Tables::Named),
         }
     }
 
@@ -91,11 +110,11 @@ impl App {
         selection: &Selection,
         given: &Given,
         small: bool,
-        tuned: Option<&Tuned>,
+        device: &Device,
     ) -> Result<Chosen, Failure> {
         let asked = self.asked(selection, given, small)?;
         request::check_tuning(&asked.requests, self.registry())?;
-        self.chosen(&asked, given, tuned)
+        self.chosen(&asked, given, device)
     }
 
     /// The same where options may hold lists, or mean several problems: of each one.
@@ -104,7 +123,7 @@ impl App {
         selection: &Selection,
         given: &Given,
         small: bool,
-        tuned: Option<&Tuned>,
+        device: &Device,
     ) -> Result<Vec<Chosen>, Failure> {
         let mut sets = self.lists(given);
         for suite in self.suites() {
@@ -116,7 +135,7 @@ impl App {
         // What is set has to be of use to one of them.
         let all: Vec<Request> = asked.iter().flat_map(|a| a.requests.iter().cloned()).collect();
         request::check_tuning(&all, self.registry())?;
-        asked.iter().zip(each()).map(|(asked, (_, set))| self.chosen(asked, set, tuned)).collect()
+        asked.iter().zip(each()).map(|(asked, (_, set))| self.chosen(asked, set, device)).collect()
     }
 
     /// The sets of options with one value each that lists stand for.
@@ -138,35 +157,17 @@ impl App {
         sets
     }
 
-    /// The variants for requests that go together, with what was tuned in place of defaults, and whether it was.
+    /// The variants that are chosen on a device for requests that go together.
     pub(super) fn resolve(
         &self,
         requests: &[Request],
-        tuned: Option<&Tuned>,
-    ) -> Result<(Vec<Variant>, tune::Choice), InputError> {
-        let plain = requests.iter().map(|request| request.resolve_own(self.registry()));
-        let plain: Vec<Variant> = plain.collect::<Result<_, _>>()?;
-        let tuned = tuned.and_then(|tuned| self.tuned(requests, &plain, tuned));
-        Ok(tuned.unwrap_or((plain, tune::Choice::Default)))
-    }
-
-    /// What was tuned: fields that requests set have their values; the others have tuned ones only if all of them go together.
-    fn tuned(
-        &self,
-        requests: &[Request],
-        plain: &[Variant],
-        tuned: &Tuned,
-    ) -> Option<(Vec<Variant>, tune::Choice)> {
-        // A variant that is named in full is that one.
-        if requests.iter().any(|r| matches!(r.scope, Scope::Variant(_))) {
-            return None;
-        }
-        let suite = self.suite_of(plain.first()?)?;
-        let tune::Found { variants: found, by } = tuned.find(suite, plain)?;
-        let own = requests.iter().zip(&found).map(|(r, v)| r.with_values_of(&**v, self.registry()));
-        let variants: Vec<Variant> = own.collect::<Option<_>>()?;
-        let together = suite.components().together.is_none_or(|together| together(&variants).is_ok());
-        together.then_some((variants, by))
+        device: &Device,
+    ) -> Result<choose::Chosen, InputError> {
+        let family = requests.first().and_then(|request| request.family_in(self.registry()).ok());
+        let owns = |s: &&'static dyn Suite| {
+            s.families().iter().any(|f| family.is_some_and(|own| own.name() == f.name()))
+        };
+        choose::for_requests(self.suites().find(owns), requests, self.registry(), device)
     }
 
     /// The families that run together with those of these jobs: a folder has what was asked for of them last.
@@ -185,8 +186,8 @@ impl App {
     }
 
     /// The variants of what was asked for that one suite runs together.
-    fn chosen(&self, asked: &Asked, given: &Given, tuned: Option<&Tuned>) -> Result<Chosen, Failure> {
-        let (mut variants, from) = self.resolve(&asked.requests, tuned)?;
+    fn chosen(&self, asked: &Asked, given: &Given, device: &Device) -> Result<Chosen, Failure> {
+        let choose::Chosen { mut variants, by: from } = self.resolve(&asked.requests, device)?;
         let suite = asked.suite.or_else(|| self.suite_of(variants.first()?));
         let suite = suite.ok_or_else(|| InputError::missing("selection", self.ways()))?;
         let mut requests = asked.requests.clone();
@@ -227,21 +228,30 @@ impl App {
         Ok(Chosen { suite, variants, from, given: given.clone(), requests })
     }
 
-    /// The same with what was tuned in place of defaults.
-    pub(super) fn with_tuned(&self, chosen: Chosen, tuned: &Tuned) -> Chosen {
-        match self.tuned(&chosen.requests, &chosen.variants, tuned) {
-            Some((variants, from)) => Chosen { variants, from, ..chosen },
-            None => chosen,
-        }
+    /// What the same requests get on another device.
+    pub(super) fn on_device(&self, chosen: Chosen, device: &Device) -> Result<Chosen, Failure> {
+        let choose::Chosen { variants, by: from } = self.resolve(&chosen.requests, device)?;
+        Ok(Chosen { variants, from, ..chosen })
     }
 
-    /// The same with variants that fit the device of a target.
-    pub(super) fn fitted(&self, chosen: Chosen, target: Target) -> Chosen {
-        let pairs = chosen.requests.iter().zip(chosen.variants);
-        Chosen {
-            variants: pairs.map(|(request, variant)| choose::fit(request, variant, target)).collect(),
-            ..chosen
+    /// The same as a pack has it: what `pack` chooses for one of its targets, else what is chosen without a device.
+    pub(super) fn in_pack(&self, chosen: Chosen, tables: &Tables, pack: &Pack) -> Result<Chosen, Failure> {
+        let mut targets: Vec<Target> = vec![];
+        for kernel in pack.kernels() {
+            let target = kernel.entry.target;
+            if targets.contains(&target) {
+                continue;
+            }
+            targets.push(target);
+            let found = self.on_device(chosen.clone(), &tables.on(Device::of_target(target)))?;
+            let names: Vec<String> = found.variants.iter().map(|v| v.variant_name()).collect();
+            let of =
+                |name: &String| pack.kernels().any(|k| k.entry.target == target && k.entry.variant == *name);
+            if names.iter().all(of) {
+                return Ok(found);
+            }
         }
+        Ok(chosen)
     }
 
     /// Whether nothing at all is selected.
@@ -393,7 +403,7 @@ impl App {
                 let family = requests[0].family_in(self.registry())?;
                 let own = |s: &&'static dyn Suite| s.families().iter().any(|f| f.name() == family.name());
                 let asked = Asked { suite: self.suites().find(own), requests };
-                chosen.push(self.chosen(&asked, &Given::new(), None)?);
+                chosen.push(self.chosen(&asked, &Given::new(), &Device::default())?);
             }
         }
         Ok(chosen)
@@ -402,7 +412,7 @@ impl App {
     /// What the selection and the catalogue ask for, once for each target.
     pub(super) fn jobs(&self, wanted: &Wanted, given: &Given) -> Result<Vec<Job>, InputError> {
         let catalogue = wanted.catalogue.as_deref().map(|name| self.catalogue(name)).transpose()?;
-        let tuned = wanted.selection.tuned(self, || None)?;
+        let tables = wanted.selection.tables(self)?;
         let targets = wanted.targets(catalogue.as_ref())?;
         let mut problems = match &catalogue {
             Some(_) if self.selects_nothing(&wanted.selection, given)? => vec![],
@@ -414,14 +424,13 @@ impl App {
         let mut jobs = vec![];
         for requests in &problems {
             for &target in &targets {
-                // What was tuned for one device says nothing of another.
-                let tuned = tuned.as_ref().filter(|tuned| tuned.table().target == target);
-                let (variants, _) = self.resolve(requests, tuned)?;
-                let job = |(request, variant): (&Request, Variant)| {
-                    let label = request.label.clone();
-                    Job { label, variant: choose::fit(request, variant, target), target }
+                let chosen = self.resolve(requests, &tables.on(Device::of_target(target)))?;
+                let job = |(request, variant): (&Request, Variant)| Job {
+                    label: request.label.clone(),
+                    variant,
+                    target,
                 };
-                jobs.extend(requests.iter().zip(variants).map(job));
+                jobs.extend(requests.iter().zip(chosen.variants).map(job));
             }
         }
         Ok(jobs)

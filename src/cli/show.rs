@@ -7,7 +7,7 @@ use peerwarp_codegen::print::Warning;
 use serde_json::json;
 
 use crate::build::emit;
-use crate::harness::choose;
+use crate::harness::choose::Device;
 use crate::harness::workload::Given;
 use crate::input::InputError;
 
@@ -39,11 +39,9 @@ pub(super) fn show(app: &App, args: &ShowArgs, given: &Given) -> Result<Done, Fa
     let (form, target) = form(args)?;
     let mut texts = vec![];
     let mut json = vec![];
-    let tuned = args.selection.tuned(app, || None)?;
-    let tuned = tuned.as_ref().filter(|tuned| tuned.table().target == target);
+    let device = args.selection.tables(app)?.on(Device::of_target(target));
     let requests = app.requests(&args.selection, given)?;
-    for (request, variant) in requests.iter().zip(app.resolve(&requests, tuned)?.0) {
-        let variant = choose::fit(request, variant, target);
+    for variant in app.resolve(&requests, &device)?.variants {
         let text = one(app, &*variant, form, target, args)?;
         for warning in emit::warnings(&*variant, target)?.iter().filter(|warning| !is_shipped(warning)) {
             log::warn!("{warning}");

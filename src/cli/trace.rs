@@ -7,6 +7,7 @@ use std::sync::Arc;
 use serde_json::json;
 
 use crate::build::pack::Pack;
+use crate::harness::choose::Device;
 use crate::harness::trace::clock::{ClockLine, ClockOffset};
 use crate::harness::trace::clocks::{Clocks, ClocksError};
 use crate::harness::trace::{self, FlagRow, KernelRow, Recorded, SiteRow, Summary, chrome};
@@ -19,9 +20,12 @@ use super::App;
 use super::args::TraceArgs;
 use super::output::{Done, Failure, Pending, Progress, Style, shown, table};
 use super::run_gpu::{jit, notes, open_pack, wait_budget, world_here};
+use super::select::Chosen;
 
 pub(super) fn trace(app: &App, args: &TraceArgs, given: &Given, style: Style) -> Result<Done, Failure> {
-    let problem = problem(app, args, given)?;
+    let tables = args.selection.tables(app)?;
+    let chosen = app.choose(&args.selection, given, false, &tables.on(Device::default()))?;
+    let ranks = problem(&chosen, args)?.ranks();
     if args.keep > args.rounds {
         let allowed = format!("at most --rounds, {}", args.rounds);
         return Err(InputError::not_allowed("--keep", args.keep, allowed).into());
@@ -32,12 +36,20 @@ pub(super) fn trace(app: &App, args: &TraceArgs, given: &Given, style: Style) ->
         let with = format!("{} processes, as {} started them", launched.ranks, launched.launcher);
         return Err(InputError::conflict("trace", "one process", with, "one process for all ranks").into());
     }
-    let pack = args.pack.as_deref().map(|folder| traced_pack(folder, &*problem)).transpose()?;
+    let pack = args.pack.as_deref().map(open_pack).transpose()?;
+    let chosen = pack.as_ref().map_or(Ok(chosen.clone()), |pack| app.in_pack(chosen, &tables, pack))?;
+    if let (Some(pack), Some(folder)) = (&pack, &args.pack) {
+        check_traced(pack, folder, &*problem(&chosen, args)?)?;
+    }
     // Before the work, which takes long; what is there stays until there is something to put in its place.
     let out = args.out.as_deref().map(|path| Pending::new("--out", path)).transpose()?;
     let progress = Progress::spinner("tracing on GPUs");
-    let world = Arc::new(world_here(problem.ranks(), &options)?);
-    let recorded = record(problem, &world, args, pack.as_ref())?;
+    let world = Arc::new(world_here(ranks, &options)?);
+    let chosen = match &pack {
+        Some(_) => chosen,
+        None => app.on_device(chosen, &tables.on(Device::of_gpu(world.members()[0].gpu.info())))?,
+    };
+    let recorded = record(problem(&chosen, args)?, &world, args, pack.as_ref())?;
     progress.finish();
     if let Some(out) = out {
         out.write(&file(&recorded, args.keep as usize))?;
@@ -46,16 +58,14 @@ pub(super) fn trace(app: &App, args: &TraceArgs, given: &Given, style: Style) ->
 }
 
 /// What is traced: as many rounds as are launched at once.
-fn problem(app: &App, args: &TraceArgs, given: &Given) -> Result<Arc<dyn Problem>, Failure> {
-    let tuned = args.selection.tuned(app, || None)?;
-    let chosen = app.choose(&args.selection, given, false, tuned.as_ref())?;
-    let inputs = Inputs { seed: args.inputs.seed, rounds: args.warmup, ragged: false, given: chosen.given };
+fn problem(chosen: &Chosen, args: &TraceArgs) -> Result<Arc<dyn Problem>, Failure> {
+    let given = chosen.given.clone();
+    let inputs = Inputs { seed: args.inputs.seed, rounds: args.warmup, ragged: false, given };
     Ok(chosen.suite.problem(&chosen.variants, &inputs)?.into())
 }
 
-/// A pack in which all kernels of these launches record a timeline. For which GPU they are is asked when there is one.
-fn traced_pack(folder: &Path, problem: &dyn Problem) -> Result<Pack, InputError> {
-    let pack = open_pack(folder)?;
+/// Whether all kernels of these launches record a timeline in a pack. For which GPU they are is asked when there is one.
+fn check_traced(pack: &Pack, folder: &Path, problem: &dyn Problem) -> Result<(), InputError> {
     for name in &problem.variants() {
         let of_name = || pack.kernels().map(|kernel| kernel.entry).filter(|entry| entry.variant == *name);
         if of_name().any(|entry| entry.timeline.is_some()) {
@@ -70,7 +80,7 @@ fn traced_pack(folder: &Path, problem: &dyn Problem) -> Result<Pack, InputError>
         error.nearest = nearest(name, &known).into_iter().filter(|near| near != name).collect();
         return Err(error);
     }
-    Ok(pack)
+    Ok(())
 }
 
 impl From<ClocksError> for Failure {

@@ -9,9 +9,10 @@ use std::time::Duration;
 use peerwarp_codegen::family::{FieldRole, Target};
 use serde_json::json;
 
+use crate::harness::choose::{Device, choose};
 use crate::harness::tune::gpu::{Effort, OnGpus};
 use crate::harness::tune::{
-    End, Key, Made, Options, Outcome, Table, TableError, Task, TuneError, Watch, device_slug,
+    End, Key, Made, Options, Outcome, Table, TableError, Task, TuneError, Tuned, Watch, device_slug,
     tune as tune_tasks,
 };
 use crate::harness::workload::Given;
@@ -48,7 +49,6 @@ pub(super) fn tune(app: &App, args: &TuneArgs, given: &Given, style: Style) -> R
     let options = WorldOptions { wait_budget, ..WorldOptions::default() };
     let world = Arc::new(world_here(ranks, &options)?);
     let limits = limits(profile.as_ref(), &world)?;
-    let tasks: Vec<Task> = tasks.into_iter().map(|task| task.on(limits)).collect();
     let (device, target) = device(&world)?;
     let out = args.out.clone().unwrap_or_else(|| default_out(&device));
     let there = match &args.out {
@@ -57,6 +57,14 @@ pub(super) fn tune(app: &App, args: &TuneArgs, given: &Given, style: Style) -> R
     };
     let mut tuned = there.unwrap_or_else(|| Table::new(&device, target));
     tuned.check_device(&device, target).map_err(|e| refused(&out, &e))?;
+    let known = Device::of_gpu(world.members()[0].gpu.info());
+    let known =
+        if tuned.records.is_empty() { known } else { known.with_tuned(Some(Tuned::new(tuned.clone()))) };
+    let start = |task: Task| match choose(task.suite, task.defaults.variants(), &known) {
+        Ok(found) => task.from(found.variants),
+        Err(_) => task,
+    };
+    let tasks: Vec<Task> = tasks.into_iter().map(|task| start(task.on(limits))).collect();
 
     let made = Made {
         peerwarp: env!("CARGO_PKG_VERSION").into(),
@@ -93,7 +101,7 @@ impl Watch for Keeping<'_> {
 fn tasks(app: &App, args: &TuneArgs, given: &Given) -> Result<Vec<Task>, Failure> {
     let mut chosen = vec![];
     if args.catalogue.is_none() || !app.selects_nothing(&args.selection, given)? {
-        chosen.extend(app.choose_all(&args.selection, given, false, None)?);
+        chosen.extend(app.choose_all(&args.selection, given, false, &Device::default())?);
     }
     if let Some(name) = &args.catalogue {
         chosen.extend(app.choose_catalogue(name, given)?);

@@ -1,18 +1,172 @@
-//! Variants that fit a device.
+//! The one place that chooses which variants run.
 
-use peerwarp_codegen::family::{Target, Variant};
+use peerwarp_codegen::family::{Family, FamilyError, FieldInfo, FieldRole, Registry, Target, Variant};
 use peerwarp_codegen::print::{self, Excess};
 
 use crate::build::emit;
-use crate::harness::request::Request;
+use crate::harness::request::{Request, Scope};
+use crate::harness::suite;
+use crate::harness::tune::{Candidate, Choice, Found, Tuned, space};
+use crate::harness::workload::Suite;
+use crate::input::InputError;
+use crate::runtime::gpu::GpuInfo;
+use crate::runtime::registry::Lookup;
 
-/// The variant that requests get on a target: the chosen one if a block of it fits the target's device, and else one with smaller numbers
-/// in fields that shrink and that the request says nothing of. Where none fits it is the chosen one, of which the printer says what it
-/// lacks.
+/// What variants are chosen for: a device, and a table of what was tuned for its class.
+#[derive(Clone, Debug, Default)]
+pub struct Device {
+    target: Option<Target>,
+    tuned: Option<Tuned>,
+    driver: Option<String>,
+}
+
+/// Variants, one for each component, and why these.
+#[derive(Clone, Debug)]
+pub struct Chosen {
+    /// The variants.
+    pub variants: Vec<Variant>,
+    /// Why these.
+    pub by: Choice,
+}
+
+impl Device {
+    /// A GPU, with the table of its class that comes with this program, if there is one.
+    pub fn of_gpu(gpu: &GpuInfo) -> Device {
+        let tuned = Tuned::builtin(&gpu.name, gpu.target);
+        Device { target: Some(gpu.target), driver: Some(gpu.driver.clone()), ..Device::default() }
+            .with_tuned(tuned)
+    }
+
+    /// The device that stands for a target where there is no GPU: H200 for `cuda:sm_90a`. Others have no table.
+    pub fn of_target(target: Target) -> Device {
+        Device { target: Some(target), tuned: Tuned::builtin_for(target), driver: None }
+    }
+
+    /// The same with another table, or none. A table of another target counts for nothing.
+    #[must_use]
+    pub fn with_tuned(self, tuned: Option<Tuned>) -> Device {
+        let own = tuned.filter(|tuned| self.target.is_none_or(|target| tuned.table().target == target));
+        let tuned = match &self.driver {
+            Some(driver) => own.map(|tuned| tuned.on_driver(driver)),
+            None => own,
+        };
+        Device { tuned, ..self }
+    }
+
+    /// The table.
+    pub fn tuned(&self) -> Option<&Tuned> {
+        self.tuned.as_ref()
+    }
+
+    /// What variants are emitted for, if it is known.
+    pub fn target(&self) -> Option<Target> {
+        self.target
+    }
+}
+
+/// The variants for the key of these defaults: what the device's table has for it ([`Tuned::find`]), else the defaults where they go
+/// together, else the legal ones nearest to them, the fastest by the suite's cost model. They fit the device.
+///
+/// # Errors
+/// Why the defaults do not go together, where nothing near them does.
+pub fn choose(suite: &dyn Suite, defaults: &[Variant], device: &Device) -> Result<Chosen, String> {
+    let found = device.tuned.as_ref().and_then(|tuned| tuned.find(suite, defaults));
+    let Chosen { variants, by } = match found {
+        Some(Found { variants, by }) => Chosen { variants, by },
+        None => legal(suite, defaults)?,
+    };
+    let variants = variants.into_iter().map(|variant| fitting(variant, device, |_| true)).collect();
+    Ok(Chosen { variants, by })
+}
+
+/// The configuration of a family for a key, of those that [`choose`] says.
+///
+/// # Errors
+/// None is legal for the key.
+pub fn config<F: Family>(key: &F::Key, device: &Device) -> Result<F, FamilyError> {
+    let default = F::with_defaults(key)?;
+    let chosen = choose(suite::plain::<F>(), &[default.clone().into_variant()], device).ok();
+    let found = chosen.and_then(|chosen| chosen.variants[0].as_any().downcast_ref::<F>().cloned());
+    Ok(found.unwrap_or(default))
+}
+
+/// The same, as a [`Registry`](crate::runtime::registry::Registry) asks for what it compiles when it is needed.
+pub fn lookup<F: Family>(device: Device) -> Lookup<F::Key, F> {
+    let digest = device.tuned.as_ref().map_or_else(String::new, |tuned| tuned.table().text());
+    Lookup::new(digest, move |key| config(key, &device).ok())
+}
+
+/// The same for requests that go together: fields that they set have their values, and the others chosen ones only if all of them go
+/// together. Variants that are named in full are those. Where a request sets a tuning field, variants need not go together.
+///
+/// # Errors
+/// A request cannot be resolved.
+pub fn for_requests(
+    suite: Option<&dyn Suite>,
+    requests: &[Request],
+    registry: &Registry,
+    device: &Device,
+) -> Result<Chosen, InputError> {
+    let defaults = requests.iter().map(|request| request.resolve_own(registry));
+    let defaults: Vec<Variant> = defaults.collect::<Result<_, _>>()?;
+    let is_named = requests.iter().any(|r| matches!(r.scope, Scope::Variant(_)));
+    let suite = suite.filter(|_| !is_named);
+    let with_settings = |suite: &dyn Suite| {
+        let Found { variants, by } = device.tuned.as_ref()?.find(suite, &defaults)?;
+        let own = requests.iter().zip(&variants).map(|(r, v)| r.with_values_of(&**v, registry));
+        let variants: Vec<Variant> = own.collect::<Option<_>>()?;
+        suite.components().check(&variants).ok().map(|()| Chosen { variants, by })
+    };
+    let is_set = |(request, variant): (&Request, &Variant)| {
+        let family = variant.family();
+        family.fields().iter().any(|f| f.role == FieldRole::Tune && request.sets(family, f))
+    };
+    let nothing_set = !requests.iter().zip(&defaults).any(is_set);
+    let chosen = suite.and_then(with_settings);
+    let chosen = chosen.or_else(|| legal(suite.filter(|_| nothing_set)?, &defaults).ok());
+    let Chosen { variants, by } = chosen.unwrap_or(Chosen { variants: defaults, by: Choice::Default });
+    let fit = |(request, variant): (&Request, Variant)| {
+        let family = variant.family();
+        fitting(variant, device, |field| !request.sets(family, field))
+    };
+    Ok(Chosen { variants: requests.iter().zip(variants).map(fit).collect(), by })
+}
+
+/// The defaults where they go together, else the legal variants a step away from them: the fastest by the suite's cost model, if it has
+/// one, else the first.
+fn legal(suite: &dyn Suite, defaults: &[Variant]) -> Result<Chosen, String> {
+    let components = suite.components();
+    let Err(why) = components.check(defaults) else {
+        return Ok(Chosen { variants: defaults.to_vec(), by: Choice::Default });
+    };
+    let (steps, _) = space::steps(&components, &Candidate::new(defaults));
+    let mut candidates = steps.into_iter().map(|step| step.to);
+    let best = match suite.cost_model(defaults) {
+        Some(model) => {
+            let cost = |c: &Candidate| model.times(c.variants()).iter().sum::<f64>();
+            let fits = |c: &Candidate| model.fits(c.variants()).iter().all(|fits| *fits);
+            candidates.filter(fits).min_by(|a, b| cost(a).total_cmp(&cost(b)))
+        }
+        None => candidates.next(),
+    };
+    let best = best.ok_or(why)?;
+    Ok(Chosen { variants: best.variants().to_vec(), by: Choice::Legal })
+}
+
+/// The variant that a request gets on a target: the chosen one, or one that fits its device with what the request sets.
+pub fn fit(request: &Request, chosen: Variant, target: Target) -> Variant {
+    let (family, device) = (chosen.family(), Device { target: Some(target), ..Device::default() });
+    fitting(chosen, &device, |field| !request.sets(family, field))
+}
+
+/// A variant that fits a device: the chosen one if a block of it does, and else one with smaller numbers in free fields that shrink.
+/// Where none fits it is the chosen one, of which the printer says what it lacks.
 ///
 /// A later field shrinks before an earlier one, and only if less is missing then.
-pub fn fit(request: &Request, chosen: Variant, target: Target) -> Variant {
-    let fields = free(request, &chosen);
+fn fitting(chosen: Variant, device: &Device, is_free: impl Fn(&FieldInfo) -> bool) -> Variant {
+    let Some(target) = device.target else { return chosen };
+    let fields = chosen.family().fields().iter().enumerate();
+    let fields: Vec<usize> = fields.filter(|(_, f)| f.shrinks && is_free(f)).map(|(at, _)| at).collect();
     if fields.is_empty() {
         return chosen;
     }
@@ -36,8 +190,81 @@ pub fn fit(request: &Request, chosen: Variant, target: Target) -> Variant {
     found
 }
 
-/// The fields that shrink and that a request says nothing of.
-fn free(request: &Request, variant: &Variant) -> Vec<usize> {
-    let fields = variant.family().fields().iter().enumerate();
-    fields.filter(|(_, f)| f.shrinks && !request.sets(variant.family(), f)).map(|(at, _)| at).collect()
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::harness::tune::example::{
+        KEY, Pair, Stranger, StrangerKey, TARGET, pair, record, set, small, value,
+    };
+    use crate::harness::tune::{Key, KeyFields, Table};
+
+    fn table() -> Table {
+        let mut table = Table::new("NVIDIA H200", TARGET);
+        table.insert(record(KEY));
+        table
+    }
+
+    fn gpu(name: &str, target: Target, driver: &str) -> GpuInfo {
+        let (name, bus_id, driver) = (name.into(), "0000:18:00.0".into(), driver.into());
+        GpuInfo { ordinal: 0, name, bus_id, target, sms: 132, memory: 1 << 37, driver }
+    }
+
+    #[test]
+    fn a_record_comes_before_defaults_and_these_before_what_is_near_them() {
+        let device = Device::of_target(TARGET).with_tuned(Some(Tuned::new(table())));
+        let by = |defaults: &Candidate, device: &Device| {
+            let chosen = choose(&Pair, defaults.variants(), device)?;
+            Pair.components().check(&chosen.variants)?;
+            assert_eq!(Key::of("pair", &chosen.variants), Key::of("pair", defaults.variants()));
+            Ok::<_, String>((chosen.by, Candidate::new(chosen.variants)))
+        };
+        assert_eq!(by(&pair(KEY), &device), Ok((Choice::Tuned, small(&pair(KEY)))));
+        let other = pair(KEY.tokens(1000));
+        assert_eq!(by(&other, &device), Ok((Choice::Default, other.clone())));
+        assert_eq!(by(&pair(KEY), &Device::default()), Ok((Choice::Default, pair(KEY))));
+        // Defaults that do not go together: the model is as fond of flags as of packets, and both have as many blocks.
+        let apart = set(&other, 0, &[("protocol", "flags")]);
+        let (choice, near) = by(&apart, &device).unwrap();
+        assert_eq!(choice, Choice::Legal);
+        assert_eq!(near.changed(&apart).len(), 1, "{near}");
+        // What no step mends is an error.
+        let keys = [pair(KEY).variants()[0].clone(), other.variants()[1].clone()];
+        assert!(by(&Candidate::new(keys), &device).unwrap_err().contains("tokens must be the same"));
+    }
+
+    #[test]
+    fn a_device_has_the_table_of_its_class_target_and_driver() {
+        let ampere = "cuda:sm_80".parse().unwrap();
+        let builtin = Device::of_target(TARGET);
+        assert_eq!((builtin.target(), builtin.tuned().is_some()), (Some(TARGET), true));
+        assert!(Device::of_target(ampere).tuned().is_none());
+        assert!(Device::of_target(ampere).with_tuned(Some(Tuned::new(table()))).tuned().is_none());
+        assert!(Device::default().with_tuned(Some(Tuned::new(table()))).tuned().is_some());
+        let by = |driver| {
+            let device = Device::of_gpu(&gpu("NVIDIA H100 80GB HBM3", TARGET, driver));
+            assert_eq!(device.tuned().map(Tuned::table), builtin.tuned().map(Tuned::table));
+            let device = device.with_tuned(Some(Tuned::new(table())));
+            choose(&Pair, pair(KEY).variants(), &device).unwrap().by
+        };
+        let earlier = Choice::Earlier { key: KeyFields::new() };
+        assert_eq!(["CUDA 13.1", "CUDA 14.0"].map(by), [Choice::Tuned, earlier]);
+    }
+
+    #[test]
+    fn registries_get_the_configuration_of_one_family() {
+        let key = StrangerKey { elements: 64, ranks: 2 };
+        let task = crate::harness::tune::example::stranger_task(64);
+        let mut table = table();
+        table.insert(crate::harness::tune::example::record_of(&task, &small(&task.defaults)));
+        let device = Device::default().with_tuned(Some(Tuned::new(table)));
+        let default: Stranger = config(&key, &Device::default()).unwrap();
+        assert_eq!(default, Stranger::with_defaults(&key).unwrap());
+        let tuned: Stranger = config(&key, &device).unwrap();
+        assert_eq!((tuned.warps, tuned.blocks), (2, 2));
+        let lookup = lookup::<Stranger>(device);
+        assert_eq!(lookup.find(&key), Some(tuned));
+        assert_ne!(lookup.digest(), super::lookup::<Stranger>(Device::default()).digest());
+        assert!(config::<Stranger>(&StrangerKey { elements: 0, ranks: 2 }, &Device::default()).is_err());
+        assert_eq!(value(&default.into_variant(), "warps").to_string(), "8");
+    }
 }

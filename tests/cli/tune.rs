@@ -1,5 +1,6 @@
 //! `peerwarp tune`, and what takes its tables, as far as it goes without GPUs.
 
+use peerwarp::harness::tune::{Record, Tuned};
 use serde_json::Value;
 
 use super::support::Place;
@@ -147,6 +148,36 @@ fn a_table_gives_its_values_to_the_layout_that_they_were_tuned_for() {
     // The table that comes with the program is of the kernels as they are.
     let ran = place.say(&format!("show {SHAPE} --tuned h200"));
     assert_eq!((ran.code, ran.stderr.as_str()), (0, ""));
+}
+
+/// The device that stands for a target has the table that comes with the program.
+#[test]
+fn offline_commands_choose_for_the_device_of_the_target() {
+    let place = Place::new();
+    let variants = |options: &str| {
+        let shown = place.say(&format!("show --model deepseek-v3 --ranks 2 {options} --json"));
+        of_all(&shown.json(), "variant")
+    };
+    let tuned = Tuned::builtin("NVIDIA H200", "cuda:sm_90a".parse().unwrap()).unwrap();
+    let of = |tokens: i64| {
+        let is = |record: &&Record| {
+            let key = |name: &str| record.key.get(name).map(ToString::to_string);
+            key("tokens") == Some(tokens.to_string()) && key("layout").as_deref() == Some("rank-major")
+        };
+        tuned.table().records.iter().find(is).expect("a record").variants.clone()
+    };
+    for tokens in [2, 256] {
+        let record = of(tokens);
+        let expected = ["moe_dispatch", "moe_combine"].map(|family| record[family].clone());
+        assert_eq!(variants(&format!("--tokens {tokens}")), expected);
+        assert_eq!(variants(&format!("--tokens {tokens} --tuned h200")), expected);
+        let default = variants(&format!("--tokens {tokens} --tuned none"));
+        assert_ne!(default, expected);
+        assert_eq!(variants(&format!("--tokens {tokens} --target cuda:sm_80")), default);
+        // A variant that is named in full is that one.
+        let named = place.say(&format!("show {} --json", default[0])).json();
+        assert_eq!(of_all(&named, "variant"), default[..1]);
+    }
 }
 
 #[test]

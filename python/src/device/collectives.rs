@@ -2,6 +2,7 @@
 
 use std::sync::Mutex;
 
+use peerwarp::harness::choose::Device;
 use peerwarp::runtime::op::{LaunchSpec, Operation};
 use pyo3::prelude::*;
 
@@ -114,7 +115,8 @@ impl DeviceCollectives {
         let element = element_of(dtype)?;
         let launches = self.world.get().with(py, |world, images| {
             let (ranks, most) = (world.ranks(), world.blocks_per_launch());
-            let variant = Asked { name, op, root, dtype, elements, ranks, most }.variant()?;
+            let device = Device::of_gpu(world.members()[0].gpu.info());
+            let variant = Asked { name, op, root, dtype, elements, ranks, most, device }.variant()?;
             Ok(Operation::new(world, &[LaunchSpec::new(name, variant)], images)?)
         })?;
         let takes_x = launches.ranks()[0].operands().iter().map(|spec| match &*spec.name {

@@ -2,11 +2,13 @@
 
 use std::sync::Mutex;
 
-use peerwarp::families::moe::kernels::{CombineDtype, Hook, Quantise};
+use peerwarp::families::moe::kernels::{CombineDtype, Quantise};
 use peerwarp::families::moe::run::MoeTuning;
 use peerwarp::families::moe::{
-    MoeAllToAll, MoeKey, MoeRank, MoeRegistry, MoeShape, Returning, Routed, RowDtype, Sending, Tokens,
+    MoeAllToAll, MoeKey, MoeRank, MoeShape, Returning, Routed, RowDtype, Sending, Tokens, choose,
 };
+use peerwarp::harness::choose::Device;
+use peerwarp::harness::tune::Choice;
 use peerwarp::prelude::Family;
 use peerwarp::runtime::{RuntimeError, World};
 use pyo3::prelude::*;
@@ -94,23 +96,23 @@ const BUFFERS: [&str; 10] = [
     "entry_expert",
 ];
 
-/// The variants for a shape: tuned, where this program has a table for the GPU. Where several ranks share a GPU, or blocks are
-/// limited, they have no more than fit.
+/// The variants that are chosen for a shape. Where several ranks share a GPU, or blocks are limited, they have no more than fit.
 fn tuning(
     world: &World,
-    registry: &MoeRegistry,
     shape: MoeShape,
     (combined, quantise, weighted, standing): (CombineDtype, Quantise, bool, Standing<'_>),
     (sms, split): (Option<u32>, bool),
 ) -> Result<(MoeTuning, &'static str), Failure> {
     shape.check()?;
     let (layout, max_rows) = places_of(standing, &shape)?;
-    let default = MoeTuning::defaults_with(&shape, Hook::None, layout)?.with_quantise(quantise)?;
-    let default = default.with_max_rows(max_rows).with_combined(combined).with_weighted(weighted);
     let key = MoeKey { layout, max_rows, combined, weighted, quantise, ..MoeKey::new(shape) };
-    let mut found = registry.tuning(&key)?;
+    let (mut found, by) = choose(&key, &Device::of_gpu(world.members()[0].gpu.info()))?;
     found.check(&shape)?;
-    let from = if found == default { "default" } else { "tuned" };
+    let from = match by {
+        Choice::Tuned | Choice::Alike { .. } => "tuned",
+        Choice::Earlier { .. } => "earlier",
+        Choice::Default | Choice::Legal => "default",
+    };
     found = found.with_split(split);
     for most in [sms, world.blocks_per_launch()].into_iter().flatten() {
         found = found.within(most);
@@ -140,12 +142,10 @@ impl DeviceMoe {
             *capacities.last().ok_or_else(|| Failure::invalid("capacities", "none", "one or more"))?;
         let (shape, kernels, mut op) = world.get().with(py, |world, images| {
             let shape = MoeShape { hidden, experts, topk, tokens, ranks: world.ranks(), dtype };
-            let registry = MoeRegistry::of_world(world);
             let limits = (sms, split);
             let each = |tokens: &u32| {
                 tuning(
                     world,
-                    &registry,
                     MoeShape { tokens: *tokens, ..shape },
                     (combined, quantise, rows.3, standing),
                     limits,

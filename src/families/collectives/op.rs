@@ -10,6 +10,7 @@ use super::{
     BroadcastLaunch, Hook, NormLaunch, RaggedAllToAll, RaggedAllToAllLaunch, ReduceScatter,
     ReduceScatterLaunch, Reduction, RegisteredAllReduce, RegisteredAllReduceLaunch,
 };
+use crate::harness::choose::{self, Device};
 use crate::runtime::image::Images;
 use crate::runtime::op::{LaunchArgs, Op, Readable, StreamRef, TensorInfo, Writable};
 use crate::runtime::registry::Registry;
@@ -22,9 +23,9 @@ pub struct Prepared<F: Family> {
     ops: Vec<Op<F>>,
 }
 
-impl<F: Family> Default for Prepared<F> {
-    fn default() -> Self {
-        Prepared { registry: Registry::new([], true), ops: vec![] }
+impl<F: Family> Prepared<F> {
+    fn on(device: &Device) -> Self {
+        Prepared { registry: Registry::new([], true).with_tuned(choose::lookup(device.clone())), ops: vec![] }
     }
 }
 
@@ -55,9 +56,10 @@ macro_rules! collectives {
         }
 
         impl Collectives {
-            /// Of a world; nothing is prepared yet. Variants are compiled when they are, with the defaults for their lengths.
+            /// Of a world; nothing is prepared yet. Variants are compiled when they are: those that are chosen for its GPUs.
             pub fn new(world: &Arc<World>) -> Collectives {
-                Collectives { world: Arc::clone(world), $($field: Prepared::default(),)+ }
+                let device = Device::of_gpu(world.members()[0].gpu.info());
+                Collectives { world: Arc::clone(world), $($field: Prepared::on(&device),)+ }
             }
         }
 

@@ -23,4 +23,5 @@ pub mod workload;
 pub use op::{MoeAllToAll, MoeRank, Returning, Routed, Sending, Tokens};
 pub use problem::{ExpertMap, MoeError, MoeProblem, MoeShape, Routing, RowDtype, SCALE_BLOCK};
 pub use registry::{MoeKey, MoeRegistry};
+pub use tuned::choose;
 pub use workload::MoeSuite;

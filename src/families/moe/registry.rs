@@ -6,8 +6,9 @@ use crate::build::pack::Pack;
 use crate::families::moe::kernels::{Combine, CombineDtype, Dispatch, Hook, Layout, Phase, Quantise};
 use crate::families::moe::run::MoeTuning;
 use crate::families::moe::{MoeError, MoeShape};
+use crate::harness::choose::Device;
 use crate::harness::tune::Tuned;
-use crate::runtime::registry::{CoverKey, Covering, Lookup, NoVariant, Selected, digest, of_pack};
+use crate::runtime::registry::{CoverKey, Covering, NoVariant, Selected, digest, of_pack};
 use crate::runtime::{RuntimeError, World};
 
 /// What a problem asks of its kernels.
@@ -45,6 +46,14 @@ impl MoeKey {
             quantise: Quantise::None,
             split: false,
         }
+    }
+
+    /// The defaults for it.
+    pub(super) fn defaults(&self) -> Result<MoeTuning, MoeError> {
+        let tuning =
+            MoeTuning::defaults_with(&self.shape, self.hook, self.layout)?.with_quantise(self.quantise)?;
+        let tuning = tuning.with_max_rows(self.max_rows).with_combined(self.combined);
+        Ok(tuning.with_weighted(self.weighted).with_split(self.split))
     }
 
     fn of(tuning: &MoeTuning) -> MoeKey {
@@ -109,8 +118,8 @@ impl CoverKey for MoeKey {
 pub struct MoeRegistry {
     compiled: Covering<MoeKey, MoeTuning>,
     jit: bool,
-    /// For what is compiled when it is needed.
-    tuned: Option<Lookup<MoeKey, MoeTuning>>,
+    /// What chosen variants are for, where they are compiled when they are needed.
+    device: Device,
 }
 
 impl MoeRegistry {
@@ -119,31 +128,25 @@ impl MoeRegistry {
     pub fn new(compiled: impl IntoIterator<Item = MoeTuning>, jit: bool) -> MoeRegistry {
         let mut all = Covering::default();
         compiled.into_iter().for_each(|tuning| all.add(MoeKey::of(&tuning), tuning));
-        MoeRegistry { compiled: all, jit, tuned: None }
+        MoeRegistry { compiled: all, jit, device: Device::default() }
     }
 
-    /// With nothing compiled: everything is when it is needed, as it was tuned for the GPUs of a world if a table of them
-    /// comes with this program.
+    /// With nothing compiled: everything is when it is needed, as it is chosen for the GPUs of a world.
     pub fn of_world(world: &World) -> MoeRegistry {
-        let gpu = world.members()[0].gpu.info();
-        let registry = MoeRegistry::new([], true);
-        match Tuned::builtin(&gpu.name, gpu.target) {
-            Some(tuned) => registry.with_tuned(tuned.on_driver(&gpu.driver)),
-            None => registry,
-        }
+        MoeRegistry::new([], true).on(Device::of_gpu(world.members()[0].gpu.info()))
     }
 
-    /// With a table of what was tuned, for what is compiled when it is needed. Tables are of whole launches without a hook.
+    /// The same for a device.
+    #[must_use]
+    pub fn on(self, device: Device) -> MoeRegistry {
+        MoeRegistry { device, ..self }
+    }
+
+    /// With a table of what was tuned, for what is compiled when it is needed.
     #[must_use]
     pub fn with_tuned(self, tuned: Tuned) -> MoeRegistry {
-        let digest = tuned.table().text();
-        let find = move |key: &MoeKey| {
-            let plain = key.max_rows == 0 && key.quantise == Quantise::None && !key.weighted;
-            let whole = key.hook == Hook::None && plain && !key.split;
-            let default = whole.then(|| defaults(key).ok()).flatten()?;
-            super::tuned::find(Some(&tuned), &default).map(|(tuning, _)| tuning)
-        };
-        MoeRegistry { tuned: Some(Lookup::new(digest, find)), ..self }
+        let device = self.device.clone().with_tuned(Some(tuned));
+        self.on(device)
     }
 
     /// The pairs that a pack has for a target.
@@ -167,22 +170,19 @@ impl MoeRegistry {
         }
     }
 
-    /// The variants for a problem, compiled or not: [`MoeRegistry::select`], and where that says `Jit` what was tuned, or else the
-    /// defaults.
+    /// The variants for a problem, compiled or not: [`MoeRegistry::select`], and where that says `Jit` what is
+    /// [chosen](super::choose).
     ///
     /// # Errors
     /// There are none, and none can be compiled; or none are legal for the shape.
     pub fn tuning(&self, key: &MoeKey) -> Result<MoeTuning, RuntimeError> {
         match self.select(key).map_err(|e| RuntimeError::invalid("shape", e, "that of a compiled variant"))? {
             Selected::Exact(tuning) | Selected::Covering(tuning) => Ok(tuning.clone()),
-            Selected::Jit => match self.tuned.as_ref().and_then(|tuned| tuned.find(key)) {
-                Some(tuning) => Ok(tuning),
-                None => {
-                    let allowed = "one that kernels can be emitted for";
-                    let tuning = defaults(key).map_err(|e| RuntimeError::invalid("shape", e, allowed))?;
-                    Ok(tuning.with_split(key.split))
-                }
-            },
+            Selected::Jit => {
+                let chosen = super::choose(key, &self.device);
+                let allowed = "one that kernels can be emitted for";
+                Ok(chosen.map_err(|e| RuntimeError::invalid("shape", e, allowed))?.0)
+            }
         }
     }
 
@@ -191,14 +191,9 @@ impl MoeRegistry {
     pub fn digest(&self) -> String {
         let pairs = self.compiled.iter().map(|(_, tuning)| names(tuning));
         let pairs = pairs.map(|(dispatch, combine)| format!("{dispatch} {combine}"));
-        digest(pairs, self.jit, self.tuned.as_ref().map(Lookup::digest))
+        let tuned = self.device.tuned().map(|tuned| tuned.table().text());
+        digest(pairs, self.jit, tuned.as_deref())
     }
-}
-
-/// What is compiled for a key that nothing is known of.
-fn defaults(key: &MoeKey) -> Result<MoeTuning, MoeError> {
-    let tuning = MoeTuning::defaults_with(&key.shape, key.hook, key.layout)?.with_quantise(key.quantise)?;
-    Ok(tuning.with_max_rows(key.max_rows).with_combined(key.combined).with_weighted(key.weighted))
 }
 
 fn names(tuning: &MoeTuning) -> (String, String) {

@@ -253,7 +253,7 @@ impl PairKey {
     }
 
     pub fn task(self) -> Task {
-        Task { suite: &Pair, defaults: pair(self), given: Given::new(), limits: None }
+        Task { suite: &Pair, defaults: pair(self), start: None, given: Given::new(), limits: None }
     }
 }
 

@@ -16,6 +16,8 @@ pub struct Task {
     pub suite: &'static dyn Suite,
     /// The defaults, one for each component in the order of the suite's families.
     pub defaults: Candidate,
+    /// What is known to be good for the key, if anything is: where a search starts beside the defaults.
+    pub start: Option<Candidate>,
     /// What was given of the suite's own options.
     pub given: Given,
     /// What the parts of the machine take, if its links were measured.
@@ -25,13 +27,19 @@ pub struct Task {
 impl Task {
     /// For the key of these variants.
     pub fn new(suite: &'static dyn Suite, defaults: impl Into<Vec<Variant>>, given: Given) -> Task {
-        Task { suite, defaults: Candidate::new(defaults), given, limits: None }
+        Task { suite, defaults: Candidate::new(defaults), start: None, given, limits: None }
     }
 
     /// For a machine whose links were measured.
     #[must_use]
     pub fn on(self, limits: Option<Limits>) -> Task {
         Task { limits, ..self }
+    }
+
+    /// With these variants to start from.
+    #[must_use]
+    pub fn from(self, start: impl Into<Vec<Variant>>) -> Task {
+        Task { start: Some(Candidate::new(start)), ..self }
     }
 
     /// What its kernels should take on that machine, or else on those that the suite knows.

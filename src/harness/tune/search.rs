@@ -95,12 +95,12 @@ pub enum SearchError {
     Machine(#[from] RuntimeError),
 }
 
-/// Where a search starts: the defaults, what won for keys like it, and what the model would take.
+/// Where a search starts: the defaults, what is known to be good, what won for keys like it, and what the model would take.
 pub fn seeds(task: &Task, like: &[Candidate]) -> Vec<Candidate> {
     let model = task.cost_model();
     let best = model.map(|model| best(&*model, &task.suite.components(), &task.defaults));
     let mut all = vec![task.defaults.clone()];
-    for seed in like.iter().cloned().chain(best) {
+    for seed in task.start.iter().chain(like).cloned().chain(best) {
         if !all.contains(&seed) {
             all.push(seed);
         }
