@@ -221,6 +221,21 @@ pub enum RuntimeError {
         /// Why.
         reason: String,
     },
+    /// Ranks would launch different kernels for one operation.
+    #[error(
+        "{launch} of rank {rank} is {variant}, and {first} on rank 0: all ranks run the same variants; give them one version of the \
+         program, one kind of GPUs and driver, and the same tables of tuned variants"
+    )]
+    OtherVariant {
+        /// The launch, by its label.
+        launch: String,
+        /// A rank that does not have the variant of rank 0.
+        rank: u32,
+        /// Its variant.
+        variant: String,
+        /// The variant of rank 0.
+        first: String,
+    },
     /// Ranks did not come together, or one of them is gone.
     #[error(transparent)]
     Form(#[from] super::net::FormError),

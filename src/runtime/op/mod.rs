@@ -39,19 +39,14 @@ impl Operation {
     /// Allocates and loads on every rank. In a world of several processes all have to do so in the same order.
     ///
     /// # Errors
-    /// A variant is for another world size, launches disagree on a buffer, a kernel cannot be had or its blocks cannot be
-    /// resident at once, or memory runs out.
+    /// A variant is for another world size, another rank has other variants, launches disagree on a buffer, a kernel cannot be had or
+    /// its blocks cannot be resident at once, or memory runs out.
     pub fn new(
         world: &Arc<World>,
         launches: &[LaunchSpec],
         images: &dyn Images,
     ) -> Result<Operation, RuntimeError> {
-        if let Some(other) = launches.iter().find(|l| l.variant.ranks() != world.ranks()) {
-            let allowed = format!("{}, the size of the world", world.ranks());
-            let field = format!("ranks of {}", other.variant.variant_name());
-            return Err(RuntimeError::invalid(field, other.variant.ranks(), allowed));
-        }
-        let plan = Plan::new(launches)?;
+        let plan = alike(world, launches)?;
         let shared = Arc::new(world.allocate(plan.symmetric_bytes.max(1))?);
         let rank = |index| Making { world, index, plan: &plan, shared: &shared, launches, images }.rank();
         let ranks: Result<Vec<RankOp>, _> = (0..world.members().len()).map(rank).collect();
@@ -78,6 +73,36 @@ impl Operation {
     pub fn world(&self) -> &Arc<World> {
         &self.world
     }
+}
+
+/// The plan of these launches, which has the same variants on all ranks.
+fn alike(world: &World, launches: &[LaunchSpec]) -> Result<Plan, RuntimeError> {
+    let planned = match launches.iter().find(|l| l.variant.ranks() != world.ranks()) {
+        None => Plan::new(launches),
+        Some(other) => {
+            let allowed = format!("{}, the size of the world", world.ranks());
+            let field = format!("ranks of {}", other.variant.variant_name());
+            Err(RuntimeError::invalid(field, other.variant.ranks(), allowed))
+        }
+    };
+    let name = |l: &LaunchSpec| (l.label.clone(), l.variant.variant_name());
+    let own: Vec<(String, String)> = launches.iter().map(name).collect();
+    let (plan, own) = match planned {
+        Ok(plan) => (plan, Ok(own)),
+        Err(e) => (Plan::default(), Err(e)),
+    };
+    let all = world.gather(own)?;
+    for (names, rank) in all.iter().zip(0..).skip(1) {
+        let longest = names.len().max(all[0].len());
+        let of = |names: &[(String, String)], at| {
+            names.get(at).cloned().unwrap_or_else(|| ("a launch".into(), "none".into()))
+        };
+        let pairs = (0..longest).map(|at| (of(names, at), of(&all[0], at)));
+        if let Some(((launch, variant), (_, first))) = pairs.into_iter().find(|(a, b)| a != b) {
+            return Err(RuntimeError::OtherVariant { launch, rank, variant, first });
+        }
+    }
+    Ok(plan)
 }
 
 #[cfg(test)]

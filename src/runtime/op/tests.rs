@@ -1,3 +1,4 @@
+mod alike;
 mod misuse;
 mod windows;
 
