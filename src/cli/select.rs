@@ -1,5 +1,6 @@
 //! From the selection on the command line to variants.
 
+use std::collections::BTreeSet;
 use std::path::Path;
 
 use peerwarp_codegen::family::{CudaArch, Target, Variant};
@@ -236,18 +237,22 @@ impl App {
 
     /// The same as a pack has it: what `pack` chooses for one of its targets, else what is chosen without a device.
     pub(super) fn in_pack(&self, chosen: Chosen, tables: &Tables, pack: &Pack) -> Result<Chosen, Failure> {
-        let mut targets: Vec<Target> = vec![];
-        for kernel in pack.kernels() {
-            let target = kernel.entry.target;
-            if targets.contains(&target) {
-                continue;
-            }
-            targets.push(target);
+        let kernels = pack.kernels().map(|kernel| (kernel.entry.target, kernel.entry.variant.clone()));
+        self.among(chosen, tables, &kernels.collect())
+    }
+
+    /// The same among these variants.
+    fn among(
+        &self,
+        chosen: Chosen,
+        tables: &Tables,
+        there: &BTreeSet<(Target, String)>,
+    ) -> Result<Chosen, Failure> {
+        let mut targets: Vec<Target> = there.iter().map(|(target, _)| *target).collect();
+        targets.dedup();
+        for target in targets {
             let found = self.on_device(chosen.clone(), &tables.on(Device::of_target(target)))?;
-            let names: Vec<String> = found.variants.iter().map(|v| v.variant_name()).collect();
-            let of =
-                |name: &String| pack.kernels().any(|k| k.entry.target == target && k.entry.variant == *name);
-            if names.iter().all(of) {
+            if found.variants.iter().all(|v| there.contains(&(target, v.variant_name()))) {
                 return Ok(found);
             }
         }
@@ -493,5 +498,33 @@ pub(super) fn pair(text: &str, field: &str) -> Result<(String, String), InputErr
             Ok((name.trim().to_owned(), value.trim().to_owned()))
         }
         _ => Err(InputError::not_allowed(field, text, "FIELD=VALUE")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pack_has_what_was_chosen_for_its_target_or_by_default() {
+        let app = App::new(&crate::cli::builtin());
+        let given = [("model", "deepseek-v3"), ("tokens", "256")].map(|(n, v)| (n.to_owned(), v.to_owned()));
+        let selection = Selection { ranks: Some("2".into()), ..Selection::default() };
+        let mut given = Given::from(given);
+        given.insert(RANKS.into(), "2".into());
+        let of = |device: &Device| app.choose(&selection, &given, false, device).unwrap();
+        let (hopper, ampere) = ("cuda:sm_90a".parse().unwrap(), "cuda:sm_80".parse().unwrap());
+        let names = |chosen: &Chosen| chosen.variants.iter().map(|v| v.variant_name()).collect::<Vec<_>>();
+        let (default, tuned) = (of(&Device::default()), of(&Device::of_target(hopper)));
+        assert_ne!(names(&default), names(&tuned));
+        let found = |of: &Chosen, target: Target| {
+            let there = names(of).into_iter().map(|name| (target, name)).collect();
+            names(&app.among(default.clone(), &Tables::OfDevice, &there).unwrap())
+        };
+        assert_eq!(found(&tuned, hopper), names(&tuned));
+        // An older pack, and one of a target without a table, have defaults.
+        assert_eq!((found(&default, hopper), found(&default, ampere)), (names(&default), names(&default)));
+        let none = app.among(default.clone(), &Tables::None, &BTreeSet::new()).unwrap();
+        assert_eq!(names(&none), names(&default));
     }
 }
