@@ -177,10 +177,13 @@ fn fitting(chosen: Variant, device: &Device, is_free: impl Fn(&FieldInfo) -> boo
     let (mut found, Some(mut missing)) = (chosen.clone(), excess(&chosen)) else { return chosen };
     while missing != Excess::default() {
         let step = |field: &usize| {
-            let smaller = chosen.family().smaller(&*found, *field).into_iter();
-            smaller
-                .map(|variant| (excess(&variant), variant))
-                .find(|(less, _)| less.is_some_and(|less| less < missing))
+            let smaller = chosen.family().smaller(&*found, *field);
+            // Where the least number does not help, none does: there may be many.
+            if excess(smaller.last()?).is_some_and(|least| least >= missing) {
+                return None;
+            }
+            let all = smaller.into_iter().map(|variant| (excess(&variant), variant));
+            all.into_iter().find(|(less, _)| less.is_some_and(|less| less < missing))
         };
         match fields.iter().rev().find_map(step) {
             Some((Some(less), variant)) => (found, missing) = (variant, less),
@@ -191,80 +194,5 @@ fn fitting(chosen: Variant, device: &Device, is_free: impl Fn(&FieldInfo) -> boo
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::harness::tune::example::{
-        KEY, Pair, Stranger, StrangerKey, TARGET, pair, record, set, small, value,
-    };
-    use crate::harness::tune::{Key, KeyFields, Table};
-
-    fn table() -> Table {
-        let mut table = Table::new("NVIDIA H200", TARGET);
-        table.insert(record(KEY));
-        table
-    }
-
-    fn gpu(name: &str, target: Target, driver: &str) -> GpuInfo {
-        let (name, bus_id, driver) = (name.into(), "0000:18:00.0".into(), driver.into());
-        GpuInfo { ordinal: 0, name, bus_id, target, sms: 132, memory: 1 << 37, driver }
-    }
-
-    #[test]
-    fn a_record_comes_before_defaults_and_these_before_what_is_near_them() {
-        let device = Device::of_target(TARGET).with_tuned(Some(Tuned::new(table())));
-        let by = |defaults: &Candidate, device: &Device| {
-            let chosen = choose(&Pair, defaults.variants(), device)?;
-            Pair.components().check(&chosen.variants)?;
-            assert_eq!(Key::of("pair", &chosen.variants), Key::of("pair", defaults.variants()));
-            Ok::<_, String>((chosen.by, Candidate::new(chosen.variants)))
-        };
-        assert_eq!(by(&pair(KEY), &device), Ok((Choice::Tuned, small(&pair(KEY)))));
-        let other = pair(KEY.tokens(1000));
-        assert_eq!(by(&other, &device), Ok((Choice::Default, other.clone())));
-        assert_eq!(by(&pair(KEY), &Device::default()), Ok((Choice::Default, pair(KEY))));
-        // Defaults that do not go together: the model is as fond of flags as of packets, and both have as many blocks.
-        let apart = set(&other, 0, &[("protocol", "flags")]);
-        let (choice, near) = by(&apart, &device).unwrap();
-        assert_eq!(choice, Choice::Legal);
-        assert_eq!(near.changed(&apart).len(), 1, "{near}");
-        // What no step mends is an error.
-        let keys = [pair(KEY).variants()[0].clone(), other.variants()[1].clone()];
-        assert!(by(&Candidate::new(keys), &device).unwrap_err().contains("tokens must be the same"));
-    }
-
-    #[test]
-    fn a_device_has_the_table_of_its_class_target_and_driver() {
-        let ampere = "cuda:sm_80".parse().unwrap();
-        let builtin = Device::of_target(TARGET);
-        assert_eq!((builtin.target(), builtin.tuned().is_some()), (Some(TARGET), true));
-        assert!(Device::of_target(ampere).tuned().is_none());
-        assert!(Device::of_target(ampere).with_tuned(Some(Tuned::new(table()))).tuned().is_none());
-        assert!(Device::default().with_tuned(Some(Tuned::new(table()))).tuned().is_some());
-        let by = |driver| {
-            let device = Device::of_gpu(&gpu("NVIDIA H100 80GB HBM3", TARGET, driver));
-            assert_eq!(device.tuned().map(Tuned::table), builtin.tuned().map(Tuned::table));
-            let device = device.with_tuned(Some(Tuned::new(table())));
-            choose(&Pair, pair(KEY).variants(), &device).unwrap().by
-        };
-        let earlier = Choice::Earlier { key: KeyFields::new() };
-        assert_eq!(["CUDA 13.1", "CUDA 14.0"].map(by), [Choice::Tuned, earlier]);
-    }
-
-    #[test]
-    fn registries_get_the_configuration_of_one_family() {
-        let key = StrangerKey { elements: 64, ranks: 2 };
-        let task = crate::harness::tune::example::stranger_task(64);
-        let mut table = table();
-        table.insert(crate::harness::tune::example::record_of(&task, &small(&task.defaults)));
-        let device = Device::default().with_tuned(Some(Tuned::new(table)));
-        let default: Stranger = config(&key, &Device::default()).unwrap();
-        assert_eq!(default, Stranger::with_defaults(&key).unwrap());
-        let tuned: Stranger = config(&key, &device).unwrap();
-        assert_eq!((tuned.warps, tuned.blocks), (2, 2));
-        let lookup = lookup::<Stranger>(device);
-        assert_eq!(lookup.find(&key), Some(tuned));
-        assert_ne!(lookup.digest(), super::lookup::<Stranger>(Device::default()).digest());
-        assert!(config::<Stranger>(&StrangerKey { elements: 0, ranks: 2 }, &Device::default()).is_err());
-        assert_eq!(value(&default.into_variant(), "warps").to_string(), "8");
-    }
-}
+#[path = "choose_tests.rs"]
+mod tests;
