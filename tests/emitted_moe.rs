@@ -16,8 +16,9 @@ const DISPATCH: &[&str] = &[
     "hidden=7168 experts=256 topk=8 tokens=128 ranks=8 dtype=fp8",
     "hidden=2880 experts=10 topk=4 tokens=37 ranks=4 dtype=fp16 dedup=false",
     "hidden=2048 experts=64 topk=6 tokens=32 ranks=2 dtype=bf16 hook=expert",
-    "hidden=2048 experts=65535 topk=8 tokens=4096 ranks=8 dtype=bf16",
 ];
+/// Bases in memory.
+const IN_MEMORY: &str = "hidden=2048 experts=65535 topk=8 tokens=4096 ranks=8 dtype=bf16";
 const COMBINE: &[&str] = &[
     "hidden=7168 experts=256 topk=8 tokens=128 ranks=8 dtype=bf16",
     "hidden=2880 experts=10 topk=4 tokens=37 ranks=4 dtype=fp16 dedup=false",
@@ -57,6 +58,14 @@ fn every_target_prints() {
     }
 }
 
+#[test]
+fn bases_in_memory_print_for_every_target() {
+    for target in Target::all() {
+        let source = emitted::<Dispatch>(IN_MEMORY, target).unwrap_or_else(|e| panic!("{target}: {e}"));
+        assert!(source.text.contains("bases_role"), "{}", source.text);
+    }
+}
+
 /// What a compiler says about every source for a target, but for what it always says.
 fn complaints(target: &str, compile: impl Fn(&Path, &Path) -> Command + Sync) -> String {
     let dir = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("emitted_moe");
@@ -72,7 +81,9 @@ fn complaints(target: &str, compile: impl Fn(&Path, &Path) -> Command + Sync) ->
         let bad = !out.status.success() || said.contains("warning") || spills;
         bad.then(|| format!("{}:\n{said}\n", path.display()))
     };
-    sources(target.parse().unwrap()).into_par_iter().filter_map(complaint).collect()
+    let target = target.parse().unwrap();
+    let in_memory = emitted::<Dispatch>(IN_MEMORY, target).unwrap();
+    sources(target).into_par_iter().chain([in_memory]).filter_map(complaint).collect()
 }
 
 #[test]

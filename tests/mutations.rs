@@ -3,7 +3,7 @@
 
 use peerwarp::codegen::family::Variant;
 use peerwarp::codegen::ir::mutate::every;
-use peerwarp::families::moe::kernels::{Bases, Hook, Layout, Protocol, RoundTrip};
+use peerwarp::families::moe::kernels::{Bases, Hook, Layout, Protocol, RoundTrip, Then};
 use peerwarp::families::moe::run::MoeTuning;
 use peerwarp::families::moe::workload::MoeSuite;
 use peerwarp::families::moe::{MoeShape, RowDtype};
@@ -98,10 +98,18 @@ fn every_bug_of_bases_in_memory_is_found() {
         let tuning = MoeTuning::defaults_with(&SHAPE, Hook::None, layout).unwrap().small();
         let mut dispatch = tuning.with_protocol(protocol).dispatch;
         (dispatch.bases, dispatch.chunk) = (Some(Bases::Memory), 1);
+        // Else the block that reads the last record waits for bases too.
+        dispatch.after_index = Some(Then::Leave);
         let waits = every(&dispatch.trace(32).unwrap()).into_iter();
         let waits: Vec<String> = waits.map(|m| m.to_string()).filter(|m| m.contains("of based")).collect();
         assert!(waits.iter().any(|m| m.contains("wait") && m.contains("left out")), "{waits:#?}");
-        let run = planted(&[dispatch.into_variant()]);
+        let mut run = planted(&[dispatch.into_variant()]);
+        // The bases' block has waited for all records. As these come with flags, which order rounds, packets that come back need
+        // no second bank.
+        run.leave_out(|s| {
+            let of_index = s.mutant.role.as_deref() == Some("index") && s.mutant.op == "wait_all of rec_flag";
+            of_index || (s.kernel == "combine" && s.mutant.change.starts_with("parity"))
+        });
         println!("{layout:?}, {protocol:?}: {run}");
         assert!(run.planted > 50 && run.survivors.is_empty(), "{layout:?}, {protocol:?}: {run}");
     }

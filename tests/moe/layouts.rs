@@ -2,7 +2,9 @@
 
 use peerwarp::codegen::family::Family;
 use peerwarp::codegen::ir::Kernel;
-use peerwarp::families::moe::kernels::{Bases, Begins, Combine, Dispatch, Hook, Layout, Phase, Protocol};
+use peerwarp::families::moe::kernels::{
+    Bases, Begins, Combine, Count, Dispatch, Hook, Layout, Phase, Protocol,
+};
 use peerwarp::families::moe::run::{MoeTuning, Round};
 use peerwarp::families::moe::{MoeProblem, MoeShape, Routing, RowDtype};
 
@@ -99,6 +101,20 @@ fn bases_in_memory_give_rows_the_same_places() {
         in_memory(small(&shape, Layout::ExpertMajor8).with_max_rows(8));
         in_memory(small(&shape, Layout::ExpertMajor).with_dedup(false).with_protocol(Protocol::Packets));
     }
+}
+
+#[test]
+fn bases_that_do_not_go_together_with_the_rest_are_refused_by_their_name() {
+    let shape = shape(64, 65535, 2, 3, 2);
+    let dispatch = small(&shape, Layout::RankMajor).with_protocol(Protocol::Packets).dispatch;
+    let said = |dispatch: Dispatch| dispatch.check().unwrap_err().to_string();
+    let shared = said(Dispatch { bases: Some(Bases::Shared), ..dispatch.clone() });
+    assert!(shared.contains("`bases` = shared") && shared.contains("memory: a block needs"), "{shared}");
+    let counted = said(Dispatch { count: Some(Count::Receiver), ..dispatch });
+    assert!(
+        counted.contains("`count` = receiver") && counted.contains("where bases are in memory"),
+        "{counted}"
+    );
 }
 
 /// The rule takes memory where shared memory does not hold the bases, and nowhere else.

@@ -37,7 +37,7 @@ fn every_reason_is_given() {
             (c.warps, c.group_warps) = (4, 1);
         }),
         dispatch(|c| (c.tokens, c.chunk) = (65536, 16384)),
-        dispatch(|c| (c.tokens, c.chunk) = (4096, 16)),
+        dispatch(|c| (c.tokens, c.chunk) = (65536, 2)),
         dispatch(|c| (c.send_blocks, c.recv_blocks) = (64, 96)),
         dispatch(|c| (c.layout, c.dedup) = (Layout::RankMajor, false)),
         dispatch(|c| (c.layout, c.send_blocks) = (Layout::RankMajor, 64)),

@@ -13,10 +13,10 @@ use super::records::Records;
 #[args(config = Dispatch)]
 pub struct BaseArgs {
     /// The first row of each entry of a record, `[expert][source][chunk]`.
-    #[len(|c| if c.bases_in_memory() { u64::from(c.map().at_most()) * u64::from(c.records()) } else { 0 })]
+    #[len(|c| if c.keeps_bases_in_memory() { u64::from(c.map().at_most()) * u64::from(c.records()) } else { 0 })]
     pub base: Option<Ptr<u32>>,
     /// The bases of a launch are there.
-    #[len(|c| u64::from(c.bases_in_memory()))]
+    #[len(|c| u64::from(c.keeps_bases_in_memory()))]
     pub based: Option<BlockFlags>,
 }
 

@@ -351,12 +351,12 @@ impl Dispatch {
 
     /// Blocks that compute the bases, if those that need them do not.
     pub fn base_blocks(&self) -> u32 {
-        u32::from(self.bases_in_memory())
+        u32::from(self.keeps_bases_in_memory())
     }
 
     /// Whether records come with flags, and not as LL elements.
     pub(super) fn records_have_flags(&self) -> bool {
-        self.protocol.arrival() == Protocol::Flags || self.bases_in_memory()
+        self.protocol.arrival() == Protocol::Flags || self.keeps_bases_in_memory()
     }
 
     /// Entries of the index of rows by token.
@@ -526,6 +526,10 @@ impl Dispatch {
             format!("at most {most}, so that a record's entries fit the registers of {} warps", self.warps)
         })?;
         let bytes = self.shared_bytes(self.phase, self.count(), self.bases());
+        let forced = self.bases == Some(Bases::Shared) && bytes > MAX_SHARED_BYTES;
+        Illegal::unless(!forced, "bases", "shared", || {
+            format!("memory: a block needs {bytes} bytes of shared memory so, and has {MAX_SHARED_BYTES}")
+        })?;
         let allowed = || {
             let (records, experts) = (self.records(), self.map().at_most());
             format!(

@@ -156,7 +156,7 @@ pub fn dispatch_with(c: &Dispatch, a: &DispatchArgs, hook: RowHook<'_>) {
     let epoch = match (c.phase, c.protocol) {
         (Phase::Send, _) => a.epoch.peek(),
         // The launch before is a combine. Of what it leaves nothing is an index here, unless bases are in memory.
-        (Phase::Both, Protocol::Packets) if !c.bases_in_memory() => a.epoch.begin_early(),
+        (Phase::Both, Protocol::Packets) if !c.keeps_bases_in_memory() => a.epoch.begin_early(),
         (Phase::Both | Phase::Recv, _) => a.epoch.begin(),
     };
     // Records exist twice: this launch uses the bank that starts here.
@@ -277,7 +277,7 @@ impl Chunk {
 /// The same with the count of each expert's entries, and each entry's rank among those of its expert.
 #[kernel]
 fn route(c: &Dispatch, a: &DispatchArgs, b: Group, epoch: Epoch, bank: Val<u32>) {
-    if let (RecordArgs::Flags(records), true) = (&a.records, c.bases_in_memory()) {
+    if let (RecordArgs::Flags(records), true) = (&a.records, c.keeps_bases_in_memory()) {
         return route_by_experts(c, a, records, b, epoch, bank);
     }
     let count = shared::<u32>("count", c.experts);

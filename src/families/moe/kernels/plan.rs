@@ -222,7 +222,7 @@ impl Dispatch {
     }
 
     /// Whether bases are in this rank's memory.
-    pub(super) fn bases_in_memory(&self) -> bool {
+    pub(super) fn keeps_bases_in_memory(&self) -> bool {
         self.bases() == Bases::Memory
     }
 
@@ -249,7 +249,7 @@ impl Dispatch {
                 "sender, where records come with flags".to_owned()
             }
         })?;
-        let in_memory = self.bases_in_memory();
+        let in_memory = self.keeps_bases_in_memory();
         Illegal::unless(!receiver || !in_memory, "count", "receiver", || {
             "sender, where bases are in memory".to_owned()
         })?;

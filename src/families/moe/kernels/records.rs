@@ -13,7 +13,7 @@ pub enum RecordArgs {
     /// With flags.
     #[when(|c| c.records_have_flags())]
     Flags(FlagRecordArgs),
-    /// As LL elements, where rows come as packets.
+    /// As LL elements, where rows come as packets and bases are in shared memory.
     Ll(LlRecordArgs),
 }
 
