@@ -8,6 +8,7 @@ pub mod choose;
 pub mod elements;
 pub mod fp8;
 pub mod hints;
+mod html;
 pub mod mutation;
 pub mod request;
 pub mod run;

@@ -1,6 +1,6 @@
 use std::os::unix::fs::PermissionsExt;
 
-use super::super::html::tests::made_up;
+use super::super::report::tests::made_up;
 use super::*;
 
 const REPLY: &str = include_str!("testdata/reply.json");

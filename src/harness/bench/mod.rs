@@ -5,11 +5,9 @@
 
 pub mod align;
 mod baselines;
-mod html;
 mod limit;
 mod links;
 pub(crate) mod place;
-pub(crate) mod plot;
 pub mod report;
 mod result;
 pub(crate) mod run;
@@ -17,9 +15,9 @@ mod stats;
 pub(crate) mod timed;
 
 pub use baselines::{BaselineTimes, BaselineTiming, TIMING, compare};
-pub use html::html;
 pub use limit::{H200, Known, Limit, Limits};
 pub use links::RankBytes;
+pub use report::html;
 pub use result::{Bench, CaseTimes, Check, Machine, Method, SCHEMA, Timing, in_words};
 pub use run::{BenchError, BenchOptions, Case, run};
 pub use stats::Stats;

@@ -1,7 +1,15 @@
-//! What a result says, in words.
+//! What a result says, in words and as a page.
+
+use serde_json::json;
 
 use super::limit::Known;
-use super::result::{Bench, CaseTimes, Check};
+use super::result::{Bench, Check};
+use crate::harness::html::report;
+
+/// A page with plots and tables, one file that needs nothing else.
+pub fn html(bench: &Bench) -> String {
+    report("peerwarp bench", &json!({ "facts": facts(bench), "bench": bench }))
+}
 
 /// Facts about the machine and the method, by name.
 pub fn facts(bench: &Bench) -> Vec<(&'static str, String)> {
@@ -91,18 +99,6 @@ fn results(bench: &Bench) -> String {
     all.join("; others ")
 }
 
-/// What a problem says about itself, and numbers of its ranks: a line each.
-pub fn notes(case: &CaseTimes) -> Vec<String> {
-    let facts = case.facts.iter().map(|(name, value)| match value.as_str() {
-        Some(text) => format!("{name}: {text}"),
-        None => format!("{name}: {value}"),
-    });
-    let per_rank = case.per_rank.iter().map(|(name, numbers)| match numbers.split_first() {
-        Some((first, rest)) if rest.iter().all(|n| n == first) => format!("{name}: {first} on each rank"),
-        _ => {
-            let numbers: Vec<String> = numbers.iter().map(u64::to_string).collect();
-            format!("{name}: {}, by rank", numbers.join(", "))
-        }
-    });
-    facts.chain(per_rank).collect()
-}
+#[cfg(test)]
+#[path = "report_tests.rs"]
+pub(super) mod tests;

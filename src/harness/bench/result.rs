@@ -50,18 +50,6 @@ impl Bench {
         let all = self.baselines.iter().flat_map(|b| b.times.iter().map(move |t| (b, t)));
         all.filter(move |(_, t)| of(t))
     }
-
-    /// What was timed in any case, in the order of reports: names of metrics, and how many rounds a graph had.
-    pub fn metrics(&self) -> Vec<(String, u32)> {
-        let mut all = vec![];
-        for t in self.cases.iter().flat_map(|case| &case.times) {
-            let metric = (t.metric.clone(), t.rounds);
-            if !all.contains(&metric) {
-                all.push(metric);
-            }
-        }
-        all
-    }
 }
 
 /// A metric as people say it: `all_gather`, or `all_gather, one of 10` where it is a part of a graph of ten.

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use serde::Serialize;
+use serde_json::json;
 
 use super::algorithms::{self, Algorithm, Prediction, Range};
 use super::class::LinkClass;
@@ -10,6 +11,7 @@ use super::network::Network;
 use super::notes::notes;
 use super::predict::{Copies, Patterns, patterns};
 use super::profile::{Pair, Profile, Way};
+use crate::harness::html;
 
 /// Version of the JSON form.
 pub const SCHEMA: u32 = 1;
@@ -86,6 +88,12 @@ pub struct Topo {
     pub measured: Option<Profile>,
 }
 
+/// A page with drawings and tables, one file that needs nothing else.
+pub fn html(topo: &Topo) -> String {
+    let title = format!("peerwarp topo: {}", topo.machine);
+    html::report(&title, &json!({ "topo": topo, "tables": topo.tables() }))
+}
+
 impl Topo {
     /// Of a machine, and what was measured of it.
     pub fn new(network: &Network, measured: Option<Profile>) -> Topo {
@@ -129,7 +137,7 @@ impl Topo {
     }
 
     /// What joins two GPUs.
-    pub fn link(&self, from: usize, to: usize) -> Option<&Link> {
+    fn link(&self, from: usize, to: usize) -> Option<&Link> {
         self.links.iter().find(|link| (link.from, link.to) == (from, to))
     }
 
@@ -180,7 +188,7 @@ pub struct Table {
 }
 
 /// A rate or a time in three digits or so.
-pub(super) fn short(x: f64) -> String {
+fn short(x: f64) -> String {
     match x {
         x if x >= 100.0 => format!("{x:.0}"),
         x if x >= 10.0 => format!("{x:.1}"),

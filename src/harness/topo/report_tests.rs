@@ -1,6 +1,7 @@
 use super::super::measure::tests::measured;
 use super::super::{Description, copies};
 use super::*;
+use crate::harness::html::tests::{assert_alone, embedded, shown};
 
 #[test]
 fn json_has_predictions_beside_measurements() {
@@ -37,4 +38,21 @@ fn matrices_are_of_the_model_and_of_each_way_that_was_measured() {
     let own = Topo::new(&Network::from(&profile), Some(profile));
     assert_eq!(titles(&own), [&model[..1], &ways].concat());
     assert_eq!(own.tables()[1].rows[0][..3], ["", "50.8", "24.2"]);
+}
+
+#[test]
+fn a_report_is_one_file_that_embeds_the_machine_and_draws_it() {
+    let network = Network::from(&Description::named("--machine", "dgx-1-cube-mesh").unwrap());
+    let mut topo = Topo::new(&network, Some(measured("dgx-1-cube-mesh")));
+    topo.copies = Some(copies(&network, 0, &[1, 2, 4], 200 << 20).unwrap());
+    topo.about += " </script><b>";
+    let page = html(&topo);
+    assert_alone(&page);
+    let json = embedded(&page);
+    assert_eq!(json["topo"], serde_json::to_value(&topo).unwrap());
+    assert_eq!(json["tables"], serde_json::to_value(topo.tables()).unwrap());
+    let Some(shown) = shown(&page) else { return };
+    for text in ["GB/s measured, stores", "Sums over 8 GPUs", "one-shot"] {
+        assert!(shown.lines().any(|line| line == text), "{text}: {shown}");
+    }
 }
