@@ -66,96 +66,58 @@ pub enum FindingKind {
 }
 
 impl FindingKind {
+    /// The name in reports, where it belongs, and whether the run goes on.
+    const fn facts(self) -> (&'static str, Stage, Run) {
+        use Run::{Ends, GoesOn};
+        match self {
+            FindingKind::DataRace => ("data-race", Stage::Data, GoesOn),
+            FindingKind::UninitializedRead => ("uninitialized-read", Stage::Data, GoesOn),
+            FindingKind::StaleRead => ("stale-read", Stage::Data, GoesOn),
+            FindingKind::OutOfBounds => ("out-of-bounds", Stage::Use, Ends),
+            FindingKind::ScatterConflict => ("scatter-conflict", Stage::Data, GoesOn),
+            FindingKind::LostSignal => ("lost-signal", Stage::Protocol, GoesOn),
+            FindingKind::UnwaitedSignal => ("unwaited-signal", Stage::Protocol, GoesOn),
+            FindingKind::LostPacket => ("lost-packet", Stage::Protocol, GoesOn),
+            FindingKind::UntakenPacket => ("untaken-packet", Stage::Protocol, GoesOn),
+            FindingKind::DoubledSignal => ("doubled-signal", Stage::Protocol, GoesOn),
+            FindingKind::EpochConfusion => ("epoch-confusion", Stage::Protocol, Ends),
+            FindingKind::EarlyEpoch => ("early-epoch", Stage::Protocol, Ends),
+            FindingKind::WrongSender => ("wrong-sender", Stage::Protocol, GoesOn),
+            FindingKind::Deadlock => ("deadlock", Stage::Protocol, Ends),
+            FindingKind::NotResident => ("not-resident", Stage::Protocol, Ends),
+            FindingKind::EndlessSpin => ("endless-spin", Stage::Protocol, Ends),
+            FindingKind::StepLimit => ("step-limit", Stage::Use, Ends),
+            FindingKind::PieceOutOfTurn => ("piece-out-of-turn", Stage::Protocol, Ends),
+            FindingKind::CounterNotReset => ("counter-not-reset", Stage::Protocol, GoesOn),
+            FindingKind::WrappedIndex => ("wrapped-index", Stage::Use, Ends),
+            FindingKind::DivisionByZero => ("division-by-zero", Stage::Use, Ends),
+            FindingKind::DivisionOverflow => ("division-overflow", Stage::Use, Ends),
+            FindingKind::ShiftOverflow => ("shift-overflow", Stage::Use, Ends),
+            FindingKind::HostFailed => ("host-failed", Stage::Result, Ends),
+        }
+    }
+
     /// The name in reports.
     pub const fn name(self) -> &'static str {
-        match self {
-            FindingKind::DataRace => "data-race",
-            FindingKind::UninitializedRead => "uninitialized-read",
-            FindingKind::StaleRead => "stale-read",
-            FindingKind::OutOfBounds => "out-of-bounds",
-            FindingKind::ScatterConflict => "scatter-conflict",
-            FindingKind::LostSignal => "lost-signal",
-            FindingKind::UnwaitedSignal => "unwaited-signal",
-            FindingKind::LostPacket => "lost-packet",
-            FindingKind::UntakenPacket => "untaken-packet",
-            FindingKind::DoubledSignal => "doubled-signal",
-            FindingKind::EpochConfusion => "epoch-confusion",
-            FindingKind::EarlyEpoch => "early-epoch",
-            FindingKind::WrongSender => "wrong-sender",
-            FindingKind::Deadlock => "deadlock",
-            FindingKind::NotResident => "not-resident",
-            FindingKind::EndlessSpin => "endless-spin",
-            FindingKind::StepLimit => "step-limit",
-            FindingKind::PieceOutOfTurn => "piece-out-of-turn",
-            FindingKind::CounterNotReset => "counter-not-reset",
-            FindingKind::WrappedIndex => "wrapped-index",
-            FindingKind::DivisionByZero => "division-by-zero",
-            FindingKind::DivisionOverflow => "division-overflow",
-            FindingKind::ShiftOverflow => "shift-overflow",
-            FindingKind::HostFailed => "host-failed",
-        }
+        self.facts().0
     }
 
     /// Whether the run cannot go on in a meaningful way.
     pub(super) const fn ends_run(self) -> bool {
-        match self {
-            FindingKind::DataRace
-            | FindingKind::UninitializedRead
-            | FindingKind::StaleRead
-            | FindingKind::ScatterConflict
-            | FindingKind::LostSignal
-            | FindingKind::UnwaitedSignal
-            | FindingKind::LostPacket
-            | FindingKind::UntakenPacket
-            | FindingKind::DoubledSignal
-            | FindingKind::CounterNotReset
-            | FindingKind::WrongSender => false,
-            FindingKind::PieceOutOfTurn
-            | FindingKind::OutOfBounds
-            | FindingKind::WrappedIndex
-            | FindingKind::EpochConfusion
-            | FindingKind::EarlyEpoch
-            | FindingKind::Deadlock
-            | FindingKind::NotResident
-            | FindingKind::EndlessSpin
-            | FindingKind::StepLimit
-            | FindingKind::DivisionByZero
-            | FindingKind::DivisionOverflow
-            | FindingKind::ShiftOverflow
-            | FindingKind::HostFailed => true,
-        }
+        matches!(self.facts().2, Run::Ends)
     }
 
     /// Where in a row of causes and consequences a kind belongs: a mistake with the protocol shows in what is read, and what is
     /// read where it is used.
     const fn stage(self) -> Stage {
-        match self {
-            FindingKind::LostSignal
-            | FindingKind::UnwaitedSignal
-            | FindingKind::LostPacket
-            | FindingKind::UntakenPacket
-            | FindingKind::DoubledSignal
-            | FindingKind::EpochConfusion
-            | FindingKind::EarlyEpoch
-            | FindingKind::WrongSender
-            | FindingKind::PieceOutOfTurn
-            | FindingKind::CounterNotReset
-            | FindingKind::Deadlock
-            | FindingKind::NotResident
-            | FindingKind::EndlessSpin => Stage::Protocol,
-            FindingKind::DataRace
-            | FindingKind::UninitializedRead
-            | FindingKind::StaleRead
-            | FindingKind::ScatterConflict => Stage::Data,
-            FindingKind::OutOfBounds
-            | FindingKind::WrappedIndex
-            | FindingKind::DivisionByZero
-            | FindingKind::DivisionOverflow
-            | FindingKind::ShiftOverflow
-            | FindingKind::StepLimit => Stage::Use,
-            FindingKind::HostFailed => Stage::Result,
-        }
+        self.facts().1
     }
+}
+
+/// What a finding does to its run.
+enum Run {
+    GoesOn,
+    Ends,
 }
 
 /// See [`FindingKind::stage`].
