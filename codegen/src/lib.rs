@@ -6,6 +6,10 @@
 
 extern crate self as peerwarp_codegen;
 
+// Its patterns are for all that follow.
+#[macro_use]
+pub mod ir;
+
 #[doc(hidden)]
 pub mod __private;
 pub mod bf16;
@@ -14,7 +18,6 @@ pub mod dsl;
 pub mod family;
 pub mod fp8;
 mod info;
-pub mod ir;
 pub mod print;
 pub mod sim;
 pub mod threads;

@@ -109,15 +109,9 @@ impl ParamSpec {
         match self.kind {
             // The epoch, and room beside it for what counts blocks.
             ParamKind::EpochWord => 8,
-            ParamKind::Local
-            | ParamKind::Symmetric
-            | ParamKind::Window
-            | ParamKind::Flags
-            | ParamKind::Packets
-            | ParamKind::Ll
-            | ParamKind::Counters
-            | ParamKind::BlockFlags
-            | ParamKind::Scalar => self.len * u64::from(self.kind.element_bytes(self.dtype)),
+            any!(symmetric, counted) | ParamKind::Local | ParamKind::Scalar => {
+                self.len * u64::from(self.kind.element_bytes(self.dtype))
+            }
         }
     }
 }

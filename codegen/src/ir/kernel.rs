@@ -212,16 +212,8 @@ impl ParamKind {
     /// Whether every rank has one that every rank can reach.
     pub const fn is_symmetric(self) -> bool {
         match self {
-            ParamKind::Symmetric
-            | ParamKind::Window
-            | ParamKind::Flags
-            | ParamKind::Packets
-            | ParamKind::Ll => true,
-            ParamKind::Local
-            | ParamKind::EpochWord
-            | ParamKind::Counters
-            | ParamKind::BlockFlags
-            | ParamKind::Scalar => false,
+            any!(symmetric) => true,
+            any!(private) | ParamKind::Local => false,
         }
     }
 
@@ -229,15 +221,12 @@ impl ParamKind {
     pub const fn element_bytes(self, dtype: Dtype) -> u32 {
         match self {
             ParamKind::Ll => 2 * dtype.bytes(),
-            ParamKind::Local
+            any!(private)
+            | ParamKind::Local
             | ParamKind::Symmetric
             | ParamKind::Window
             | ParamKind::Flags
-            | ParamKind::Packets
-            | ParamKind::EpochWord
-            | ParamKind::Counters
-            | ParamKind::BlockFlags
-            | ParamKind::Scalar => dtype.bytes(),
+            | ParamKind::Packets => dtype.bytes(),
         }
     }
 }

@@ -3,6 +3,9 @@
 //! A [`Kernel`] is the single source of truth. Source text, simulation, resource estimates and the description of a
 //! variant in words are all views of it.
 
+#[macro_use]
+mod groups;
+
 pub mod analysis;
 mod build;
 pub mod explain;

@@ -1,7 +1,8 @@
 //! The operations, in closed groups.
 //!
 //! Consumers (verifier, text form, simulator, printers) take [`OpKind`] apart by group, and are exhaustive within each group
-//! that they handle: a new operation does not compile until all of them do. What an operation defines, reads and refers to is
+//! that they handle: a new operation does not compile until all of them do. Operations that many consumers treat alike have a
+//! name as a pattern; see `groups.rs`. What an operation defines, reads and refers to is
 //! listed once, by the types of its fields; see `parts.rs`.
 
 use super::parts::{self, Part, PartMut, operation_structs, operations, part, part_mut};

@@ -237,21 +237,11 @@ impl ValueOp {
         match self {
             // The last block to begin stores it back.
             ValueOp::Epoch { .. } => Effect::Acts,
-            ValueOp::Const { .. }
+            any!(by_element, spreads, reductions)
+            | ValueOp::Const { .. }
             | ValueOp::Rank { .. }
             | ValueOp::ScalarParam { .. }
-            | ValueOp::GroupIndex { .. }
-            | ValueOp::Binary { .. }
-            | ValueOp::Unary { .. }
-            | ValueOp::Compare { .. }
-            | ValueOp::Select { .. }
-            | ValueOp::Cast { .. }
-            | ValueOp::Fma { .. }
-            | ValueOp::Bitcast { .. }
-            | ValueOp::Splat { .. }
-            | ValueOp::Arange { .. }
-            | ValueOp::Reduce { .. }
-            | ValueOp::Scan { .. } => Effect::None,
+            | ValueOp::GroupIndex { .. } => Effect::None,
         }
     }
 }
@@ -262,11 +252,7 @@ impl MemoryOp {
             MemoryOp::Load { .. } | MemoryOp::LoadMasked { .. } | MemoryOp::Gather { .. } => {
                 Effect::ReadsMemory
             }
-            MemoryOp::Store { .. }
-            | MemoryOp::Scatter { .. }
-            | MemoryOp::Atomic { .. }
-            | MemoryOp::Tally { .. }
-            | MemoryOp::Ticket { .. } => Effect::Acts,
+            any!(stores, counts) => Effect::Acts,
         }
     }
 
@@ -350,14 +336,7 @@ impl CommOp {
                 None => None,
             },
             CommOp::Signal(signal) => Some((signal.parcel, Member::Signal(signal))),
-            CommOp::Wait(_)
-            | CommOp::WaitAll(_)
-            | CommOp::BlockSignal(_)
-            | CommOp::BlockWait(_)
-            | CommOp::SendPackets(_)
-            | CommOp::TakePackets(_)
-            | CommOp::SendLl(_)
-            | CommOp::ReadLl(_) => None,
+            any!(waits, sends, takes) | CommOp::BlockSignal(_) => None,
         }
     }
 }
@@ -366,14 +345,7 @@ impl ControlOp {
     const fn effect(&self) -> Effect {
         match self {
             ControlOp::VarGet { .. } => Effect::ReadsVar,
-            ControlOp::If { .. }
-            | ControlOp::For { .. }
-            | ControlOp::While { .. }
-            | ControlOp::Break { .. }
-            | ControlOp::Continue { .. }
-            | ControlOp::VarDecl { .. }
-            | ControlOp::VarSet { .. }
-            | ControlOp::Split { .. } => Effect::Acts,
+            any!(branches, exits) | ControlOp::VarDecl { .. } | ControlOp::VarSet { .. } => Effect::Acts,
         }
     }
 
@@ -382,38 +354,21 @@ impl ControlOp {
             ControlOp::VarDecl { var, init } => Some((var, VarUse::Declare(init))),
             ControlOp::VarGet { out, var } => Some((var, VarUse::Get(out))),
             ControlOp::VarSet { var, value } => Some((var, VarUse::Set(value))),
-            ControlOp::If { .. }
-            | ControlOp::For { .. }
-            | ControlOp::While { .. }
-            | ControlOp::Break { .. }
-            | ControlOp::Continue { .. }
-            | ControlOp::Split { .. } => None,
+            any!(branches, exits) => None,
         }
     }
 
     const fn reads_inside(&self) -> bool {
         match self {
             ControlOp::If { .. } | ControlOp::While { .. } => true,
-            ControlOp::For { .. }
-            | ControlOp::Break { .. }
-            | ControlOp::Continue { .. }
-            | ControlOp::VarDecl { .. }
-            | ControlOp::VarGet { .. }
-            | ControlOp::VarSet { .. }
-            | ControlOp::Split { .. } => false,
+            any!(exits, variables) | ControlOp::For { .. } | ControlOp::Split { .. } => false,
         }
     }
 
     const fn is_loop(&self) -> bool {
         match self {
             ControlOp::For { .. } | ControlOp::While { .. } => true,
-            ControlOp::If { .. }
-            | ControlOp::Break { .. }
-            | ControlOp::Continue { .. }
-            | ControlOp::VarDecl { .. }
-            | ControlOp::VarGet { .. }
-            | ControlOp::VarSet { .. }
-            | ControlOp::Split { .. } => false,
+            any!(exits, variables) | ControlOp::If { .. } | ControlOp::Split { .. } => false,
         }
     }
 }

@@ -199,11 +199,7 @@ impl<'k> Text<'k> {
                 self.region(body);
             }
             ControlOp::For { body, .. } | ControlOp::Split { body, .. } => self.region(body),
-            ControlOp::Break { .. }
-            | ControlOp::Continue { .. }
-            | ControlOp::VarDecl { .. }
-            | ControlOp::VarGet { .. }
-            | ControlOp::VarSet { .. } => {}
+            any!(exits, variables) => {}
         }
     }
 
@@ -221,14 +217,7 @@ fn param_row(p: &Param) -> [String; 3] {
     let kind = p.kind.name();
     let bytes = u128::from(p.len) * u128::from(p.element_bytes());
     match p.kind {
-        ParamKind::Local
-        | ParamKind::Symmetric
-        | ParamKind::Window
-        | ParamKind::Flags
-        | ParamKind::Packets
-        | ParamKind::Ll
-        | ParamKind::Counters
-        | ParamKind::BlockFlags => {
+        any!(symmetric, counted) | ParamKind::Local => {
             let size = match p.shape() {
                 Some((rows, columns)) => format!("{rows} x {columns}"),
                 None => p.len.to_string(),

@@ -114,31 +114,9 @@ impl<'k> Search<'k> {
         let kind = &self.kernel.op(id).kind;
         let itself = match kind {
             OpKind::Comm(CommOp::TakePackets(other)) => other.packets == packets,
-            OpKind::Comm(
-                CommOp::Signal(_)
-                | CommOp::Wait(_)
-                | CommOp::WaitAll(_)
-                | CommOp::BlockSignal(_)
-                | CommOp::BlockWait(_),
-            )
-            | OpKind::Memory(MemoryOp::Ticket { .. }) => true,
-            OpKind::Comm(
-                CommOp::Put(_)
-                | CommOp::PutMatrix(_)
-                | CommOp::BulkCopy(_)
-                | CommOp::SendPackets(_)
-                | CommOp::SendLl(_)
-                | CommOp::ReadLl(_),
-            )
-            | OpKind::Memory(
-                MemoryOp::Load { .. }
-                | MemoryOp::LoadMasked { .. }
-                | MemoryOp::Gather { .. }
-                | MemoryOp::Store { .. }
-                | MemoryOp::Scatter { .. }
-                | MemoryOp::Atomic { .. }
-                | MemoryOp::Tally { .. },
-            )
+            OpKind::Comm(any!(signals, waits)) | OpKind::Memory(MemoryOp::Ticket { .. }) => true,
+            OpKind::Comm(any!(puts, sends) | CommOp::ReadLl(_))
+            | OpKind::Memory(any!(loads, stores) | MemoryOp::Atomic { .. } | MemoryOp::Tally { .. })
             | OpKind::Value(_)
             | OpKind::Matrix(_)
             | OpKind::Control(_) => false,
@@ -172,19 +150,11 @@ impl<'k> Search<'k> {
         match op {
             ValueOp::Binary { op: BinaryOp::Div | BinaryOp::Rem, b, .. } => self.constant(*b).is_some(),
             ValueOp::Epoch { .. } | ValueOp::Reduce { .. } | ValueOp::Scan { .. } => false,
-            ValueOp::Const { .. }
+            any!(by_element, spreads)
+            | ValueOp::Const { .. }
             | ValueOp::Rank { .. }
             | ValueOp::ScalarParam { .. }
-            | ValueOp::GroupIndex { .. }
-            | ValueOp::Binary { .. }
-            | ValueOp::Unary { .. }
-            | ValueOp::Compare { .. }
-            | ValueOp::Select { .. }
-            | ValueOp::Cast { .. }
-            | ValueOp::Fma { .. }
-            | ValueOp::Bitcast { .. }
-            | ValueOp::Splat { .. }
-            | ValueOp::Arange { .. } => true,
+            | ValueOp::GroupIndex { .. } => true,
         }
     }
 

@@ -116,11 +116,7 @@ impl ArgsLayout {
                 ParamKind::Local | ParamKind::EpochWord | ParamKind::Counters | ParamKind::BlockFlags => {
                     add(name, 8, 1);
                 }
-                ParamKind::Symmetric
-                | ParamKind::Window
-                | ParamKind::Flags
-                | ParamKind::Packets
-                | ParamKind::Ll => add(name, 8, pointers),
+                any!(symmetric) => add(name, 8, pointers),
                 ParamKind::Scalar => add(name, p.dtype.bytes(), 1),
             }
         }

@@ -50,18 +50,10 @@ impl Bounds<'_> {
             ValueOp::Select { a, b, .. } => Some(self.of(*a).max(self.of(*b))),
             ValueOp::Cast { a, .. } if is_unsigned(self.kernel, *a) => Some(self.of(*a)),
             ValueOp::Binary { op, a, b, .. } => self.binary(*op, *a, *b),
-            ValueOp::Const { .. }
+            any!(casts, pointwise, spreads, reductions)
+            | ValueOp::Const { .. }
             | ValueOp::ScalarParam { .. }
-            | ValueOp::Epoch { .. }
-            | ValueOp::Unary { .. }
-            | ValueOp::Compare { .. }
-            | ValueOp::Cast { .. }
-            | ValueOp::Fma { .. }
-            | ValueOp::Bitcast { .. }
-            | ValueOp::Splat { .. }
-            | ValueOp::Arange { .. }
-            | ValueOp::Reduce { .. }
-            | ValueOp::Scan { .. } => None,
+            | ValueOp::Epoch { .. } => None,
         }
     }
 

@@ -40,16 +40,7 @@ pub(super) fn value(p: &Program, v: ValueId) -> String {
             CommOp::TakePackets(TakePackets { packets, .. }) => {
                 format!("{}_taken", p.kernel.params[packets.index()].name)
             }
-            CommOp::Put(_)
-            | CommOp::PutMatrix(_)
-            | CommOp::BulkCopy(_)
-            | CommOp::Signal(_)
-            | CommOp::Wait(_)
-            | CommOp::WaitAll(_)
-            | CommOp::BlockSignal(_)
-            | CommOp::BlockWait(_)
-            | CommOp::SendPackets(_)
-            | CommOp::SendLl(_) => used(p, v, "value"),
+            any!(puts, signals, waits, sends) => used(p, v, "value"),
         },
         Some(OpKind::Control(op)) => match op {
             ControlOp::For { .. } => "i".into(),
@@ -148,20 +139,11 @@ fn part_of(p: &Program, v: ValueId, most: u32) -> Option<(Place, &'static str)> 
             ValueOp::Binary { op: BinaryOp::Add, out, .. } | ValueOp::Splat { out, .. } => (*out, "start"),
             ValueOp::Cast { out, .. } => (*out, "start"),
             ValueOp::Binary { op: BinaryOp::Mul, out, b, .. } if p.int(*b).is_some() => (*out, "row"),
-            ValueOp::Const { .. }
-            | ValueOp::Rank { .. }
-            | ValueOp::ScalarParam { .. }
-            | ValueOp::Epoch { .. }
-            | ValueOp::GroupIndex { .. }
+            any!(given, pointwise, reductions)
             | ValueOp::Binary { .. }
-            | ValueOp::Unary { .. }
-            | ValueOp::Compare { .. }
             | ValueOp::Select { .. }
-            | ValueOp::Fma { .. }
             | ValueOp::Bitcast { .. }
-            | ValueOp::Arange { .. }
-            | ValueOp::Reduce { .. }
-            | ValueOp::Scan { .. } => return None,
+            | ValueOp::Arange { .. } => return None,
         };
         let (place, further) = match indexed(p, out) {
             Some(place) => (place, "start"),
@@ -176,13 +158,7 @@ fn names_index(kind: &OpKind) -> bool {
     match kind {
         OpKind::Memory(_) | OpKind::Matrix(_) => true,
         OpKind::Comm(op) => match op {
-            CommOp::Put(_)
-            | CommOp::PutMatrix(_)
-            | CommOp::BulkCopy(_)
-            | CommOp::Signal(_)
-            | CommOp::Wait(_)
-            | CommOp::BlockSignal(_)
-            | CommOp::BlockWait(_) => true,
+            any!(puts, signals) | CommOp::Wait(_) | CommOp::BlockWait(_) => true,
             CommOp::SendPackets(_) | CommOp::SendLl(_) | CommOp::ReadLl(_) => true,
             // These have one index for several.
             CommOp::WaitAll(_) => false,

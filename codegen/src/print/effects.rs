@@ -269,21 +269,10 @@ fn never_wraps(p: &Program, v: ValueId) -> bool {
         }
         ValueOp::Binary { op: BinaryOp::Sub | BinaryOp::Shl, .. } => false,
         ValueOp::Cast { a, .. } => !cuts(p, *a, v) && never_wraps(p, *a),
-        ValueOp::Binary { .. }
-        | ValueOp::Const { .. }
-        | ValueOp::Rank { .. }
-        | ValueOp::ScalarParam { .. }
-        | ValueOp::Epoch { .. }
-        | ValueOp::GroupIndex { .. }
-        | ValueOp::Unary { .. }
-        | ValueOp::Compare { .. }
+        any!(given, pointwise, spreads, reductions)
+        | ValueOp::Binary { .. }
         | ValueOp::Select { .. }
-        | ValueOp::Fma { .. }
-        | ValueOp::Bitcast { .. }
-        | ValueOp::Splat { .. }
-        | ValueOp::Arange { .. }
-        | ValueOp::Reduce { .. }
-        | ValueOp::Scan { .. } => true,
+        | ValueOp::Bitcast { .. } => true,
     }
 }
 
@@ -318,14 +307,7 @@ fn linear(p: &Program, v: ValueId) -> Linear {
                 Some(c) if (0..32).contains(&c) => linear(p, *a).scaled(1 << c).within(p, v),
                 Some(_) | None => atom(),
             },
-            BinaryOp::Div
-            | BinaryOp::Rem
-            | BinaryOp::Min
-            | BinaryOp::Max
-            | BinaryOp::And
-            | BinaryOp::Or
-            | BinaryOp::Xor
-            | BinaryOp::Shr => atom(),
+            any!(quotients, extremes, bits) | BinaryOp::Shr => atom(),
         },
         ValueOp::Cast { a, .. } if p.kernel.ty(*a).dtype.is_int() => {
             let form = linear(p, *a).within(p, v);
@@ -334,20 +316,6 @@ fn linear(p: &Program, v: ValueId) -> Linear {
             let bits = if is_cut { form.bits.min(bits_of(p, *a)) } else { form.bits };
             Linear { is_cut, bits, ..form }
         }
-        ValueOp::Const { .. }
-        | ValueOp::Rank { .. }
-        | ValueOp::ScalarParam { .. }
-        | ValueOp::Epoch { .. }
-        | ValueOp::GroupIndex { .. }
-        | ValueOp::Unary { .. }
-        | ValueOp::Compare { .. }
-        | ValueOp::Select { .. }
-        | ValueOp::Cast { .. }
-        | ValueOp::Fma { .. }
-        | ValueOp::Bitcast { .. }
-        | ValueOp::Splat { .. }
-        | ValueOp::Arange { .. }
-        | ValueOp::Reduce { .. }
-        | ValueOp::Scan { .. } => atom(),
+        any!(given, casts, pointwise, spreads, reductions) | ValueOp::Select { .. } => atom(),
     }
 }

@@ -167,19 +167,7 @@ impl<'f, 'k> Emitter<'f, 'k> {
                 Ok(Expr::atom(format!("next_epoch({}->value)", self.arg(word).text)))
             }
             ValueOp::Epoch { word, advance: true, .. } => Ok(self.begin_epoch(id, word)),
-            ValueOp::Const { .. }
-            | ValueOp::Rank { .. }
-            | ValueOp::Binary { .. }
-            | ValueOp::Unary { .. }
-            | ValueOp::Compare { .. }
-            | ValueOp::Select { .. }
-            | ValueOp::Cast { .. }
-            | ValueOp::Fma { .. }
-            | ValueOp::Bitcast { .. }
-            | ValueOp::Splat { .. }
-            | ValueOp::Arange { .. }
-            | ValueOp::Reduce { .. }
-            | ValueOp::Scan { .. } => {
+            any!(by_element, spreads, reductions) | ValueOp::Const { .. } | ValueOp::Rank { .. } => {
                 let mut used = std::mem::take(self.used);
                 let e = ops::expression(&self.f.p, &mut used, op, loc, &mut |u, v| {
                     std::mem::swap(u, self.used);
@@ -246,11 +234,7 @@ impl<'f, 'k> Emitter<'f, 'k> {
     /// The first element of this rank's own instance of a parameter.
     pub fn own(&self, id: ParamId) -> Expr {
         match self.f.p.kernel.params[id.index()].kind {
-            ParamKind::Symmetric
-            | ParamKind::Window
-            | ParamKind::Flags
-            | ParamKind::Packets
-            | ParamKind::Ll => Expr::atom(format!("{}[args.rank]", self.arg(id).text)),
+            any!(symmetric) => Expr::atom(format!("{}[args.rank]", self.arg(id).text)),
             ParamKind::EpochWord => Expr::atom(format!("&{}->value", self.arg(id).text)),
             ParamKind::Local | ParamKind::Counters | ParamKind::BlockFlags | ParamKind::Scalar => {
                 self.arg(id)

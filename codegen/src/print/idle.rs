@@ -113,15 +113,11 @@ fn moved(p: &Program, id: OpId) -> Option<ValueId> {
             CommOp::Put(Put { value, .. }) | CommOp::SendPackets(SendPackets { value, .. }) => Some(*value),
             CommOp::TakePackets(TakePackets { tiles, .. }) => tiles.first().map(|t| t.out),
             // A lane for each element, whatever the group, or none at all.
-            CommOp::SendLl(_)
+            any!(signals, waits)
+            | CommOp::SendLl(_)
             | CommOp::ReadLl(_)
             | CommOp::PutMatrix(_)
-            | CommOp::BulkCopy(_)
-            | CommOp::Signal(_)
-            | CommOp::Wait(_)
-            | CommOp::WaitAll(_)
-            | CommOp::BlockSignal(_)
-            | CommOp::BlockWait(_) => None,
+            | CommOp::BulkCopy(_) => None,
         },
         // All lanes have their share of a matrix.
         OpKind::Matrix(_) | OpKind::Value(_) | OpKind::Control(_) => None,

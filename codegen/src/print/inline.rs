@@ -186,15 +186,7 @@ fn goes_to_several(p: &Program, kind: &OpKind) -> bool {
     let target = match op {
         CommOp::Put(Put { parcel, .. }) => p.kernel.parcels[parcel.index()].target,
         CommOp::SendPackets(SendPackets { target, .. }) | CommOp::SendLl(SendLl { target, .. }) => *target,
-        CommOp::PutMatrix(_)
-        | CommOp::BulkCopy(_)
-        | CommOp::Signal(_)
-        | CommOp::Wait(_)
-        | CommOp::WaitAll(_)
-        | CommOp::BlockSignal(_)
-        | CommOp::BlockWait(_)
-        | CommOp::TakePackets(_)
-        | CommOp::ReadLl(_) => return false,
+        any!(signals, waits, takes) | CommOp::PutMatrix(_) | CommOp::BulkCopy(_) => return false,
     };
     matches!(target, Target::Mask(_))
 }
@@ -213,15 +205,12 @@ fn is_everywhere(p: &Program, op: &ValueOp, v: ValueId) -> bool {
         ValueOp::GroupIndex { .. } => {
             p.name(v).is_none() && p.def_id(v).is_some_and(|def| p.split(def).is_none())
         }
-        ValueOp::Epoch { .. }
+        any!(casts, reductions)
+        | ValueOp::Epoch { .. }
         | ValueOp::Binary { .. }
         | ValueOp::Unary { .. }
         | ValueOp::Select { .. }
-        | ValueOp::Cast { .. }
-        | ValueOp::Fma { .. }
-        | ValueOp::Bitcast { .. }
-        | ValueOp::Reduce { .. }
-        | ValueOp::Scan { .. } => false,
+        | ValueOp::Fma { .. } => false,
     }
 }
 
@@ -229,22 +218,12 @@ fn is_everywhere(p: &Program, op: &ValueOp, v: ValueId) -> bool {
 pub(super) fn is_expression(kind: &OpKind) -> bool {
     let OpKind::Value(op) = kind else { return false };
     match op {
-        ValueOp::GroupIndex { .. }
-        | ValueOp::Binary { .. }
-        | ValueOp::Unary { .. }
-        | ValueOp::Compare { .. }
-        | ValueOp::Select { .. }
-        | ValueOp::Cast { .. }
-        | ValueOp::Fma { .. }
-        | ValueOp::Bitcast { .. } => true,
-        ValueOp::Const { .. }
+        any!(by_element) | ValueOp::GroupIndex { .. } => true,
+        any!(spreads, reductions)
+        | ValueOp::Const { .. }
         | ValueOp::Rank { .. }
         | ValueOp::ScalarParam { .. }
-        | ValueOp::Epoch { .. }
-        | ValueOp::Splat { .. }
-        | ValueOp::Arange { .. }
-        | ValueOp::Reduce { .. }
-        | ValueOp::Scan { .. } => false,
+        | ValueOp::Epoch { .. } => false,
     }
 }
 
@@ -256,31 +235,14 @@ pub(super) fn reads_by_element(p: &Program, layouts: &Layouts, op: OpId) -> bool
     match &p.kernel.op(op).kind {
         OpKind::Value(op) => match op {
             ValueOp::Scan { .. } => false,
-            ValueOp::Const { .. }
-            | ValueOp::Rank { .. }
-            | ValueOp::ScalarParam { .. }
-            | ValueOp::Epoch { .. }
-            | ValueOp::GroupIndex { .. }
-            | ValueOp::Binary { .. }
-            | ValueOp::Unary { .. }
-            | ValueOp::Compare { .. }
-            | ValueOp::Select { .. }
-            | ValueOp::Cast { .. }
-            | ValueOp::Fma { .. }
-            | ValueOp::Bitcast { .. }
-            | ValueOp::Splat { .. }
-            | ValueOp::Arange { .. }
-            | ValueOp::Reduce { .. } => true,
+            any!(given, by_element, spreads) | ValueOp::Reduce { .. } => true,
         },
         OpKind::Memory(op) => match op {
             MemoryOp::Store { value, mask, .. } => by_element(*value, *mask),
             MemoryOp::Tally { .. } => false,
-            MemoryOp::Load { .. }
-            | MemoryOp::LoadMasked { .. }
-            | MemoryOp::Gather { .. }
-            | MemoryOp::Scatter { .. }
-            | MemoryOp::Atomic { .. }
-            | MemoryOp::Ticket { .. } => true,
+            any!(loads) | MemoryOp::Scatter { .. } | MemoryOp::Atomic { .. } | MemoryOp::Ticket { .. } => {
+                true
+            }
         },
         OpKind::Comm(op) => match op {
             CommOp::Put(Put { parcel, value, mask, .. }) => {
@@ -288,27 +250,10 @@ pub(super) fn reads_by_element(p: &Program, layouts: &Layouts, op: OpId) -> bool
                 one_rank && by_element(*value, *mask)
             }
             CommOp::SendPackets(_) | CommOp::SendLl(_) | CommOp::PutMatrix(_) => false,
-            CommOp::BulkCopy(_)
-            | CommOp::Signal(_)
-            | CommOp::Wait(_)
-            | CommOp::WaitAll(_)
-            | CommOp::BlockSignal(_)
-            | CommOp::BlockWait(_)
-            | CommOp::TakePackets(_)
-            | CommOp::ReadLl(_) => true,
+            any!(signals, waits, takes) | CommOp::BulkCopy(_) => true,
         },
         // Whole vectors at a time.
         OpKind::Matrix(_) => false,
-        OpKind::Control(
-            ControlOp::If { .. }
-            | ControlOp::For { .. }
-            | ControlOp::While { .. }
-            | ControlOp::Break { .. }
-            | ControlOp::Continue { .. }
-            | ControlOp::VarDecl { .. }
-            | ControlOp::VarGet { .. }
-            | ControlOp::VarSet { .. }
-            | ControlOp::Split { .. },
-        ) => true,
+        OpKind::Control(any!(branches, exits, variables)) => true,
     }
 }

@@ -77,13 +77,7 @@ fn is_own(kernel: &Kernel, param: ParamId) -> bool {
     let param = &kernel.params[param.index()];
     let own = match param.kind {
         ParamKind::Window | ParamKind::Symmetric | ParamKind::Local => param.own,
-        ParamKind::Flags
-        | ParamKind::Packets
-        | ParamKind::Ll
-        | ParamKind::EpochWord
-        | ParamKind::Counters
-        | ParamKind::BlockFlags
-        | ParamKind::Scalar => false,
+        any!(private) | ParamKind::Flags | ParamKind::Packets | ParamKind::Ll => false,
     };
     param.columns.is_some() && own
 }

@@ -138,26 +138,12 @@ impl Layouts {
         let (tile, per_lane) = match &op.kind {
             OpKind::Memory(op) => match op {
                 MemoryOp::Tally { out, .. } => (*out, 1),
-                MemoryOp::Load { .. }
-                | MemoryOp::LoadMasked { .. }
-                | MemoryOp::Gather { .. }
-                | MemoryOp::Store { .. }
-                | MemoryOp::Scatter { .. }
-                | MemoryOp::Atomic { .. }
-                | MemoryOp::Ticket { .. } => return Ok(()),
+                any!(loads, stores) | MemoryOp::Atomic { .. } | MemoryOp::Ticket { .. } => return Ok(()),
             },
             OpKind::Comm(comm) => match comm {
                 CommOp::TakePackets(TakePackets { tiles, .. }) => (tiles[0].out, packet(p, tiles[0].out)),
                 CommOp::ReadLl(ReadLl { out, .. }) => (*out, word(p, *out)),
-                CommOp::Put(_)
-                | CommOp::PutMatrix(_)
-                | CommOp::BulkCopy(_)
-                | CommOp::Signal(_)
-                | CommOp::Wait(_)
-                | CommOp::WaitAll(_)
-                | CommOp::BlockSignal(_)
-                | CommOp::BlockWait(_)
-                | CommOp::SendPackets(_) => return Ok(()),
+                any!(puts, signals, waits) | CommOp::SendPackets(_) => return Ok(()),
                 CommOp::SendLl(SendLl { value, .. }) if word(p, *value) > 1 => (*value, word(p, *value)),
                 CommOp::SendLl(_) => return Ok(()),
             },
@@ -216,11 +202,9 @@ impl Layouts {
                     }
                 }
                 // Their operands are scalars.
-                ControlOp::For { .. }
-                | ControlOp::While { .. }
-                | ControlOp::Break { .. }
-                | ControlOp::Continue { .. }
-                | ControlOp::Split { .. } => vec![],
+                any!(exits) | ControlOp::For { .. } | ControlOp::While { .. } | ControlOp::Split { .. } => {
+                    vec![]
+                }
             },
             OpKind::Value(_) | OpKind::Memory(_) | OpKind::Matrix(_) | OpKind::Comm(_) => {
                 let mut all = kind.outs();
@@ -275,26 +259,12 @@ pub(super) fn wide(p: &Program, id: OpId) -> Option<(ValueId, ValueId)> {
             MemoryOp::Load { out, index, .. } => Some((out, index)),
             MemoryOp::LoadMasked { out, index, .. } => p.loads_by_vectors(id).then_some((out, index)),
             MemoryOp::Store { index, value, mask, .. } => by_vectors(mask).then_some((value, index)),
-            MemoryOp::Gather { .. }
-            | MemoryOp::Scatter { .. }
-            | MemoryOp::Atomic { .. }
-            | MemoryOp::Tally { .. }
-            | MemoryOp::Ticket { .. } => None,
+            any!(counts) | MemoryOp::Gather { .. } | MemoryOp::Scatter { .. } => None,
         },
         OpKind::Comm(ref op) => match *op {
             CommOp::Put(Put { index, value, mask, .. }) => by_vectors(mask).then_some((value, index)),
             // Their tiles have the width of a packet or of an LL element, or none.
-            CommOp::SendPackets(_)
-            | CommOp::TakePackets(_)
-            | CommOp::SendLl(_)
-            | CommOp::ReadLl(_)
-            | CommOp::PutMatrix(_)
-            | CommOp::BulkCopy(_)
-            | CommOp::Signal(_)
-            | CommOp::Wait(_)
-            | CommOp::WaitAll(_)
-            | CommOp::BlockSignal(_)
-            | CommOp::BlockWait(_) => None,
+            any!(signals, waits, sends, takes) | CommOp::PutMatrix(_) | CommOp::BulkCopy(_) => None,
         },
         // A lane's elements of a matrix are where the matrix instruction has them.
         OpKind::Matrix(_) | OpKind::Value(_) | OpKind::Control(_) => None,

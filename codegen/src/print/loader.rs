@@ -435,20 +435,7 @@ impl<'f, 'k> Fit<'f, 'k> {
         let unless = |fits: bool, why| if fits { Ok(()) } else { Err(why) };
         match &op.kind {
             OpKind::Value(op) => match op {
-                ValueOp::Const { .. }
-                | ValueOp::Rank { .. }
-                | ValueOp::ScalarParam { .. }
-                | ValueOp::Epoch { .. }
-                | ValueOp::GroupIndex { .. }
-                | ValueOp::Binary { .. }
-                | ValueOp::Unary { .. }
-                | ValueOp::Compare { .. }
-                | ValueOp::Select { .. }
-                | ValueOp::Cast { .. }
-                | ValueOp::Fma { .. }
-                | ValueOp::Bitcast { .. }
-                | ValueOp::Splat { .. }
-                | ValueOp::Arange { .. } => Ok(()),
+                any!(given, by_element, spreads) => Ok(()),
                 ValueOp::Reduce { .. } | ValueOp::Scan { .. } => {
                     unless(tail, "all warps meet in a reduction")
                 }
@@ -468,12 +455,9 @@ impl<'f, 'k> Fit<'f, 'k> {
                     unless(!tail, "the last block waits alone")
                 }
                 CommOp::PutMatrix(_) | CommOp::Signal(_) | CommOp::BlockSignal(_) => Ok(()),
-                CommOp::Put(_)
-                | CommOp::BulkCopy(_)
-                | CommOp::SendPackets(_)
-                | CommOp::TakePackets(_)
-                | CommOp::SendLl(_)
-                | CommOp::ReadLl(_) => Err("all warps send and receive vectors together"),
+                any!(sends, takes) | CommOp::Put(_) | CommOp::BulkCopy(_) => {
+                    Err("all warps send and receive vectors together")
+                }
             },
             OpKind::Memory(op) => match op {
                 MemoryOp::Ticket { out, .. } => {
@@ -487,13 +471,7 @@ impl<'f, 'k> Fit<'f, 'k> {
                     )
                 }
                 _ if drawn::draws(kernel, op) => unless(!tail, "the last block draws numbers alone"),
-                MemoryOp::Load { .. }
-                | MemoryOp::LoadMasked { .. }
-                | MemoryOp::Gather { .. }
-                | MemoryOp::Store { .. }
-                | MemoryOp::Scatter { .. }
-                | MemoryOp::Atomic { .. }
-                | MemoryOp::Tally { .. } => {
+                any!(loads, stores) | MemoryOp::Atomic { .. } | MemoryOp::Tally { .. } => {
                     let place = op.accessed().place;
                     let here = own(place).is_some();
                     unless(tail && here, "all warps access vectors, or single elements, together")

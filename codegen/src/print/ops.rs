@@ -69,13 +69,12 @@ pub(super) fn expression(
         }
         ValueOp::Const { value, .. } => Ok(Expr::literal(value)),
         ValueOp::Rank { .. } => Ok(Expr::atom("args.rank")),
-        ValueOp::ScalarParam { .. }
+        any!(spreads, reductions)
+        | ValueOp::ScalarParam { .. }
         | ValueOp::Epoch { .. }
-        | ValueOp::GroupIndex { .. }
-        | ValueOp::Splat { .. }
-        | ValueOp::Arange { .. }
-        | ValueOp::Reduce { .. }
-        | ValueOp::Scan { .. } => Err(PrintError::Misplaced { loc, op: OpKind::Value(op.clone()).name() }),
+        | ValueOp::GroupIndex { .. } => {
+            Err(PrintError::Misplaced { loc, op: OpKind::Value(op.clone()).name() })
+        }
     }
 }
 
@@ -104,8 +103,7 @@ fn feeds_a_sum(p: &Program, product: ValueId) -> bool {
             OpKind::Memory(MemoryOp::Store { .. })
                 | OpKind::Comm(CommOp::Put(_) | CommOp::PutMatrix(_))
                 | OpKind::Value(
-                    ValueOp::Cast { .. }
-                        | ValueOp::Bitcast { .. }
+                    any!(casts)
                         | ValueOp::Compare { .. }
                         | ValueOp::Fma { .. }
                         | ValueOp::Binary {
@@ -152,14 +150,7 @@ pub(super) fn binary(
         BinaryOp::Sub => Some("wrap_sub"),
         BinaryOp::Mul => Some("wrap_mul"),
         BinaryOp::Shl => Some("wrap_shl"),
-        BinaryOp::Div
-        | BinaryOp::Rem
-        | BinaryOp::Min
-        | BinaryOp::Max
-        | BinaryOp::And
-        | BinaryOp::Or
-        | BinaryOp::Xor
-        | BinaryOp::Shr => None,
+        any!(quotients, extremes, bits) | BinaryOp::Shr => None,
     };
     if let Some(name) = wraps.filter(|_| dtype == Dtype::I32) {
         used.add(Prim::Wrapping);
@@ -186,18 +177,7 @@ fn identity(op: BinaryOp, a: &Expr, b: &Expr) -> Option<Expr> {
         BinaryOp::Add | BinaryOp::Sub | BinaryOp::Shl | BinaryOp::Shr | BinaryOp::Or if b.is_zero() => {
             Some(a.clone())
         }
-        BinaryOp::Add
-        | BinaryOp::Sub
-        | BinaryOp::Mul
-        | BinaryOp::Div
-        | BinaryOp::Rem
-        | BinaryOp::Min
-        | BinaryOp::Max
-        | BinaryOp::And
-        | BinaryOp::Or
-        | BinaryOp::Xor
-        | BinaryOp::Shl
-        | BinaryOp::Shr => None,
+        any!(sums, quotients, extremes, bits, shifts) => None,
     }
 }
 

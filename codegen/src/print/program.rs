@@ -90,19 +90,7 @@ impl<'k> Program<'k> {
             ValueOp::Rank { .. } => Some("rank"),
             ValueOp::GroupIndex { .. } => Some("group"),
             ValueOp::ScalarParam { param, .. } => Some(&self.kernel.params[param.index()].name),
-            ValueOp::Const { .. }
-            | ValueOp::Epoch { .. }
-            | ValueOp::Binary { .. }
-            | ValueOp::Unary { .. }
-            | ValueOp::Compare { .. }
-            | ValueOp::Select { .. }
-            | ValueOp::Cast { .. }
-            | ValueOp::Fma { .. }
-            | ValueOp::Bitcast { .. }
-            | ValueOp::Splat { .. }
-            | ValueOp::Arange { .. }
-            | ValueOp::Reduce { .. }
-            | ValueOp::Scan { .. } => None,
+            any!(by_element, spreads, reductions) | ValueOp::Const { .. } | ValueOp::Epoch { .. } => None,
         }
     }
 
@@ -174,16 +162,7 @@ impl<'k> Program<'k> {
             BinaryOp::Mul | BinaryOp::Div if is(*b, 1) => Some(*a),
             BinaryOp::Rem => self.int(*b).is_some_and(|n| within(*a, n - 1)).then_some(*a),
             BinaryOp::Min => self.int(*b).is_some_and(|n| within(*a, n)).then_some(*a),
-            BinaryOp::Add
-            | BinaryOp::Sub
-            | BinaryOp::Mul
-            | BinaryOp::Div
-            | BinaryOp::Max
-            | BinaryOp::And
-            | BinaryOp::Or
-            | BinaryOp::Xor
-            | BinaryOp::Shl
-            | BinaryOp::Shr => None,
+            any!(sums, bits, shifts) | BinaryOp::Div | BinaryOp::Max => None,
         }
     }
 
@@ -250,13 +229,7 @@ impl<'k> Program<'k> {
         let OpKind::Memory(op) = &self.kernel.op(op).kind else { return None };
         match *op {
             MemoryOp::LoadMasked { mask, other, .. } => Some((mask, other)),
-            MemoryOp::Load { .. }
-            | MemoryOp::Gather { .. }
-            | MemoryOp::Store { .. }
-            | MemoryOp::Scatter { .. }
-            | MemoryOp::Atomic { .. }
-            | MemoryOp::Tally { .. }
-            | MemoryOp::Ticket { .. } => None,
+            any!(stores, counts) | MemoryOp::Load { .. } | MemoryOp::Gather { .. } => None,
         }
     }
 
@@ -267,19 +240,11 @@ impl<'k> Program<'k> {
                 matches!(value, Const::F32(0) | Const::U32(0) | Const::I32(0) | Const::U64(0))
             }
             ValueOp::Splat { a, .. } | ValueOp::Cast { a, .. } => self.is_zero(*a),
-            ValueOp::Rank { .. }
-            | ValueOp::ScalarParam { .. }
-            | ValueOp::Epoch { .. }
-            | ValueOp::GroupIndex { .. }
+            any!(of_launch, pointwise, reductions)
             | ValueOp::Binary { .. }
-            | ValueOp::Unary { .. }
-            | ValueOp::Compare { .. }
             | ValueOp::Select { .. }
-            | ValueOp::Fma { .. }
             | ValueOp::Bitcast { .. }
-            | ValueOp::Arange { .. }
-            | ValueOp::Reduce { .. }
-            | ValueOp::Scan { .. } => false,
+            | ValueOp::Arange { .. } => false,
         }
     }
 

@@ -56,32 +56,10 @@ impl Reach {
                     let by = p.int(*b).filter(|by| (0..64).contains(by))?;
                     Reach::of(p, *a).scaled(1 << by)
                 }
-                BinaryOp::Sub
-                | BinaryOp::Div
-                | BinaryOp::Rem
-                | BinaryOp::Min
-                | BinaryOp::Max
-                | BinaryOp::And
-                | BinaryOp::Or
-                | BinaryOp::Xor
-                | BinaryOp::Shr => None,
+                any!(quotients, extremes, bits) | BinaryOp::Sub | BinaryOp::Shr => None,
             },
             ValueOp::Cast { a, .. } if bounds::is_unsigned(p.kernel, *a) => Some(Reach::of(p, *a)),
-            ValueOp::Const { .. }
-            | ValueOp::Rank { .. }
-            | ValueOp::ScalarParam { .. }
-            | ValueOp::Epoch { .. }
-            | ValueOp::GroupIndex { .. }
-            | ValueOp::Unary { .. }
-            | ValueOp::Compare { .. }
-            | ValueOp::Select { .. }
-            | ValueOp::Cast { .. }
-            | ValueOp::Fma { .. }
-            | ValueOp::Bitcast { .. }
-            | ValueOp::Splat { .. }
-            | ValueOp::Arange { .. }
-            | ValueOp::Reduce { .. }
-            | ValueOp::Scan { .. } => None,
+            any!(given, casts, pointwise, spreads, reductions) | ValueOp::Select { .. } => None,
         }
     }
 

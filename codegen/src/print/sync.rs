@@ -60,21 +60,7 @@ fn is_meeting(p: &Program, op: OpId) -> bool {
             true
         }
         ValueOp::Reduce { .. } => p.lanes(op) > p.kernel.warp_size,
-        ValueOp::Const { .. }
-        | ValueOp::Rank { .. }
-        | ValueOp::ScalarParam { .. }
-        | ValueOp::Epoch { .. }
-        | ValueOp::GroupIndex { .. }
-        | ValueOp::Binary { .. }
-        | ValueOp::Unary { .. }
-        | ValueOp::Compare { .. }
-        | ValueOp::Select { .. }
-        | ValueOp::Cast { .. }
-        | ValueOp::Fma { .. }
-        | ValueOp::Bitcast { .. }
-        | ValueOp::Splat { .. }
-        | ValueOp::Arange { .. }
-        | ValueOp::Scan { .. } => false,
+        any!(given, by_element, spreads) | ValueOp::Scan { .. } => false,
     }
 }
 
@@ -105,18 +91,8 @@ impl Walk<'_, '_> {
         match &self.p.kernel.op(op).kind {
             OpKind::Control(control) => self.control(op, control, state),
             OpKind::Comm(comm) => match comm {
-                CommOp::Wait(_)
-                | CommOp::WaitAll(_)
-                | CommOp::BlockSignal(_)
-                | CommOp::BlockWait(_)
-                | CommOp::TakePackets(_)
-                | CommOp::ReadLl(_)
-                | CommOp::Signal(_) => State::new(),
-                CommOp::Put(_)
-                | CommOp::PutMatrix(_)
-                | CommOp::BulkCopy(_)
-                | CommOp::SendPackets(_)
-                | CommOp::SendLl(_) => self.touch(op, state),
+                any!(signals, waits, takes) => State::new(),
+                any!(puts, sends) => self.touch(op, state),
             },
             OpKind::Matrix(matrix) => match matrix {
                 // Its lanes meet before they bring anything.
@@ -131,12 +107,7 @@ impl Walk<'_, '_> {
                     self.touch(op, state);
                     State::new()
                 }
-                MemoryOp::Load { .. }
-                | MemoryOp::LoadMasked { .. }
-                | MemoryOp::Gather { .. }
-                | MemoryOp::Store { .. }
-                | MemoryOp::Scatter { .. }
-                | MemoryOp::Atomic { .. } => self.touch(op, state),
+                any!(loads, stores) | MemoryOp::Atomic { .. } => self.touch(op, state),
             },
             kind @ OpKind::Value(_) => {
                 let live = kind.outs().iter().any(|v| self.forms.of(*v) != Form::Dead);

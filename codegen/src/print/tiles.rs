@@ -80,14 +80,7 @@ fn value_tile(op: &ValueOp) -> Option<ValueId> {
         | ValueOp::Fma { out, .. }
         | ValueOp::Bitcast { out, .. } => Some(*out),
         // Written out where they are used, or all lanes at once.
-        ValueOp::Const { .. }
-        | ValueOp::Rank { .. }
-        | ValueOp::ScalarParam { .. }
-        | ValueOp::Epoch { .. }
-        | ValueOp::GroupIndex { .. }
-        | ValueOp::Splat { .. }
-        | ValueOp::Arange { .. }
-        | ValueOp::Scan { .. } => None,
+        any!(given, spreads) | ValueOp::Scan { .. } => None,
     }
 }
 
@@ -117,17 +110,7 @@ impl Emitter<'_, '_> {
                     Target::Rank(_) => Some(*value),
                     Target::Mask(_) => None,
                 },
-                CommOp::PutMatrix(_)
-                | CommOp::BulkCopy(_)
-                | CommOp::Signal(_)
-                | CommOp::Wait(_)
-                | CommOp::WaitAll(_)
-                | CommOp::BlockSignal(_)
-                | CommOp::BlockWait(_)
-                | CommOp::SendPackets(_)
-                | CommOp::TakePackets(_)
-                | CommOp::SendLl(_)
-                | CommOp::ReadLl(_) => None,
+                any!(signals, waits, sends, takes) | CommOp::PutMatrix(_) | CommOp::BulkCopy(_) => None,
             },
             control @ OpKind::Control(_) => control.var_use().map(|(_, used)| match used {
                 VarUse::Declare(value) | VarUse::Get(value) | VarUse::Set(value) => value,

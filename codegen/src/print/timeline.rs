@@ -253,24 +253,12 @@ fn recorded(kernel: &Kernel, op: &OpKind) -> Option<(SiteKind, Option<ParamId>, 
             (SiteKind::Send, Some(*ll), peers_of(target))
         }
         // Puts are recorded with their parcel; reads of LL elements poll for each lane's own; blocks are no peers.
-        OpKind::Comm(
-            CommOp::Put(_)
-            | CommOp::PutMatrix(_)
-            | CommOp::BulkCopy(_)
-            | CommOp::ReadLl(_)
-            | CommOp::BlockSignal(_)
-            | CommOp::BlockWait(_),
-        ) => return None,
+        OpKind::Comm(any!(puts) | CommOp::ReadLl(_) | CommOp::BlockSignal(_) | CommOp::BlockWait(_)) => {
+            return None;
+        }
         OpKind::Matrix(_) => return None,
         OpKind::Control(
-            ControlOp::If { .. }
-            | ControlOp::For { .. }
-            | ControlOp::While { .. }
-            | ControlOp::Break { .. }
-            | ControlOp::Continue { .. }
-            | ControlOp::VarDecl { .. }
-            | ControlOp::VarGet { .. }
-            | ControlOp::VarSet { .. },
+            any!(exits, variables) | ControlOp::If { .. } | ControlOp::For { .. } | ControlOp::While { .. },
         )
         | OpKind::Value(_)
         | OpKind::Memory(_) => return None,

@@ -243,24 +243,11 @@ impl Insn {
             Insn::Memory(insn) => insn.tiles(visit),
             Insn::Matrix(insn) => insn.tiles(visit),
             Insn::Comm(insn) => insn.tiles(visit),
-            Insn::Copy { .. }
-            | Insn::Rank { .. }
-            | Insn::ScalarParam { .. }
-            | Insn::Epoch { .. }
-            | Insn::GroupIndex { .. }
-            | Insn::Binary { .. }
-            | Insn::Unary { .. }
-            | Insn::Compare { .. }
-            | Insn::Select { .. }
-            | Insn::Cast { .. }
-            | Insn::Fma { .. }
+            any!(scalars, launched, ends)
             | Insn::Jump { .. }
             | Insn::Unless { .. }
             | Insn::LoopHead { .. }
-            | Insn::LoopNext { .. }
-            | Insn::Split { .. }
-            | Insn::Join
-            | Insn::End => {}
+            | Insn::LoopNext { .. } => {}
         }
     }
 }

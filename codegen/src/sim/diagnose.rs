@@ -362,14 +362,7 @@ pub(super) fn describe(kernel: &Kernel, op: OpId) -> String {
         OpKind::Comm(CommOp::SendLl(SendLl { ll, .. })) => format!("sending LL {}", param(*ll)),
         OpKind::Comm(CommOp::ReadLl(ReadLl { ll, .. })) => format!("reading LL {}", param(*ll)),
         OpKind::Value(_) | OpKind::Matrix(MatrixOp::ReduceLines(_)) => "arithmetic".into(),
-        OpKind::Control(
-            ControlOp::If { .. }
-            | ControlOp::For { .. }
-            | ControlOp::While { .. }
-            | ControlOp::Break { .. }
-            | ControlOp::Continue { .. }
-            | ControlOp::Split { .. },
-        ) => "control flow".into(),
+        OpKind::Control(any!(branches, exits)) => "control flow".into(),
         OpKind::Control(ControlOp::VarDecl { .. } | ControlOp::VarGet { .. } | ControlOp::VarSet { .. }) => {
             "variable".into()
         }

@@ -27,15 +27,7 @@ pub(super) const fn exact(op: BinaryOp, a: u64, b: u64) -> Option<u64> {
         BinaryOp::Sub => Some(a.wrapping_sub(b)),
         BinaryOp::Mul => Some(product(a, b)),
         BinaryOp::Shl if b < 32 => Some(product(a, 1 << b)),
-        BinaryOp::Div
-        | BinaryOp::Rem
-        | BinaryOp::Min
-        | BinaryOp::Max
-        | BinaryOp::And
-        | BinaryOp::Or
-        | BinaryOp::Xor
-        | BinaryOp::Shl
-        | BinaryOp::Shr => None,
+        any!(quotients, extremes, bits, shifts) => None,
     }
 }
 
@@ -43,15 +35,7 @@ pub(super) const fn exact(op: BinaryOp, a: u64, b: u64) -> Option<u64> {
 const fn orders(op: BinaryOp) -> bool {
     match op {
         BinaryOp::Min | BinaryOp::Max | BinaryOp::Div => true,
-        BinaryOp::Add
-        | BinaryOp::Sub
-        | BinaryOp::Mul
-        | BinaryOp::Rem
-        | BinaryOp::And
-        | BinaryOp::Or
-        | BinaryOp::Xor
-        | BinaryOp::Shl
-        | BinaryOp::Shr => false,
+        any!(sums, bits, shifts) | BinaryOp::Rem => false,
     }
 }
 
@@ -142,14 +126,7 @@ fn wraps(op: BinaryOp, a: &[u32], b: &[u32]) -> bool {
         BinaryOp::Sub => any(a, b, u64::wrapping_sub),
         BinaryOp::Mul => any(a, b, |a, b| a * b),
         BinaryOp::Shl => any(a, b, |a, b| a << (b & 31)),
-        BinaryOp::Div
-        | BinaryOp::Rem
-        | BinaryOp::Min
-        | BinaryOp::Max
-        | BinaryOp::And
-        | BinaryOp::Or
-        | BinaryOp::Xor
-        | BinaryOp::Shr => false,
+        any!(quotients, extremes, bits) | BinaryOp::Shr => false,
     }
 }
 

@@ -217,15 +217,9 @@ impl World<'_> {
             }
             Insn::Join => return Flow::Stop(Stop::Join),
             Insn::End => return Flow::Stop(Stop::End),
-            Insn::Copy { .. }
-            | Insn::Binary { .. }
-            | Insn::Unary { .. }
-            | Insn::Compare { .. }
-            | Insn::Select { .. }
-            | Insn::Cast { .. }
-            | Insn::Fma { .. }
-            | Insn::Unless { .. }
-            | Insn::LoopHead { .. } => unreachable!("a run of instructions on scalars does not stop at one"),
+            any!(scalars) | Insn::Unless { .. } | Insn::LoopHead { .. } => {
+                unreachable!("a run of instructions on scalars does not stop at one")
+            }
         }
         Flow::Next
     }

@@ -69,20 +69,14 @@ impl Scalar {
             Insn::Unless { cond, to } => new(Does::Unless, to, [cond, 0, 0]),
             Insn::LoopHead { dtype, var, end, to } => new(Does::LoopHead(dtype), to, [var, end, 0]),
             // Only jumps back can make a run endless.
-            Insn::Jump { .. }
+            any!(launched, ends)
+            | Insn::Jump { .. }
             | Insn::LoopNext { .. }
             | Insn::CopyTile { .. }
-            | Insn::Rank { .. }
-            | Insn::ScalarParam { .. }
-            | Insn::Epoch { .. }
-            | Insn::GroupIndex { .. }
             | Insn::Tile(_)
             | Insn::Memory(_)
             | Insn::Matrix(_)
-            | Insn::Comm(_)
-            | Insn::Split { .. }
-            | Insn::Join
-            | Insn::End => new(Does::Other, 0, [0; 3]),
+            | Insn::Comm(_) => new(Does::Other, 0, [0; 3]),
         }
     }
 }

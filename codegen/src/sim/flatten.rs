@@ -76,18 +76,15 @@ impl Facts {
                 (x, y) => x.or(y).copied(),
             },
             ValueOp::Cast { a, .. } | ValueOp::Unary { a, .. } => self.epoch_of.get(a).copied(),
-            ValueOp::Const { .. }
+            any!(spreads, reductions)
+            | ValueOp::Const { .. }
             | ValueOp::Rank { .. }
             | ValueOp::ScalarParam { .. }
             | ValueOp::GroupIndex { .. }
             | ValueOp::Compare { .. }
             | ValueOp::Select { .. }
             | ValueOp::Fma { .. }
-            | ValueOp::Bitcast { .. }
-            | ValueOp::Splat { .. }
-            | ValueOp::Arange { .. }
-            | ValueOp::Reduce { .. }
-            | ValueOp::Scan { .. } => None,
+            | ValueOp::Bitcast { .. } => None,
         };
         if let (Some(word), Some(&out)) = (word, kind.outs().first()) {
             self.epoch_of.insert(out, word);

@@ -82,10 +82,7 @@ impl Facts {
                     self.zeros[out.index()] = self.zero_bits(then).min(self.zero_bits(otherwise));
                 }
             }
-            ControlOp::While { .. }
-            | ControlOp::Break { .. }
-            | ControlOp::Continue { .. }
-            | ControlOp::Split { .. } => {}
+            any!(exits) | ControlOp::While { .. } | ControlOp::Split { .. } => {}
         }
     }
 
@@ -112,11 +109,7 @@ impl Facts {
                 ReduceOp::Sum | ReduceOp::Or => z(a),
                 ReduceOp::Min | ReduceOp::Max | ReduceOp::And => 0,
             },
-            ValueOp::Const { .. }
-            | ValueOp::Rank { .. }
-            | ValueOp::ScalarParam { .. }
-            | ValueOp::Epoch { .. }
-            | ValueOp::GroupIndex { .. }
+            any!(given)
             | ValueOp::Compare { .. }
             | ValueOp::Cast { .. }
             | ValueOp::Fma { .. }

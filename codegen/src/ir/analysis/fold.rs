@@ -24,16 +24,7 @@ pub(super) fn fold(kind: &OpKind, ty: Type, known: &dyn Fn(ValueId) -> Option<Co
                 wrap(ty.dtype, c.as_int()?)
             }
         },
-        ValueOp::Rank { .. }
-        | ValueOp::ScalarParam { .. }
-        | ValueOp::Epoch { .. }
-        | ValueOp::GroupIndex { .. }
-        | ValueOp::Fma { .. }
-        | ValueOp::Bitcast { .. }
-        | ValueOp::Splat { .. }
-        | ValueOp::Arange { .. }
-        | ValueOp::Reduce { .. }
-        | ValueOp::Scan { .. } => None,
+        any!(of_launch, spreads, reductions) | ValueOp::Fma { .. } | ValueOp::Bitcast { .. } => None,
     }
 }
 
@@ -53,15 +44,7 @@ fn binary(op: BinaryOp, a: Const, b: Const) -> Option<Const> {
             BinaryOp::And => Some(Const::Bool(x & y)),
             BinaryOp::Or => Some(Const::Bool(x | y)),
             BinaryOp::Xor => Some(Const::Bool(x ^ y)),
-            BinaryOp::Add
-            | BinaryOp::Sub
-            | BinaryOp::Mul
-            | BinaryOp::Div
-            | BinaryOp::Rem
-            | BinaryOp::Min
-            | BinaryOp::Max
-            | BinaryOp::Shl
-            | BinaryOp::Shr => None,
+            any!(sums, quotients, extremes, shifts) => None,
         };
     }
     let (x, y) = (a.as_int()?, b.as_int()?);

@@ -116,29 +116,10 @@ impl Exprs<'_> {
             OpKind::Value(ValueOp::Const { .. })
             | OpKind::Memory(MemoryOp::Store { .. } | MemoryOp::Scatter { .. })
             | OpKind::Matrix(MatrixOp::StoreMatrix(_))
-            | OpKind::Comm(
-                CommOp::Put(_)
-                | CommOp::PutMatrix(_)
-                | CommOp::BulkCopy(_)
-                | CommOp::Signal(_)
-                | CommOp::Wait(_)
-                | CommOp::WaitAll(_)
-                | CommOp::BlockSignal(_)
-                | CommOp::BlockWait(_)
-                | CommOp::SendPackets(_)
-                | CommOp::TakePackets(_)
-                | CommOp::SendLl(_),
-            )
-            | OpKind::Control(
-                ControlOp::If { .. }
-                | ControlOp::For { .. }
-                | ControlOp::While { .. }
-                | ControlOp::Break { .. }
-                | ControlOp::Continue { .. }
-                | ControlOp::VarDecl { .. }
-                | ControlOp::VarSet { .. }
-                | ControlOp::Split { .. },
-            ) => self.names.defined(v),
+            | OpKind::Comm(any!(puts, signals, waits, sends) | CommOp::TakePackets(_))
+            | OpKind::Control(any!(branches, exits) | ControlOp::VarDecl { .. } | ControlOp::VarSet { .. }) => {
+                self.names.defined(v)
+            }
         }
     }
 

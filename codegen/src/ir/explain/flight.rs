@@ -301,11 +301,7 @@ impl Scanner<'_, '_> {
             MemoryOp::Load { out, place, .. }
             | MemoryOp::LoadMasked { out, place, .. }
             | MemoryOp::Gather { out, place, .. } => self.loaded(*place, *out, self.teller.bytes(*out)),
-            MemoryOp::Store { .. }
-            | MemoryOp::Scatter { .. }
-            | MemoryOp::Atomic { .. }
-            | MemoryOp::Tally { .. }
-            | MemoryOp::Ticket { .. } => Scan::default(),
+            any!(stores, counts) => Scan::default(),
         }
     }
 
@@ -402,11 +398,7 @@ impl Scanner<'_, '_> {
                 let most = scan.most.map(|(most, end)| (most.times(groups), end));
                 Scan { head: scan.head.times(groups), tail: scan.tail.times(groups), most, ..scan }
             }
-            ControlOp::Break { .. }
-            | ControlOp::Continue { .. }
-            | ControlOp::VarDecl { .. }
-            | ControlOp::VarGet { .. }
-            | ControlOp::VarSet { .. } => Scan::default(),
+            any!(exits, variables) => Scan::default(),
         }
     }
 

@@ -133,16 +133,7 @@ impl Every<'_> {
             CommOp::SendPackets(SendPackets { target, .. }) | CommOp::SendLl(SendLl { target, .. }) => {
                 Some(*target)
             }
-            CommOp::Put(_)
-            | CommOp::PutMatrix(_)
-            | CommOp::BulkCopy(_)
-            | CommOp::Signal(_)
-            | CommOp::Wait(_)
-            | CommOp::WaitAll(_)
-            | CommOp::BlockSignal(_)
-            | CommOp::BlockWait(_)
-            | CommOp::TakePackets(_)
-            | CommOp::ReadLl(_) => of_parcel,
+            any!(puts, signals, waits, takes) => of_parcel,
         }
     }
 

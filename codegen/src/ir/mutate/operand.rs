@@ -50,12 +50,7 @@ fn aim(kind: &mut OpKind) -> Option<Aim<'_>> {
         | CommOp::PutMatrix(PutMatrix { parcel, .. })
         | CommOp::BulkCopy(BulkCopy { parcel, .. })
         | CommOp::Signal(Signal { parcel, .. }) => Some(Aim::Parcel(parcel)),
-        CommOp::Wait(_)
-        | CommOp::WaitAll(_)
-        | CommOp::BlockSignal(_)
-        | CommOp::BlockWait(_)
-        | CommOp::TakePackets(_)
-        | CommOp::ReadLl(_) => None,
+        any!(waits, takes) | CommOp::BlockSignal(_) => None,
     }
 }
 

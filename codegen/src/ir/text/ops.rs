@@ -119,16 +119,7 @@ impl Line<'_> {
         let (a, b) = (self.v(a), self.v(b));
         match op {
             BinaryOp::Min | BinaryOp::Max => format!("{}({a}, {b})", op.symbol()),
-            BinaryOp::Add
-            | BinaryOp::Sub
-            | BinaryOp::Mul
-            | BinaryOp::Div
-            | BinaryOp::Rem
-            | BinaryOp::And
-            | BinaryOp::Or
-            | BinaryOp::Xor
-            | BinaryOp::Shl
-            | BinaryOp::Shr => format!("{a} {} {b}", op.symbol()),
+            any!(sums, quotients, bits, shifts) => format!("{a} {} {b}", op.symbol()),
         }
     }
 

@@ -125,31 +125,11 @@ impl Check<'_, '_, '_> {
                     self.report.add(self.loc, Problem::BadStep { step });
                 }
             }
-            OpKind::Value(
-                ValueOp::Const { .. }
-                | ValueOp::Rank { .. }
-                | ValueOp::ScalarParam { .. }
-                | ValueOp::Epoch { .. }
-                | ValueOp::GroupIndex { .. }
-                | ValueOp::Unary { .. }
-                | ValueOp::Compare { .. }
-                | ValueOp::Select { .. }
-                | ValueOp::Cast { .. }
-                | ValueOp::Fma { .. }
-                | ValueOp::Bitcast { .. }
-                | ValueOp::Splat { .. }
-                | ValueOp::Arange { .. }
-                | ValueOp::Reduce { .. }
-                | ValueOp::Scan { .. },
-            )
+            OpKind::Value(any!(given, casts, pointwise, spreads, reductions) | ValueOp::Select { .. })
             | OpKind::Control(
-                ControlOp::If { .. }
+                any!(exits, variables)
+                | ControlOp::If { .. }
                 | ControlOp::While { .. }
-                | ControlOp::Break { .. }
-                | ControlOp::Continue { .. }
-                | ControlOp::VarDecl { .. }
-                | ControlOp::VarGet { .. }
-                | ControlOp::VarSet { .. }
                 | ControlOp::Split { .. },
             ) => {}
         }
@@ -212,18 +192,7 @@ impl Check<'_, '_, '_> {
             BinaryOp::Shl | BinaryOp::Shr if by < 0 || by >= i128::from(dtype.bytes()) * 8 => {
                 Problem::ShiftTooFar { dtype, by }
             }
-            BinaryOp::Add
-            | BinaryOp::Sub
-            | BinaryOp::Mul
-            | BinaryOp::Div
-            | BinaryOp::Rem
-            | BinaryOp::Min
-            | BinaryOp::Max
-            | BinaryOp::And
-            | BinaryOp::Or
-            | BinaryOp::Xor
-            | BinaryOp::Shl
-            | BinaryOp::Shr => return,
+            any!(sums, quotients, extremes, bits, shifts) => return,
         };
         self.report.add(self.loc, problem);
     }

@@ -146,15 +146,7 @@ impl Flow<'_> {
                     BinaryOp::Min | BinaryOp::And if x.is_empty() || y.is_empty() => return,
                     BinaryOp::Rem => y,
                     BinaryOp::Div | BinaryOp::Shr => x,
-                    BinaryOp::Add
-                    | BinaryOp::Sub
-                    | BinaryOp::Mul
-                    | BinaryOp::Min
-                    | BinaryOp::Max
-                    | BinaryOp::And
-                    | BinaryOp::Or
-                    | BinaryOp::Xor
-                    | BinaryOp::Shl => both(x, y),
+                    any!(sums, extremes, bits) | BinaryOp::Shl => both(x, y),
                 };
                 (out, loads)
             }
@@ -166,14 +158,7 @@ impl Flow<'_> {
             | ValueOp::Splat { out, a }
             | ValueOp::Reduce { out, a, .. }
             | ValueOp::Scan { out, a, .. } => (out, self.of(a)),
-            ValueOp::Const { .. }
-            | ValueOp::Rank { .. }
-            | ValueOp::ScalarParam { .. }
-            | ValueOp::Epoch { .. }
-            | ValueOp::GroupIndex { .. }
-            | ValueOp::Compare { .. }
-            | ValueOp::Fma { .. }
-            | ValueOp::Arange { .. } => return,
+            any!(given) | ValueOp::Compare { .. } | ValueOp::Fma { .. } | ValueOp::Arange { .. } => return,
         };
         self.add(out, loads);
     }

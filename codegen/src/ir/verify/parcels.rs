@@ -78,13 +78,7 @@ fn leaves_loop(kind: &OpKind) -> Option<u32> {
     let OpKind::Control(op) = kind else { return None };
     match op {
         ControlOp::Break { depth } | ControlOp::Continue { depth } => Some(*depth),
-        ControlOp::If { .. }
-        | ControlOp::For { .. }
-        | ControlOp::While { .. }
-        | ControlOp::VarDecl { .. }
-        | ControlOp::VarGet { .. }
-        | ControlOp::VarSet { .. }
-        | ControlOp::Split { .. } => None,
+        any!(branches, variables) => None,
     }
 }
 

@@ -37,16 +37,7 @@ fn waited(kind: &OpKind) -> Option<(ReceiptId, ParamId)> {
         CommOp::Wait(Wait { receipt, flag, .. }) | CommOp::WaitAll(WaitAll { receipt, flag, .. }) => {
             Some((*receipt, *flag))
         }
-        CommOp::Put(_)
-        | CommOp::PutMatrix(_)
-        | CommOp::BulkCopy(_)
-        | CommOp::Signal(_)
-        | CommOp::BlockSignal(_)
-        | CommOp::BlockWait(_)
-        | CommOp::SendPackets(_)
-        | CommOp::TakePackets(_)
-        | CommOp::SendLl(_)
-        | CommOp::ReadLl(_) => None,
+        any!(puts, signals, sends, takes) | CommOp::BlockWait(_) => None,
     }
 }
 
@@ -69,11 +60,7 @@ fn loaded_elements(op: &MemoryOp) -> Option<(Place, Option<ReceiptId>)> {
         MemoryOp::Load { place, receipt, .. }
         | MemoryOp::LoadMasked { place, receipt, .. }
         | MemoryOp::Gather { place, receipt, .. } => Some((place, receipt)),
-        MemoryOp::Store { .. }
-        | MemoryOp::Scatter { .. }
-        | MemoryOp::Atomic { .. }
-        | MemoryOp::Tally { .. }
-        | MemoryOp::Ticket { .. } => None,
+        any!(stores, counts) => None,
     }
 }
 

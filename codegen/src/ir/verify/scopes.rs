@@ -277,13 +277,7 @@ fn allowed_in_prologue(kernel: &Kernel, kind: &OpKind) -> bool {
             | ValueOp::Fma { out, .. }
             | ValueOp::Bitcast { out, .. },
         ) => !kernel.ty(*out).is_tile(),
-        OpKind::Value(
-            ValueOp::GroupIndex { .. }
-            | ValueOp::Splat { .. }
-            | ValueOp::Arange { .. }
-            | ValueOp::Reduce { .. }
-            | ValueOp::Scan { .. },
-        )
+        OpKind::Value(any!(spreads, reductions) | ValueOp::GroupIndex { .. })
         | OpKind::Memory(_)
         | OpKind::Matrix(_)
         | OpKind::Comm(_)

@@ -36,21 +36,8 @@ impl Check<'_, '_> {
                 self.param(*word, ParamKind::EpochWord, "an epoch word");
                 self.result(*out, U32);
             }
-            OpKind::Value(
-                op @ (ValueOp::Binary { .. }
-                | ValueOp::Unary { .. }
-                | ValueOp::Compare { .. }
-                | ValueOp::Select { .. }
-                | ValueOp::Cast { .. }
-                | ValueOp::Fma { .. }
-                | ValueOp::Bitcast { .. }),
-            ) => self.elementwise(op),
-            OpKind::Value(
-                op @ (ValueOp::Splat { .. }
-                | ValueOp::Arange { .. }
-                | ValueOp::Reduce { .. }
-                | ValueOp::Scan { .. }),
-            ) => self.tiles(op),
+            OpKind::Value(op @ any!(by_element)) => self.elementwise(op),
+            OpKind::Value(op @ any!(spreads, reductions)) => self.tiles(op),
             OpKind::Memory(op) => self.access(op),
             OpKind::Matrix(op) => self.matrix(op),
             OpKind::Comm(op) => self.protocol(op),
@@ -133,15 +120,7 @@ impl Check<'_, '_> {
                     });
                 }
             }
-            ValueOp::Const { .. }
-            | ValueOp::Rank { .. }
-            | ValueOp::ScalarParam { .. }
-            | ValueOp::Epoch { .. }
-            | ValueOp::GroupIndex { .. }
-            | ValueOp::Splat { .. }
-            | ValueOp::Arange { .. }
-            | ValueOp::Reduce { .. }
-            | ValueOp::Scan { .. } => {}
+            any!(given, spreads, reductions) => {}
         }
     }
 
@@ -179,18 +158,7 @@ impl Check<'_, '_> {
                 self.arithmetic(ty.dtype, reduce_allows(*op, ty.dtype));
                 self.result(*out, ty);
             }
-            ValueOp::Const { .. }
-            | ValueOp::Rank { .. }
-            | ValueOp::ScalarParam { .. }
-            | ValueOp::Epoch { .. }
-            | ValueOp::GroupIndex { .. }
-            | ValueOp::Binary { .. }
-            | ValueOp::Unary { .. }
-            | ValueOp::Compare { .. }
-            | ValueOp::Select { .. }
-            | ValueOp::Cast { .. }
-            | ValueOp::Fma { .. }
-            | ValueOp::Bitcast { .. } => {}
+            any!(given, by_element) => {}
         }
     }
 
