@@ -98,14 +98,6 @@ impl Network {
         transfers.iter().zip(ends).map(with_latency).collect()
     }
 
-    /// What each of these transfers gets while all are in flight, in GB/s.
-    ///
-    /// # Errors
-    /// One of them has no route.
-    pub fn rates(&self, transfers: &[Transfer]) -> Result<Vec<f64>, NoPath> {
-        Ok(flow::rates(&self.capacities(), &self.flows(transfers)?))
-    }
-
     fn capacities(&self) -> Vec<f64> {
         self.resources.iter().map(|r| r.gbps).collect()
     }

@@ -1,6 +1,5 @@
 //! What was measured of a machine's links, as it is kept on disk: a device profile.
 
-use std::io::Write;
 use std::path::Path;
 
 use serde::{Deserialize, Serialize};
@@ -8,7 +7,6 @@ use serde::{Deserialize, Serialize};
 use super::class::LinkClass;
 use super::describe::{MOST_GPUS, Times, check_schema, malformed, rate, time};
 use super::network::{Network, Resource, Route};
-use crate::build::replace::Replacement;
 use crate::harness::bench::Limits;
 use crate::input::{InputError, file};
 
@@ -184,16 +182,6 @@ impl Profile {
     pub fn text(&self) -> String {
         let body = toml::to_string(self).expect("a profile of numbers and names");
         format!("# Measured by `peerwarp topo`, see docs/how-to/topo.md. Do not edit.\n\n{body}")
-    }
-
-    /// Writes it, as a whole or not at all; `field` names the path.
-    ///
-    /// # Errors
-    /// The system's.
-    pub fn write(&self, field: &str, path: &Path) -> Result<(), InputError> {
-        let io = |e: std::io::Error| InputError::io(field, path.display(), &e);
-        let file = Replacement::of(path).map_err(io)?;
-        file.write(|file| file.write_all(self.text().as_bytes())).map_err(io)
     }
 
     fn check(&self, origin: &str) -> Result<(), InputError> {

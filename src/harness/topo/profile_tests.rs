@@ -15,10 +15,8 @@ fn a_profile_is_read_as_it_was_written() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("p.toml");
     let profile = measured("h200-nvswitch-8");
-    profile.write("--save", &path).unwrap();
+    std::fs::write(&path, profile.text()).unwrap();
     assert_eq!(Profile::read("--profile", &path).unwrap(), profile);
-    let error = profile.write("--save", &folder.path().join("none/p.toml")).unwrap_err().to_string();
-    assert!(error.starts_with("--save = "), "{error}");
 }
 
 #[test]

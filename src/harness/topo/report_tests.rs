@@ -52,7 +52,7 @@ fn a_report_is_one_file_that_embeds_the_machine_and_draws_it() {
     assert_eq!(json["topo"], serde_json::to_value(&topo).unwrap());
     assert_eq!(json["tables"], serde_json::to_value(topo.tables()).unwrap());
     let Some(shown) = shown(&page) else { return };
-    for text in ["GB/s measured, stores", "Sums over 8 GPUs", "one-shot"] {
+    for text in ["GB/s measured, copies", "Sums over 8 GPUs", "one-shot"] {
         assert!(shown.lines().any(|line| line == text), "{text}: {shown}");
     }
 }
