@@ -20,6 +20,11 @@ fn contents(buffer: &str, dtype: Dtype, values: &[f32]) -> Contents {
     Contents::new(buffer, encode(dtype, values))
 }
 
+/// A rank's vector, where a kernel takes it.
+fn vector(in_place: bool, turn: Turn, elements: u32, dtype: Dtype) -> Contents {
+    contents(if in_place { "out" } else { "x" }, dtype, &reference::vector(turn, elements, dtype))
+}
+
 fn exactly(buffer: &str, dtype: Dtype, values: &[f32]) -> Expected {
     Expected::exactly(buffer, dtype, encode(dtype, values))
 }
@@ -52,8 +57,7 @@ impl Workload for AllReduce {
     }
 
     fn inputs(&self, turn: Turn) -> Vec<Contents> {
-        let buffer = if self.in_place { "out" } else { "x" };
-        let x = contents(buffer, self.dtype, &reference::vector(turn, self.elements, self.dtype));
+        let x = vector(self.in_place, turn, self.elements, self.dtype);
         if self.hook == Hook::None {
             return vec![x];
         }
@@ -126,8 +130,7 @@ impl Workload for ReduceScatter {
     }
 
     fn inputs(&self, turn: Turn) -> Vec<Contents> {
-        let buffer = if self.in_place { "out" } else { "x" };
-        vec![contents(buffer, self.dtype, &reference::vector(turn, self.elements, self.dtype))]
+        vec![vector(self.in_place, turn, self.elements, self.dtype)]
     }
 
     fn expected(&self, turn: Turn) -> Vec<Expected> {
@@ -179,8 +182,7 @@ impl Workload for AllToAll {
     }
 
     fn inputs(&self, turn: Turn) -> Vec<Contents> {
-        let buffer = if self.in_place { "out" } else { "x" };
-        vec![contents(buffer, self.dtype, &reference::vector(turn, self.elements, self.dtype))]
+        vec![vector(self.in_place, turn, self.elements, self.dtype)]
     }
 
     fn expected(&self, turn: Turn) -> Vec<Expected> {
@@ -263,8 +265,7 @@ impl Workload for Broadcast {
 
     fn inputs(&self, turn: Turn) -> Vec<Contents> {
         // Also the others: what they have is not to be found in the result.
-        let buffer = if self.in_place { "out" } else { "x" };
-        vec![contents(buffer, self.dtype, &reference::vector(turn, self.elements, self.dtype))]
+        vec![vector(self.in_place, turn, self.elements, self.dtype)]
     }
 
     fn expected(&self, turn: Turn) -> Vec<Expected> {

@@ -62,6 +62,13 @@ impl Epilogue {
     }
 }
 
+/// A rank's matrices, of `[m, n, k]`, and what its epilogue takes.
+fn inputs(turn: Turn, [m, n, k]: [u32; 3], epilogue: &Epilogue) -> Vec<Contents> {
+    let x = contents("x", epilogue.dtype, &left(turn, k).rows(m));
+    let w = contents("w", epilogue.dtype, &right(turn, k).rows(n));
+    [x, w].into_iter().chain(epilogue.inputs()).collect()
+}
+
 /// Operations of a product.
 fn flops(rows: u32, columns: u32, k: u32) -> u64 {
     2 * u64::from(rows) * u64::from(columns) * u64::from(k)
@@ -79,9 +86,7 @@ impl Workload for Matmul {
     }
 
     fn inputs(&self, turn: Turn) -> Vec<Contents> {
-        let x = contents("x", self.dtype, &left(turn, self.k).rows(self.m));
-        let w = contents("w", self.dtype, &right(turn, self.k).rows(self.n));
-        [x, w].into_iter().chain(self.epilogue(turn).inputs()).collect()
+        inputs(turn, [self.m, self.n, self.k], &self.epilogue(turn))
     }
 
     fn expected(&self, turn: Turn) -> Vec<Expected> {
@@ -110,9 +115,7 @@ impl Workload for AllGatherMatmul {
     }
 
     fn inputs(&self, turn: Turn) -> Vec<Contents> {
-        let x = contents("x", self.dtype, &left(turn, self.k).rows(self.rows()));
-        let w = contents("w", self.dtype, &right(turn, self.k).rows(self.n));
-        [x, w].into_iter().chain(self.epilogue(turn).inputs()).collect()
+        inputs(turn, [self.rows(), self.n, self.k], &self.epilogue(turn))
     }
 
     fn expected(&self, turn: Turn) -> Vec<Expected> {
@@ -147,9 +150,7 @@ impl Workload for MatmulReduceScatter {
     }
 
     fn inputs(&self, turn: Turn) -> Vec<Contents> {
-        let x = contents("x", self.dtype, &left(turn, self.k).rows(self.m));
-        let w = contents("w", self.dtype, &right(turn, self.k).rows(self.n));
-        [x, w].into_iter().chain(self.epilogue(turn).inputs()).collect()
+        inputs(turn, [self.m, self.n, self.k], &self.epilogue(turn))
     }
 
     fn expected(&self, turn: Turn) -> Vec<Expected> {
