@@ -77,36 +77,30 @@ impl Tool {
         Tool::Readelf,
     ];
 
+    /// What it is called, and the environment variable that names it.
+    const fn names(self) -> (&'static str, &'static str) {
+        match self {
+            Tool::Nvrtc => ("nvrtc", "PEERWARP_NVRTC"),
+            Tool::Nvcc => ("nvcc", "PEERWARP_NVCC"),
+            Tool::Ptxas => ("ptxas", "PEERWARP_PTXAS"),
+            Tool::Cuobjdump => ("cuobjdump", "PEERWARP_CUOBJDUMP"),
+            Tool::Nvdisasm => ("nvdisasm", "PEERWARP_NVDISASM"),
+            Tool::Hipcc => ("hipcc", "PEERWARP_HIPCC"),
+            Tool::Clang => ("clang", "PEERWARP_CLANG"),
+            Tool::Zig => ("zig", "PEERWARP_ZIG"),
+            Tool::Objdump => ("llvm-objdump", "PEERWARP_OBJDUMP"),
+            Tool::Readelf => ("llvm-readelf", "PEERWARP_READELF"),
+        }
+    }
+
     /// What it is called.
     pub const fn name(self) -> &'static str {
-        match self {
-            Tool::Nvrtc => "nvrtc",
-            Tool::Nvcc => "nvcc",
-            Tool::Ptxas => "ptxas",
-            Tool::Cuobjdump => "cuobjdump",
-            Tool::Nvdisasm => "nvdisasm",
-            Tool::Hipcc => "hipcc",
-            Tool::Clang => "clang",
-            Tool::Zig => "zig",
-            Tool::Objdump => "llvm-objdump",
-            Tool::Readelf => "llvm-readelf",
-        }
+        self.names().0
     }
 
     /// The environment variable that names it, by an absolute path: that of the program, or for NVRTC of the folder.
     pub const fn variable(self) -> &'static str {
-        match self {
-            Tool::Nvrtc => "PEERWARP_NVRTC",
-            Tool::Nvcc => "PEERWARP_NVCC",
-            Tool::Ptxas => "PEERWARP_PTXAS",
-            Tool::Cuobjdump => "PEERWARP_CUOBJDUMP",
-            Tool::Nvdisasm => "PEERWARP_NVDISASM",
-            Tool::Hipcc => "PEERWARP_HIPCC",
-            Tool::Clang => "PEERWARP_CLANG",
-            Tool::Zig => "PEERWARP_ZIG",
-            Tool::Objdump => "PEERWARP_OBJDUMP",
-            Tool::Readelf => "PEERWARP_READELF",
-        }
+        self.names().1
     }
 
     /// How to get it.
