@@ -9,9 +9,9 @@
 // Configuration
 //     hidden = 7168, experts = 256, topk = 8, tokens = 128, ranks = 8, dtype = bf16, hook = raw, layout =
 //     expert-major, phase = both, warps = 16, send_blocks = 32, recv_blocks = 80, group_warps = 1, vectors =
-//     4, chunk = 32, dedup = true, protocol = packets, count = sender, own = moved, copies = together,
-//     schedule = strided, after_route = leave, after_send = leave, after_index = leave, index = block,
-//     route_blocks = 4, note_blocks = 5
+//     4, chunk = 32, dedup = true, protocol = packets, count = sender, bases = shared, own = moved, copies =
+//     together, schedule = strided, after_route = leave, after_send = leave, after_index = leave, index =
+//     block, route_blocks = 4, note_blocks = 5
 //
 // Launch on each of 8 ranks: 117 blocks of 1024 threads, 4736 bytes of dynamic shared memory
 //     blocks 0..4      route  reads n, ids, weights; sends ll_count, ll_route, ll_weight, ll_n
