@@ -112,7 +112,7 @@ fn primitives(target: &str) -> BTreeMap<&'static str, Vec<String>> {
 /// once, with what another target or a kernel of another shape changes.
 #[test]
 fn machine_primitives() {
-    let templates = Path::new(env!("CARGO_MANIFEST_DIR")).join("templates");
+    let templates = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../templates");
     let mut shown: BTreeMap<&str, String> = BTreeMap::new();
     for target in TARGETS {
         let mut filled = vec![];

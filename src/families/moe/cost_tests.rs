@@ -143,6 +143,8 @@ fn the_index_is_beside_the_rows_and_waits_for_all_records() {
     // More entries than the warps of its block look at in one turn take another one.
     let mut many = tuning.dispatch.clone();
     (many.tokens, many.chunk, many.warps) = (4096, 32, 2);
+    // So many records have other rules.
+    (many.count, many.bases) = (Some(tuning.dispatch.count()), Some(tuning.dispatch.bases()));
     assert_close(model.index(&many), COSTS.bases_us + 1024.0 * 3.0 * COSTS.look_us);
 }
 

@@ -43,7 +43,9 @@ pub(super) fn lay_out_in_memory(c: &Dispatch, a: &DispatchArgs, b: Group, epoch:
 #[kernel]
 fn lay_out_in_parts(c: &Dispatch, a: &DispatchArgs, b: Group, base: &Ptr<u32>, rows: Val<u32>) {
     let most = c.map().at_most();
-    let (mut taken, mut unplaced, mut largest) = (var(0u32), var(0u32), var(0u32));
+    let mut taken = var(0u32);
+    // How many rows have no place, and the most rows of an expert.
+    let mut missing = a.overflow.map(|_| (var(0u32), var(0u32)));
     let by = (!c.is_packed()).then(|| shared::<u32>("by", c.laid_out_at_once()));
     each_piece(most + 1, c.laid_out_at_once(), |start, len| {
         let expert = arange(len) + start;
@@ -68,10 +70,12 @@ fn lay_out_in_parts(c: &Dispatch, a: &DispatchArgs, b: Group, base: &Ptr<u32>, r
         let cut = if aligned && c.room().drops { first.minimum(c.max_rows) } else { first };
         a.expert_start.store(start, cut);
         a.expert_rows.store_where(start, placed, expert < most);
-        unplaced += (n - placed).sum();
-        largest.set(largest.get().max(n.max()));
+        if let Some((unplaced, largest)) = &mut missing {
+            unplaced.set(unplaced.get() + (n - placed).sum());
+            largest.set(largest.get().max(n.max()));
+        }
     });
-    if let (Some(overflow), Some(needed)) = (a.overflow, a.needed) {
+    if let (Some(overflow), Some(needed), Some((unplaced, largest))) = (a.overflow, a.needed, &missing) {
         let aligned = matches!(c.room().begins, Begins::Aligned(_));
         overflow.set(0, unplaced.get());
         needed.set(0, if aligned { taken.get() } else { largest.get() });
