@@ -171,7 +171,7 @@ def world(monkeypatch: pytest.MonkeyPatch) -> peerwarp.World:
 
     def as_tensor(memory: _device.Memory, device: str) -> Tensor:
         told = memory.__cuda_array_interface__
-        dtype = {"<i2": "torch.int16", "<i4": "torch.int32", "<f4": "torch.float32"}[told["typestr"]]
+        dtype = {"|u1": "torch.uint8", "<i2": "torch.int16", "<i4": "torch.int32", "<f4": "torch.float32"}[told["typestr"]]
         return Tensor(*told["shape"], dtype=dtype, at=told["data"][0])
 
     torch = types.ModuleType("torch")
