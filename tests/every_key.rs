@@ -11,7 +11,7 @@ use peerwarp::codegen::print::{self, Excess};
 use peerwarp::families::moe::kernels::{Hook, Layout};
 use peerwarp::families::moe::run::MoeTuning;
 use peerwarp::families::moe::{MoeShape, RowDtype};
-use peerwarp::harness::choose;
+use peerwarp::harness::choose::{self, Device};
 use peerwarp::harness::request::Request;
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
@@ -131,16 +131,31 @@ fn at_most_one_key_of_a_family_in_a_hundred_is_refused() {
     }
 }
 
+/// All families.
+fn registry() -> Registry {
+    Registry::new(cli::builtin().iter().map(|entry| entry.family()))
+}
+
+/// The variant that a request gets on a target, of no suite: the defaults, as they fit.
+fn chosen(request: &Request, registry: &Registry, target: Target) -> Variant {
+    let device = Device::of_target(target);
+    let found = choose::for_requests(None, std::slice::from_ref(request), registry, &device);
+    found.unwrap_or_else(|e| panic!("{target}: {e}")).variants.remove(0)
+}
+
 #[test]
 fn keys_fit_the_devices_of_all_targets() {
+    let registry = registry();
     for entry in cli::builtin() {
         let (family, mut rng) = (entry.family(), ChaCha8Rng::seed_from_u64(2));
         let targets = Target::all().flat_map(|target| [target; KEYS_OF_A_TARGET]);
         for target in targets {
             let key = key(family, &mut rng);
-            let Ok(variant) = family.build(&settings(&key)) else { continue };
+            if family.build(&settings(&key)).is_err() {
+                continue;
+            }
             let request = Request { key: settings(&key), ..Request::family(family.name(), family.name()) };
-            let fitted = choose::fit(&request, variant, target);
+            let fitted = chosen(&request, &registry, target);
             let kernel = emit::trace(&*fitted, target.warp_size());
             let kernel = kernel.unwrap_or_else(|e| panic!("{target}: {e}: {key:?}"));
             let excess = print::excess(&kernel, target);
@@ -167,7 +182,7 @@ fn kernels_have_64_bit_indices_where_32_bits_do_not_count_elements() {
         // A rank's own rows have more elements than that, and the pieces of them as well.
         ("all_gather_matmul", whole, "u64(number) * 32768"),
     ];
-    let registry = Registry::new(cli::builtin().iter().map(|entry| entry.family()));
+    let registry = registry();
     for (family, keys, row) in keys {
         let emitted = |key: String| {
             let variant = variant(registry.family(family).unwrap(), &key);
@@ -205,7 +220,7 @@ fn models_with_many_experts_have_plans_for_all_tokens() {
 
 #[test]
 fn products_fit_the_devices_of_all_targets() {
-    let registry = Registry::new(cli::builtin().iter().map(|entry| entry.family()));
+    let registry = registry();
     for target in ["cuda:sm_80", "cuda:sm_86", "cuda:sm_89", "cuda:sm_120a", "cuda:sm_90a", "hip:gfx942"] {
         let target: Target = target.parse().unwrap();
         for family in ["matmul", "all_gather_matmul", "matmul_reduce_scatter"] {
@@ -216,7 +231,7 @@ fn products_fit_the_devices_of_all_targets() {
                 request.key = key.to_vec();
                 request.key.push(("dtype".to_owned(), "bf16".to_owned()));
                 let default = request.resolve(&registry).unwrap();
-                let fitted = choose::fit(&request, default.clone(), target);
+                let fitted = chosen(&request, &registry, target);
                 emit::source("peerwarp", &*fitted, target).unwrap_or_else(|e| panic!("{target}, {m}: {e}"));
                 let value = |variant: &dyn DynConfig, field: &str| {
                     let at = variant.family().fields().iter().position(|f| f.name == field).expect("a field");
@@ -235,9 +250,7 @@ fn products_fit_the_devices_of_all_targets() {
                 }
                 // What the user sets stays, whether or not it fits.
                 request.tuning.push(("stages".to_owned(), "4".to_owned()));
-                let default = request.resolve(&registry).unwrap();
-                let stages = |v: &str| v.contains("_s4_");
-                assert!(stages(&choose::fit(&request, default, target).variant_name()));
+                assert!(chosen(&request, &registry, target).variant_name().contains("_s4_"));
             }
         }
     }

@@ -92,7 +92,7 @@ pub fn config<F: Family>(key: &F::Key, device: &Device) -> Result<F, FamilyError
 
 /// The same, as a [`Registry`](crate::runtime::registry::Registry) asks for what it compiles when it is needed.
 pub fn lookup<F: Family>(device: Device) -> Lookup<F::Key, F> {
-    let digest = device.tuned.as_ref().map_or_else(String::new, |tuned| tuned.table().text());
+    let digest = device.tuned.as_ref().map_or("", Tuned::digest).to_owned();
     Lookup::new(digest, move |key| config(key, &device).ok())
 }
 
@@ -151,12 +151,6 @@ fn legal(suite: &dyn Suite, defaults: &[Variant]) -> Result<Chosen, String> {
     };
     let best = best.ok_or(why)?;
     Ok(Chosen { variants: best.variants().to_vec(), by: Choice::Legal })
-}
-
-/// The variant that a request gets on a target: the chosen one, or one that fits its device with what the request sets.
-pub fn fit(request: &Request, chosen: Variant, target: Target) -> Variant {
-    let (family, device) = (chosen.family(), Device { target: Some(target), ..Device::default() });
-    fitting(chosen, &device, |field| !request.sets(family, field))
 }
 
 /// A variant that fits a device: the chosen one if a block of it does, and else one with smaller numbers in free fields that shrink.

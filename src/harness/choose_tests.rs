@@ -143,10 +143,12 @@ fn few_kernels_are_traced_for_a_choice() {
         assert_eq!((stages, blocks), (fitting, 132), "{target}");
         assert!(traced <= most, "{target}: {traced} kernels");
     }
-    // What does not fit with what is set stays, and is told by the printer.
-    let request =
-        Request { tuning: vec![("stages".into(), "12".into())], ..Request::family("filled", "filled") };
+    // A request keeps what it sets, and the printer says what the device lacks.
+    let (ranks, stages) = (("ranks".into(), "2".into()), ("stages".into(), "12".into()));
+    let request = Request { key: vec![ranks], tuning: vec![stages], ..Request::family("filled", "filled") };
     let default = Filled::with_defaults(&key).unwrap().into_variant();
-    let kept = fit(&request, default.clone(), "cuda:sm_86".parse().unwrap());
-    assert_eq!(kept.variant_name(), default.variant_name());
+    let device = Device::of_target("cuda:sm_86".parse().unwrap());
+    let kept = for_requests(None, &[request], &Registry::new([default.family()]), &device).unwrap();
+    let set = kept.variants[0].as_any().downcast_ref::<Filled>().unwrap();
+    assert_eq!((set.stages, set.blocks), (12, 132));
 }

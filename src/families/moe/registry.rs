@@ -191,8 +191,7 @@ impl MoeRegistry {
     pub fn digest(&self) -> String {
         let pairs = self.compiled.iter().map(|(_, tuning)| names(tuning));
         let pairs = pairs.map(|(dispatch, combine)| format!("{dispatch} {combine}"));
-        let tuned = self.device.tuned().map(|tuned| tuned.table().text());
-        digest(pairs, self.jit, tuned.as_deref())
+        digest(pairs, self.jit, self.device.tuned().map(Tuned::digest))
     }
 }
 

@@ -11,6 +11,7 @@ use super::measure::Task;
 use super::record::Record;
 use super::space::onto;
 use super::table::Table;
+use crate::build::digest::sha256;
 use crate::harness::workload::Suite;
 use crate::input::InputError;
 use crate::models::slug;
@@ -37,6 +38,8 @@ pub fn device_slug(device: &str) -> String {
 #[derive(Clone, Debug, PartialEq)]
 pub struct Tuned {
     table: Arc<Table>,
+    /// Of the table's text.
+    digest: Arc<str>,
     /// The driver of the GPUs that kernels will run on, if it is known.
     driver: Option<String>,
 }
@@ -104,7 +107,7 @@ fn builtin() -> &'static [(&'static str, Tuned)] {
 impl Tuned {
     /// Of a table.
     pub fn new(table: Table) -> Tuned {
-        Tuned { table: Arc::new(table), driver: None }
+        Tuned { digest: sha256(table.text().as_bytes()).into(), table: Arc::new(table), driver: None }
     }
 
     /// The same for GPUs with this driver: of another major version, records are earlier ones.
@@ -176,6 +179,11 @@ impl Tuned {
     /// The table.
     pub fn table(&self) -> &Table {
         &self.table
+    }
+
+    /// A digest of the table: ranks that choose from different ones may choose different variants.
+    pub fn digest(&self) -> &str {
+        &self.digest
     }
 
     /// The winners of a suite's records that are legal, one variant for each component.

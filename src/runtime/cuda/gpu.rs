@@ -120,7 +120,7 @@ fn info(api: &Api, ordinal: u32, device: sys::CUdevice) -> Result<GpuInfo> {
     let (mut name, mut bus_id) = ([0; 128], [0; 32]);
     let check = |call, result| api.check(call, at, result);
     let (mut memory, mut driver) = (0, 0);
-    // SAFETY: the device is the driver's own. Each call writes one number, or at most the bytes that it is told.
+    // SAFETY: the driver named this device. A call writes one number, or no more bytes than its length allows.
     unsafe {
         check("cuDeviceGetName", (api.cuDeviceGetName)(name.as_mut_ptr(), 128, device))?;
         check("cuDeviceGetPCIBusId", (api.cuDeviceGetPCIBusId)(bus_id.as_mut_ptr(), 32, device))?;

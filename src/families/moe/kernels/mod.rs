@@ -13,9 +13,10 @@
 //!    empty chunks too: every rank waits for all of them, which is what keeps ranks within one round of each other.
 //! 2. **send** (dispatch): a group loads a row once, stores it to every destination, and flags each.
 //! 3. **recv** (dispatch): having all records, every block knows by one prefix sum where each (expert, source, chunk)
-//!    starts in its output; an entry's row goes there, plus its rank in the chunk. Where shared memory does not hold these bases,
-//!    a block of the role **bases** computes them in this rank's memory, and the others wait for its flag. Few entries, as packets, nobody has counted:
-//!    every block counts all of them. No atomics: the order of rows is always expert, source, token, k. What combine needs to find its way back stays in this rank's memory. With rows by
+//!    starts in its output; an entry's row goes there, plus its rank in the chunk. Shared memory holds these
+//!    bases; where there are too many, a block of the role **bases** computes them in this rank's memory, and its flag tells the
+//!    others. Of few entries that go as packets each block counts all. No atomics: the order of rows is always expert, source,
+//!    token, k. What combine needs to find its way back stays in this rank's memory. With rows by
 //!    token the place is the slot's own: a group knows from the words of the slot's entries whether its row comes, and puts
 //!    it down without having heard of any other. With packets it waits for nothing else; with flags, for all records, which
 //!    is cheaper than an acquire for each row. Blocks of the role **index** meanwhile do the prefix sum, and write down the
