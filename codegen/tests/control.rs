@@ -38,6 +38,37 @@ fn if_compare_and_merge() {
 }
 
 #[kernel]
+fn decided(g: Group, x: Ptr<u32>, _: Ptr<f32>) {
+    let none = 0u32.val();
+    if none == 1 {
+        x.set(rank() / none, 1);
+    }
+    let two = if none < 1 { 2u32.val() } else { x.get(1 / none) };
+    for i in g.strided(none) {
+        x.set(i % none, 3);
+    }
+    for i in two..2 {
+        x.set(i / none, 4);
+    }
+    for _ in 0..two {
+        if two > 1 {
+            break;
+        }
+        x.set(5, 5);
+    }
+    x.set(6, two);
+}
+
+/// Arms that are not taken and loops over nothing are not traced: what stands in them need not make sense.
+#[test]
+fn constant_conditions_are_decided_while_tracing() {
+    let text = traced(decided).to_string();
+    let body = text.lines().skip_while(|line| !line.contains("role")).skip(1);
+    let stores = body.clone().filter(|line| line.contains("store")).count();
+    assert_eq!((stores, body.filter(|line| line.trim_start().starts_with("if ")).count()), (1, 0), "{text}");
+}
+
+#[kernel]
 fn loops(g: Group, x: Ptr<u32>, _: Ptr<f32>) {
     let n = x.get(0);
     for t in g.strided(n) {

@@ -132,7 +132,7 @@ impl KIter for Dynamic {
     type Item = Val<u32>;
     type Iter = DynamicIter;
     fn sweep(self, name: &'static str, loc: Loc) -> (DynamicIter, Option<ScopeId>) {
-        let Some(counter) = self.counter else {
+        let Some(counter) = self.counter.filter(|_| !self.range.is_empty(loc)) else {
             let (iter, scope) = self.range.sweep(name, loc);
             return (DynamicIter::Strided(iter), scope);
         };

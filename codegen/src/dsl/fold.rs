@@ -244,7 +244,7 @@ fn unary(op: UnaryOp, x: Const) -> Option<Const> {
     })
 }
 
-fn compare(op: CompareOp, x: Const, y: Const) -> Option<bool> {
+pub(crate) fn compare(op: CompareOp, x: Const, y: Const) -> Option<bool> {
     use std::cmp::Ordering;
     let order = match (x, y) {
         (Const::I32(x), Const::I32(y)) => Some(x.cmp(&y)),

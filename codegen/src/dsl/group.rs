@@ -6,11 +6,12 @@ use super::args::is_identifier;
 use super::element::Int;
 use super::error::{TraceError, raise};
 use super::fold::Pure;
+use super::rt;
 use super::scope::{OpenRegion, RegionKind, ScopeId, Thing};
 use super::trace::{Made, attempt, with};
 use super::val::{FromRaw, IntoVal, Val, host};
 use crate::ir::verify::MAX_BLOCK_THREADS;
-use crate::ir::{Beside, ControlOp, Loc, Role};
+use crate::ir::{Beside, CompareOp, ControlOp, Dtype, Loc, Role};
 
 /// This rank's number, from 0.
 #[track_caller]
@@ -19,6 +20,9 @@ pub fn rank() -> Val<u32> {
 }
 
 pub(crate) fn rank_at(loc: Loc) -> Val<u32> {
+    if with(loc, |t| t.builder.kernel.ranks) == 1 {
+        return host(0, loc);
+    }
     Val::from_raw(with(loc, |t| {
         let out = t.keep_at(0, Pure::Rank, Some("rank"), loc);
         t.raw(out)
@@ -409,5 +413,13 @@ impl<T: Int> DevRange<T> {
             raise(TraceError::new(loc, "a range with a step of zero", "step by at least 1"));
         }
         DevRange { step: self.step * step, ..self }
+    }
+
+    /// Whether it is known while tracing that there are no values.
+    pub(super) fn is_empty(&self, loc: Loc) -> bool {
+        let [start, end] = [self.start, self.end].map(|value| rt::constant(value.to_raw(), loc));
+        let none_below = end.is_some_and(super::fold::is_zero) && T::DTYPE != Dtype::I32;
+        let meet = start.zip(end).and_then(|(start, end)| super::fold::compare(CompareOp::Ge, start, end));
+        none_below || meet == Some(true)
     }
 }

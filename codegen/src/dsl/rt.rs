@@ -7,7 +7,7 @@ pub use super::trace::active;
 use super::scope::Thing;
 use super::trace::{Nameable, attempt, try_current, with};
 use super::val::{FromRaw, Raw};
-use crate::ir::{BinaryOp, CompareOp, Loc, OpId, OpKind, Type, UnaryOp, ValueId};
+use crate::ir::{BinaryOp, CompareOp, Const, Loc, OpId, OpKind, Type, UnaryOp, ValueId};
 
 /// The current place in the trace, if one is going on.
 pub fn mark() -> Mark {
@@ -42,6 +42,14 @@ pub fn open_regions() -> Vec<(RegionKind, Loc)> {
 /// Checks that a value may be used at `loc`, and returns its place in the kernel.
 pub fn use_value(value: Raw, loc: Loc) -> ValueId {
     attempt(loc, |t| t.use_value(value.trace, value.id, loc))
+}
+
+/// What it is, if that is known while tracing.
+pub(in crate::dsl) fn constant(value: Raw, loc: Loc) -> Option<Const> {
+    attempt(loc, |t| {
+        t.same_trace(value.trace, Thing::Value, loc)?;
+        Ok(t.constant(value.id))
+    })
 }
 
 /// Its type.

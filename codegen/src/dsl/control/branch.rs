@@ -9,7 +9,7 @@ use crate::dsl::scope::{ScopeId, Thing, escape};
 use crate::dsl::trace::attempt;
 use crate::dsl::val::{FromRaw, Raw, Val};
 use crate::dsl::{Tile, Var};
-use crate::ir::{ControlOp, Loc, Region, UnaryOp, ValueId};
+use crate::ir::{Const, ControlOp, Loc, Region, UnaryOp, ValueId};
 
 /// Kind of an `if` whose condition is known while tracing.
 #[derive(Clone, Copy, Debug)]
@@ -106,7 +106,10 @@ pub fn begin_if<C: Cond<Kind = K> + ?Sized, K>(cond: &C) -> If<K> {
     let loc = Loc::caller();
     let state = match cond.known() {
         Known::Now(cond) => State::Now(cond),
-        Known::Later(cond) => State::Later { cond: rt::use_value(cond, loc), then: None, open: None },
+        Known::Later(cond) => match rt::constant(cond, loc) {
+            Some(Const::Bool(cond)) => State::Now(cond),
+            _ => State::Later { cond: rt::use_value(cond, loc), then: None, open: None },
+        },
     };
     If { loc, state, _kind: PhantomData }
 }

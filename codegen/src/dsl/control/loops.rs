@@ -178,6 +178,9 @@ impl<T: Int> KIter for DevRange<T> {
     type Item = Val<T>;
     type Iter = DeviceIter<T>;
     fn sweep(self, name: &'static str, loc: Loc) -> (DeviceIter<T>, Option<ScopeId>) {
+        if self.is_empty(loc) {
+            return (DeviceIter { turn: Turn::Over, loc }, None);
+        }
         let [start, end, step] = [self.start, self.end, self.step].map(|v| rt::use_value(v.to_raw(), loc));
         let open = OpenRegion::open(RegionKind::For, loc);
         let scope = open.scope();
@@ -186,40 +189,53 @@ impl<T: Int> KIter for DevRange<T> {
         if !name.is_empty() {
             rt::name(mark, name);
         }
-        (
-            DeviceIter {
-                var: Some(var),
-                bounds: [start, end, step],
-                id: var.to_raw().id,
-                open: Some(open),
-                loc,
-            },
-            Some(scope),
-        )
+        let traced = For { var: var.to_raw().id, bounds: [start, end, step], open };
+        (DeviceIter { turn: Turn::Body(var, traced), loc }, Some(scope))
     }
 }
 
-/// Yields the loop variable of a device `for` once; asked again, it ends the loop.
+/// Yields the loop variable of a device `for` once; asked again, it ends the loop. Of an empty range it yields nothing.
 #[derive(Debug)]
 pub struct DeviceIter<T: Int> {
-    var: Option<Val<T>>,
-    id: ValueId,
-    bounds: [ValueId; 3],
-    open: Option<OpenRegion>,
+    turn: Turn<T>,
     loc: Loc,
+}
+
+/// What is next of a device `for`.
+#[derive(Debug)]
+enum Turn<T: Int> {
+    /// Its body is to be traced.
+    Body(Val<T>, For),
+    /// Its body has been traced.
+    End(For),
+    /// Nothing.
+    Over,
+}
+
+/// A `for` in progress.
+#[derive(Debug)]
+struct For {
+    var: ValueId,
+    bounds: [ValueId; 3],
+    open: OpenRegion,
 }
 
 impl<T: Int> Iterator for DeviceIter<T> {
     type Item = Val<T>;
 
     fn next(&mut self) -> Option<Val<T>> {
-        if let Some(var) = self.var.take() {
-            return Some(var);
+        match std::mem::replace(&mut self.turn, Turn::Over) {
+            Turn::Body(var, traced) => {
+                self.turn = Turn::End(traced);
+                Some(var)
+            }
+            Turn::End(For { var, bounds: [start, end, step], open }) => {
+                let body = open.close();
+                rt::push(ControlOp::For { var, start, end, step, body }, self.loc);
+                None
+            }
+            Turn::Over => None,
         }
-        let body = self.open.take()?.close();
-        let [start, end, step] = self.bounds;
-        rt::push(ControlOp::For { var: self.id, start, end, step, body }, self.loc);
-        None
     }
 }
 
