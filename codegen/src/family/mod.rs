@@ -21,7 +21,7 @@
 //!     /// Elements of a row.
 //!     #[key(short = "h", range = 8..=65536, multiple_of = 8)]
 //!     pub hidden: u32,
-//!     #[key(short = "r", range = 2..=64, ranks, help = "World size.")]
+//!     #[key(short = "r", range = 1..=64, ranks, help = "World size.")]
 //!     pub ranks: u32,
 //!     #[tune(short = "w", values = [4, 8, 16], default = 8)]
 //!     pub warps: u32,
@@ -100,7 +100,7 @@
 //! | `shrinks` | of a tuning field that is a number: with a smaller one a block takes less shared memory, or there are fewer blocks |
 //! | `rule = path` | of a tuning field of type `Option<T>`: the function of the configuration that chooses it where it is `auto`, its default |
 //! | `help = "text"` | what it means; without it the first paragraph of the field's docs |
-//! | `ranks` | on one key field, a `u32`: it is the world size |
+//! | `ranks` | on one key field, a `u32`: it is the world size, 1 without such a field |
 //! | `omitted` | with a default that is a value, and a short name: variant names leave it out where it has its default |
 //! | `covers` | on key fields without a sign: a variant with more of it does as well where there is none for just the problem |
 

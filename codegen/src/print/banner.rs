@@ -35,9 +35,11 @@ pub(super) fn lines(
         out.extend(indented(&facts.join(", ")));
     }
     out.push(String::new());
+    let of_all =
+        if kernel.ranks == 1 { String::new() } else { format!(" on each of {} ranks", kernel.ranks) };
     out.push(format!(
-        "Launch on each of {} ranks: {} blocks of {} threads, {} bytes of dynamic shared memory",
-        kernel.ranks, launch.grid, launch.block_threads, launch.shared_bytes
+        "Launch{of_all}: {} blocks of {} threads, {} bytes of dynamic shared memory",
+        launch.grid, launch.block_threads, launch.shared_bytes
     ));
     if let Some(bytes) = launch.exclusive_sm_bytes {
         let why = "instead where there are as many SMs: each has one to itself then";

@@ -156,6 +156,10 @@ fn family(model: &Model, codegen: &TokenStream) -> TokenStream {
         Warps::Field(field) => quote!(self.#field),
         Warps::Fixed(warps) => quote!(#warps),
     };
+    let ranks = match ranks {
+        Some(field) => quote!(self.#field),
+        None => quote!(1),
+    };
     let info = info_path(kernel);
     let revision = model.revision.as_ref().map(|revision| quote!(const REVISION: u32 = #revision;));
     quote! {
@@ -173,7 +177,7 @@ fn family(model: &Model, codegen: &TokenStream) -> TokenStream {
                 ::std::vec![#(#defaults),*]
             }
             fn ranks(&self) -> u32 {
-                self.#ranks
+                #ranks
             }
             fn block_warps(&self) -> u32 {
                 #warps

@@ -21,8 +21,8 @@ pub struct Model {
     pub serde: bool,
     /// What the author counts up when a change alters the kernel's time.
     pub revision: Option<LitInt>,
-    /// The field that is the world size.
-    pub ranks: Ident,
+    /// The field that is the world size, if it can be another one than 1.
+    pub ranks: Option<Ident>,
 }
 
 /// Where the number of warps a block has comes from.
@@ -49,13 +49,13 @@ impl Model {
         }
         let mut fields: Vec<Field> = data.fields.iter().filter_map(|f| Field::of(f, &mut errors)).collect();
         distinct_names(&fields, &mut errors);
-        let ranks = world_size(&fields, input.ident.span(), &mut errors);
+        let ranks = world_size(&fields, &mut errors);
         let whole = |name: &Ident| data.fields.iter().any(|f| f.ident.as_ref() == Some(name));
         let header = Header::of(input, &fields, whole, &mut errors);
         errors.finish()?;
         // Nothing is missing without an error.
         let missing = || syn::Error::new(input.ident.span(), "incomplete family");
-        let (header, ranks) = header.zip(ranks).ok_or_else(missing)?;
+        let header = header.ok_or_else(missing)?;
         fields.sort_by_key(|f| f.tune);
         let Header { name, kernel, args, warps, key, serde, revision } = header;
         let (ident, vis) = (input.ident.clone(), input.vis.clone());
@@ -186,12 +186,17 @@ fn warps(
     Some(Warps::Field(name))
 }
 
-/// The field that is the world size; exactly one key.
-fn world_size(fields: &[Field], span: Span, errors: &mut Errors) -> Option<Ident> {
+/// The key field that is the world size. A family without one has one rank.
+fn world_size(fields: &[Field], errors: &mut Errors) -> Option<Ident> {
     let mut marked = fields.iter().filter_map(|f| f.ranks.map(|span| (&f.ident, span)));
     let Some((first, _)) = marked.next() else {
-        let advice = "`#[key(short = \"r\", range = 2..=64, ranks)] pub ranks: u32`";
-        errors.at(span, format!("no field says how many ranks run the kernel; mark one: {advice}"));
+        if let Some(field) = fields.iter().find(|f| f.ident == "ranks") {
+            let advice = "`#[key(short = \"r\", range = 1..=64, ranks)]`";
+            errors.at(
+                field.ident.span(),
+                format!("a field that says how many ranks run the kernel is marked: {advice}"),
+            );
+        }
         return None;
     };
     if let Some((_, span)) = marked.next() {

@@ -1,4 +1,4 @@
-//! A family is a struct with named fields, a `#[family(..)]`, and one field that is the world size.
+//! A family is a struct with named fields and a `#[family(..)]`; one field at most is the world size.
 use peerwarp_codegen::family::Family;
 
 #[derive(Family)]
