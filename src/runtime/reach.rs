@@ -50,8 +50,8 @@ pub(crate) fn together(gpus: usize, both: &dyn Fn(usize, usize) -> bool) -> Vec<
 
 /// Whether there are enough GPUs, each once unless they may be shared, and each can reach the others.
 pub(super) fn check_members(members: &[Member], share: bool) -> Result<(), RuntimeError> {
-    if members.len() < 2 || members.len() > 64 {
-        return Err(RuntimeError::invalid("ranks", members.len(), "2 to 64, with a GPU each"));
+    if members.is_empty() || members.len() > 64 {
+        return Err(RuntimeError::invalid("ranks", members.len(), "1 to 64, with a GPU each"));
     }
     for (i, a) in members.iter().enumerate() {
         for (j, b) in members.iter().enumerate() {

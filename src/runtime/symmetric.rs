@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use super::RuntimeError;
 use super::gpu::{DevicePtr, Gpu, RawStream, ShareHandle, SharedBlock, Sharing};
+use super::handles::Buffer;
 use super::net::FormError;
 use super::net::processes::Processes;
 
@@ -57,11 +58,26 @@ pub struct Symmetric {
     _imported: Vec<Mapping>,
     _here: Vec<Mapping>,
     _exported: Option<Exported>,
+    /// Memory of a rank without peers, which nobody else maps.
+    _alone: Option<Buffer>,
 }
 
 impl Symmetric {
     /// For ranks that are all in this process. Zeroed.
     pub(super) fn local(members: &[Member], bytes: u64, sharing: Sharing) -> Result<Symmetric, RuntimeError> {
+        if let [alone] = members {
+            let own = Buffer::new(&alone.gpu, bytes)?;
+            own.clear(0)?;
+            let bases = vec![vec![own.ptr()]];
+            return Ok(Symmetric {
+                bytes,
+                bases,
+                _imported: vec![],
+                _here: vec![],
+                _exported: None,
+                _alone: Some(own),
+            });
+        }
         let peers: Vec<u32> = members.iter().map(|m| m.gpu.info().ordinal).collect();
         let own = members.iter().map(|m| allocate(m, bytes, sharing, &peers));
         let own = own.collect::<Result<Vec<_>, _>>()?;
@@ -72,6 +88,7 @@ impl Symmetric {
             _imported: vec![],
             _here: own,
             _exported: None,
+            _alone: None,
         })
     }
 
@@ -101,7 +118,14 @@ impl Symmetric {
             bases[*rank as usize] = mapping.block.ptr;
         }
         let imported = mapped.into_iter().map(|(_, mapping)| mapping).collect();
-        Ok(Symmetric { bytes, bases: vec![bases], _imported: imported, _here: vec![], _exported: Some(own) })
+        Ok(Symmetric {
+            bytes,
+            bases: vec![bases],
+            _imported: imported,
+            _here: vec![],
+            _exported: Some(own),
+            _alone: None,
+        })
     }
 
     /// Its size on each rank, in bytes.
