@@ -159,8 +159,8 @@ def asked(given: argparse.Namespace, gpus: int) -> dict[str, Any]:
         raise InvalidArgument("--model", given.model, ", ".join(known))
     shape = {name: getattr(given, name) or size for name, size in known[given.model].items()}
     ranks = given.ranks or gpus
-    if not 2 <= ranks <= gpus:
-        raise InvalidArgument("--ranks", ranks, f"2 to {gpus}, the GPUs that PyTorch sees")
+    if not 1 <= ranks <= gpus:
+        raise InvalidArgument("--ranks", ranks, f"1 to {gpus}, the GPUs that PyTorch sees")
     if given.iterations < 1:
         raise InvalidArgument("--iterations", given.iterations, "1 or more")
     try:

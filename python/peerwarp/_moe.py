@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from peerwarp import _arrays, _core
 from peerwarp._device import Device, DeviceMoe, DispatchedTensors
-from peerwarp._world import World, runs_on, seconds_of, whole
+from peerwarp._world import World, flag, runs_on, seconds_of, whole
 from peerwarp.errors import InvalidArgument
 
 if TYPE_CHECKING:
@@ -190,13 +190,14 @@ class MoeAllToAll:
         split: bool = False,
     ) -> None:
         on = runs_on(world)
+        quantise, weighted, split = flag("quantise", quantise), flag("weighted", weighted), flag("split", split)
         if dtype not in ROWS:
             raise InvalidArgument("dtype", dtype, ", ".join(ROWS))
         if quantise and dtype not in QUANTISED:
             raise InvalidArgument(
                 "quantise", quantise, f"False for {dtype}: what dispatch quantises to is {' or '.join(QUANTISED)}"
             )
-        rows = _rows(dtype, row_bytes, scale_bytes), combined, bool(quantise), bool(weighted)
+        rows = _rows(dtype, row_bytes, scale_bytes), combined, quantise, weighted
         if layout not in LAYOUTS:
             raise InvalidArgument("layout", layout, ", ".join(LAYOUTS))
         if weighted and layout != "rank_major":
@@ -212,7 +213,7 @@ class MoeAllToAll:
         room = 0 if max_rows is None else whole("max_rows", max_rows, 1, 2**31 - 1)
         if room and layout == "rank_major":
             raise InvalidArgument("max_rows", room, "none for rank_major: there is a place for each token")
-        self._world, self._split = world, bool(split)
+        self._world, self._split = world, split
         #: The last dispatch of `torch.ops.peerwarp.moe_dispatch`.
         self._last: DispatchedTensors | None = None
         self._device: DeviceMoe | None = None
@@ -227,7 +228,7 @@ class MoeAllToAll:
         #: Elements of a row as it travels, and of its scales, and what these may come as.
         self._row = hidden if dtype in ("bf16", "fp16") else row_bytes
         self._scales_row, self._scale_types = scale_bytes // 4 if floats else scale_bytes, SCALES[floats]
-        self._quantises = bool(quantise)
+        self._quantises = quantise
         self._hidden, self._experts, self._topk = hidden, experts, topk
         self._dtype, self._layout, self._nobody = dtype, layout, nobody
         #: What experts' outputs may come as.

@@ -22,7 +22,7 @@ T = TypeVar("T")
 
 
 class World:
-    """The ranks that kernels run on. Made by `World.simulated` or `World.from_torch`."""
+    """The ranks that kernels run on. Made by `World.simulated`, `World.on_gpu` or `World.from_torch`."""
 
     def __init__(self, core: _core.SimulatedWorld | _core.GpuWorld, ranks: int, rank: int | None) -> None:
         self._core, self._ranks, self._rank = core, ranks, rank
@@ -33,14 +33,35 @@ class World:
         """Ranks of this process, on its CPU: no GPU, no driver.
 
         Args:
-            ranks: how many, 2 to 64.
+            ranks: how many, 1 to 64.
             seed: decides the schedules. Each call of an operation has one of its own; the same calls have the same ones.
             check_races: whether races, uninitialised and stale reads are looked for. Bounds, flags and deadlocks always are.
 
         Each call runs by itself, in memory that nobody has written yet, in the epoch after the one before.
         """
-        number = whole("ranks", ranks, 2, 64)
-        return cls(_core.SimulatedWorld(number, whole("seed", seed, 0, 2**64 - 1), bool(check_races)), number, None)
+        number = whole("ranks", ranks, 1, 64)
+        return cls(_core.SimulatedWorld(number, whole("seed", seed, 0, 2**64 - 1), flag("check_races", check_races)), number, None)
+
+    @classmethod
+    def on_gpu(
+        cls, device: Any = None, *, wait_budget: float = 60.0, share_sms: bool = False, launches_at_once: int = 1
+    ) -> World:
+        """One rank on a GPU of this process. It has no peers: it needs no process group, and meets nobody.
+
+        Args:
+            device: the GPU, as a `torch.device` or a number; else `torch.cuda.current_device()`.
+            wait_budget: seconds that a wait of a kernel may last, such as of a block for another one.
+            share_sms: as of `from_torch`.
+            launches_at_once: as of `from_torch`.
+        """
+        at_once = whole("launches_at_once", launches_at_once, 1, 16)
+        shared = flag("share_sms", share_sms), at_once
+        budget, gpu = seconds_of("wait_budget", wait_budget), _gpu_number(device)
+        if (why := _core.why_no_gpu()) is not None:
+            raise NoDriver(why)
+        world = cls(_core.GpuWorld.alone(gpu, budget, shared, compilers()), 1, 0)
+        world._gpu = gpu
+        return world
 
     @classmethod
     def from_torch(
@@ -72,9 +93,10 @@ class World:
                 same on all ranks. Each kernel has a part of the GPU's SMs then, so that blocks of all of them fit.
         """
         torch, dist = _torch_distributed()
-        ranks, rank = whole("ranks of the group", dist.get_world_size(group), 2, 64), dist.get_rank(group)
-
+        ranks, rank = whole("ranks of the group", dist.get_world_size(group), 1, 64), dist.get_rank(group)
         at_once = whole("launches_at_once", launches_at_once, 1, 16)
+        if ranks == 1:
+            return cls.on_gpu(device, wait_budget=wait_budget, share_sms=share_sms, launches_at_once=at_once)
 
         def own() -> tuple[int, float, float]:
             if (why := _core.why_no_gpu()) is not None:
@@ -88,7 +110,7 @@ class World:
             raise _malformed(0, meeting[:1])
         address, drawn = meeting
         secret = os.environ.get("PEERWARP_SECRET", drawn)
-        shared = bool(share_sms), bool(share_gpus), at_once
+        shared = flag("share_sms", share_sms), flag("share_gpus", share_gpus), at_once
         core = _core.GpuWorld((rank, ranks, gpu), (address, secret), (budget, timeout), shared, compilers())
         world = cls(core, ranks, rank)
         world._gpu = gpu
@@ -147,7 +169,7 @@ class World:
 def runs_on(world: Any) -> _core.SimulatedWorld | Device:
     """What operations of a world run on: simulated ranks, or this process's GPU."""
     if not isinstance(world, World):
-        raise InvalidArgument("world", type(world).__name__, "a World: World.simulated(ranks) or World.from_torch()")
+        raise InvalidArgument("world", type(world).__name__, "a World: World.simulated(ranks), World.on_gpu() or World.from_torch()")
     if isinstance(world._core, _core.SimulatedWorld):
         return world._core
     return Device(world._core, world._rank or 0, world._ranks, world._gpu)
@@ -162,6 +184,14 @@ def whole(field: str, value: Any, low: int, high: int) -> int:
     if number is None or not low <= number <= high:
         raise InvalidArgument(field, value, f"a whole number from {low} to {high}")
     return number
+
+
+def flag(field: str, value: Any) -> bool:
+    """True or False. A text such as "no" is neither."""
+    # A bool of NumPy is another type.
+    if isinstance(value, bool) or type(value).__name__ in {"bool", "bool_"}:
+        return bool(value)
+    raise InvalidArgument(field, value, "True or False")
 
 
 def _torch_distributed() -> tuple[Any, Any]:

@@ -9,7 +9,7 @@ use peerwarp::harness::session::{HostSteps, SimLaunches};
 use crate::error::Failure;
 
 /// Most ranks of a world, as kernels address them by a mask of 64 bits.
-const RANKS: std::ops::RangeInclusive<u32> = 2..=64;
+const RANKS: std::ops::RangeInclusive<u32> = 1..=64;
 
 /// Simulated ranks, and how their schedules are drawn.
 #[derive(Debug)]

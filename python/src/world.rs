@@ -118,6 +118,29 @@ impl GpuWorld {
         })
     }
 
+    /// A world of one rank on a GPU, which meets nobody.
+    #[staticmethod]
+    fn alone(
+        py: Python<'_>,
+        gpu: u32,
+        wait_budget: f64,
+        share_sms_at_once: (bool, u32),
+        compilers: Vec<PathBuf>,
+    ) -> Result<GpuWorld, Failure> {
+        let (share_sms, launches_at_once) = share_sms_at_once;
+        let wait_budget = seconds("wait_budget", wait_budget)?;
+        let options = WorldOptions { wait_budget, share_sms, launches_at_once, ..WorldOptions::default() };
+        detached(py, || {
+            let gpus = gpus()?;
+            let own = gpus.get(gpu as usize).ok_or_else(|| {
+                Failure::invalid("device", gpu, format!("a GPU of the {} that this process sees", gpus.len()))
+            })?;
+            let world = World::of_gpus(std::slice::from_ref(own), &options)?;
+            let world = Mutex::new(Some(Arc::new(world)));
+            Ok(GpuWorld { world, compilers, images: OnceLock::new() })
+        })
+    }
+
     /// Raises what a kernel left behind whose wait expired.
     fn check(&self, py: Python<'_>) -> Result<(), Failure> {
         detached(py, || Ok(self.world()?.check()?))

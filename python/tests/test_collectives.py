@@ -52,6 +52,14 @@ def test_all_to_all(world: peerwarp.World, dtype: str) -> None:
         assert same_bits(found, np.concatenate([part[rank] for part in parts]))
 
 
+def test_one_rank_copies() -> None:
+    collectives = peerwarp.Collectives(peerwarp.World.simulated(1))
+    x = inputs(peerwarp.World.simulated(1), (6, 5))
+    for name in ("all_reduce", "reduce_scatter", "all_gather", "all_to_all", "broadcast"):
+        (found,) = getattr(collectives, name)(x)
+        assert same_bits(found, x[0]), name
+
+
 def test_broadcast(world: peerwarp.World) -> None:
     x = inputs(world, (33,))
     for found in peerwarp.Collectives(world).broadcast(x, root=1):
@@ -158,7 +166,8 @@ def test_other_arguments_that_are_refused() -> None:
         (lambda: collectives.all_reduce([ones] * 2, out=[ones.copy(), read_only]), "out[1]"),
         (lambda: collectives.all_reduce([ones] * 2, out=[ones] * 2), "out[1]"),
         (lambda: peerwarp.Collectives("world"), "world"),
-        (lambda: peerwarp.World.simulated(1), "ranks"),
+        (lambda: peerwarp.World.simulated(0), "ranks"),
+        (lambda: peerwarp.World.simulated(2, check_races="no"), "check_races"),
         (lambda: peerwarp.World.simulated(65), "ranks"),
         (lambda: peerwarp.World.simulated(2.5), "ranks"),
         (lambda: peerwarp.World.simulated(2, seed=-1), "seed"),

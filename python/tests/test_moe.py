@@ -66,7 +66,7 @@ def gathered(y: list[np.ndarray], problem: Problem, source: int) -> np.ndarray:
 
 
 @pytest.mark.parametrize("dtype", ["uint16", "float16"])
-@pytest.mark.parametrize("ranks", [2, 4])
+@pytest.mark.parametrize("ranks", [1, 2, 4])
 def test_rank_major_rows_come_where_they_belong_and_go_home(ranks: int, dtype: str) -> None:
     world = peerwarp.World.simulated(ranks, seed=3)
     moe = operation(world, dtype="bf16" if dtype == "uint16" else "fp16")
@@ -137,7 +137,7 @@ def test_a_smaller_capacity_brings_the_same_to_fewer_places() -> None:
         moe.dispatch(*sent, max_tokens=3)
 
 
-@pytest.mark.parametrize("ranks", [2, 3])
+@pytest.mark.parametrize("ranks", [1, 2, 3])
 def test_expert_major_rows_are_sorted_by_expert_weighted_and_summed(ranks: int) -> None:
     world = peerwarp.World.simulated(ranks)
     moe = operation(world, "expert_major")
@@ -508,6 +508,9 @@ def test_what_is_refused() -> None:
         (lambda: operation(world, dtype="nvfp4", quantise=True), "quantise"),
         (lambda: operation(world, layout="any"), "layout"),
         (lambda: operation(world, "expert_major", weighted=True), "weighted"),
+        (lambda: operation(world, weighted="no"), "weighted"),
+        (lambda: operation(world, split=1), "split"),
+        (lambda: operation(world, dtype="fp8", quantise="bf16"), "quantise"),
         (lambda: operation("world"), "world"),
     ]
     for call, field in cases:

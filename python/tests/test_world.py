@@ -113,9 +113,21 @@ def test_a_world_of_torch_needs_torch_and_a_group(monkeypatch: pytest.MonkeyPatc
     fake_torch(monkeypatch, 0, [])
     with pytest.raises(peerwarp.InvalidArgument, match="init_process_group"):
         peerwarp.World.from_torch()
-    fake_torch(monkeypatch, 1, [])
-    with pytest.raises(peerwarp.InvalidArgument, match="ranks of the group = 1"):
+    fake_torch(monkeypatch, 65, [])
+    with pytest.raises(peerwarp.InvalidArgument, match="ranks of the group = 65"):
         peerwarp.World.from_torch()
+
+
+def test_one_rank_needs_a_gpu_and_nobody_else(monkeypatch: pytest.MonkeyPatch) -> None:
+    fake_torch(monkeypatch, 1, [])
+    monkeypatch.setattr(_core, "why_no_gpu", lambda: "no driver")
+    for make in (peerwarp.World.on_gpu, peerwarp.World.from_torch):
+        with pytest.raises(peerwarp.NoDriver, match="no driver"):
+            make()
+        for arguments in ({"device": -1}, {"wait_budget": 0}, {"share_sms": "no"}, {"launches_at_once": 17}):
+            with pytest.raises(peerwarp.InvalidArgument) as error:
+                make(**arguments)
+            assert error.value.field == next(iter(arguments))
 
 
 def test_a_rank_without_a_gpu_is_told_on_all_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
