@@ -92,6 +92,7 @@ pub fn from_hf_text(text: &str, origin: &str) -> Result<Model, InputError> {
         return Err(InputError::malformed("--hf-config", origin, "not a JSON object", "a config.json"));
     };
     let config = HfConfig { levels: levels(top), origin };
+    config.no_other_latent_size()?;
     let hidden = match config.find("the latent size", LATENT)? {
         Some(latent) => latent,
         None => config.number("the hidden size", HIDDEN)?,
@@ -197,13 +198,31 @@ impl HfConfig<'_> {
         Ok(None)
     }
 
+    /// Fails for a number whose key says that it is a size of experts' latent space in words that are not known: rows would be too
+    /// long without it.
+    fn no_other_latent_size(&self) -> Result<(), InputError> {
+        let says_so = |key: &str| {
+            let of_experts = key.contains("moe") || key.contains("expert") || key.starts_with("latent_");
+            key.contains("latent") && of_experts && !LATENT.contains(&key)
+        };
+        let all = self.levels.iter().flat_map(|(prefix, map)| map.iter().map(move |of| (prefix, of)));
+        match all.into_iter().find(|(_, (key, value))| says_so(key) && value.is_number()) {
+            None => Ok(()),
+            Some((prefix, (key, value))) => {
+                let allowed = format!("{}, where experts work in a latent space", LATENT.join(" or "));
+                Err(InputError::not_allowed(format!("{}: {prefix}{key}", self.origin), value, allowed))
+            }
+        }
+    }
+
     fn missing(&self, what: &str, keys: &[&str]) -> InputError {
-        let dense = !self.levels.iter().any(|(_, m)| EXPERTS.iter().chain(TOPK).any(|k| m.contains_key(*k)));
-        let note = if dense && keys != HIDDEN { "; a dense model has no experts to dispatch to" } else { "" };
         let mut there = vec![];
         if let Some((_, top)) = self.levels.last() {
             mentioned(top, "", keys, &mut there);
         }
+        let has = |map: &Map<String, Value>| EXPERTS.iter().chain(TOPK).any(|key| map.contains_key(*key));
+        let dense = there.is_empty() && !self.levels.iter().any(|(_, map)| has(map)) && keys != HIDDEN;
+        let note = if dense { "; a dense model has no experts to dispatch to" } else { "" };
         let has = if there.is_empty() { String::new() } else { format!("; it has {}", there.join(", ")) };
         let field = format!("{}: {what}", self.origin);
         let inside = [TEXT, FFN].concat().join(", ");

@@ -141,6 +141,7 @@ fn refuses_what_it_cannot_read() {
         r#"{"model": {"text": {"hidden_size": 64, "num_experts": 16, "moe_k": 2}}}"#,
         r#"{"hidden_size": 64, "moe_latent_size": 0, "num_experts": 16, "moe_k": 2}"#,
         r#"{"hidden_size": 64, "moe_latent_size": 8, "routed_expert_hidden_size": 16, "num_experts": 16, "moe_k": 2}"#,
+        r#"{"hidden_size": 64, "expert_latent_dim": 16, "num_experts": 16, "moe_k": 2}"#,
         r#"{"hidden_size": 4096, "num_attention_heads": 32}"#,
         r#"{"hidden_size": 64, "num_experts": 16, "top_k": 2}"#,
         r#"{"num_experts": 16, "num_experts_per_tok": 2}"#,
