@@ -156,7 +156,7 @@ fn same_ranks(tasks: &[Task]) -> Result<u32, InputError> {
         [first, other, ..] => {
             Err(InputError::conflict("ranks", other, format!("ranks = {first}"), "one world size"))
         }
-        [] => Err(InputError::missing("ranks", "2 to 64")),
+        [] => Err(InputError::missing("ranks", "1 to 64")),
     }
 }
 

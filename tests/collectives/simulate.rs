@@ -14,7 +14,7 @@ use proptest::prelude::*;
 use crate::support::{ROUNDS, config, explore, run};
 
 /// Worlds, and lengths of all kinds: of one element, odd ones, and of several tiles and a rest.
-const SHAPES: [(u32, u32); 6] = [(2, 1), (2, 1024), (3, 777), (5, 2501), (8, 1031), (8, 4096)];
+const SHAPES: [(u32, u32); 7] = [(2, 1), (2, 1024), (3, 777), (5, 2501), (8, 1031), (8, 4096), (1, 1031)];
 
 const DTYPES: [&str; 3] = ["f32", "bf16", "fp16"];
 
@@ -159,7 +159,8 @@ fn broadcast() {
 
 #[test]
 fn all_reduce_with_a_norm_behind_it() {
-    for (i, (ranks, rows, hidden)) in [(2, 5, 64), (3, 7, 2880), (4, 1, 136)].iter().enumerate() {
+    for (i, (ranks, rows, hidden)) in [(2, 5, 64), (3, 7, 2880), (4, 1, 136), (1, 3, 136)].iter().enumerate()
+    {
         let (elements, dtype) = (rows * hidden, DTYPES[i % 3]);
         let key =
             format!("elements={elements} ranks={ranks} dtype={dtype} hook=rms-norm hidden={hidden} warps=4");
@@ -212,7 +213,7 @@ proptest! {
     #[test]
     fn any_all_reduce_is_right(
         elements in 1u32..3000,
-        ranks in 2u32..7,
+        ranks in 1u32..7,
         dtype in prop::sample::select(DTYPES.to_vec()),
         op in prop::sample::select(vec!["sum", "max", "min"]),
         protocol in prop::sample::select(vec!["packets", "flags"]),
@@ -232,7 +233,7 @@ proptest! {
     #[test]
     fn any_other_collective_is_right(
         elements in 1u32..3000,
-        ranks in 2u32..7,
+        ranks in 1u32..7,
         dtype in prop::sample::select(DTYPES.to_vec()),
         protocol in prop::sample::select(vec!["packets", "flags"]),
         blocks in prop::sample::select(vec![1u32, 4]),

@@ -19,6 +19,16 @@ fn all_reduce() {
 }
 
 #[test]
+fn of_one_rank() {
+    let key = "elements=1031 ranks=1 warps=2 chunk=256 blocks=2";
+    run::<AllReduce>(&format!("{key} dtype=bf16 algorithm=one-shot"));
+    run::<AllReduce>(&format!("{key} dtype=f32 algorithm=pull-two-shot protocol=flags"));
+    run::<RegisteredAllReduce>(&format!("{key} dtype=fp16 shots=two"));
+    run::<AllGather>(&format!("{key} dtype=fp16"));
+    run::<AllToAll>(&format!("{key} dtype=bf16 protocol=flags"));
+}
+
+#[test]
 fn by_windows() {
     let key = "elements=1031 ranks=3 warps=2 chunk=256 protocol=flags blocks=2";
     run::<AllReduce>(&format!("{key} dtype=bf16 algorithm=pull"));

@@ -61,6 +61,15 @@ fn parts_that_are_added_up() {
 }
 
 #[test]
+fn of_one_rank() {
+    let key = "m=136 n=72 k=72 dtype=bf16 tile_rows=64 tile_columns=64 warps=4 stages=2 blocks=2";
+    run::<Matmul>(key);
+    run::<AllGatherMatmul>(&format!("{key} ranks=1 chunk=512 send_blocks=1 gathered=true"));
+    run::<MatmulReduceScatter>(&format!("{key} ranks=1 algorithm=pull early=true"));
+    run::<MatmulReduceScatter>(&format!("{key} ranks=1 algorithm=push"));
+}
+
+#[test]
 fn products_whose_columns_blocks_share() {
     let key = "n=72 k=256 ranks=2 tile_rows=64 tile_columns=64 warps=4 stages=2";
     // Blocks that take turns with the parts of a tile, and blocks whose last one has the next tile's.

@@ -26,7 +26,7 @@ pub struct AllGather {
     #[key(short = "n", range = 1..=268435456)]
     pub elements: u32,
     /// World size.
-    #[key(short = "r", range = 2..=64, ranks)]
+    #[key(short = "r", range = 1..=64, ranks)]
     pub ranks: u32,
     /// Type of the elements.
     #[key(values = [Dtype::F32, Dtype::Fp16, Dtype::Bf16])]

@@ -56,7 +56,7 @@ pub struct AllReduce {
     #[key(short = "n", range = 1..=268435456)]
     pub elements: u32,
     /// World size.
-    #[key(short = "r", range = 2..=64, ranks)]
+    #[key(short = "r", range = 1..=64, ranks)]
     pub ranks: u32,
     /// Type of the elements.
     #[key(values = [Dtype::F32, Dtype::Fp16, Dtype::Bf16])]
@@ -108,7 +108,7 @@ fn bytes(key: &AllReduceKey) -> u64 {
 fn algorithm(key: &AllReduceKey) -> Algorithm {
     let ranks = u64::from(key.ranks);
     // (ranks - 1) vectors against 2 (ranks - 1) / ranks.
-    let saved = bytes(key) * (ranks - 1) * (ranks - 2) / ranks;
+    let saved = bytes(key) * (ranks - 1) * ranks.saturating_sub(2) / ranks;
     if saved > BYTES_OF_A_HOP { Algorithm::TwoShot } else { Algorithm::OneShot }
 }
 

@@ -16,7 +16,7 @@ pub struct RaggedAllToAll {
     #[key(short = "n", range = 1..=268435456)]
     pub capacity: u32,
     /// World size.
-    #[key(short = "r", range = 2..=64, ranks)]
+    #[key(short = "r", range = 1..=64, ranks)]
     pub ranks: u32,
     /// Type of the elements.
     #[key(values = [Dtype::F32, Dtype::Fp16, Dtype::Bf16])]

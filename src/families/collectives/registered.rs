@@ -26,7 +26,7 @@ pub struct RegisteredAllReduce {
     #[key(short = "n", range = 1..=268435456)]
     pub elements: u32,
     /// World size.
-    #[key(short = "r", range = 2..=64, ranks)]
+    #[key(short = "r", range = 1..=64, ranks)]
     pub ranks: u32,
     /// Type of the elements.
     #[key(values = [Dtype::F32, Dtype::Fp16, Dtype::Bf16])]
@@ -55,7 +55,7 @@ const BYTES_OF_A_HOP: u64 = 686_000;
 /// save take no longer than their third hop.
 fn shots(key: &RegisteredAllReduceKey) -> Shots {
     let (bytes, ranks) = (u64::from(key.elements) * u64::from(key.dtype.bytes()), u64::from(key.ranks));
-    let saved = bytes * (ranks - 1) * (ranks - 2) / ranks;
+    let saved = bytes * (ranks - 1) * ranks.saturating_sub(2) / ranks;
     let tiles = key.elements.div_ceil(legal::chunk(key.elements, 1));
     if saved > BYTES_OF_A_HOP || tiles > legal::blocks(key.elements, legal::chunk(key.elements, 1), 1) {
         Shots::Two

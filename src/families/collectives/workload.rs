@@ -91,7 +91,7 @@ impl Workload for AllReduce {
         let flops = u64::from(self.elements) * (ranks - 1);
         if self.algorithm == Algorithm::Multimem {
             // Out of each rank go its vector, for the switch to reduce, and its part of the result, for the switch to multiply.
-            let bytes = (vector + vector.div_ceil(ranks)).div_ceil(ranks - 1);
+            let bytes = (vector + vector.div_ceil(ranks)).div_ceil((ranks - 1).max(1));
             Work { hops: 2, ..Work::all_to_all(self.ranks, bytes) }
         } else if self.algorithm.reduces_all() {
             Work { least: Some(least.bytes), flops, ..Work::all_to_all(self.ranks, vector) }

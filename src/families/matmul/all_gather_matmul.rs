@@ -22,7 +22,7 @@ pub struct AllGatherMatmul {
     #[key(short = "k", range = 8..=1048576)]
     pub k: u32,
     /// World size.
-    #[key(short = "r", range = 2..=64, ranks)]
+    #[key(short = "r", range = 1..=64, ranks)]
     pub ranks: u32,
     /// Type of all elements; sums are of `f32` and rounded once.
     #[key(values = [Dtype::Bf16, Dtype::Fp16])]

@@ -33,7 +33,7 @@ pub struct MatmulReduceScatter {
     #[key(short = "k", range = 8..=1048576)]
     pub k: u32,
     /// World size.
-    #[key(short = "r", range = 2..=64, ranks)]
+    #[key(short = "r", range = 1..=64, ranks)]
     pub ranks: u32,
     /// Type of all elements. Products are summed up in `f32`, rounded where they go to another rank, and added up in `f32`.
     #[key(values = [Dtype::Bf16, Dtype::Fp16])]
@@ -149,7 +149,7 @@ impl Legal for MatmulReduceScatter {
         self.split_parts().legal()?;
         // Rows of tiles that are sent, in two banks, are counted in 32 bits.
         let of_a_band = 2 * (self.ranks - 1) * self.cut().strips();
-        let most = u32::MAX / of_a_band / self.tile_rows * self.tile_rows;
+        let most = u32::MAX / of_a_band.max(1) / self.tile_rows * self.tile_rows;
         let allowed = || format!("at most {} with n = {}", u64::from(most) * u64::from(self.ranks), self.n);
         Illegal::unless(self.rows() <= most, "m", self.m, allowed)
     }
@@ -174,7 +174,11 @@ impl MatmulReduceScatter {
     /// Tiles for others that come before each second one is this rank's own; all of them if there are no more.
     fn first_own(&self) -> u32 {
         let lead = self.lead * self.blocks / self.split;
-        self.sent().min(if lead == 0 { u32::MAX } else { (self.ranks - 2) * self.cut().tiles() + lead })
+        self.sent().min(if lead == 0 {
+            u32::MAX
+        } else {
+            self.ranks.saturating_sub(2) * self.cut().tiles() + lead
+        })
     }
 
     /// Tiles that a rank multiplies for the others.
@@ -226,9 +230,9 @@ pub struct MatmulReduceScatterArgs {
     #[shape(|c| c.parts(Algorithm::Push))]
     #[dtype(|c| c.dtype)]
     pub inbox: Option<AnySymMatrix>,
-    /// Another rank has multiplied its part of a tile, `[parity][turn][tile]`.
+    /// Another rank has multiplied its part of a tile, `[parity][turn][tile]`; none where there is no other.
     #[len(|c| 2 * u64::from(c.sent()))]
-    pub multiplied: Flags,
+    pub multiplied: Option<Flags>,
     /// Work counter of the tiles, if blocks draw them.
     #[len(|c| c.order.counters())]
     pub next_tile: Option<Counters>,
@@ -277,14 +281,15 @@ pub fn matmul_reduce_scatter(c: &MatmulReduceScatter, a: &MatmulReduceScatterArg
                     let peer = (rank() + (c.ranks - 1 - turn)) % c.ranks;
                     a.part(c, peer, bank + turn * cut.tiles() + tile, epoch)
                 };
-                let first_turn = if c.adds_on() { c.ranks - 2 } else { 0 };
-                let first = c.early.then(|| part(first_turn));
+                // The last rank behind has added what others have; one rank alone has nobody behind.
+                let mut turns = if c.adds_on() { c.ranks - 2 } else { 0 }..c.ranks - 1;
+                let first = turns.next();
+                let early = first.filter(|_| c.early).map(&part);
                 let sums = b.dot(x, w, c.stages);
                 a.split.whole(b, columns, sums, Some(epoch), |sums| {
-                    let mut sums = sums + first.unwrap_or_else(|| part(first_turn)).to_f32();
-                    for turn in first_turn + 1..c.ranks - 1 {
-                        sums = sums + part(turn).to_f32();
-                    }
+                    let first = early.or_else(|| first.map(&part));
+                    let parts = first.into_iter().chain(turns.map(&part));
+                    let sums = parts.fold(sums, |sums, part| sums + part.to_f32());
                     let done = epilogue(a.bias, c.activation, column, [c.tile_rows, c.tile_columns], sums);
                     a.out.rows(row, c.tile_rows).store_f32(column, done);
                 });
@@ -332,19 +337,21 @@ impl MatmulReduceScatterArgs {
     ) {
         let next = if c.adds_on() { (rank() + (c.ranks - 1)) % c.ranks } else { owner };
         let (next, row) = (Peers::rank(next), slot * c.tile_rows);
+        let multiplied = self.multiplied.expect("there is another rank");
         if let Some(partials) = self.partials {
             partials.rows(row, c.tile_rows).store_f32(0, part);
-            partials.signal(next, &self.multiplied, slot, epoch);
+            partials.signal(next, &multiplied, slot, epoch);
         } else if let Some(inbox) = self.inbox {
             let mut tile = send_to(next);
             tile.put_rows_f32(&inbox, row, 0, part);
-            tile.signal(&self.multiplied, slot, epoch);
+            tile.signal(&multiplied, slot, epoch);
         }
     }
 
     /// Another rank's part of a tile of this rank's.
     fn part(&self, c: &MatmulReduceScatter, peer: Val<u32>, slot: Val<u32>, epoch: Epoch) -> AnyTile {
-        let (got, row) = (self.multiplied.from(peer).wait(slot, epoch), slot * c.tile_rows);
+        let multiplied = self.multiplied.expect("there is another rank");
+        let (got, row) = (multiplied.from(peer).wait(slot, epoch), slot * c.tile_rows);
         let window = self.partials.map(|window| window.of(peer).rows(&got, row, c.tile_rows));
         let inbox = self.inbox.map(|inbox| inbox.rows(&got, row, c.tile_rows));
         let rows = window.or(inbox).expect("parts travel in one way or the other");

@@ -170,7 +170,7 @@ fn gpumode_sets(given: &Given) -> Result<Vec<Given>, InputError> {
     };
     let (ranks, seed) = (number("ranks", DEFAULT_RANKS)?, number("seed", "0")?);
     let ranks = u32::try_from(ranks).ok().filter(|n| (2..=64).contains(n));
-    let ranks = ranks.ok_or_else(|| InputError::not_allowed("ranks", &given["ranks"], "2 to 64"))?;
+    let ranks = ranks.ok_or_else(|| InputError::not_allowed("ranks", &given["ranks"], "1 to 64"))?;
     let set = |shape: &super::gpumode::GpuModeShape| {
         let tokens: Vec<String> = shape.tokens(ranks, seed).iter().map(u32::to_string).collect();
         let mut given = given.clone();

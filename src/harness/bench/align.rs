@@ -8,7 +8,7 @@ use peerwarp_codegen::family::{Family, Illegal, Legal};
 #[family(name = "bench_align", kernel = align, args = AlignArgs, warps = warps)]
 pub struct Align {
     /// World size.
-    #[key(short = "r", range = 2..=64, ranks)]
+    #[key(short = "r", range = 1..=64, ranks)]
     pub ranks: u32,
     /// Warps of its block.
     #[tune(short = "w", values = [1, 2], default = 1)]
@@ -63,7 +63,7 @@ pub fn align(c: &Align, a: &AlignArgs) {
 #[family(name = "bench_idle", kernel = idle, args = IdleArgs, warps = warps)]
 pub struct Idle {
     /// World size.
-    #[key(short = "r", range = 2..=64, ranks)]
+    #[key(short = "r", range = 1..=64, ranks)]
     pub ranks: u32,
     /// Warps of a block.
     #[tune(short = "w", values = [1, 8, 16], default = 8)]

@@ -9,7 +9,7 @@ use peerwarp_codegen::family::{Family, Illegal, Legal};
 #[family(name = "clock_sync", kernel = clock_sync, args = ClockSyncArgs, warps = 1)]
 pub struct ClockSync {
     /// World size.
-    #[key(short = "r", range = 2..=64, ranks)]
+    #[key(short = "r", range = 1..=64, ranks)]
     pub ranks: u32,
     /// How often rank 0 and each other rank signal to each other.
     #[key(short = "n", range = 1..=1024)]

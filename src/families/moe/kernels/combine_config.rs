@@ -149,7 +149,7 @@ pub struct Combine {
     #[key(short = "t", range = 1..=65536, covers)]
     pub tokens: u32,
     /// World size.
-    #[key(short = "r", range = 2..=64, ranks)]
+    #[key(short = "r", range = 1..=64, ranks)]
     pub ranks: u32,
     /// Type of the experts' outputs and of the combined rows.
     #[key]

@@ -79,7 +79,7 @@ pub struct RoundTrip {
     #[key(short = "t", range = 1..=65536, covers)]
     pub tokens: u32,
     /// World size.
-    #[key(short = "r", range = 2..=64, ranks)]
+    #[key(short = "r", range = 1..=64, ranks)]
     pub ranks: u32,
     /// What rows are sent as.
     #[key]

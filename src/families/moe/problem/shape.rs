@@ -293,7 +293,7 @@ impl MoeShape {
             return Err(MoeError::invalid("topk", self.topk, allowed));
         }
         range("tokens", self.tokens, 1, 65536)?;
-        range("ranks", self.ranks, 2, 64)
+        range("ranks", self.ranks, 1, 64)
     }
 
     /// Which rank owns which expert.
@@ -348,7 +348,7 @@ mod tests {
             message(MoeShape { experts: 3, ..SHAPE }),
             "topk = 4: must not be more than there are experts (3)"
         );
-        assert_eq!(message(MoeShape { ranks: 1, ..SHAPE }), "ranks = 1: must be 2 to 64");
+        assert_eq!(message(MoeShape { ranks: 0, ..SHAPE }), "ranks = 0: must be 1 to 64");
         assert_eq!(message(MoeShape { tokens: 0, ..SHAPE }), "tokens = 0: must be 1 to 65536");
         assert_eq!(message(MoeShape { experts: 65536, ..SHAPE }), "experts = 65536: must be 1 to 65535");
     }
