@@ -9,7 +9,7 @@ use peerwarp::harness::workload::{Inputs, Workload};
 use peerwarp::runtime::{RuntimeError, World};
 use serde_json::json;
 
-use super::{gpus, jit, options, report, two};
+use super::{gpus, jit, options, report};
 
 /// Rounds that the host looks at, each with inputs of its own; then so many graphs of them, and two: flags end in either parity.
 const ROUNDS: u32 = 3;
@@ -61,8 +61,13 @@ impl Cases<'_> {
 
 /// Runs the cases of a test in a world of two ranks.
 pub fn cases(name: &str, least: u32, run: impl FnOnce(&mut Cases<'_>)) {
+    cases_of(2, name, least, run);
+}
+
+/// Runs the cases of a test in a world of so many ranks, at most two.
+pub fn cases_of(ranks: usize, name: &str, least: u32, run: impl FnOnce(&mut Cases<'_>)) {
     let Some((_one, gpus)) = gpus() else { return };
-    let world = two(&gpus, &options());
+    let world = Arc::new(World::of_gpus(&gpus[..ranks], &options()).unwrap());
     let mut cases = Cases { world: &world, done: 0, refused: 0, crowded: 0 };
     run(&mut cases);
     assert!(cases.done >= least, "{} cases of {name} are legal", cases.done);

@@ -3,6 +3,7 @@
 //!
 //! Each test prints one line of JSON with what it found.
 
+mod alone;
 mod cases;
 mod collectives;
 mod endurance;
