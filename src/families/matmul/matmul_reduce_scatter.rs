@@ -230,7 +230,7 @@ pub struct MatmulReduceScatterArgs {
     #[shape(|c| c.parts(Algorithm::Push))]
     #[dtype(|c| c.dtype)]
     pub inbox: Option<AnySymMatrix>,
-    /// Another rank has multiplied its part of a tile, `[parity][turn][tile]`; none where there is no other.
+    /// Another rank has multiplied its part of a tile, `[parity][turn][tile]`.
     #[len(|c| 2 * u64::from(c.sent()))]
     pub multiplied: Option<Flags>,
     /// Work counter of the tiles, if blocks draw them.
@@ -282,14 +282,15 @@ pub fn matmul_reduce_scatter(c: &MatmulReduceScatter, a: &MatmulReduceScatterArg
                     a.part(c, peer, bank + turn * cut.tiles() + tile, epoch)
                 };
                 // The last rank behind has added what others have; one rank alone has nobody behind.
-                let mut turns = if c.adds_on() { c.ranks - 2 } else { 0 }..c.ranks - 1;
-                let first = turns.next();
-                let early = first.filter(|_| c.early).map(&part);
+                let first_turn = if c.adds_on() { c.ranks - 2 } else { 0 };
+                let first = (c.early && c.ranks > 1).then(|| part(first_turn));
                 let sums = b.dot(x, w, c.stages);
                 a.split.whole(b, columns, sums, Some(epoch), |sums| {
-                    let first = early.or_else(|| first.map(&part));
-                    let parts = first.into_iter().chain(turns.map(&part));
-                    let sums = parts.fold(sums, |sums, part| sums + part.to_f32());
+                    let mut sums = sums;
+                    for turn in first_turn..c.ranks - 1 {
+                        let come = first.filter(|_| turn == first_turn);
+                        sums = sums + come.unwrap_or_else(|| part(turn)).to_f32();
+                    }
                     let done = epilogue(a.bias, c.activation, column, [c.tile_rows, c.tile_columns], sums);
                     a.out.rows(row, c.tile_rows).store_f32(column, done);
                 });
