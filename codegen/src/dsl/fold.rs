@@ -46,7 +46,7 @@ impl Pure {
     pub fn ty(self, k: &Kernel) -> Type {
         match self {
             Pure::Const(c) => Type::scalar(c.dtype()),
-            Pure::Unary(UnaryOp::PopCount | UnaryOp::TrailingZeros, a) => k.ty(a).with_dtype(Dtype::U32),
+            Pure::Unary(op, a) if op.counts() => k.ty(a).with_dtype(Dtype::U32),
             Pure::Binary(_, a, _)
             | Pure::Unary(_, a)
             | Pure::Select(_, a, _)
@@ -89,7 +89,9 @@ pub(crate) fn fold(t: &Trace, op: Pure) -> Result<Folded, Why> {
                 folded @ (Folded::No | Folded::Constant(_) | Folded::Value(_)) => folded,
             }
         }
-        Pure::Unary(op, a) => constant(a).and_then(|x| unary(op, x)).map_or(Folded::No, Folded::Constant),
+        Pure::Unary(op, a) => {
+            constant(a).and_then(|x| op.of_constant(x)).map_or(Folded::No, Folded::Constant)
+        }
         Pure::Compare(op, a, b) => match (constant(a), constant(b)) {
             (Some(x), Some(y)) => compare(op, x, y).map_or(Folded::No, |v| Folded::Constant(Const::Bool(v))),
             _ => Folded::No,
@@ -223,25 +225,6 @@ fn binary(op: BinaryOp, x: Const, y: Const) -> Result<Option<Const>, Why> {
         }),
         _ => return Ok(None),
     }))
-}
-
-fn unary(op: UnaryOp, x: Const) -> Option<Const> {
-    use UnaryOp::*;
-    Some(match (op, x) {
-        (Neg, Const::I32(x)) => Const::I32(x.wrapping_neg()),
-        (Neg, Const::F32(x)) => Const::F32((-f32::from_bits(x)).to_bits()),
-        (Not, Const::Bool(x)) => Const::Bool(!x),
-        (Not, Const::I32(x)) => Const::I32(!x),
-        (Not, Const::U32(x)) => Const::U32(!x),
-        (Not, Const::U64(x)) => Const::U64(!x),
-        (Abs, Const::I32(x)) => Const::I32(x.wrapping_abs()),
-        (Abs, Const::F32(x)) => Const::F32(f32::from_bits(x).abs().to_bits()),
-        (PopCount, Const::U32(x)) => Const::U32(x.count_ones()),
-        (PopCount, Const::U64(x)) => Const::U32(x.count_ones()),
-        (TrailingZeros, Const::U32(x)) => Const::U32(x.trailing_zeros()),
-        (TrailingZeros, Const::U64(x)) => Const::U32(x.trailing_zeros()),
-        _ => return None,
-    })
 }
 
 pub(crate) fn compare(op: CompareOp, x: Const, y: Const) -> Option<bool> {

@@ -85,6 +85,7 @@ mod signal;
 mod tile;
 mod tiles;
 mod trace;
+mod unary;
 mod val;
 mod values;
 mod var;

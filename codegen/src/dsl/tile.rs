@@ -8,10 +8,10 @@ use super::error::fail_at;
 use super::fold::Pure;
 use super::trace::attempt;
 use super::val::{
-    Extent, FromRaw, IntoVal, Operand, Raw, Val, binary, compare, elementwise, length_mismatch, pure, unary,
+    Extent, FromRaw, IntoVal, Operand, Raw, Val, binary, compare, elementwise, length_mismatch, pure,
 };
 use super::var::TileVar;
-use crate::ir::{BinaryOp, CompareOp, Dtype, Loc, ReduceOp, Type, UnaryOp, ValueOp, verify::MAX_TILE};
+use crate::ir::{BinaryOp, CompareOp, Dtype, Loc, ReduceOp, Type, ValueOp, verify::MAX_TILE};
 
 /// A 1-D value of a comptime number of elements, spread over the lanes of the group that makes it. A cheap handle:
 /// copying it copies no data.
@@ -260,18 +260,6 @@ conversions! {
 }
 
 impl<T: Int> Tile<T> {
-    /// Number of set bits of each element.
-    #[track_caller]
-    pub fn popcount(self) -> Tile<u32> {
-        unary(UnaryOp::PopCount, self.raw, Loc::caller())
-    }
-
-    /// Number of zero bits below each element's lowest set bit; the width (32 or 64) for zero.
-    #[track_caller]
-    pub fn trailing_zeros(self) -> Tile<u32> {
-        unary(UnaryOp::TrailingZeros, self.raw, Loc::caller())
-    }
-
     /// Bitwise or of all elements.
     #[track_caller]
     pub fn or_all(self) -> Val<T> {
@@ -306,33 +294,7 @@ impl Tile<bool> {
     }
 }
 
-impl Tile<i32> {
-    /// Absolute values.
-    #[track_caller]
-    pub fn abs(self) -> Tile<i32> {
-        unary(UnaryOp::Abs, self.raw, Loc::caller())
-    }
-}
-
 impl Tile<f32> {
-    /// Absolute values.
-    #[track_caller]
-    pub fn abs(self) -> Tile<f32> {
-        unary(UnaryOp::Abs, self.raw, Loc::caller())
-    }
-
-    /// e to the power of each element.
-    #[track_caller]
-    pub fn exp(self) -> Tile<f32> {
-        unary(UnaryOp::Exp, self.raw, Loc::caller())
-    }
-
-    /// Square roots.
-    #[track_caller]
-    pub fn sqrt(self) -> Tile<f32> {
-        unary(UnaryOp::Sqrt, self.raw, Loc::caller())
-    }
-
     /// `self * b + c` with one rounding, elementwise.
     #[track_caller]
     pub fn fma(self, b: impl Operand<f32>, c: impl Operand<f32>) -> Tile<f32> {

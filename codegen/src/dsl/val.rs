@@ -5,7 +5,7 @@ use std::marker::PhantomData;
 
 use half::{bf16, f16};
 
-use super::element::{Constant, Element, Int, Num};
+use super::element::{Constant, Element, Num};
 use super::error::TraceError;
 use super::fold::Pure;
 use super::select::Alternatives;
@@ -383,20 +383,6 @@ impl<T: Num> Val<T> {
     }
 }
 
-impl<T: Int> Val<T> {
-    /// Number of set bits.
-    #[track_caller]
-    pub fn popcount(self) -> Val<u32> {
-        unary(UnaryOp::PopCount, self.raw, Loc::caller())
-    }
-
-    /// Number of zero bits below the lowest set bit; the width (32 or 64) for zero.
-    #[track_caller]
-    pub fn trailing_zeros(self) -> Val<u32> {
-        unary(UnaryOp::TrailingZeros, self.raw, Loc::caller())
-    }
-}
-
 impl Val<bool> {
     /// `a` if this holds, else `b`: scalars, tiles of one length, or one of each, of one element type; or two
     /// [`AnyTile`](super::AnyTile)s of one. Both are computed. An `if` runs only one, but keeps loads in its arms apart from
@@ -420,33 +406,7 @@ impl Val<bool> {
     }
 }
 
-impl Val<i32> {
-    /// Absolute value.
-    #[track_caller]
-    pub fn abs(self) -> Val<i32> {
-        unary(UnaryOp::Abs, self.raw, Loc::caller())
-    }
-}
-
 impl Val<f32> {
-    /// Absolute value.
-    #[track_caller]
-    pub fn abs(self) -> Val<f32> {
-        unary(UnaryOp::Abs, self.raw, Loc::caller())
-    }
-
-    /// e to the power of this.
-    #[track_caller]
-    pub fn exp(self) -> Val<f32> {
-        unary(UnaryOp::Exp, self.raw, Loc::caller())
-    }
-
-    /// Square root.
-    #[track_caller]
-    pub fn sqrt(self) -> Val<f32> {
-        unary(UnaryOp::Sqrt, self.raw, Loc::caller())
-    }
-
     /// `self * b + c` with one rounding.
     #[track_caller]
     pub fn fma(self, b: impl IntoVal<f32>, c: impl IntoVal<f32>) -> Val<f32> {

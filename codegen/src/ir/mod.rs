@@ -21,6 +21,7 @@ pub(crate) mod samples;
 mod tests;
 pub mod text;
 mod types;
+mod unary;
 pub mod verify;
 mod words;
 
@@ -32,4 +33,6 @@ pub use op::*;
 pub use parts::Part;
 pub use properties::{Access, Accessed, Effect, Member, VarUse};
 pub use types::*;
+pub(crate) use unary::Arithmetic;
+pub use unary::UnaryOp;
 pub use verify::{Planted, Problem, Verified, VerifyError, VerifyErrors, verify, verify_structure};

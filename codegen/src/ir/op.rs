@@ -6,7 +6,7 @@
 //! listed once, by the types of its fields; see `parts.rs`.
 
 use super::parts::{self, Part, PartMut, operation_structs, operations, part, part_mut};
-use super::{ParamId, ParcelId, ReceiptId, Region, SharedId, ValueId, VarId};
+use super::{ParamId, ParcelId, ReceiptId, Region, SharedId, UnaryOp, ValueId, VarId};
 
 /// A value that an operation defines.
 pub type Out = ValueId;
@@ -73,24 +73,6 @@ pub enum BinaryOp {
     Shl,
     /// Logical shift right on unsigned, arithmetic on signed.
     Shr,
-}
-
-/// One-operand arithmetic.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[allow(missing_docs)]
-pub enum UnaryOp {
-    Neg,
-    /// Bitwise on integers, logical on `bool`.
-    Not,
-    Abs,
-    /// e to the power of x, `F32` only.
-    Exp,
-    /// Square root, `F32` only.
-    Sqrt,
-    /// Number of set bits; the result is `U32`.
-    PopCount,
-    /// Number of zero bits below the lowest set bit; the width for zero; the result is `U32`.
-    TrailingZeros,
 }
 
 /// Comparison; the result is `Bool` of the operands' shape.

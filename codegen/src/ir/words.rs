@@ -4,7 +4,7 @@ use std::fmt;
 
 use super::{
     BinaryOp, CommOp, CompareOp, Const, ControlOp, Dtype, Lines, MatrixOp, MemoryOp, OpKind, ParamKind,
-    ReduceLines, ReduceOp, UnaryOp, ValueOp,
+    ReduceLines, ReduceOp, ValueOp,
 };
 
 impl Const {
@@ -59,21 +59,6 @@ impl BinaryOp {
             BinaryOp::Xor => "^",
             BinaryOp::Shl => "<<",
             BinaryOp::Shr => ">>",
-        }
-    }
-}
-
-impl UnaryOp {
-    /// Function name.
-    pub const fn name(self) -> &'static str {
-        match self {
-            UnaryOp::Neg => "neg",
-            UnaryOp::Not => "not",
-            UnaryOp::Abs => "abs",
-            UnaryOp::Exp => "exp",
-            UnaryOp::Sqrt => "sqrt",
-            UnaryOp::PopCount => "popcount",
-            UnaryOp::TrailingZeros => "trailing_zeros",
         }
     }
 }

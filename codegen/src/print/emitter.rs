@@ -72,7 +72,8 @@ impl<'f, 'k> Emitter<'f, 'k> {
     /// An emitter for a function body, one level deep.
     pub fn new(f: &'f Facts<'k>, used: &'f mut Used, offsets: &'f HashMap<SharedId, u32>) -> Emitter<'f, 'k> {
         let timeline = f.timeline.iter().flat_map(Sites::taken);
-        let taken = super::defined::DEFINED.iter().map(|s| s.to_string()).chain(f.own.all()).chain(timeline);
+        let taken =
+            super::defined::DEFINED.iter().map(ToString::to_string).chain(f.own.all()).chain(timeline);
         Emitter {
             f,
             w: Writer::new(1),

@@ -136,6 +136,10 @@ const RESERVED: &[&str] = &[
     "j0",
     "j1",
     "jn",
+    // Constants of emitted sources.
+    "kernel_id",
+    "own_blocks",
+    "ranks",
 ];
 
 /// A stack of scopes, each with the names declared in it.

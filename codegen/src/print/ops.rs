@@ -8,7 +8,7 @@ use crate::ir::{
 use super::{
     PrintError,
     expr::{Expr, Prec},
-    prim::{Prim, Used},
+    prim::{Prim, Spelled, Used},
     program::Program,
 };
 
@@ -110,10 +110,9 @@ fn feeds_a_sum(p: &Program, product: ValueId) -> bool {
                             op: BinaryOp::Mul | BinaryOp::Div | BinaryOp::Min | BinaryOp::Max,
                             ..
                         }
-                        | ValueOp::Unary { op: UnaryOp::Exp | UnaryOp::Sqrt, .. }
                         | ValueOp::Reduce { op: ReduceOp::Min | ReduceOp::Max, .. }
                 )
-        )
+        ) || matches!(u, OpKind::Value(ValueOp::Unary { op, .. }) if op.rounds())
     };
     p.users(product).iter().any(|&u| !harmless(&p.kernel.op(u).kind))
 }
@@ -222,33 +221,16 @@ pub(super) fn compound(op: BinaryOp, dtype: Dtype) -> Option<&'static str> {
 }
 
 fn unary(used: &mut Used, op: UnaryOp, dtype: Dtype, a: &Expr, loc: Loc) -> Result<Expr, PrintError> {
-    let float = dtype == Dtype::F32;
-    let bad = |what| Err(PrintError::Dtype { loc, what, dtype });
-    if !(dtype.is_arithmetic() || dtype == Dtype::Bool && op == UnaryOp::Not) {
-        return bad("arithmetic");
+    if !op.allows(dtype) {
+        return Err(PrintError::Dtype { loc, what: op.name(), dtype });
     }
-    let call = |used: &mut Used, prim, name: &str| {
-        used.add(prim);
-        Ok(Expr::call(name, [a]))
-    };
-    match op {
-        UnaryOp::Neg if dtype == Dtype::I32 => call(used, Prim::Wrapping, "wrap_neg"),
-        UnaryOp::Neg => Ok(Expr::unary("-", a)),
-        UnaryOp::Not if dtype == Dtype::Bool => Ok(Expr::unary("!", a)),
-        UnaryOp::Not if float => bad("an operation on bits"),
-        UnaryOp::Not => Ok(Expr::unary("~", a)),
-        UnaryOp::Abs if float => call(used, Prim::Math, "abs_of"),
-        UnaryOp::Abs if dtype == Dtype::I32 => call(used, Prim::Wrapping, "wrap_abs"),
-        UnaryOp::Abs => Ok(a.clone()),
-        UnaryOp::Exp if float => call(used, Prim::Math, "exp_of"),
-        UnaryOp::Exp => bad("the exponential"),
-        UnaryOp::Sqrt if float => call(used, Prim::Math, "sqrt_of"),
-        UnaryOp::Sqrt => bad("the square root"),
-        UnaryOp::PopCount if float => bad("the population count"),
-        UnaryOp::PopCount => call(used, Prim::BitCount, "popcount"),
-        UnaryOp::TrailingZeros if float => bad("the trailing zero count"),
-        UnaryOp::TrailingZeros => call(used, Prim::BitCount, "trailing_zeros"),
-    }
+    Ok(match Prim::of_unary(op, dtype) {
+        Spelled::Operator(operator) => Expr::unary(operator, a),
+        Spelled::Call(prim, function) => {
+            used.add(prim);
+            Expr::call(function, [a])
+        }
+    })
 }
 
 fn compare(op: CompareOp, a: &Expr, b: &Expr, unsigned: bool) -> Expr {

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use crate::{
     family::Target,
-    ir::{Dtype, ReduceOp},
+    ir::{Dtype, ReduceOp, UnaryOp},
 };
 
 use super::template::{Template, template};
@@ -325,6 +325,23 @@ impl Prim {
         }
     }
 
+    /// How one-operand arithmetic is written.
+    pub fn of_unary(op: UnaryOp, dtype: Dtype) -> Spelled {
+        use Spelled::{Call, Operator};
+        match op {
+            UnaryOp::Neg if dtype == Dtype::I32 => Call(Prim::Wrapping, "wrap_neg"),
+            UnaryOp::Neg => Operator("-"),
+            UnaryOp::Not if dtype == Dtype::Bool => Operator("!"),
+            UnaryOp::Not => Operator("~"),
+            UnaryOp::Abs if dtype == Dtype::I32 => Call(Prim::Wrapping, "wrap_abs"),
+            UnaryOp::Abs => Call(Prim::Math, "abs_of"),
+            UnaryOp::Exp => Call(Prim::Math, "exp_of"),
+            UnaryOp::Sqrt => Call(Prim::Math, "sqrt_of"),
+            UnaryOp::PopCount => Call(Prim::BitCount, "popcount"),
+            UnaryOp::TrailingZeros => Call(Prim::BitCount, "trailing_zeros"),
+        }
+    }
+
     /// The combiner of a reduction.
     pub fn of_reduce(op: ReduceOp) -> Prim {
         match op {
@@ -346,6 +363,15 @@ impl Prim {
             ReduceOp::Or => Prim::AtomicOr,
         }
     }
+}
+
+/// How an operation is written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Spelled {
+    /// An operator of the language, before its operand.
+    Operator(&'static str),
+    /// A function that a primitive defines.
+    Call(Prim, &'static str),
 }
 
 /// The primitives that a kernel uses.

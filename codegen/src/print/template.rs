@@ -203,6 +203,8 @@ struct BlockText {
 /// What the templates of primitives that depend on the target are rendered with.
 #[derive(Debug, Serialize)]
 struct TargetText {
+    /// Whether it is one of CUDA's.
+    cuda: bool,
     /// Whether there is a fence that acquires only.
     fence_acquire: bool,
 }
@@ -305,7 +307,8 @@ pub(super) fn primitive(
                 Target::Cuda(arch) => arch.capability() >= 90,
                 Target::Hip(_) => true,
             };
-            render(name, &TargetText { fence_acquire })
+            let cuda = matches!(target, Target::Cuda(_));
+            render(name, &TargetText { cuda, fence_acquire })
         }
         Context::Products => render(name, &ProductsText::of(kernel)),
     };

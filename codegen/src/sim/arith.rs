@@ -3,7 +3,7 @@
 
 use bytemuck::Pod;
 
-use crate::ir::{BinaryOp, CompareOp, Dtype, UnaryOp};
+use crate::ir::{Arithmetic, BinaryOp, CompareOp, Dtype, UnaryOp};
 
 /// Why arithmetic has no result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -19,12 +19,8 @@ pub(super) enum Trap {
 }
 
 /// What all element types that take part in arithmetic can do.
-pub(super) trait Num: Pod + PartialOrd {
+pub(super) trait Num: Arithmetic + Pod + PartialOrd {
     fn binary(op: BinaryOp, a: &[Self], b: &[Self], out: &mut [Self]) -> Result<(), Trap>;
-    /// Unary operations that keep the type.
-    fn unary(op: UnaryOp, a: &[Self], out: &mut [Self]);
-    /// Unary operations that count bits.
-    fn count(op: UnaryOp, a: &[Self], out: &mut [u32]);
 }
 
 #[inline(always)]
@@ -42,7 +38,7 @@ pub(super) fn map<A: Copy, O>(a: &[A], out: &mut [O], f: impl Fn(A) -> O) {
 }
 
 macro_rules! int_num {
-    ($t:ty, $neg:expr, $abs:expr) => {
+    ($t:ty) => {
         impl Num for $t {
             #[inline(always)]
             fn binary(op: BinaryOp, a: &[$t], b: &[$t], out: &mut [$t]) -> Result<(), Trap> {
@@ -73,34 +69,12 @@ macro_rules! int_num {
                 }
                 Ok(())
             }
-
-            #[inline(always)]
-            fn unary(op: UnaryOp, a: &[$t], out: &mut [$t]) {
-                match op {
-                    UnaryOp::Neg => map(a, out, $neg),
-                    UnaryOp::Not => map(a, out, |a| !a),
-                    UnaryOp::Abs => map(a, out, $abs),
-                    // Floats only; the verifier lets no other type through.
-                    UnaryOp::Exp | UnaryOp::Sqrt | UnaryOp::PopCount | UnaryOp::TrailingZeros => {
-                        out.copy_from_slice(a);
-                    }
-                }
-            }
-
-            #[inline(always)]
-            fn count(op: UnaryOp, a: &[$t], out: &mut [u32]) {
-                match op {
-                    UnaryOp::PopCount => map(a, out, <$t>::count_ones),
-                    UnaryOp::TrailingZeros => map(a, out, <$t>::trailing_zeros),
-                    UnaryOp::Neg | UnaryOp::Not | UnaryOp::Abs | UnaryOp::Exp | UnaryOp::Sqrt => out.fill(0),
-                }
-            }
         }
     };
 }
-int_num!(i32, i32::wrapping_neg, i32::wrapping_abs);
-int_num!(u32, u32::wrapping_neg, |a| a);
-int_num!(u64, u64::wrapping_neg, |a| a);
+int_num!(i32);
+int_num!(u32);
+int_num!(u64);
 
 impl Num for f32 {
     #[inline(always)]
@@ -119,23 +93,6 @@ impl Num for f32 {
             }
         }
         Ok(())
-    }
-
-    #[inline(always)]
-    fn unary(op: UnaryOp, a: &[f32], out: &mut [f32]) {
-        match op {
-            UnaryOp::Neg => map(a, out, |a| -a),
-            UnaryOp::Abs => map(a, out, f32::abs),
-            UnaryOp::Exp => map(a, out, f32::exp),
-            UnaryOp::Sqrt => map(a, out, f32::sqrt),
-            // Integers only; the verifier lets no float through.
-            UnaryOp::Not | UnaryOp::PopCount | UnaryOp::TrailingZeros => out.copy_from_slice(a),
-        }
-    }
-
-    #[inline(always)]
-    fn count(_: UnaryOp, a: &[f32], out: &mut [u32]) {
-        map(a, out, f32::to_bits);
     }
 }
 
@@ -241,7 +198,7 @@ pub(super) fn scalar_unary(op: UnaryOp, dtype: Dtype, a: u64) -> u64 {
         return a ^ 1; // only `Not` is defined on truth values
     }
     with_num!(dtype, T => {
-        if matches!(op, UnaryOp::PopCount | UnaryOp::TrailingZeros) {
+        if op.counts() {
             let mut out = [0];
             T::count(op, &[T::from_bits64(a)], &mut out);
             return u64::from(out[0]);

@@ -5,7 +5,7 @@ use smallvec::SmallVec;
 use super::arith::{Num, Trap, bool_binary, compare, map, with_num};
 use super::exact;
 use super::value::Tile;
-use crate::ir::{BinaryOp, CompareOp, Const, Dtype, ReduceOp, UnaryOp};
+use crate::ir::{Arithmetic, BinaryOp, CompareOp, Const, Dtype, ReduceOp, UnaryOp};
 
 pub(super) fn binary(op: BinaryOp, dtype: Dtype, a: &Tile, b: &Tile, out: &mut Tile) -> Result<(), Trap> {
     if dtype == Dtype::Bool {
@@ -43,11 +43,9 @@ pub(super) fn unary(op: UnaryOp, dtype: Dtype, a: &Tile, out: &mut Tile) {
     }
     with_num!(dtype, T => {
         let a = a.view::<T>();
-        match op {
-            UnaryOp::PopCount | UnaryOp::TrailingZeros => T::count(op, a, out.fresh(a.len())),
-            UnaryOp::Neg | UnaryOp::Not | UnaryOp::Abs | UnaryOp::Exp | UnaryOp::Sqrt => {
-                T::unary(op, a, out.fresh(a.len()));
-            }
+        match op.counts() {
+            true => T::count(op, a, out.fresh(a.len())),
+            false => T::unary(op, a, out.fresh(a.len())),
         }
     })
 }

@@ -96,10 +96,7 @@ impl Facts {
         let OpKind::Value(op) = kind else { return 0 };
         match op {
             ValueOp::Binary { op, a, b, .. } => self.binary(*op, *a, *b),
-            ValueOp::Unary { op, a, .. } => match op {
-                UnaryOp::Neg | UnaryOp::Abs => z(a),
-                UnaryOp::Not | UnaryOp::Exp | UnaryOp::Sqrt | UnaryOp::PopCount | UnaryOp::TrailingZeros => 0,
-            },
+            ValueOp::Unary { op, a, .. } if op.keeps_zeros() => z(a),
             ValueOp::Select { a, b, .. } => z(a).min(z(b)),
             ValueOp::Cast { a, .. } if kernel.ty(*a).dtype.is_int() => z(a),
             ValueOp::Splat { a, .. } | ValueOp::Reduce { a, .. } | ValueOp::Bitcast { a, .. } => z(a),
@@ -110,6 +107,7 @@ impl Facts {
                 ReduceOp::Min | ReduceOp::Max | ReduceOp::And => 0,
             },
             any!(given)
+            | ValueOp::Unary { .. }
             | ValueOp::Compare { .. }
             | ValueOp::Cast { .. }
             | ValueOp::Fma { .. }

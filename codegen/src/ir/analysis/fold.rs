@@ -12,7 +12,7 @@ pub(super) fn fold(kind: &OpKind, ty: Type, known: &dyn Fn(ValueId) -> Option<Co
     match op {
         ValueOp::Const { value, .. } => Some(*value),
         ValueOp::Binary { op, a, b, .. } => binary(*op, known(*a)?, known(*b)?),
-        ValueOp::Unary { op, a, .. } => unary(*op, known(*a)?),
+        ValueOp::Unary { op, a, .. } if ty.dtype != Dtype::F32 => op.of_constant(known(*a)?),
         ValueOp::Compare { op, a, b, .. } => compare(*op, known(*a)?, known(*b)?),
         ValueOp::Select { cond, a, b, .. } => match known(*cond)? == Const::Bool(true) {
             true => known(*a),
@@ -24,7 +24,10 @@ pub(super) fn fold(kind: &OpKind, ty: Type, known: &dyn Fn(ValueId) -> Option<Co
                 wrap(ty.dtype, c.as_int()?)
             }
         },
-        any!(of_launch, spreads, reductions) | ValueOp::Fma { .. } | ValueOp::Bitcast { .. } => None,
+        any!(of_launch, spreads, reductions)
+        | ValueOp::Unary { .. }
+        | ValueOp::Fma { .. }
+        | ValueOp::Bitcast { .. } => None,
     }
 }
 
@@ -65,25 +68,6 @@ fn binary(op: BinaryOp, a: Const, b: Const) -> Option<Const> {
         BinaryOp::Shr => x >> shift()?,
     };
     wrap(a.dtype(), v)
-}
-
-fn unary(op: UnaryOp, a: Const) -> Option<Const> {
-    if let (UnaryOp::Not, Const::Bool(x)) = (op, a) {
-        return Some(Const::Bool(!x));
-    }
-    let x = a.as_int()?;
-    let bits = match a {
-        Const::U64(v) => v,
-        Const::Bool(_) | Const::I32(_) | Const::U32(_) | Const::F32(_) => u64::from(x as u32),
-    };
-    match op {
-        UnaryOp::Neg => wrap(a.dtype(), -x),
-        UnaryOp::Not => wrap(a.dtype(), !x),
-        UnaryOp::Abs => wrap(a.dtype(), x.abs()),
-        UnaryOp::PopCount => Some(Const::U32(bits.count_ones())),
-        UnaryOp::TrailingZeros => Some(Const::U32(bits.trailing_zeros().min(a.dtype().bytes() * 8))),
-        UnaryOp::Exp | UnaryOp::Sqrt => None,
-    }
 }
 
 fn compare(op: CompareOp, a: Const, b: Const) -> Option<Const> {

@@ -150,7 +150,7 @@ impl Flow<'_> {
                 };
                 (out, loads)
             }
-            ValueOp::Unary { op: UnaryOp::PopCount | UnaryOp::TrailingZeros, .. } => return,
+            ValueOp::Unary { op, .. } if op.counts() => return,
             ValueOp::Select { out, a, b, .. } => (out, both(self.of(a), self.of(b))),
             ValueOp::Unary { out, a, .. }
             | ValueOp::Cast { out, a }

@@ -86,9 +86,8 @@ impl Check<'_, '_> {
             }
             ValueOp::Unary { out, op, a } => {
                 let ty = self.ty(*a);
-                self.arithmetic(ty.dtype, unary_allows(*op, ty.dtype));
-                let counts = matches!(op, UnaryOp::PopCount | UnaryOp::TrailingZeros);
-                self.result(*out, if counts { ty.with_dtype(Dtype::U32) } else { ty });
+                self.arithmetic(ty.dtype, op.allows(ty.dtype));
+                self.result(*out, if op.counts() { ty.with_dtype(Dtype::U32) } else { ty });
             }
             ValueOp::Compare { out, op, a, b } => {
                 let ty = self.ty(*a);
@@ -382,15 +381,6 @@ fn binary_allows(op: BinaryOp, dtype: Dtype) -> bool {
         }
         BinaryOp::And | BinaryOp::Or | BinaryOp::Xor => dtype.is_int() || dtype == Dtype::Bool,
         BinaryOp::Rem | BinaryOp::Shl | BinaryOp::Shr => dtype.is_int(),
-    }
-}
-
-fn unary_allows(op: UnaryOp, dtype: Dtype) -> bool {
-    match op {
-        UnaryOp::Neg | UnaryOp::Abs => matches!(dtype, Dtype::I32 | Dtype::F32),
-        UnaryOp::Not => dtype.is_int() || dtype == Dtype::Bool,
-        UnaryOp::Exp | UnaryOp::Sqrt => dtype == Dtype::F32,
-        UnaryOp::PopCount | UnaryOp::TrailingZeros => dtype.is_int(),
     }
 }
 

@@ -1,0 +1,44 @@
+//! One-operand functions of scalars and of each element of tiles. The operators `-` and `!` stand with the others.
+
+use super::element::Int;
+use super::tile::Tile;
+use super::val::{FromRaw, Val, unary};
+use crate::ir::{Loc, UnaryOp};
+
+/// A method of scalars and tiles an operation.
+macro_rules! functions {
+    ($([$($generic:tt)*] $t:ty: { $($name:ident $op:ident $out:ty, $doc:literal;)+ })+) => {
+        $(
+            functions! { @of Val, [$($generic)*] $t: { $($name $op $out, $doc;)+ } }
+            functions! { @of Tile, [$($generic)*] $t: { $($name $op $out, [$doc " Of each element."];)+ } }
+        )+
+    };
+    (@of $of:ident, [$($generic:tt)*] $t:ty: { $($name:ident $op:ident $out:ty, $doc:tt;)+ }) => {
+        impl $($generic)* $of<$t> {
+            $(
+                #[doc = functions!(@doc $doc)]
+                #[track_caller]
+                pub fn $name(self) -> $of<$out> {
+                    unary(UnaryOp::$op, self.to_raw(), Loc::caller())
+                }
+            )+
+        }
+    };
+    (@doc [$doc:literal $more:literal]) => { concat!($doc, $more) };
+    (@doc $doc:literal) => { $doc };
+}
+
+functions! {
+    [<T: Int>] T: {
+        popcount PopCount u32, "Number of set bits.";
+        trailing_zeros TrailingZeros u32, "Number of zero bits below the lowest set bit; the width (32 or 64) for zero.";
+    }
+    [] i32: {
+        abs Abs i32, "Absolute value.";
+    }
+    [] f32: {
+        abs Abs f32, "Absolute value.";
+        exp Exp f32, "e to the power of this.";
+        sqrt Sqrt f32, "Square root.";
+    }
+}
