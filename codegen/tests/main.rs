@@ -37,6 +37,7 @@ mod random;
 mod same_on_device;
 mod signals;
 mod staging;
+mod tanh;
 mod tiles;
 mod trace_errors;
 mod windows;

@@ -40,5 +40,6 @@ functions! {
         abs Abs f32, "Absolute value.";
         exp Exp f32, "e to the power of this.";
         sqrt Sqrt f32, "Square root.";
+        tanh Tanh f32, "Hyperbolic tangent, within 2 units in the last place on every target.";
     }
 }

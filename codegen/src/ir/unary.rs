@@ -106,6 +106,8 @@ unary_ops! {
     Exp = "exp" of [F32], keeps_zeros: false, rounded: f32::exp;
     /// Square root, `F32` only.
     Sqrt = "sqrt" of [F32], keeps_zeros: false, rounded: f32::sqrt;
+    /// Hyperbolic tangent, `F32` only. The simulator rounds the tangent of an `f64`; targets are within 2 units in the last place.
+    Tanh = "tanh" of [F32], keeps_zeros: false, rounded: |x| f64::from(x).tanh() as f32;
     /// Number of set bits; the result is `U32`.
     PopCount = "popcount" of [I32 U32 U64], keeps_zeros: false, count: |x| x.count_ones();
     /// Number of zero bits below the lowest set bit; the width for zero; the result is `U32`.

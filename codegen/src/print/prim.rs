@@ -144,6 +144,8 @@ prims! {
     MinMax = own "minmax", Nothing, [];
     /// Functions of floats.
     Math = own "math", Nothing, [];
+    /// The hyperbolic tangent.
+    Tanh = common "tanh", Target, [];
     /// Population count and trailing zeros.
     BitCount = own "bitcount", Nothing, [];
     /// Saturating float to integer.
@@ -337,6 +339,7 @@ impl Prim {
             UnaryOp::Abs => Call(Prim::Math, "abs_of"),
             UnaryOp::Exp => Call(Prim::Math, "exp_of"),
             UnaryOp::Sqrt => Call(Prim::Math, "sqrt_of"),
+            UnaryOp::Tanh => Call(Prim::Tanh, "tanh_of"),
             UnaryOp::PopCount => Call(Prim::BitCount, "popcount"),
             UnaryOp::TrailingZeros => Call(Prim::BitCount, "trailing_zeros"),
         }

@@ -63,6 +63,7 @@ fn which_dtypes_unary_operations_take() {
     assert_eq!(allowed(UnaryOp::Not, false), [Bool, I32, U32, U64]);
     assert_eq!(allowed(UnaryOp::Exp, false), [F32]);
     assert_eq!(allowed(UnaryOp::Sqrt, false), [F32]);
+    assert_eq!(allowed(UnaryOp::Tanh, false), [F32]);
     assert_eq!(allowed(UnaryOp::PopCount, true), [I32, U32, U64]);
     assert_eq!(allowed(UnaryOp::TrailingZeros, true), [I32, U32, U64]);
     assert_eq!(allowed(UnaryOp::PopCount, false), [U32], "the count is u32 whatever was counted");
