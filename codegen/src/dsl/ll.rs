@@ -8,15 +8,15 @@ use super::any::AnyTile;
 use super::args::{Arg, Bound, ErasedArg, TypedArg};
 use super::buffer::{Buf, cast};
 use super::element::Element;
-use super::error::TraceError;
 use super::index::{Index, IntoIndex};
 use super::mem::{Epoch, param_of};
+use super::messages::{send, whole};
 use super::protocol::Peers;
 use super::scope::require_role;
 use super::tile::{IntoTile, Tile, arange_at, check_len, spread};
 use super::trace::attempt;
 use super::val::{FromRaw, Operand, Raw, Val, binary, host};
-use crate::ir::{BinaryOp, CommOp, Dtype, Loc, ParamKind, ReadLl, SendLl};
+use crate::ir::{BinaryOp, CommOp, Dtype, Loc, ParamKind, ReceiveMessages, Taken, Transport};
 
 /// A type of which LL elements can be: `i32`, `u32` and `f32`, each in a word of its own, and `f16` and `bf16`, two to a word.
 #[diagnostic::on_unimplemented(
@@ -84,7 +84,7 @@ impl<T: LlElement> Ll<T> {
     pub fn send(&self, to: Peers, i: impl IntoIndex, tile: impl IntoTile<T>, epoch: Epoch) {
         let loc = Loc::caller();
         let (index, value) = (i.index(), tile.tile().to_raw());
-        send(&self.buf, to, index, value, epoch, loc);
+        send(Transport::Ll, &self.buf, to, index, value, Some(epoch), loc);
     }
 
     /// Waits for elements `index[k]`, which rank `from[k]` sends, for each `k` where `mask` holds, and reads them. The other
@@ -138,14 +138,15 @@ impl AnyLl {
     #[track_caller]
     pub fn send(&self, to: Peers, i: impl IntoIndex, tile: AnyTile, epoch: Epoch) {
         let (loc, i) = (Loc::caller(), i.index());
-        send(&self.buf, to, i, tile.for_buffer(&self.buf, loc), epoch, loc);
+        send(Transport::Ll, &self.buf, to, i, tile.for_buffer(&self.buf, loc), Some(epoch), loc);
     }
 
     /// Sends an `f32` tile, rounded to the buffer's element type.
     #[track_caller]
     pub fn send_f32(&self, to: Peers, i: impl IntoIndex, tile: impl IntoTile<f32>, epoch: Epoch) {
         let (loc, i) = (Loc::caller(), i.index());
-        send(&self.buf, to, i, cast(tile.tile().to_raw(), self.buf.dtype, loc), epoch, loc);
+        let value = cast(tile.tile().to_raw(), self.buf.dtype, loc);
+        send(Transport::Ll, &self.buf, to, i, value, Some(epoch), loc);
     }
 
     /// Waits for the `len` elements from element `i` on, which rank `from` sends, and reads them as they are.
@@ -169,39 +170,6 @@ impl AnyLl {
     }
 }
 
-/// Fails unless so many elements are whole words.
-fn whole(buf: &Buf, len: u32, name: &str, loc: Loc) -> Result<(), TraceError> {
-    let word = buf.dtype.per_ll_word().unwrap_or(1);
-    if len.is_multiple_of(word) {
-        return Ok(());
-    }
-    Err(TraceError::new(
-        loc,
-        format!("{len} elements of `{name}`, of which an LL word has {word}"),
-        format!(
-            "use a multiple of {word} elements; a tile range, `b.tiles(n, chunk)`, sends any number of them"
-        ),
-    ))
-}
-
-/// Sends a tile to the elements from an index on of the ranks' instances.
-pub(super) fn send(buf: &Buf, to: Peers, index: Index, value: Raw, epoch: Epoch, loc: Loc) {
-    let epoch = epoch.value.to_raw();
-    require_role(loc, "sending");
-    attempt(loc, |t| {
-        let len = value.len.unwrap_or(1);
-        whole(buf, len, &buf.name(t), loc)?;
-        let count = index.part.first_only(t, len, "LL elements", loc)?;
-        let index = buf.at(t, index, if count.is_some() { 0 } else { len.into() }, loc)?;
-        let value = t.use_value(value.trace, value.id, loc)?;
-        let epoch = t.use_value(epoch.trace, epoch.id, loc)?;
-        let target = to.target(t, loc)?;
-        let ll = param_of(buf).expect("LL buffers are parameters");
-        t.push(CommOp::SendLl(SendLl { ll, target, index, value, epoch, count }), loc);
-        Ok(())
-    });
-}
-
 /// Reads elements of a tile of indices, all from one rank or each from its own, and all or those of a mask.
 fn gather_of(buf: &Buf, index: impl IntoTile<u32>, each: [Raw; 2], epoch: Epoch, loc: Loc) -> Raw {
     let index = index.tile().to_raw();
@@ -214,14 +182,18 @@ pub(super) fn gather(buf: &Buf, index: Raw, from: Raw, mask: Raw, epoch: Epoch, 
     require_role(loc, "reading");
     let epoch = epoch.value.to_raw();
     attempt(loc, |t| {
-        whole(buf, index.len.unwrap_or(1), &buf.name(t), loc)?;
+        whole(Transport::Ll, buf, index.len.unwrap_or(1), &buf.name(t), loc)?;
         let index = t.use_value(index.trace, index.id, loc)?;
         let from = t.use_value(from.trace, from.id, loc)?;
         let mask = t.use_value(mask.trace, mask.id, loc)?;
         let epoch = t.use_value(epoch.trace, epoch.id, loc)?;
-        let ll = param_of(buf).expect("LL buffers are parameters");
+        let buffer = param_of(buf).expect("LL buffers are parameters");
         let ty = t.ty(index).with_dtype(buf.dtype);
-        let out = t.emit(ty, loc, |out| CommOp::ReadLl(ReadLl { out, ll, index, from, mask, epoch }));
+        let out = t.emit(ty, loc, |out| {
+            let (transport, tiles) = (Transport::Ll, vec![Taken { out, index, from }]);
+            let epoch = Some(epoch);
+            CommOp::ReceiveMessages(ReceiveMessages { transport, buffer, mask, tiles, epoch, count: None })
+        });
         Ok(t.raw(out))
     })
 }

@@ -76,6 +76,7 @@ mod index;
 mod ll;
 mod matrix;
 mod mem;
+mod messages;
 mod ops;
 mod packets;
 mod protocol;

@@ -9,12 +9,13 @@ use super::element::Element;
 use super::error::TraceError;
 use super::index::{Index, IntoIndex};
 use super::mem::param_of;
+use super::messages::{send, whole};
 use super::protocol::Peers;
 use super::scope::require_role;
 use super::tile::{IntoTile, Tile, check_len};
 use super::trace::attempt;
 use super::val::{FromRaw, IntoVal, Raw};
-use crate::ir::{CommOp, Dtype, Loc, PACKET_BYTES, ParamKind, SendPackets, TakePackets, Taken, Type};
+use crate::ir::{CommOp, Dtype, Loc, ParamKind, ReceiveMessages, Taken, Transport, Type};
 
 /// A symmetric buffer of packets of `T`: 16 bytes each, which arrive at once and need no flag (TensorRT-LLM calls them Lamport
 /// packets). What is sent is there one trip later; [`Parcel`](super::Parcel) and [`Flags`](super::Flags) take three.
@@ -75,7 +76,7 @@ impl<T: Element> Packets<T> {
     pub fn send(&self, to: Peers, i: impl IntoIndex, tile: impl IntoTile<T>) {
         let loc = Loc::caller();
         floats(&self.buf, loc);
-        send(&self.buf, to, i.index(), tile.tile().to_raw(), loc);
+        send(Transport::Packets, &self.buf, to, i.index(), tile.tile().to_raw(), None, loc);
     }
 
     /// Waits for the `len` elements from element `i` on, which rank `from` sends, and takes them.
@@ -125,14 +126,15 @@ impl AnyPackets {
     #[track_caller]
     pub fn send(&self, to: Peers, i: impl IntoIndex, tile: AnyTile) {
         let loc = Loc::caller();
-        send(&self.buf, to, i.index(), tile.for_buffer(&self.buf, loc), loc);
+        send(Transport::Packets, &self.buf, to, i.index(), tile.for_buffer(&self.buf, loc), None, loc);
     }
 
     /// Sends an `f32` tile, rounded to the buffer's element type.
     #[track_caller]
     pub fn send_f32(&self, to: Peers, i: impl IntoIndex, tile: impl IntoTile<f32>) {
         let (loc, i) = (Loc::caller(), i.index());
-        send(&self.buf, to, i, cast(tile.tile().to_raw(), self.buf.dtype, loc), loc);
+        let value = cast(tile.tile().to_raw(), self.buf.dtype, loc);
+        send(Transport::Packets, &self.buf, to, i, value, None, loc);
     }
 
     /// Waits for the `len` elements from element `i` on, which rank `from` sends, and takes them as they are.
@@ -173,40 +175,12 @@ fn floats(buf: &Buf, loc: Loc) {
     });
 }
 
-/// A number of elements that is no whole number of packets.
-fn whole(buf: &Buf, len: u32, name: &str, loc: Loc) -> Result<(), TraceError> {
-    let packet = PACKET_BYTES / buf.dtype.bytes();
-    if len.is_multiple_of(packet) {
-        return Ok(());
-    }
-    Err(TraceError::new(
-        loc,
-        format!("{len} elements of `{name}`, which moves packets of {packet}"),
-        format!("use a multiple of {packet} elements"),
-    ))
-}
-
-pub(super) fn send(buf: &Buf, to: Peers, index: Index, value: Raw, loc: Loc) {
-    require_role(loc, "sending");
-    attempt(loc, |t| {
-        let len = value.len.unwrap_or(1);
-        whole(buf, len, &buf.name(t), loc)?;
-        let count = index.part.first_only(t, len, "packets", loc)?;
-        let index = buf.at(t, index, if count.is_some() { 0 } else { len.into() }, loc)?;
-        let value = t.use_value(value.trace, value.id, loc)?;
-        let target = to.target(t, loc)?;
-        let packets = param_of(buf).expect("packets are a parameter");
-        t.push(CommOp::SendPackets(SendPackets { packets, target, index, value, count }), loc);
-        Ok(())
-    });
-}
-
 /// Takes tiles given by first element and sender; without a mask, all of them.
 pub(super) fn take(buf: &Buf, tiles: Vec<(Index, Raw)>, len: u32, mask: Option<Raw>, loc: Loc) -> Vec<Raw> {
     require_role(loc, "taking");
     check_len(loc, len);
     attempt(loc, |t| {
-        whole(buf, len, &buf.name(t), loc)?;
+        whole(Transport::Packets, buf, len, &buf.name(t), loc)?;
         if tiles.is_empty() || tiles.len() > 64 {
             let message = format!("{} tiles taken at once", tiles.len());
             return Err(TraceError::new(loc, message, "take 1 to 64 tiles at once"));
@@ -234,8 +208,12 @@ pub(super) fn take(buf: &Buf, tiles: Vec<(Index, Raw)>, len: u32, mask: Option<R
         let tiles: Vec<Taken> =
             taken.into_iter().map(|(index, from)| Taken { out: t.fresh(ty, loc), index, from }).collect();
         let outs: Vec<Raw> = tiles.iter().map(|tile| t.raw(tile.out)).collect();
-        let packets = param_of(buf).expect("packets are a parameter");
-        t.push(CommOp::TakePackets(TakePackets { packets, tiles, mask, count }), loc);
+        let (transport, epoch) = (Transport::Packets, None);
+        let buffer = param_of(buf).expect("packets are a parameter");
+        t.push(
+            CommOp::ReceiveMessages(ReceiveMessages { transport, buffer, mask, tiles, epoch, count }),
+            loc,
+        );
         Ok(outs)
     })
 }

@@ -174,10 +174,7 @@ pub fn explain(kernel: &Kernel) -> Explain {
         }
     });
     let roles: Vec<RoleInfo> = roles.collect();
-    let bytes = |kinds: &[ParamKind]| {
-        let chosen = kernel.params.iter().filter(|p| kinds.contains(&p.kind));
-        chosen.map(|p| p.len * u64::from(p.element_bytes())).sum()
-    };
+    let symmetric = kernel.params.iter().filter(|p| p.kind.is_symmetric());
     Explain {
         kernel: kernel.name.clone(),
         doc: kernel.doc.clone(),
@@ -190,13 +187,7 @@ pub fn explain(kernel: &Kernel) -> Explain {
         block_threads: (kernel.block_threads() + kernel.beside_warps() * kernel.warp_size).into(),
         shared_bytes: kernel.shared_bytes(),
         loader_warps: 0,
-        symmetric_bytes: bytes(&[
-            ParamKind::Symmetric,
-            ParamKind::Window,
-            ParamKind::Packets,
-            ParamKind::Ll,
-            ParamKind::Flags,
-        ]),
+        symmetric_bytes: symmetric.map(|p| p.len * u64::from(p.element_bytes())).sum(),
         flags: kernel.params.iter().filter(|p| p.kind == ParamKind::Flags).map(|p| p.len).sum(),
         epochs: epochs(kernel),
         buffers: kernel.params.iter().map(buffer).collect(),

@@ -24,8 +24,7 @@ macro_rules! any {
     (puts) => { CommOp::Put(_) | CommOp::PutMatrix(_) | CommOp::BulkCopy(_) };
     (signals) => { CommOp::Signal(_) | CommOp::BlockSignal(_) };
     (waits) => { CommOp::Wait(_) | CommOp::WaitAll(_) | CommOp::BlockWait(_) };
-    (sends) => { CommOp::SendLl(_) | CommOp::SendPackets(_) };
-    (takes) => { CommOp::ReadLl(_) | CommOp::TakePackets(_) };
+    (messages) => { CommOp::SendMessages(_) | CommOp::ReceiveMessages(_) };
     (branches) => {
         ControlOp::If { .. } | ControlOp::For { .. } | ControlOp::While { .. } | ControlOp::Split { .. }
     };
@@ -42,7 +41,7 @@ macro_rules! any {
     (ends) => { Insn::Split { .. } | Insn::Join | Insn::End };
     // Parameters: what peers reach, and a rank's own that hold no data.
     (symmetric) => {
-        ParamKind::Symmetric | ParamKind::Window | ParamKind::Flags | ParamKind::Packets | ParamKind::Ll
+        ParamKind::Symmetric | ParamKind::Window | ParamKind::Flags | ParamKind::Messages(_)
     };
     (private) => { any!(counted) | ParamKind::EpochWord | ParamKind::Scalar };
     (counted) => { ParamKind::Counters | ParamKind::BlockFlags };

@@ -5,7 +5,7 @@ use std::fmt;
 
 use crate::device;
 
-use super::{Const, Dtype, Op, OpKind, Place, Target, Type, ValueOp};
+use super::{Const, Dtype, Op, OpKind, Place, Target, Transport, Type, ValueOp};
 
 macro_rules! id {
     ($(#[$m:meta])* $name:ident) => {
@@ -111,7 +111,7 @@ pub struct Var {
 }
 
 /// What a parameter is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub enum ParamKind {
     /// A buffer in this rank's global memory.
     Local,
@@ -121,12 +121,8 @@ pub enum ParamKind {
     Window,
     /// A symmetric array of `U32` flags, zero before the first launch.
     Flags,
-    /// A symmetric buffer of packets of 16 bytes, each of which arrives at once. One whose last word is all ones is
-    /// empty; all of them are before the first launch.
-    Packets,
-    /// A symmetric buffer of LL words: 4 bytes of data, which are one element or two, and 4 of epoch in 8 bytes that arrive at once;
-    /// all epochs are zero before the first launch.
-    Ll,
+    /// A symmetric buffer of messages that say by themselves that they have arrived.
+    Messages(Transport),
     /// A word of this rank's global memory that holds the epoch (`U32[1]`, zero before the first launch).
     EpochWord,
     /// `U32` counters of this rank's global memory, zero before the first launch.
@@ -220,13 +216,12 @@ impl ParamKind {
     /// Bytes of memory that an element of a type takes in such a parameter.
     pub const fn element_bytes(self, dtype: Dtype) -> u32 {
         match self {
-            ParamKind::Ll => 2 * dtype.bytes(),
+            ParamKind::Messages(transport) => transport.element_bytes(dtype),
             any!(private)
             | ParamKind::Local
             | ParamKind::Symmetric
             | ParamKind::Window
-            | ParamKind::Flags
-            | ParamKind::Packets => dtype.bytes(),
+            | ParamKind::Flags => dtype.bytes(),
         }
     }
 }

@@ -20,6 +20,7 @@ pub(crate) mod samples;
 #[cfg(test)]
 mod tests;
 pub mod text;
+mod transport;
 mod types;
 mod unary;
 pub mod verify;
@@ -32,6 +33,7 @@ pub use names::Names;
 pub use op::*;
 pub use parts::Part;
 pub use properties::{Access, Accessed, Effect, Member, VarUse};
+pub use transport::{Traits, Transport};
 pub use types::*;
 pub(crate) use unary::Arithmetic;
 pub use unary::UnaryOp;

@@ -94,15 +94,15 @@ pub enum Change {
 /// An operand of an access.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Slot {
-    /// The first element, of a `TakePackets` that of its first tile.
+    /// The first element, of a `ReceiveMessages` that of its first tile.
     Index,
     /// What is stored, put, signalled or waited for; of LL elements, the epoch.
     Value,
     /// How many flags a `WaitAll` waits for.
     Count,
-    /// The rank that a `Wait`, or the first tile of a `TakePackets`, expects data from, or whose window a load reads.
+    /// The rank that a `Wait`, or the first tile of a `ReceiveMessages`, expects data from, or whose window a load reads.
     From,
-    /// Which tiles a `TakePackets` takes, or which flags a `WaitAll` waits for.
+    /// Which tiles a `ReceiveMessages` takes, or which flags a `WaitAll` waits for.
     Mask,
     /// Where packets, a put or a signal go (that one alone; the rest of its parcel keeps its target).
     Target,

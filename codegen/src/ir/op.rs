@@ -6,7 +6,7 @@
 //! listed once, by the types of its fields; see `parts.rs`.
 
 use super::parts::{self, Part, PartMut, operation_structs, operations, part, part_mut};
-use super::{ParamId, ParcelId, ReceiptId, Region, SharedId, UnaryOp, ValueId, VarId};
+use super::{ParamId, ParcelId, ReceiptId, Region, SharedId, Transport, UnaryOp, ValueId, VarId};
 
 /// A value that an operation defines.
 pub type Out = ValueId;
@@ -32,7 +32,7 @@ pub struct Rows {
     /// The receipt that reading it needs.
     pub receipt: OptReceipt,
 }
-/// The tiles of a `TakePackets`.
+/// The tiles of a `ReceiveMessages`.
 pub type Tiles = Vec<Taken>;
 
 /// A comptime constant. Floats are kept by bits so that constants compare and hash.
@@ -168,14 +168,14 @@ pub enum Target {
     Mask(ValueId),
 }
 
-/// A tile of a `TakePackets`.
+/// A tile of a `ReceiveMessages`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Taken {
     /// The tile.
     pub out: ValueId,
-    /// Its first element in the buffer, a multiple of 16 bytes.
+    /// Its first element in the buffer, or where its elements stand.
     pub index: ValueId,
-    /// The rank that sends it (`U32`), for the diagnosis.
+    /// The rank that sends it (`U32`), or each of them, for the diagnosis.
     pub from: ValueId,
 }
 
@@ -359,26 +359,32 @@ operation_structs! {
         /// Bounded like a wait. Flag `index + i` is signalled by block `from + i / per_block` (`U32`) of its role, for the
         /// diagnosis.
         BlockWait { flag: ParamId, index: In, count: In, from: In, value: In, per_block: u32 }
-        /// Stores a tile to the target ranks' instance of a packet buffer, packet by packet: each arrives at once and by
-        /// itself, and orders nothing else. The packets must be empty, and known to be: see `TakePackets`. With `count` (`U32`),
-        /// only those packets that hold any of so many first elements.
-        SendPackets { packets: ParamId, target: Target, index: In, value: In, count: OptIn }
-        /// For each bit `i` of `mask` (`U64`): polls this rank's own packets from `tiles[i].index` on until all of them have
-        /// arrived. Then reads them into `tiles[i].out` and leaves them empty. Tiles whose bit is not set are zero. Bounded
-        /// like a wait. It orders nothing but the packets' own data. With `count` (`U32`), only those packets of each tile that
-        /// hold any of so many first elements; what other packets would hold is zero.
+        /// Stores a tile to the target ranks' instance of a buffer of messages. Each message arrives at once and by itself, with `epoch`
+        /// (`U32`) where the transport has one, and orders nothing else. With `count` (`U32`), only those messages that hold any of so many
+        /// first elements. The next send to a place must come after all receives from it in the order that waits and signals make.
+        SendMessages {
+            transport: Transport,
+            buffer: ParamId,
+            target: Target,
+            index: In,
+            value: In,
+            epoch: OptIn,
+            count: OptIn,
+        }
+        /// Polls this rank's own messages until all of them have arrived, with `epoch` where the transport has one, and reads them. Bounded
+        /// like a wait; it orders nothing but the messages' own data. What is not received is zero.
         ///
-        /// The next send to these packets must come after the taking in the order that waits and signals make: packets are
-        /// double-buffered, and the taker signals the sender once in between.
-        TakePackets { packets: ParamId, mask: In, tiles: Tiles, count: OptIn }
-        /// Stores a tile to the target ranks' instance of an LL buffer: each element arrives by itself, at once with `epoch`
-        /// (`U32`), and orders nothing else. With `count` (`U32`), only so many first elements.
-        SendLl { ll: ParamId, target: Target, index: In, value: In, epoch: In, count: OptIn }
-        /// For each `i` where `mask` (`Bool` tile) holds: polls this rank's own element `index[i]` (`U32` tile) until its epoch
-        /// equals `epoch`. The other elements of `out` are zero. `from` (`U32` tile) are the ranks that send, for
-        /// the diagnosis. Bounded like a wait. Any number of readers may read an element; the next send to it must come after
-        /// all of them in the order that waits and signals make.
-        ReadLl { out: Out, ll: ParamId, index: In, from: In, mask: In, epoch: In }
+        /// Packets: tile `i` begins at `index` and comes from rank `from` (`U32`), if bit `i` of `mask` (`U64`) is set. It is left empty.
+        /// With `count` (`U32`), only those packets of each tile that hold any of so many first elements.
+        /// LL: one tile, whose elements stand at `index` and come from ranks `from` (`U32` tiles), where `mask` (`Bool` tile) holds.
+        ReceiveMessages {
+            transport: Transport,
+            buffer: ParamId,
+            mask: In,
+            tiles: Tiles,
+            epoch: OptIn,
+            count: OptIn,
+        }
     }
 }
 

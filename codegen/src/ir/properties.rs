@@ -7,8 +7,8 @@ use std::fmt;
 
 use super::{
     BlockSignal, BlockWait, BulkCopy, CommOp, ControlOp, Dot, LoadMatrix, LoadRow, MatrixOp, MemoryOp,
-    OpKind, ParamId, ParcelId, Part, Place, Put, PutMatrix, ReadLl, SendLl, SendPackets, Signal, SignalOrder,
-    StoreMatrix, TakePackets, ValueId, ValueOp, VarId, Wait, WaitAll,
+    OpKind, ParamId, ParcelId, Part, Place, Put, PutMatrix, ReceiveMessages, SendMessages, Signal,
+    SignalOrder, StoreMatrix, ValueId, ValueOp, VarId, Wait, WaitAll,
 };
 
 /// What running an operation reads or changes besides values.
@@ -37,11 +37,11 @@ pub enum Access {
     Put,
     /// A signal.
     Signal,
-    /// A wait for one flag or for several, of ranks or of blocks, or for LL elements.
+    /// A wait for one flag or for several, of ranks or of blocks, or for messages that stay.
     Wait,
-    /// A sending of packets or of LL elements.
+    /// A sending of messages.
     Send,
-    /// A taking of packets.
+    /// A receiving of messages that leaves them empty.
     Take,
 }
 
@@ -315,14 +315,13 @@ impl CommOp {
             CommOp::Wait(Wait { flag, index, .. })
             | CommOp::WaitAll(WaitAll { flag, index, .. })
             | CommOp::BlockWait(BlockWait { flag, index, .. }) => to(Access::Wait, *flag, Some(*index)),
-            CommOp::SendPackets(SendPackets { packets, index, .. }) => {
-                to(Access::Send, *packets, Some(*index))
+            CommOp::SendMessages(SendMessages { buffer, index, .. }) => {
+                to(Access::Send, *buffer, Some(*index))
             }
-            CommOp::TakePackets(TakePackets { packets, tiles, .. }) => {
-                to(Access::Take, *packets, tiles.first().map(|t| t.index))
+            CommOp::ReceiveMessages(ReceiveMessages { transport, buffer, tiles, .. }) => {
+                let access = if transport.traits().takes { Access::Take } else { Access::Wait };
+                to(access, *buffer, tiles.first().map(|t| t.index))
             }
-            CommOp::SendLl(SendLl { ll, index, .. }) => to(Access::Send, *ll, Some(*index)),
-            CommOp::ReadLl(ReadLl { ll, index, .. }) => to(Access::Wait, *ll, Some(*index)),
         }]
     }
 
@@ -336,7 +335,7 @@ impl CommOp {
                 None => None,
             },
             CommOp::Signal(signal) => Some((signal.parcel, Member::Signal(signal))),
-            any!(waits, sends, takes) | CommOp::BlockSignal(_) => None,
+            any!(waits, messages) | CommOp::BlockSignal(_) => None,
         }
     }
 }

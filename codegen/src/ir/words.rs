@@ -4,7 +4,7 @@ use std::fmt;
 
 use super::{
     BinaryOp, CommOp, CompareOp, Const, ControlOp, Dtype, Lines, MatrixOp, MemoryOp, OpKind, ParamKind,
-    ReduceLines, ReduceOp, ValueOp,
+    ReceiveMessages, ReduceLines, ReduceOp, SendMessages, ValueOp,
 };
 
 impl Const {
@@ -94,6 +94,23 @@ impl ReduceOp {
     }
 }
 
+/// Part of what callers have to agree with: see [`Param::signature`](super::Param::signature).
+impl fmt::Debug for ParamKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            ParamKind::Local => "Local",
+            ParamKind::Symmetric => "Symmetric",
+            ParamKind::Window => "Window",
+            ParamKind::Flags => "Flags",
+            ParamKind::Messages(transport) => return transport.fmt(f),
+            ParamKind::EpochWord => "EpochWord",
+            ParamKind::Counters => "Counters",
+            ParamKind::BlockFlags => "BlockFlags",
+            ParamKind::Scalar => "Scalar",
+        })
+    }
+}
+
 impl ParamKind {
     /// One word for it.
     pub const fn name(self) -> &'static str {
@@ -102,8 +119,7 @@ impl ParamKind {
             ParamKind::Symmetric => "symmetric",
             ParamKind::Window => "window",
             ParamKind::Flags => "flags",
-            ParamKind::Packets => "packets",
-            ParamKind::Ll => "ll",
+            ParamKind::Messages(transport) => transport.traits().name,
             ParamKind::EpochWord => "epoch",
             ParamKind::Counters => "counters",
             ParamKind::BlockFlags => "block flags",
@@ -118,8 +134,7 @@ impl ParamKind {
             ParamKind::Symmetric => "a symmetric buffer",
             ParamKind::Window => "a window",
             ParamKind::Flags => "a flag array",
-            ParamKind::Packets => "a packet buffer",
-            ParamKind::Ll => "an LL buffer",
+            ParamKind::Messages(transport) => transport.traits().noun,
             ParamKind::EpochWord => "an epoch word",
             ParamKind::Counters => "an array of counters",
             ParamKind::BlockFlags => "an array of flags between blocks",
@@ -180,10 +195,10 @@ impl OpKind {
             OpKind::Comm(CommOp::WaitAll(_)) => "wait_all",
             OpKind::Comm(CommOp::BlockSignal(_)) => "block_signal",
             OpKind::Comm(CommOp::BlockWait(_)) => "block_wait",
-            OpKind::Comm(CommOp::SendPackets(_)) => "send_packets",
-            OpKind::Comm(CommOp::TakePackets(_)) => "take_packets",
-            OpKind::Comm(CommOp::SendLl(_)) => "send_ll",
-            OpKind::Comm(CommOp::ReadLl(_)) => "read_ll",
+            OpKind::Comm(CommOp::SendMessages(SendMessages { transport, .. })) => transport.traits().send,
+            OpKind::Comm(CommOp::ReceiveMessages(ReceiveMessages { transport, .. })) => {
+                transport.traits().receive
+            }
             OpKind::Control(ControlOp::If { .. }) => "if",
             OpKind::Control(ControlOp::For { .. }) => "for",
             OpKind::Control(ControlOp::While { .. }) => "while",

@@ -13,8 +13,8 @@
 use std::collections::HashMap;
 
 use crate::ir::{
-    BinaryOp, CommOp, ControlOp, Kernel, MemoryOp, OpId, OpKind, PACKET_BYTES, ParamId, Region, TakePackets,
-    ValueId, ValueOp,
+    BinaryOp, CommOp, ControlOp, Kernel, MemoryOp, OpId, OpKind, PACKET_BYTES, ParamId, ReceiveMessages,
+    Region, Transport, ValueId, ValueOp,
     analysis::{Def, DefUse, Tree},
     mutate::move_before,
 };
@@ -67,12 +67,13 @@ impl<'k> Search<'k> {
         self.tree.in_order().iter().copied().filter(|&id| self.taking(id).is_some()).collect()
     }
 
-    fn taking(&self, id: OpId) -> Option<&'k TakePackets> {
-        if let OpKind::Comm(CommOp::TakePackets(taking)) = &self.kernel.op(id).kind {
-            Some(taking)
-        } else {
-            None
-        }
+    fn taking(&self, id: OpId) -> Option<&'k ReceiveMessages> {
+        self.receive(id, Transport::Packets)
+    }
+
+    fn receive(&self, id: OpId, transport: Transport) -> Option<&'k ReceiveMessages> {
+        let OpKind::Comm(CommOp::ReceiveMessages(op)) = &self.kernel.op(id).kind else { return None };
+        Some(op).filter(|op| op.transport == transport)
     }
 
     /// The first read that a taking can be looked at before, and what has to be moved there for it, in order.
@@ -85,12 +86,12 @@ impl<'k> Search<'k> {
         let beside = match self.tree.position(id)?.parent {
             Some((holder, _)) if self.is_branch(holder) => {
                 let arm = self.before(id)?;
-                (self.behind_last_stop(arm, taking.packets).len() == arm.len()).then_some(holder)?
+                (self.behind_last_stop(arm, taking.buffer).len() == arm.len()).then_some(holder)?
             }
             _ => id,
         };
-        let is_read = |op: &&OpId| matches!(self.kernel.op(**op).kind, OpKind::Comm(CommOp::ReadLl(_)));
-        let crossed = self.behind_last_stop(self.before(beside)?, taking.packets);
+        let is_read = |op: &&OpId| self.receive(**op, Transport::Ll).is_some();
+        let crossed = self.behind_last_stop(self.before(beside)?, taking.buffer);
         crossed.iter().filter(is_read).find_map(|&read| {
             let mut moved = vec![];
             let needed = taking.tiles.iter().all(|tile| self.needs(tile.index, read, &mut moved));
@@ -113,9 +114,9 @@ impl<'k> Search<'k> {
     fn stops(&self, id: OpId, packets: ParamId) -> bool {
         let kind = &self.kernel.op(id).kind;
         let itself = match kind {
-            OpKind::Comm(CommOp::TakePackets(other)) => other.packets == packets,
+            OpKind::Comm(CommOp::ReceiveMessages(other)) => other.buffer == packets,
             OpKind::Comm(any!(signals, waits)) | OpKind::Memory(MemoryOp::Ticket { .. }) => true,
-            OpKind::Comm(any!(puts, sends) | CommOp::ReadLl(_))
+            OpKind::Comm(any!(puts) | CommOp::SendMessages(_))
             | OpKind::Memory(any!(loads, stores) | MemoryOp::Atomic { .. } | MemoryOp::Tally { .. })
             | OpKind::Value(_)
             | OpKind::Matrix(_)

@@ -2,7 +2,7 @@
 
 use crate::ir::{
     BinaryOp, CommOp, ControlOp, Lines, LoadMatrix, LoadRow, MatrixOp, MemoryOp, OpKind, ParamKind, Place,
-    ReadLl, ReduceLines, ReduceOp, TakePackets, ValueId, ValueOp,
+    ReduceLines, ReduceOp, ValueId, ValueOp,
 };
 
 use super::program::Program;
@@ -36,11 +36,11 @@ pub(super) fn value(p: &Program, v: ValueId) -> String {
             MatrixOp::StoreMatrix(_) => "value".into(),
         },
         Some(OpKind::Comm(op)) => match op {
-            CommOp::ReadLl(ReadLl { ll, .. }) => format!("{}_read", p.kernel.params[ll.index()].name),
-            CommOp::TakePackets(TakePackets { packets, .. }) => {
-                format!("{}_taken", p.kernel.params[packets.index()].name)
+            CommOp::ReceiveMessages(op) => {
+                let what = if op.transport.traits().takes { "taken" } else { "read" };
+                format!("{}_{what}", p.kernel.params[op.buffer.index()].name)
             }
-            any!(puts, signals, waits, sends) => used(p, v, "value"),
+            any!(puts, signals, waits) | CommOp::SendMessages(_) => used(p, v, "value"),
         },
         Some(OpKind::Control(op)) => match op {
             ControlOp::For { .. } => "i".into(),
@@ -159,10 +159,10 @@ fn names_index(kind: &OpKind) -> bool {
         OpKind::Memory(_) | OpKind::Matrix(_) => true,
         OpKind::Comm(op) => match op {
             any!(puts, signals) | CommOp::Wait(_) | CommOp::BlockWait(_) => true,
-            CommOp::SendPackets(_) | CommOp::SendLl(_) | CommOp::ReadLl(_) => true,
+            CommOp::SendMessages(_) => true,
             // These have one index for several.
             CommOp::WaitAll(_) => false,
-            CommOp::TakePackets(TakePackets { tiles, .. }) => tiles.len() == 1,
+            CommOp::ReceiveMessages(op) => op.tiles.len() == 1,
         },
         OpKind::Value(_) | OpKind::Control(_) => false,
     }

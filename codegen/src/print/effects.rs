@@ -164,10 +164,8 @@ pub(super) fn accesses(p: &Program, layouts: &Layouts, op: OpId) -> Vec<Access> 
         OpKind::Value(_)
         | OpKind::Comm(CommOp::Signal(_) | CommOp::Wait(_) | CommOp::WaitAll(_))
         | OpKind::Comm(CommOp::BlockSignal(_) | CommOp::BlockWait(_))
-        // Nothing else touches packets.
-        | OpKind::Comm(CommOp::SendPackets(_) | CommOp::TakePackets(_))
-        // Nothing else touches LL elements.
-        | OpKind::Comm(CommOp::SendLl(_) | CommOp::ReadLl(_))
+        // Nothing else touches messages.
+        | OpKind::Comm(any!(messages))
 | OpKind::Control(_) => vec![],
     }
 }

@@ -4,9 +4,7 @@ use std::collections::{BTreeMap, HashSet};
 use std::fmt;
 
 use crate::family::Target;
-use crate::ir::{
-    CommOp, Kernel, Loc, MemoryOp, OpId, OpKind, Put, SendPackets, TakePackets, Type, ValueId, Verified,
-};
+use crate::ir::{CommOp, Kernel, Loc, MemoryOp, OpId, OpKind, Put, Type, ValueId, Verified};
 
 use super::{
     PrintError,
@@ -15,6 +13,7 @@ use super::{
     loader::{self, Obstacle},
     program::Program,
     splats,
+    transport::is_wide,
 };
 
 /// Something in a kernel that works, and that its author should know of.
@@ -110,14 +109,10 @@ fn moved(p: &Program, id: OpId) -> Option<ValueId> {
             MemoryOp::Atomic { .. } | MemoryOp::Tally { .. } | MemoryOp::Ticket { .. } => None,
         },
         OpKind::Comm(op) => match op {
-            CommOp::Put(Put { value, .. }) | CommOp::SendPackets(SendPackets { value, .. }) => Some(*value),
-            CommOp::TakePackets(TakePackets { tiles, .. }) => tiles.first().map(|t| t.out),
-            // A lane for each element, whatever the group, or none at all.
-            any!(signals, waits)
-            | CommOp::SendLl(_)
-            | CommOp::ReadLl(_)
-            | CommOp::PutMatrix(_)
-            | CommOp::BulkCopy(_) => None,
+            CommOp::Put(Put { value, .. }) => Some(*value),
+            CommOp::SendMessages(op) => Some(op.value).filter(|_| is_wide(op.transport)),
+            CommOp::ReceiveMessages(op) => op.tiles.first().map(|t| t.out).filter(|_| is_wide(op.transport)),
+            any!(signals, waits) | CommOp::PutMatrix(_) | CommOp::BulkCopy(_) => None,
         },
         // All lanes have their share of a matrix.
         OpKind::Matrix(_) | OpKind::Value(_) | OpKind::Control(_) => None,

@@ -1,8 +1,8 @@
 //! Which values get a name of their own in emitted source, and which are written where they are used.
 
 use crate::ir::{
-    CommOp, ControlOp, Effect, MemoryOp, OpId, OpKind, Put, SendLl, SendPackets, Target, ValueId, ValueOp,
-    VarId, VarUse,
+    CommOp, ControlOp, Effect, MemoryOp, OpId, OpKind, Put, SendMessages, Target, ValueId, ValueOp, VarId,
+    VarUse,
 };
 
 use super::{
@@ -185,8 +185,10 @@ fn goes_to_several(p: &Program, kind: &OpKind) -> bool {
     let OpKind::Comm(op) = kind else { return false };
     let target = match op {
         CommOp::Put(Put { parcel, .. }) => p.kernel.parcels[parcel.index()].target,
-        CommOp::SendPackets(SendPackets { target, .. }) | CommOp::SendLl(SendLl { target, .. }) => *target,
-        any!(signals, waits, takes) | CommOp::PutMatrix(_) | CommOp::BulkCopy(_) => return false,
+        CommOp::SendMessages(SendMessages { target, .. }) => *target,
+        any!(signals, waits) | CommOp::ReceiveMessages(_) | CommOp::PutMatrix(_) | CommOp::BulkCopy(_) => {
+            return false;
+        }
     };
     matches!(target, Target::Mask(_))
 }
@@ -249,8 +251,8 @@ pub(super) fn reads_by_element(p: &Program, layouts: &Layouts, op: OpId) -> bool
                 let one_rank = matches!(p.kernel.parcels[parcel.index()].target, Target::Rank(_));
                 one_rank && by_element(*value, *mask)
             }
-            CommOp::SendPackets(_) | CommOp::SendLl(_) | CommOp::PutMatrix(_) => false,
-            any!(signals, waits, takes) | CommOp::BulkCopy(_) => true,
+            CommOp::SendMessages(_) | CommOp::PutMatrix(_) => false,
+            any!(signals, waits) | CommOp::ReceiveMessages(_) | CommOp::BulkCopy(_) => true,
         },
         // Whole vectors at a time.
         OpKind::Matrix(_) => false,

@@ -7,8 +7,8 @@
 
 use crate::family::Target;
 use crate::ir::{
-    CommOp, ControlOp, Dtype, Kernel, Loc, MemoryOp, OpId, OpKind, PACKET_BYTES, Put, ReadLl, SendLl,
-    SendPackets, TakePackets, Type, ValueId, VarId,
+    CommOp, ControlOp, Dtype, Kernel, Loc, MemoryOp, OpId, OpKind, PACKET_BYTES, Put, SendMessages, Type,
+    ValueId, VarId,
 };
 
 use super::{
@@ -16,6 +16,7 @@ use super::{
     matrix::{self, Fragments},
     multimem,
     program::Program,
+    transport::{Width, width},
 };
 
 /// Bytes of the widest memory access of a lane.
@@ -141,11 +142,15 @@ impl Layouts {
                 any!(loads, stores) | MemoryOp::Atomic { .. } | MemoryOp::Ticket { .. } => return Ok(()),
             },
             OpKind::Comm(comm) => match comm {
-                CommOp::TakePackets(TakePackets { tiles, .. }) => (tiles[0].out, packet(p, tiles[0].out)),
-                CommOp::ReadLl(ReadLl { out, .. }) => (*out, word(p, *out)),
-                any!(puts, signals, waits) | CommOp::SendPackets(_) => return Ok(()),
-                CommOp::SendLl(SendLl { value, .. }) if word(p, *value) > 1 => (*value, word(p, *value)),
-                CommOp::SendLl(_) => return Ok(()),
+                CommOp::ReceiveMessages(op) => {
+                    let out = op.tiles[0].out;
+                    (out, op.transport.unit(p.kernel.ty(out).dtype))
+                }
+                CommOp::SendMessages(op) => match width(op.transport, p.kernel.ty(op.value).dtype) {
+                    Width::Exactly(per_lane) => (op.value, per_lane),
+                    Width::Multiple(_) | Width::Any => return Ok(()),
+                },
+                any!(puts, signals, waits) => return Ok(()),
             },
             OpKind::Matrix(_) | OpKind::Value(_) | OpKind::Control(_) => return Ok(()),
         };
@@ -168,10 +173,10 @@ impl Layouts {
     /// A lane holds one packet a step, or several, of a tile that is sent as packets: as many as what it is computed from.
     fn pin_sent(&self, p: &Program, id: OpId, pinned: &mut [Option<u32>]) -> Result<(), PrintError> {
         let op = p.kernel.op(id);
-        let OpKind::Comm(CommOp::SendPackets(SendPackets { value, .. })) = op.kind else {
+        let OpKind::Comm(CommOp::SendMessages(SendMessages { transport, value, .. })) = op.kind else {
             return Ok(());
         };
-        let per_lane = packet(p, value);
+        let Width::Multiple(per_lane) = width(transport, p.kernel.ty(value).dtype) else { return Ok(()) };
         match &mut pinned[self.find(value.0) as usize] {
             Some(other) if !other.is_multiple_of(per_lane) => {
                 Err(PrintError::LaneWidths { loc: op.loc, per_lane, other: *other })
@@ -264,7 +269,7 @@ pub(super) fn wide(p: &Program, id: OpId) -> Option<(ValueId, ValueId)> {
         OpKind::Comm(ref op) => match *op {
             CommOp::Put(Put { index, value, mask, .. }) => by_vectors(mask).then_some((value, index)),
             // Their tiles have the width of a packet or of an LL element, or none.
-            any!(signals, waits, sends, takes) | CommOp::PutMatrix(_) | CommOp::BulkCopy(_) => None,
+            any!(signals, waits, messages) | CommOp::PutMatrix(_) | CommOp::BulkCopy(_) => None,
         },
         // A lane's elements of a matrix are where the matrix instruction has them.
         OpKind::Matrix(_) | OpKind::Value(_) | OpKind::Control(_) => None,
@@ -274,11 +279,6 @@ pub(super) fn wide(p: &Program, id: OpId) -> Option<(ValueId, ValueId)> {
 /// Elements of a packet of a tile's type, of which the verifier lets all indices be multiples.
 fn packet(p: &Program, tile: ValueId) -> u32 {
     PACKET_BYTES / p.kernel.ty(tile).dtype.bytes()
-}
-
-/// Elements of an LL word of a tile's type.
-fn word(p: &Program, tile: ValueId) -> u32 {
-    p.kernel.ty(tile).dtype.per_ll_word().unwrap_or(1)
 }
 
 /// Elements a lane: what the accesses like, as far as it divides the tile and leaves no more than half of the lanes

@@ -1,6 +1,8 @@
 //! Sending and reading LL elements.
 
-use crate::ir::{BinaryOp, CommOp, Loc, OpId, OpKind, ReadLl, SendLl, Target, ValueId, ValueOp};
+use crate::ir::{
+    BinaryOp, CommOp, Loc, OpId, OpKind, ReceiveMessages, SendMessages, Taken, Target, ValueId, ValueOp,
+};
 
 use super::{
     PrintError,
@@ -16,12 +18,11 @@ use super::{
 
 impl Emitter<'_, '_> {
     /// A tile to one rank or to each of a set, each element with its epoch.
-    pub fn send_ll(&mut self, id: OpId, op: &SendLl) -> Result<(), PrintError> {
-        self.flush()?;
+    pub fn send_ll(&mut self, id: OpId, op: &SendMessages) -> Result<(), PrintError> {
         let loc = self.f.p.kernel.op(id).loc;
-        let SendLl { ll, target, index, value, epoch, count } = *op;
+        let SendMessages { buffer: ll, target, index, value, epoch, count, .. } = *op;
         self.used.add(Prim::SendLl);
-        let epoch = self.scalar(epoch)?;
+        let epoch = self.epoch(id, epoch)?;
         let send = |me: &mut Self, base: &Expr| me.send_elements(id, base, (index, value, count), &epoch);
         match target {
             Target::Mask(set) => self.for_each_rank(loc, set, ll, None, send),
@@ -31,6 +32,15 @@ impl Emitter<'_, '_> {
                 send(self, &base)?;
                 Ok(())
             }
+        }
+    }
+
+    /// The epoch that words have.
+    fn epoch(&mut self, id: OpId, epoch: Option<ValueId>) -> Result<Expr, PrintError> {
+        let op = &self.f.p.kernel.op(id);
+        match epoch {
+            Some(epoch) => self.scalar(epoch),
+            None => Err(PrintError::Misplaced { loc: op.loc, op: op.kind.name() }),
         }
     }
 
@@ -95,19 +105,19 @@ impl Emitter<'_, '_> {
     }
 
     /// Elements that are polled for until all of a lane's have the epoch.
-    pub fn read_ll(&mut self, id: OpId, op: &ReadLl) -> Result<(), PrintError> {
-        self.flush()?;
+    pub fn read_ll(&mut self, id: OpId, op: &ReceiveMessages) -> Result<(), PrintError> {
         let loc = self.f.p.kernel.op(id).loc;
-        let ReadLl { out, ll, index, from, mask, epoch } = *op;
+        let (&ReceiveMessages { buffer: ll, mask, epoch, .. }, Taken { out, index, from }) =
+            (op, op.tiles[0]);
         for &taking in self.f.ahead.get(&id).into_iter().flatten() {
-            if let OpKind::Comm(CommOp::TakePackets(packets)) = &self.f.p.kernel.op(taking).kind {
+            if let OpKind::Comm(CommOp::ReceiveMessages(packets)) = &self.f.p.kernel.op(taking).kind {
                 self.look_ahead(taking, packets)?;
             }
         }
         let param = &self.f.p.kernel.params[ll.index()];
         let layout = self.f.layouts.of(out);
         super::ops::use_dtype(self.used, param.dtype);
-        let epoch = self.scalar(epoch)?;
+        let epoch = self.epoch(id, epoch)?;
         self.w.gap();
         let place = self.place(loc);
         self.w.comment(&format!(
@@ -171,8 +181,8 @@ impl Emitter<'_, '_> {
     }
 
     /// The same where a word has several elements, and a lane a word of each step.
-    fn read_words(&mut self, id: OpId, op: &ReadLl, epoch: &Expr) -> Result<(), PrintError> {
-        let ReadLl { out, ll, index, from, mask, .. } = *op;
+    fn read_words(&mut self, id: OpId, op: &ReceiveMessages, epoch: &Expr) -> Result<(), PrintError> {
+        let (&ReceiveMessages { buffer: ll, mask, .. }, Taken { out, index, from }) = (op, op.tiles[0]);
         let (layout, loc) = (self.f.layouts.of(out), self.f.p.kernel.op(id).loc);
         let each = layout.per_lane;
         if let (Some(terms), Some(from), Some(mask)) =
@@ -257,11 +267,12 @@ impl Emitter<'_, '_> {
     fn read_into(
         &mut self,
         id: OpId,
-        &ReadLl { out, ll, .. }: &ReadLl,
+        op: &ReceiveMessages,
         function: &str,
         arguments: &str,
         epoch: &Expr,
     ) -> Result<(), PrintError> {
+        let (ll, out) = (op.buffer, op.tiles[0].out);
         let layout = self.f.layouts.of(out);
         let steps = layout.steps();
         let want = self.f.p.name(out).map_or_else(|| super::describe::value(&self.f.p, out), str::to_string);

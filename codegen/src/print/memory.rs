@@ -42,10 +42,8 @@ impl Emitter<'_, '_> {
             CommOp::WaitAll(op) => self.wait_all(id, op),
             CommOp::BlockSignal(op) => self.block_signal(id, op),
             CommOp::BlockWait(op) => self.block_wait(id, op),
-            CommOp::SendPackets(op) => self.send_packets(id, op),
-            CommOp::TakePackets(op) => self.take_packets(id, op),
-            CommOp::SendLl(op) => self.send_ll(id, op),
-            CommOp::ReadLl(op) => self.read_ll(id, op),
+            CommOp::SendMessages(op) => self.send_messages(id, op),
+            CommOp::ReceiveMessages(op) => self.receive_messages(id, op),
         }
     }
 

@@ -69,6 +69,7 @@ mod sync;
 mod template;
 mod tiles;
 mod timeline;
+mod transport;
 mod vectors;
 mod waits;
 mod writer;

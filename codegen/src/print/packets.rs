@@ -1,6 +1,6 @@
 //! Sending and taking packets.
 
-use crate::ir::{Const, Loc, OpId, PACKET_BYTES, ParamId, SendPackets, TakePackets, Target, ValueId};
+use crate::ir::{Const, Loc, OpId, PACKET_BYTES, ParamId, ReceiveMessages, SendMessages, Target, ValueId};
 
 use super::{
     PrintError, effects,
@@ -13,9 +13,8 @@ use super::{
 
 impl Emitter<'_, '_> {
     /// A tile as packets to one rank or to each of a set.
-    pub fn send_packets(&mut self, id: OpId, op: &SendPackets) -> Result<(), PrintError> {
-        self.flush()?;
-        let SendPackets { packets, target, index, value, count } = *op;
+    pub fn send_packets(&mut self, id: OpId, op: &SendMessages) -> Result<(), PrintError> {
+        let SendMessages { buffer: packets, target, index, value, count, .. } = *op;
         let several = self.packets_of(value) > 1;
         self.used.add(if several { Prim::SendPackets } else { Prim::SendPacket });
         let loc = self.f.p.kernel.op(id).loc;
@@ -81,11 +80,10 @@ impl Emitter<'_, '_> {
     }
 
     /// Tiles of packets, all polled for together.
-    pub fn take_packets(&mut self, id: OpId, op: &TakePackets) -> Result<(), PrintError> {
-        self.flush()?;
+    pub fn take_packets(&mut self, id: OpId, op: &ReceiveMessages) -> Result<(), PrintError> {
         let f = self.f;
         let loc = self.f.p.kernel.op(id).loc;
-        let TakePackets { packets, tiles, mask, count } = op;
+        let ReceiveMessages { buffer: packets, tiles, mask, count, .. } = op;
         let seen = self.seen.remove(&id);
         self.used.add(if seen.is_some() { Prim::TakeSeenPackets } else { Prim::TakePackets });
         let param = &f.p.kernel.params[packets.index()];
@@ -136,8 +134,8 @@ impl Emitter<'_, '_> {
     }
 
     /// The first loads of packets that are taken later, if they are.
-    pub fn look_ahead(&mut self, id: OpId, op: &TakePackets) -> Result<(), PrintError> {
-        let TakePackets { packets, tiles, mask, .. } = op;
+    pub fn look_ahead(&mut self, id: OpId, op: &ReceiveMessages) -> Result<(), PrintError> {
+        let ReceiveMessages { buffer: packets, tiles, mask, .. } = op;
         self.used.add(Prim::TakeSeenPackets);
         let param = &self.f.p.kernel.params[packets.index()];
         let layout = self.f.layouts.of(tiles[0].out);

@@ -1,7 +1,7 @@
 //! A kernel with what is known about it: the analyses that printing asks again and again.
 
 use crate::ir::{
-    BinaryOp, CommOp, CompareOp, Const, ControlOp, Dtype, Kernel, MemoryOp, OpId, OpKind, TakePackets,
+    BinaryOp, CommOp, CompareOp, Const, ControlOp, Dtype, Kernel, MemoryOp, OpId, OpKind, ReceiveMessages,
     ValueId, ValueOp, VarId, VarUse,
     analysis::{self, Def, DefUse, Facts, Position, Tree},
 };
@@ -210,18 +210,15 @@ impl<'k> Program<'k> {
 
     /// Whether an operand of taken packets follows from the first tile's, and is no other operand.
     fn is_in_series(&self, op: OpId, v: ValueId) -> bool {
-        let OpKind::Comm(CommOp::TakePackets(TakePackets { tiles, mask, count, .. })) =
-            &self.kernel.op(op).kind
-        else {
-            return false;
-        };
+        let OpKind::Comm(CommOp::ReceiveMessages(op)) = &self.kernel.op(op).kind else { return false };
+        let ReceiveMessages { tiles, mask, epoch, count, .. } = op;
         let written = |values: Vec<ValueId>| match effects::distance(self, &values) {
             Some(_) => values[0] == v,
             None => values.contains(&v),
         };
         let index = written(tiles.iter().map(|tile| tile.index).collect());
         let from = written(tiles.iter().map(|tile| tile.from).collect());
-        !(index || from || *mask == v || *count == Some(v))
+        !(index || from || *mask == v || [*epoch, *count].contains(&Some(v)))
     }
 
     /// Mask of a load of consecutive elements, and what it has where the mask does not hold.

@@ -1,8 +1,6 @@
 //! Puts to sets of ranks, signals and waits.
 
-use crate::ir::{
-    Const, Loc, OpId, ParamId, ParamKind, Place, Put, Signal, SignalOrder, Target, ValueId, Wait, WaitAll,
-};
+use crate::ir::{Const, Loc, OpId, ParamId, Place, Put, Signal, SignalOrder, Target, ValueId, Wait, WaitAll};
 
 use super::{
     PrintError,
@@ -187,7 +185,8 @@ impl Emitter<'_, '_> {
         let to = self.names.fresh(&format!("{}_there", param.name));
         let start = Expr::index(&self.arg(buffer), rank);
         let target = offset.map_or(start.clone(), |offset| Expr::offset(&start, offset));
-        let ty = if param.kind == ParamKind::Ll { "u64" } else { super::ops::type_name(param.dtype) };
+        let word = param.kind.transport().and_then(|t| t.traits().word);
+        let ty = super::ops::type_name(word.unwrap_or(param.dtype));
         self.w.line(&format!("{ty}* const {to} = {};", target.text));
         Expr::atom(to)
     }

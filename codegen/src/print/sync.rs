@@ -91,8 +91,8 @@ impl Walk<'_, '_> {
         match &self.p.kernel.op(op).kind {
             OpKind::Control(control) => self.control(op, control, state),
             OpKind::Comm(comm) => match comm {
-                any!(signals, waits, takes) => State::new(),
-                any!(puts, sends) => self.touch(op, state),
+                any!(signals, waits) | CommOp::ReceiveMessages(_) => State::new(),
+                any!(puts) | CommOp::SendMessages(_) => self.touch(op, state),
             },
             OpKind::Matrix(matrix) => match matrix {
                 // Its lanes meet before they bring anything.

@@ -110,7 +110,7 @@ impl Emitter<'_, '_> {
                     Target::Rank(_) => Some(*value),
                     Target::Mask(_) => None,
                 },
-                any!(signals, waits, sends, takes) | CommOp::PutMatrix(_) | CommOp::BulkCopy(_) => None,
+                any!(signals, waits, messages) | CommOp::PutMatrix(_) | CommOp::BulkCopy(_) => None,
             },
             control @ OpKind::Control(_) => control.var_use().map(|(_, used)| match used {
                 VarUse::Declare(value) | VarUse::Get(value) | VarUse::Set(value) => value,

@@ -8,8 +8,8 @@ use std::collections::{HashMap, HashSet};
 use serde::{Deserialize, Serialize};
 
 use crate::ir::{
-    CommOp, ControlOp, Kernel, Loc, OpId, OpKind, ParamId, ParcelId, Region, SendLl, SendPackets, Signal,
-    TakePackets, Target, ValueId, Wait, WaitAll,
+    CommOp, ControlOp, Kernel, Loc, OpId, OpKind, ParamId, ParcelId, Region, SendMessages, Signal, Target,
+    ValueId, Wait, WaitAll,
 };
 
 use super::{
@@ -243,19 +243,16 @@ fn recorded(kernel: &Kernel, op: &OpKind) -> Option<(SiteKind, Option<ParamId>, 
         OpKind::Comm(CommOp::WaitAll(WaitAll { flag, only: Some(_), per_rank, .. })) => {
             (SiteKind::Wait, Some(*flag), SitePeers::Some { per_rank: *per_rank })
         }
-        OpKind::Comm(CommOp::SendPackets(SendPackets { packets, target, .. })) => {
-            (SiteKind::Send, Some(*packets), peers_of(target))
+        OpKind::Comm(CommOp::SendMessages(SendMessages { buffer, target, .. })) => {
+            (SiteKind::Send, Some(*buffer), peers_of(target))
         }
-        OpKind::Comm(CommOp::TakePackets(TakePackets { packets, .. })) => {
-            (SiteKind::Take, Some(*packets), SitePeers::Rank)
-        }
-        OpKind::Comm(CommOp::SendLl(SendLl { ll, target, .. })) => {
-            (SiteKind::Send, Some(*ll), peers_of(target))
+        OpKind::Comm(CommOp::ReceiveMessages(op)) if op.transport.traits().takes => {
+            (SiteKind::Take, Some(op.buffer), SitePeers::Rank)
         }
         // Puts are recorded with their parcel; reads of LL elements poll for each lane's own; blocks are no peers.
-        OpKind::Comm(any!(puts) | CommOp::ReadLl(_) | CommOp::BlockSignal(_) | CommOp::BlockWait(_)) => {
-            return None;
-        }
+        OpKind::Comm(
+            any!(puts) | CommOp::ReceiveMessages(_) | CommOp::BlockSignal(_) | CommOp::BlockWait(_),
+        ) => return None,
         OpKind::Matrix(_) => return None,
         OpKind::Control(
             any!(exits, variables) | ControlOp::If { .. } | ControlOp::For { .. } | ControlOp::While { .. },
@@ -284,10 +281,12 @@ fn words(kernel: &Kernel, op: &OpKind) -> Option<(ValueId, ValueId)> {
         CommOp::BlockSignal(_) | CommOp::BlockWait(_) => None,
         CommOp::Wait(Wait { index, from, .. }) => Some((*index, *from)),
         CommOp::WaitAll(WaitAll { index, count, only, .. }) => Some((*index, only.unwrap_or(*count))),
-        CommOp::SendPackets(SendPackets { target, index, .. })
-        | CommOp::SendLl(SendLl { target, index, .. }) => Some((*index, of(target))),
-        CommOp::TakePackets(TakePackets { tiles, .. }) => Some((tiles[0].index, tiles[0].from)),
-        CommOp::Put(_) | CommOp::PutMatrix(_) | CommOp::BulkCopy(_) | CommOp::ReadLl(_) => None,
+        CommOp::SendMessages(SendMessages { target, index, .. }) => Some((*index, of(target))),
+        CommOp::ReceiveMessages(op) => {
+            let first = op.tiles.first().filter(|_| op.transport.traits().takes)?;
+            Some((first.index, first.from))
+        }
+        any!(puts) => None,
     }
 }
 

@@ -3,13 +3,13 @@
 use std::collections::HashSet;
 
 use super::agent::{Agent, AgentId};
-use super::code::{Insn, TakenReg};
+use super::code::Insn;
 use super::finding::{Finding, FindingKind};
 use super::insns::{self, CommInsn};
 use super::machine::{Bound, Step};
 use super::shadow::Event;
 use super::world::World;
-use crate::ir::{Kernel, PACKET_BYTES, ParamId};
+use crate::ir::{Kernel, ParamId};
 
 /// A wait that is not satisfied.
 struct Stuck {
@@ -52,9 +52,8 @@ impl World<'_> {
         for (rank, buffers) in self.memory.iter().enumerate() {
             for (buffer, memory) in buffers.iter().enumerate() {
                 let flags = memory.flags.iter().flat_map(|f| f.waiting());
-                let packets = memory.packets.iter().flat_map(|p| p.waiting());
-                let ll = memory.ll.iter().flat_map(|s| s.waiting());
-                for (index, id) in flags.chain(packets).chain(ll) {
+                let messages = memory.messages.iter().flat_map(|m| m.waiting());
+                for (index, id) in flags.chain(messages) {
                     let Some(agent) = self.agents.get(id) else { continue };
                     let (from, value) = self.awaited(agent, index);
                     let block = awaited_block(agent, index);
@@ -78,23 +77,7 @@ impl World<'_> {
                 let from = index / u64::from((*per_rank).max(1)) % u64::from(self.machine.ranks);
                 (from as usize, Some(agent.get(*value) as u32))
             }
-            CommInsn::TakePackets(insns::TakePackets { dtype, len, tiles, mask, .. }) => {
-                let (size, packet) = (u64::from(dtype.bytes()), u64::from(PACKET_BYTES));
-                // Only tiles that are taken have an index that is in the buffer.
-                let taken = |&(i, _): &(usize, &TakenReg)| agent.get(*mask) >> i & 1 != 0;
-                let holds = |(_, t): &(usize, &TakenReg)| {
-                    let first = agent.get(t.index) * size / packet;
-                    (first..first + u64::from(*len) * size / packet).contains(&index)
-                };
-                let tile = tiles.iter().enumerate().filter(taken).find(holds);
-                let (_, tile) = tile.expect("whoever waits for a packet takes it");
-                (agent.get(tile.from) as usize, None)
-            }
-            CommInsn::ReadLl(insns::ReadLl { index: indices, from, epoch, .. }) => {
-                let at = agent.tile(*indices).view::<u32>().iter().position(|&i| u64::from(i) == index);
-                let at = at.expect("whoever waits for an element reads it");
-                (agent.tile(*from).view::<u32>()[at] as usize, Some(agent.get(*epoch) as u32))
-            }
+            CommInsn::Receive(receive) => receive.awaited(agent, index),
             CommInsn::BlockWait(insns::BlockWait { value, .. }) => {
                 (agent.rank as usize, Some(agent.get(*value) as u32))
             }
@@ -103,8 +86,7 @@ impl World<'_> {
             | CommInsn::PutMatrix(_)
             | CommInsn::Signal(_)
             | CommInsn::BlockSignal(_)
-            | CommInsn::SendPackets(_)
-            | CommInsn::SendLl(_) => (agent.rank as usize, None),
+            | CommInsn::SendMessages(_) => (agent.rank as usize, None),
         }
     }
 
@@ -200,7 +182,7 @@ impl World<'_> {
             return format!("{party}: waits for packet {} of {flag} from rank {}", s.index, s.from);
         };
         let memory = &self.memory[s.rank][s.buffer];
-        let epoch = memory.ll.as_ref().map_or(0, |a| a.epoch(s.index));
+        let epoch = memory.messages.as_ref().map_or(0, |m| m.epoch(s.index));
         let holds = memory.flags.as_ref().map_or(epoch, |f| f.value(s.index));
         let party = self.party(self.event_of(s));
         let from = s.block.map_or_else(|| format!("rank {}", s.from), |b| format!("block {b} of its rank"));

@@ -12,8 +12,7 @@ use super::wire::{Signal, Spot};
 use super::world::{HOST_SITE, World};
 use crate::ir::{
     BulkCopy, CommOp, ControlOp, Dot, Kernel, LoadMatrix, LoadRow, MatrixOp, MemoryOp, OpId, OpKind, ParamId,
-    Place, Put, PutMatrix, ReadLl, Rows, SendLl, SendPackets, StoreMatrix, TakePackets, Wait, WaitAll,
-    analysis::Tree,
+    Place, Put, PutMatrix, ReceiveMessages, Rows, SendMessages, StoreMatrix, Wait, WaitAll, analysis::Tree,
 };
 
 /// The role that a block does something as, and its number there: it may have gone on as another one.
@@ -353,14 +352,13 @@ pub(super) fn describe(kernel: &Kernel, op: OpId) -> String {
         OpKind::Comm(CommOp::BlockWait(crate::ir::BlockWait { flag, .. })) => {
             format!("wait on {}", param(*flag))
         }
-        OpKind::Comm(CommOp::SendPackets(SendPackets { packets, .. })) => {
-            format!("sending packets {}", param(*packets))
+        OpKind::Comm(CommOp::SendMessages(SendMessages { transport, buffer, .. })) => {
+            format!("sending {} {}", transport.traits().label, param(*buffer))
         }
-        OpKind::Comm(CommOp::TakePackets(TakePackets { packets, .. })) => {
-            format!("taking packets {}", param(*packets))
+        OpKind::Comm(CommOp::ReceiveMessages(ReceiveMessages { transport, buffer, .. })) => {
+            let traits = transport.traits();
+            format!("{} {} {}", traits.receiving, traits.label, param(*buffer))
         }
-        OpKind::Comm(CommOp::SendLl(SendLl { ll, .. })) => format!("sending LL {}", param(*ll)),
-        OpKind::Comm(CommOp::ReadLl(ReadLl { ll, .. })) => format!("reading LL {}", param(*ll)),
         OpKind::Value(_) | OpKind::Matrix(MatrixOp::ReduceLines(_)) => "arithmetic".into(),
         OpKind::Control(any!(branches, exits)) => "control flow".into(),
         OpKind::Control(ControlOp::VarDecl { .. } | ControlOp::VarGet { .. } | ControlOp::VarSet { .. }) => {

@@ -53,10 +53,9 @@ impl World<'_> {
     fn check_untaken(&mut self) {
         let mut untaken = vec![];
         for (rank, buffers) in self.memory.iter().enumerate() {
-            for (buffer, packets) in
-                buffers.iter().enumerate().filter_map(|(b, m)| Some((b, m.packets.as_ref()?)))
-            {
-                untaken.extend(packets.untaken().map(|(range, by)| (rank, buffer, range, by)));
+            for (buffer, memory) in buffers.iter().enumerate() {
+                let found = memory.messages.iter().flat_map(|m| m.untaken());
+                untaken.extend(found.map(|(range, by)| (rank, buffer, range, by)));
             }
         }
         for (rank, buffer, range, by) in untaken {

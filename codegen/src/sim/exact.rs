@@ -15,9 +15,7 @@ use super::exec_memory::{Fault, place_name};
 use super::finding::FindingKind;
 use super::value::Tile;
 use super::world::World;
-use crate::ir::{
-    BinaryOp, CommOp, CompareOp, Dtype, MatrixOp, MemoryOp, OpKind, Place, TakePackets, ValueId,
-};
+use crate::ir::{BinaryOp, CommOp, CompareOp, Dtype, MatrixOp, MemoryOp, OpKind, Place, ValueId};
 
 /// The exact result of an operation on `U32` operands, modulo 2^64; none of an operation that begins from values again.
 #[inline(always)]
@@ -234,11 +232,12 @@ fn index_of(kind: &OpKind) -> Option<ValueId> {
             CommOp::WaitAll(op) => Some(op.index),
             CommOp::BlockSignal(op) => Some(op.index),
             CommOp::BlockWait(op) => Some(op.index),
-            CommOp::SendPackets(op) => Some(op.index),
-            CommOp::SendLl(op) => Some(op.index),
-            CommOp::TakePackets(TakePackets { tiles, .. }) => Some(tiles.first()?.index),
+            CommOp::SendMessages(op) => Some(op.index),
+            CommOp::ReceiveMessages(op) => {
+                Some(op.tiles.first()?.index).filter(|_| op.transport.traits().takes)
+            }
             // Rows and columns are not indices.
-            CommOp::ReadLl(_) | CommOp::PutMatrix(_) => None,
+            CommOp::PutMatrix(_) => None,
         },
         OpKind::Matrix(
             MatrixOp::Dot(_)

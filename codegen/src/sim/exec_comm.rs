@@ -5,7 +5,6 @@ use smallvec::{SmallVec, smallvec};
 use super::agent::{Agent, AgentId};
 use super::code::{AnyReg, EpochOf, TargetReg};
 use super::exec::{Flow, Stop};
-use super::exec_ll::Arriving;
 use super::exec_memory::Fault;
 use super::flags::{Flag, newer};
 use super::insns::{self, CommInsn};
@@ -57,10 +56,8 @@ impl World<'_> {
             CommInsn::WaitAll(insn) => self.wait_all(id, agent, insn),
             CommInsn::BlockSignal(insn) => self.block_signal(agent, insn).map(|()| true),
             CommInsn::BlockWait(insn) => self.block_wait(id, agent, insn),
-            CommInsn::SendPackets(insn) => self.send_packets(agent, insn).map(|()| true),
-            CommInsn::TakePackets(insn) => self.take_packets(id, agent, insn),
-            CommInsn::SendLl(insn) => self.send_ll(agent, insn).map(|()| true),
-            CommInsn::ReadLl(insn) => self.read_ll(id, agent, insn),
+            CommInsn::SendMessages(insn) => self.send_messages(agent, insn).map(|()| true),
+            CommInsn::Receive(insn) => self.receive(id, agent, insn),
         };
         match done {
             Ok(true) => Flow::Next,
@@ -259,12 +256,7 @@ impl World<'_> {
             Cargo::Data { buffer, at, payload } => {
                 payload.apply(&mut self.memory[rank][buffer].bytes_mut()[at as usize..]);
             }
-            Cargo::Packets { buffer, at, data } => {
-                self.packets_arrive(rank, buffer, at, data, p.by);
-            }
-            Cargo::Ll { buffer, first, dtype, data, sent } => {
-                self.ll_arrive(rank, buffer, Arriving { first, dtype, data: &data }, sent);
-            }
+            Cargo::Messages { buffer, letter } => self.messages_arrive(rank, buffer, letter, p.by),
             Cargo::Flag { buffer, index, signal } => self.set_flag(rank, buffer, index, p.by, &signal),
         }
     }

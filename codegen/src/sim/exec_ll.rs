@@ -3,19 +3,22 @@
 use bytemuck::Pod;
 
 use super::agent::{Agent, AgentId};
+use super::code::{Reg, TileReg};
 use super::exec_comm::Sender;
 use super::exec_memory::{Fault, place_name};
 use super::finding::FindingKind;
 use super::flags::newer;
-use super::insns;
+use super::flatten::Flattener;
+use super::insns::SendMessages;
 use super::ll::Sent;
 use super::memory::Block;
 use super::sched::Task;
 use super::shadow::{Event, Who};
+use super::transport::Letter;
 use super::value::Tile;
 use super::wire::{Cargo, Pending, Spot};
 use super::world::World;
-use crate::ir::{Dtype, ParamId, Place};
+use crate::ir::{self, Dtype, ParamId, Place};
 
 /// Bytes of an LL word, epoch included.
 const BYTES: u64 = 8;
@@ -54,17 +57,42 @@ impl Words {
     }
 }
 
-/// Elements that arrive.
-pub(super) struct Arriving<'a> {
-    /// The first of them.
-    pub first: u64,
-    pub dtype: Dtype,
-    pub data: &'a Tile,
+/// Of a reading of LL elements.
+#[derive(Clone, Debug)]
+pub(super) struct ReadLl {
+    pub ll: ParamId,
+    pub out: TileReg,
+    pub index: TileReg,
+    pub from: TileReg,
+    pub mask: TileReg,
+    pub epoch: Option<Reg>,
+}
+
+impl ReadLl {
+    /// The rank that an agent waits for which waits for an element.
+    pub fn awaited(&self, agent: &Agent, index: u64) -> usize {
+        let at = agent.tile(self.index).view::<u32>().iter().position(|&i| u64::from(i) == index);
+        agent.tile(self.from).view::<u32>()[at.expect("whoever waits for an element reads it")] as usize
+    }
+}
+
+impl Flattener<'_> {
+    pub fn read_ll(&mut self, op: &ir::ReceiveMessages) -> ReadLl {
+        let tile = &op.tiles[0];
+        ReadLl {
+            ll: op.buffer,
+            out: self.tile(tile.out),
+            index: self.tile(tile.index),
+            from: self.tile(tile.from),
+            mask: self.tile(op.mask),
+            epoch: op.epoch.map(|e| self.reg(e)),
+        }
+    }
 }
 
 impl World<'_> {
-    pub fn send_ll(&mut self, agent: &mut Agent, insn: &insns::SendLl) -> Result<(), Fault> {
-        let insns::SendLl { target, ll, index, value, epoch, count } = *insn;
+    pub fn send_ll(&mut self, agent: &mut Agent, insn: &SendMessages) -> Result<(), Fault> {
+        let SendMessages { target, buffer: ll, index, value, epoch, count, .. } = *insn;
         let (mut data, first) = (agent.tile(value).clone(), agent.get(index));
         let param = &agent.compiled.kernel().params[ll.index()];
         let (len, dtype, words) = (param.len, param.dtype, Words::of(param.dtype));
@@ -90,8 +118,14 @@ impl World<'_> {
             counts.puts += 1;
             counts.bytes[agent.rank as usize][rank] += (end - first) / words.each * BYTES;
             self.supersede(agent, ll, rank, (first, end), by);
-            let sent = Sent { epoch: agent.get(epoch) as u32, by, readers: vec![], superseded: None };
-            let cargo = Cargo::Ll { buffer, first, dtype, data: data.clone(), sent };
+            let sent = Sent {
+                epoch: epoch.map_or(0, |e| agent.get(e) as u32),
+                by,
+                readers: vec![],
+                superseded: None,
+            };
+            let letter = Letter::Ll { first, dtype, data: data.clone(), sent };
+            let cargo = Cargo::Messages { buffer, letter };
             let [from, to] = [first, end].map(|at| at * BYTES / words.each);
             let spot = Spot::Bytes { buffer, from, to };
             self.send(agent, rank, Pending { by, spot, cargo });
@@ -101,7 +135,7 @@ impl World<'_> {
 
     /// What is sent over must have been read by all who read of it, and the sender must know.
     fn supersede(&mut self, agent: &Agent, ll: ParamId, rank: usize, elements: (u64, u64), by: Event) {
-        let Some(array) = &mut self.memory[rank][agent.buffer(ll)].ll else { return };
+        let Some(array) = self.memory[rank][agent.buffer(ll)].ll() else { return };
         let who = Who { clock: &agent.clock, event: by };
         let mut unordered = None;
         for old in array.within(elements.0..elements.1) {
@@ -132,8 +166,13 @@ impl World<'_> {
     }
 
     /// Elements arrive with their epochs.
-    pub fn ll_arrive(&mut self, rank: usize, buffer: usize, arriving: Arriving<'_>, sent: Sent) {
-        let Arriving { first, dtype, data } = arriving;
+    pub fn ll_arrive(
+        &mut self,
+        rank: usize,
+        buffer: usize,
+        (first, dtype, data): (u64, Dtype, &Tile),
+        sent: Sent,
+    ) {
         let words = Words::of(dtype);
         let memory = &mut self.memory[rank][buffer];
         for (i, element) in (first..).zip(data.view::<u8>().chunks_exact(words.size)) {
@@ -141,7 +180,7 @@ impl World<'_> {
             memory.bytes_mut()[at..at + words.size].copy_from_slice(element);
             memory.bytes_mut()[epoch..epoch + 4].copy_from_slice(&sent.epoch.to_le_bytes());
         }
-        let Some(array) = &mut memory.ll else { return };
+        let Some(array) = memory.ll() else { return };
         for id in array.arrive(first..first + (data.bytes() / words.size) as u64, sent) {
             if let Some(agent) = self.agents.get(id) {
                 self.sched.ready(Task::Agent(id), agent.priority);
@@ -150,9 +189,9 @@ impl World<'_> {
     }
 
     /// Reads elements once all of them have the epoch; else registers the agent as waiting for the first that has not.
-    pub fn read_ll(&mut self, id: AgentId, agent: &mut Agent, insn: &insns::ReadLl) -> Result<bool, Fault> {
-        let insns::ReadLl { ll, out, index, from, mask, epoch } = *insn;
-        let (rank, expected) = (agent.rank as usize, agent.get(epoch) as u32);
+    pub fn read_ll(&mut self, id: AgentId, agent: &mut Agent, insn: &ReadLl) -> Result<bool, Fault> {
+        let ReadLl { ll, out, index, from, mask, epoch } = *insn;
+        let (rank, expected) = (agent.rank as usize, epoch.map_or(0, |e| agent.get(e) as u32));
         let param = &agent.compiled.kernel().params[ll.index()];
         let (len, words) = (param.len, Words::of(param.dtype));
         self.check_indices(agent, Place::Param(ll), agent.tile(index), Some(agent.tile(mask)))?;
@@ -174,7 +213,7 @@ impl World<'_> {
             if last.0.contains(&at) && found.last().is_some_and(|f| (f.0, f.2) == (last.1, from[i])) {
                 continue;
             }
-            let Some(array) = &mut self.memory[rank][buffer].ll else { return Ok(true) };
+            let Some(array) = self.memory[rank][buffer].ll() else { return Ok(true) };
             let run = array.run_at(at);
             last = run.clone().unwrap_or_default();
             match run.map(|run| run.1) {
@@ -208,7 +247,7 @@ impl World<'_> {
 
     fn note_reading(&mut self, agent: &Agent, ll: ParamId, sent: u32, at: u64, from: u32) {
         let event = agent.event(&self.sites);
-        let Some(array) = &mut self.memory[agent.rank as usize][agent.buffer(ll)].ll else {
+        let Some(array) = self.memory[agent.rank as usize][agent.buffer(ll)].ll() else {
             return;
         };
         array.read(sent, event);

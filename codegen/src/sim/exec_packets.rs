@@ -9,14 +9,61 @@ use super::code::{Reg, TakenReg};
 use super::exec_comm::Sender;
 use super::exec_memory::{Fault, place_name};
 use super::finding::FindingKind;
-use super::insns;
+use super::flatten::Flattener;
+use super::insns::SendMessages;
 use super::packets::{State, not_empty};
 use super::sched::Task;
 use super::shadow::{Event, Who};
+use super::transport::Letter;
 use super::value::Tile;
 use super::wire::{Cargo, Pending, Spot};
 use super::world::World;
-use crate::ir::{Dtype, PACKET_BYTES, ParamId, Place};
+use crate::ir::{self, Dtype, PACKET_BYTES, ParamId, Place, Taken};
+
+/// Of a taking of packets.
+#[derive(Clone, Debug)]
+pub(super) struct TakePackets {
+    pub packets: ParamId,
+    pub dtype: Dtype,
+    /// Elements of a tile.
+    pub len: u32,
+    pub tiles: Box<[TakenReg]>,
+    pub mask: Reg,
+    /// How many first elements' packets of each.
+    pub count: Option<Reg>,
+}
+
+impl TakePackets {
+    /// The rank that an agent waits for which waits for a packet.
+    pub fn awaited(&self, agent: &Agent, packet: u64) -> usize {
+        let each = u64::from(PACKET_BYTES / self.dtype.bytes());
+        // Only tiles that are taken have an index that is in the buffer.
+        let taken = |&(i, _): &(usize, &TakenReg)| agent.get(self.mask) >> i & 1 != 0;
+        let holds = |(_, t): &(usize, &TakenReg)| {
+            let first = agent.get(t.index) / each;
+            (first..first + u64::from(self.len) / each).contains(&packet)
+        };
+        let tile = self.tiles.iter().enumerate().filter(taken).find(holds);
+        let (_, tile) = tile.expect("whoever waits for a packet takes it");
+        agent.get(tile.from) as usize
+    }
+}
+
+impl Flattener<'_> {
+    pub fn take_packets(&mut self, op: &ir::ReceiveMessages) -> TakePackets {
+        let ty = self.kernel.ty(op.tiles[0].out);
+        let taken =
+            |t: &Taken| TakenReg { out: self.tile(t.out), index: self.reg(t.index), from: self.reg(t.from) };
+        TakePackets {
+            packets: op.buffer,
+            dtype: ty.dtype,
+            len: ty.len.unwrap_or(1),
+            tiles: op.tiles.iter().map(taken).collect(),
+            mask: self.reg(op.mask),
+            count: op.count.map(|n| self.reg(n)),
+        }
+    }
+}
 
 /// Packets of a buffer.
 struct Stretch {
@@ -27,8 +74,9 @@ struct Stretch {
 }
 
 impl World<'_> {
-    pub fn send_packets(&mut self, agent: &mut Agent, insn: &insns::SendPackets) -> Result<(), Fault> {
-        let insns::SendPackets { target, packets, dtype, index, value, count } = *insn;
+    pub fn send_packets(&mut self, agent: &mut Agent, insn: &SendMessages) -> Result<(), Fault> {
+        let SendMessages { target, buffer: packets, index, value, count, .. } = *insn;
+        let dtype = agent.compiled.kernel().params[packets.index()].dtype;
         let mut tile = agent.tile(value).clone();
         let size = agent.compiled.kernel().packet_bytes() as usize;
         let bytes = moved(agent, tile.bytes() as u64, count, dtype);
@@ -53,10 +101,11 @@ impl World<'_> {
             counts.puts += 1;
             counts.bytes[agent.rank as usize][rank] += bytes;
             self.check_empty(agent, packets, rank, &stretch, by);
-            let Some(array) = &mut self.memory[rank][stretch.buffer].packets else { continue };
+            let Some(array) = self.memory[rank][stretch.buffer].packets() else { continue };
             array.set(stretch.packets.clone(), State::Sent(by));
             let (buffer, at) = (stretch.buffer, stretch.at);
-            let cargo = Cargo::Packets { buffer, at, data: tile.clone() };
+            let letter = Letter::Packets { at, data: tile.clone() };
+            let cargo = Cargo::Messages { buffer, letter };
             let spot = Spot::Bytes { buffer, from: at, to: at + bytes };
             self.send(agent, rank, Pending { by, spot, cargo });
         }
@@ -65,7 +114,7 @@ impl World<'_> {
 
     /// Packets must be empty, and the sender must know.
     fn check_empty(&mut self, agent: &Agent, packets: ParamId, rank: usize, stretch: &Stretch, by: Event) {
-        let Some(array) = &self.memory[rank][stretch.buffer].packets else { return };
+        let Some(array) = self.memory[rank][stretch.buffer].packets() else { return };
         let who = Who { clock: &agent.clock, event: by };
         let bad = array.within(stretch.packets.clone()).find_map(|run| match *run.state {
             State::Sent(e) | State::Full(e, _) => Some((run.range, e, true)),
@@ -118,7 +167,7 @@ impl World<'_> {
 
     /// Fills packets and wakes those who wait for them.
     pub fn packets_arrive(&mut self, rank: usize, buffer: usize, at: u64, data: Tile, by: Event) {
-        let Some(array) = &mut self.memory[rank][buffer].packets else { return };
+        let Some(array) = self.memory[rank][buffer].packets() else { return };
         let packet = u64::from(PACKET_BYTES);
         let range = at / packet..(at + data.bytes() as u64) / packet;
         array.set(range.clone(), State::Full(by, data));
@@ -134,9 +183,9 @@ impl World<'_> {
         &mut self,
         id: AgentId,
         agent: &mut Agent,
-        insn: &insns::TakePackets,
+        insn: &TakePackets,
     ) -> Result<bool, Fault> {
-        let insns::TakePackets { packets, dtype, len, ref tiles, mask, count } = *insn;
+        let TakePackets { packets, dtype, len, ref tiles, mask, count } = *insn;
         let (mask, rank) = (agent.get(mask), agent.rank as usize);
         let whole = u64::from(len) * u64::from(dtype.bytes());
         let bytes = moved(agent, whole, count, dtype);
@@ -150,7 +199,7 @@ impl World<'_> {
             if agent.get(tile.from) >= u64::from(self.machine.ranks) {
                 return Err(self.no_such_rank(agent, agent.get(tile.from)));
             }
-            let Some(array) = &mut self.memory[rank][stretch.buffer].packets else { return Ok(true) };
+            let Some(array) = self.memory[rank][stretch.buffer].packets() else { return Ok(true) };
             if let Some(missing) = array.missing(stretch.packets.clone()) {
                 array.wait(missing, id);
                 return Ok(false);
@@ -198,7 +247,7 @@ impl World<'_> {
     ) {
         let event = agent.event(&self.sites);
         let from = agent.get(tile.from);
-        let Some(array) = &mut self.memory[agent.rank as usize][stretch.buffer].packets else { return };
+        let Some(array) = self.memory[agent.rank as usize][stretch.buffer].packets() else { return };
         let out = &mut agent.tiles[tile.out as usize];
         match array.whole(stretch.packets.clone()) {
             // What was sent as one is taken as one: the data need not move.

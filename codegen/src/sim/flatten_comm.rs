@@ -1,9 +1,10 @@
 //! Operations that communicate.
 
-use super::code::{Access, AnyReg, EpochOf, Insn, TakenReg, TargetReg};
+use super::code::{Access, AnyReg, EpochOf, Insn, TargetReg};
 use super::flatten::Flattener;
 use super::insns::{self, CommInsn, MemoryInsn};
-use crate::ir::{self, CommOp, ParcelId, Place, Taken, Target};
+use super::transport::Receive;
+use crate::ir::{self, CommOp, ParcelId, Place, Target};
 
 impl Flattener<'_> {
     pub(super) fn communication(&mut self, op: &CommOp) {
@@ -63,54 +64,26 @@ impl Flattener<'_> {
                     per_block,
                 })
             }
-            CommOp::TakePackets(ref take) => self.take_packets(take),
-            CommOp::SendPackets(ir::SendPackets { packets, target, index, value, count }) => {
-                CommInsn::SendPackets(insns::SendPackets {
-                    target: self.target(target),
-                    packets,
-                    dtype: self.kernel.ty(value).dtype,
-                    index: self.reg(index),
-                    value: self.tile(value),
-                    count: count.map(|n| self.reg(n)),
-                })
-            }
-            CommOp::SendLl(ir::SendLl { ll, target, index, value, epoch, count }) => {
-                CommInsn::SendLl(insns::SendLl {
-                    target: self.target(target),
-                    ll,
-                    index: self.reg(index),
-                    value: self.tile(value),
-                    epoch: self.reg(epoch),
-                    count: count.map(|n| self.reg(n)),
-                })
-            }
-            CommOp::ReadLl(ir::ReadLl { out, ll, index, from, mask, epoch }) => {
-                CommInsn::ReadLl(insns::ReadLl {
-                    ll,
-                    out: self.tile(out),
-                    index: self.tile(index),
-                    from: self.tile(from),
-                    mask: self.tile(mask),
-                    epoch: self.reg(epoch),
-                })
-            }
+            CommOp::ReceiveMessages(ref receive) => CommInsn::Receive(Receive::of(self, receive)),
+            CommOp::SendMessages(ir::SendMessages {
+                transport,
+                buffer,
+                target,
+                index,
+                value,
+                epoch,
+                count,
+            }) => CommInsn::SendMessages(insns::SendMessages {
+                transport,
+                target: self.target(target),
+                buffer,
+                index: self.reg(index),
+                value: self.tile(value),
+                epoch: epoch.map(|e| self.reg(e)),
+                count: count.map(|n| self.reg(n)),
+            }),
         };
         self.emit(Insn::Comm(insn));
-    }
-
-    fn take_packets(&mut self, take: &ir::TakePackets) -> CommInsn {
-        let ir::TakePackets { packets, tiles, mask, count } = take;
-        let ty = self.kernel.ty(tiles[0].out);
-        let taken =
-            |t: &Taken| TakenReg { out: self.tile(t.out), index: self.reg(t.index), from: self.reg(t.from) };
-        CommInsn::TakePackets(insns::TakePackets {
-            packets: *packets,
-            dtype: ty.dtype,
-            len: ty.len.unwrap_or(1),
-            tiles: tiles.iter().map(taken).collect(),
-            mask: self.reg(*mask),
-            count: count.map(|n| self.reg(n)),
-        })
     }
 
     /// A copy is a load and a put. That a lane has it done for all of them, and when, is the printer's to hide.

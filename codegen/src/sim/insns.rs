@@ -1,8 +1,10 @@
 //! Groups of instructions: those on tiles, those that access memory, those that communicate.
 
-use super::code::{Access, AnyReg, EpochOf, Reg, TakenReg, TargetReg, TileReg};
+use super::code::{Access, AnyReg, EpochOf, Reg, TargetReg, TileReg};
+use super::transport::Receive;
 use crate::ir::{
-    BinaryOp, CompareOp, Dtype, Lines, ParamId, Place, ReceiptId, ReduceOp, SharedId, SignalOrder, UnaryOp,
+    BinaryOp, CompareOp, Dtype, Lines, ParamId, Place, ReceiptId, ReduceOp, SharedId, SignalOrder, Transport,
+    UnaryOp,
 };
 
 /// What computes on tiles.
@@ -106,10 +108,8 @@ pub(super) enum CommInsn {
     WaitAll(WaitAll),
     BlockSignal(BlockSignal),
     BlockWait(BlockWait),
-    SendPackets(SendPackets),
-    TakePackets(TakePackets),
-    SendLl(SendLl),
-    ReadLl(ReadLl),
+    SendMessages(SendMessages),
+    Receive(Receive),
 }
 
 /// Registers of a gather.
@@ -245,52 +245,18 @@ pub(super) struct BlockWait {
     pub per_block: u32,
 }
 
-/// Of a sending of packets.
-#[derive(Clone, Debug)]
-pub(super) struct SendPackets {
+/// Of a sending of messages.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct SendMessages {
+    pub transport: Transport,
     pub target: TargetReg,
-    pub packets: ParamId,
-    pub dtype: Dtype,
+    pub buffer: ParamId,
     pub index: Reg,
     pub value: TileReg,
-    /// How many first elements' packets.
+    /// What each carries, where the transport has it.
+    pub epoch: Option<Reg>,
+    /// How many first elements' messages.
     pub count: Option<Reg>,
-}
-
-/// Of a taking of packets.
-#[derive(Clone, Debug)]
-pub(super) struct TakePackets {
-    pub packets: ParamId,
-    pub dtype: Dtype,
-    /// Elements of a tile.
-    pub len: u32,
-    pub tiles: Box<[TakenReg]>,
-    pub mask: Reg,
-    /// How many first elements' packets of each.
-    pub count: Option<Reg>,
-}
-
-/// Of a sending of LL elements.
-#[derive(Clone, Debug)]
-pub(super) struct SendLl {
-    pub target: TargetReg,
-    pub ll: ParamId,
-    pub index: Reg,
-    pub value: TileReg,
-    pub epoch: Reg,
-    /// How many first elements.
-    pub count: Option<Reg>,
-}
-
-/// Of a reading of LL elements.
-#[derive(Clone, Debug)]
-pub(super) struct ReadLl {
-    pub ll: ParamId,
-    pub out: TileReg,
-    pub index: TileReg,
-    pub from: TileReg,
-    pub mask: TileReg,
-    pub epoch: Reg,
 }
 
 fn any(register: &mut AnyReg, visit: &mut dyn FnMut(&mut TileReg)) {
@@ -367,16 +333,9 @@ impl CommInsn {
             CommInsn::Put(Put { value, mask, .. }) => {
                 [value].into_iter().chain(mask).for_each(|r| any(r, visit))
             }
-            CommInsn::SendPackets(SendPackets { value, .. }) | CommInsn::SendLl(SendLl { value, .. }) => {
-                visit(value)
-            }
+            CommInsn::SendMessages(SendMessages { value, .. }) => visit(value),
             CommInsn::PutMatrix(put) => visit(&mut put.value),
-            CommInsn::ReadLl(ReadLl { out, index, from, mask, .. }) => {
-                [index, from, mask, out].into_iter().for_each(visit);
-            }
-            CommInsn::TakePackets(TakePackets { tiles, .. }) => {
-                tiles.iter_mut().for_each(|t| visit(&mut t.out))
-            }
+            CommInsn::Receive(receive) => receive.tiles(visit),
             CommInsn::Signal(_)
             | CommInsn::Wait(_)
             | CommInsn::WaitAll(_)

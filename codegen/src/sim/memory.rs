@@ -11,6 +11,7 @@ use super::ll::LlArray;
 use super::machine::{Buffer, Machine};
 use super::packets::PacketArray;
 use super::shadow::Shadow;
+use super::transport::Messages;
 use super::world::World;
 use crate::ir::ParamKind;
 
@@ -44,23 +45,29 @@ pub(super) struct Block {
     pub shadow: Option<Shadow>,
     /// Only of a flag array, of ranks or of blocks.
     pub flags: Option<FlagArray>,
-    /// Only of a packet buffer.
-    pub packets: Option<PacketArray>,
-    /// Only of an LL buffer.
-    pub ll: Option<LlArray>,
+    /// Only of a buffer of messages.
+    pub messages: Option<Messages>,
 }
 
 impl Block {
     pub fn new(kind: ParamKind, bytes: u64, checked: bool) -> Block {
         let of_flags = matches!(kind, ParamKind::Flags | ParamKind::BlockFlags);
         let flags = of_flags.then(|| FlagArray::new(bytes / 4));
-        let packets = (kind == ParamKind::Packets).then(PacketArray::default);
-        let ll = (kind == ParamKind::Ll).then(LlArray::default);
         let checked = checked && is_plain(kind);
         // Zeroed memory comes from the system as untouched pages: an unused part of a buffer costs nothing.
         let content = Bytes { words: vec![0; bytes.div_ceil(8) as usize], bytes: bytes as usize };
         let shadow = checked.then(|| Shadow::new(bytes));
-        Block { bytes: content, end: bytes, shadow, flags, packets, ll }
+        Block { bytes: content, end: bytes, shadow, flags, messages: kind.transport().map(Messages::new) }
+    }
+
+    /// Only of a packet buffer.
+    pub fn packets(&mut self) -> Option<&mut PacketArray> {
+        self.messages.as_mut()?.packets()
+    }
+
+    /// Only of an LL buffer.
+    pub fn ll(&mut self) -> Option<&mut LlArray> {
+        self.messages.as_mut()?.ll()
     }
 
     pub fn bytes(&self) -> &[u8] {
@@ -89,11 +96,7 @@ pub(super) fn is_plain(kind: ParamKind) -> bool {
         | ParamKind::Window
         | ParamKind::Counters
         | ParamKind::Scalar => true,
-        ParamKind::Flags
-        | ParamKind::BlockFlags
-        | ParamKind::EpochWord
-        | ParamKind::Packets
-        | ParamKind::Ll => false,
+        ParamKind::Flags | ParamKind::BlockFlags | ParamKind::EpochWord | ParamKind::Messages(_) => false,
     }
 }
 

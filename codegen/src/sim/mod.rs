@@ -82,6 +82,7 @@ mod sched;
 mod shadow;
 mod staging;
 mod teams;
+mod transport;
 mod value;
 mod waiters;
 mod wire;

@@ -6,11 +6,10 @@ use std::rc::Rc;
 use smallvec::SmallVec;
 
 use super::clock::Clock;
-use super::ll::Sent;
 use super::places::Places;
 use super::shadow::Event;
+use super::transport::Letter;
 use super::value::{Tile, runs};
-use crate::ir::Dtype;
 
 /// Data of a put.
 #[derive(Clone, Debug)]
@@ -55,10 +54,8 @@ impl Payload {
 pub(super) enum Cargo {
     /// Bytes for a buffer.
     Data { buffer: usize, at: u64, payload: Payload },
-    /// Packets, each of which arrives at once.
-    Packets { buffer: usize, at: u64, data: Tile },
-    /// LL elements.
-    Ll { buffer: usize, first: u64, dtype: Dtype, data: Tile, sent: Sent },
+    /// Messages that say by themselves that they have arrived.
+    Messages { buffer: usize, letter: Letter },
     /// A flag.
     Flag { buffer: usize, index: u64, signal: Signal },
 }

@@ -211,15 +211,11 @@ impl Plan {
         all.insert(buffer.name.clone(), (*end, bytes));
         *end = (*end + bytes).next_multiple_of(ALIGN);
         match kind {
-            ParamKind::Flags
-            | ParamKind::BlockFlags
-            | ParamKind::EpochWord
-            | ParamKind::Ll
-            | ParamKind::Counters => {
+            ParamKind::Flags | ParamKind::BlockFlags | ParamKind::EpochWord | ParamKind::Counters => {
                 self.cleared.push((buffer.name, 0));
             }
-            // No packet has arrived.
-            ParamKind::Packets => self.cleared.push((buffer.name, 0xff)),
+            // No message has arrived.
+            ParamKind::Messages(transport) => self.cleared.push((buffer.name, transport.traits().empty)),
             ParamKind::Local | ParamKind::Symmetric | ParamKind::Window | ParamKind::Scalar => {}
         }
     }

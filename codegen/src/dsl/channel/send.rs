@@ -14,8 +14,8 @@ use crate::dsl::scope::{Thing, require_role};
 use crate::dsl::tile::IntoTile;
 use crate::dsl::trace::attempt;
 use crate::dsl::val::{FromRaw, IntoVal, Raw, Val};
-use crate::dsl::{buffer::Buf, ll, packets};
-use crate::ir::{Loc, ParamKind};
+use crate::dsl::{buffer::Buf, messages};
+use crate::ir::Loc;
 
 /// Messages of a channel to some ranks; made by [`OpenChannel::to`].
 #[must_use = "choose a slot"]
@@ -131,9 +131,11 @@ impl<'a, T: Payload> Sending<'a, T> {
         check_inside(hub, store, offset, value.len.unwrap_or(1), loc);
         self.note(loc);
         let index = places.at(store, offset, loc);
-        match (store.kind, &self.parcel) {
-            (ParamKind::Packets, _) => packets::send(&store.buf, self.peers, index, value, loc),
-            (ParamKind::Ll, _) => ll::send(&store.buf, self.peers, index, value, self.open.epoch, loc),
+        match (store.kind.transport(), &self.parcel) {
+            (Some(transport), _) => {
+                let epoch = Some(self.open.epoch);
+                messages::send(transport, &store.buf, self.peers, index, value, epoch, loc);
+            }
             (_, Some(parcel)) => parcel.store(&store.buf, index, value, None, loc),
             (_, None) => unreachable!("symmetric memory has flags"),
         }

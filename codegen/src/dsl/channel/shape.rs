@@ -7,7 +7,7 @@ use peerwarp_macros::Choice;
 use super::spare::{self, Spare};
 use crate::dsl::args::{Binding, ParamSpec};
 use crate::dsl::error::TraceError;
-use crate::ir::{Dtype, Loc, PACKET_BYTES, ParamKind};
+use crate::ir::{Dtype, Loc, ParamKind};
 
 /// How the messages of a channel travel.
 #[derive(Choice, Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -35,18 +35,14 @@ impl Transport {
     pub fn carries(self, len: u32, dtype: Dtype) -> bool {
         match self {
             Transport::Flags | Transport::Bulk => true,
-            Transport::Packets => dtype.is_float() && len.is_multiple_of(PACKET_BYTES / dtype.bytes()),
-            Transport::Ll => dtype.per_ll_word().is_some_and(|word| len.is_multiple_of(word)),
+            Transport::Packets => dtype.is_float() && len.is_multiple_of(self.together(dtype)),
+            Transport::Ll => dtype.per_ll_word().is_some() && len.is_multiple_of(self.together(dtype)),
         }
     }
 
     /// Elements of a type that travel together: what is put or loaded begins at a multiple of them and has a multiple of them.
     pub(super) fn together(self, dtype: Dtype) -> u32 {
-        match self {
-            Transport::Flags | Transport::Bulk => 1,
-            Transport::Packets => PACKET_BYTES / dtype.bytes(),
-            Transport::Ll => dtype.per_ll_word().unwrap_or(1),
-        }
+        self.kind().transport().map_or(1, |transport| transport.unit(dtype))
     }
 
     /// What a field of the messages is as a parameter.
@@ -344,7 +340,7 @@ impl Declared {
         match self.shape.transport {
             Transport::Flags | Transport::Bulk => Ok(()),
             Transport::Packets => {
-                let packet = PACKET_BYTES / dtype.bytes();
+                let packet = self.shape.transport.together(dtype);
                 let words = any && dtype == Dtype::U32;
                 let carried = dtype.is_float() || words && self.shape.float_words;
                 if !carried {

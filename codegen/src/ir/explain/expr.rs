@@ -110,13 +110,16 @@ impl Exprs<'_> {
             OpKind::Matrix(MatrixOp::ReduceLines(ReduceLines { a, .. })) => {
                 format!("{}({})", kind.name(), self.at(*a, 0, depth))
             }
-            OpKind::Comm(CommOp::ReadLl(ReadLl { ll, index, .. })) => {
-                format!("{}[{}]", self.place(Place::Param(*ll)), self.at(*index, 0, depth))
+            OpKind::Comm(CommOp::ReceiveMessages(ReceiveMessages { transport, buffer, tiles, .. }))
+                if !transport.traits().takes =>
+            {
+                let index = tiles.first().map_or(String::new(), |t| self.at(t.index, 0, depth));
+                format!("{}[{index}]", self.place(Place::Param(*buffer)))
             }
             OpKind::Value(ValueOp::Const { .. })
             | OpKind::Memory(MemoryOp::Store { .. } | MemoryOp::Scatter { .. })
             | OpKind::Matrix(MatrixOp::StoreMatrix(_))
-            | OpKind::Comm(any!(puts, signals, waits, sends) | CommOp::TakePackets(_))
+            | OpKind::Comm(any!(puts, signals, waits, messages))
             | OpKind::Control(any!(branches, exits) | ControlOp::VarDecl { .. } | ControlOp::VarSet { .. }) => {
                 self.names.defined(v)
             }

@@ -353,17 +353,16 @@ impl Scanner<'_, '_> {
                     Way::Fetched => Scan::default(),
                 }
             }
-            CommOp::SendPackets(SendPackets { target, value, .. }) => {
+            CommOp::SendMessages(SendMessages { target, value, .. }) => {
                 sent(value, bytes(value), self.targets(*target))
             }
-            CommOp::SendLl(SendLl { target, value, .. }) => sent(value, bytes(value), self.targets(*target)),
             CommOp::Signal(Signal { order, .. }) => signal(order),
             CommOp::BlockSignal(BlockSignal { order, .. }) => match self.way {
                 // Blocks of this rank hear of it, whatever peers have.
                 Way::Sent => Scan::default(),
                 Way::Loaded | Way::Fetched => signal(order),
             },
-            CommOp::TakePackets(_) | CommOp::ReadLl(_) => self.ends(Ending::Wait, loc),
+            CommOp::ReceiveMessages(_) => self.ends(Ending::Wait, loc),
             CommOp::Wait(_) | CommOp::WaitAll(_) | CommOp::BlockWait(_) => match self.way {
                 // A flag of a peer says nothing of what this rank has sent.
                 Way::Sent => Scan::default(),

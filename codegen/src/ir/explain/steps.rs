@@ -253,33 +253,36 @@ impl<'k> Teller<'k> {
                 let count = (self.facts.int(*count) != Some(1)).then(|| text(count));
                 Action { count, ranks, bytes: wait.bytes * flags, ..wait }
             }
-            OpKind::Comm(CommOp::SendPackets(SendPackets { packets, target, index, value, count })) => {
-                let send = at(Deed::Sends, Place::Param(*packets), index, value);
+            OpKind::Comm(CommOp::SendMessages(SendMessages {
+                buffer, target, index, value, count, ..
+            })) => {
+                let send = at(Deed::Sends, Place::Param(*buffer), index, value);
                 let mask = count.as_ref().map(|n| format!("lanes < {}", text(n)));
                 Action { ranks: Some(self.target(*target)), mask, ..send }
             }
-            OpKind::Comm(CommOp::TakePackets(TakePackets { packets, tiles, mask, count })) => {
+            OpKind::Comm(CommOp::ReceiveMessages(op)) => {
+                let ReceiveMessages { transport, buffer, tiles, mask, count, .. } = op;
                 let first = tiles.first()?;
-                let take = at(Deed::Takes, Place::Param(*packets), &first.index, &first.out);
+                let deed = if transport.traits().takes { Deed::Takes } else { Deed::Waits };
+                let receive = at(deed, Place::Param(*buffer), &first.index, &first.out);
                 let pieces = tiles.len() as u32;
                 let ranks = match pieces {
                     1 => format!("rank `{}`", text(&first.from)),
                     _ => "their ranks".into(),
                 };
+                let receive = Action {
+                    pieces,
+                    bytes: receive.bytes * u64::from(pieces),
+                    ranks: Some(ranks),
+                    ..receive
+                };
+                if self.kernel.ty(*mask).is_tile() {
+                    return Some(masked(receive, Some(mask)));
+                }
                 let every = text::all_ranks(pieces).into();
                 let mask = Some(text(mask)).filter(|_| self.facts.int(*mask) != Some(every));
-                let bytes = take.bytes * u64::from(pieces);
                 let first = count.as_ref().map(|n| format!("lanes < {}", text(n)));
-                Action { pieces, bytes, ranks: Some(ranks), mask: mask.or(first), ..take }
-            }
-            OpKind::Comm(CommOp::SendLl(SendLl { ll, target, index, value, count, .. })) => {
-                let send = at(Deed::Sends, Place::Param(*ll), index, value);
-                let mask = count.as_ref().map(|n| format!("lanes < {}", text(n)));
-                Action { ranks: Some(self.target(*target)), mask, ..send }
-            }
-            OpKind::Comm(CommOp::ReadLl(ReadLl { out, ll, index, from, mask, .. })) => {
-                let read = at(Deed::Waits, Place::Param(*ll), index, out);
-                Action { ranks: Some(format!("rank `{}`", text(from))), ..masked(read, Some(mask)) }
+                Action { mask: mask.or(first), ..receive }
             }
             OpKind::Value(_) | OpKind::Matrix(MatrixOp::ReduceLines(_)) | OpKind::Control(_) => return None,
         })

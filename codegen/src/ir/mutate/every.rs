@@ -130,16 +130,18 @@ impl Every<'_> {
         let of_parcel = kind.member().map(|(parcel, _)| self.kernel.parcels[parcel.index()].target);
         let OpKind::Comm(op) = kind else { return None };
         match op {
-            CommOp::SendPackets(SendPackets { target, .. }) | CommOp::SendLl(SendLl { target, .. }) => {
-                Some(*target)
-            }
-            any!(puts, signals, waits, takes) => of_parcel,
+            CommOp::SendMessages(SendMessages { target, .. }) => Some(*target),
+            any!(puts, signals, waits) | CommOp::ReceiveMessages(_) => of_parcel,
         }
     }
 
     /// Numbers of the operands to change, with what they are, and by how much: packets begin at whole packets.
     fn operands(&self, kind: &OpKind) -> Vec<(usize, &'static str, i64)> {
-        let packet = |p: &ParamId| i64::from(PACKET_BYTES / self.kernel.params[p.index()].dtype.bytes());
+        // What is taken is whole messages; what stays has an element at a time.
+        let unit = |transport: &Transport, p: &ParamId| match transport.traits().takes {
+            true => i64::from(transport.unit(self.kernel.params[p.index()].dtype)),
+            false => 1,
+        };
         let counts = |v: &ValueId| self.kernel.ty(*v).dtype.is_int() && !self.kernel.ty(*v).is_tile();
         let (index, from) = ((0, "index", 1), (1, "awaited rank", 1));
         match kind {
@@ -183,21 +185,22 @@ impl Every<'_> {
             }
             OpKind::Comm(CommOp::Wait(_)) => vec![index, from, (2, "epoch", 1)],
             OpKind::Comm(CommOp::WaitAll(_)) => vec![index, (1, "count", 1), (2, "epoch", 1)],
-            OpKind::Comm(CommOp::SendPackets(SendPackets { packets, count, .. })) => {
-                let count = count.iter().map(|_| (2, "count", packet(packets)));
-                std::iter::once((0, "index", packet(packets))).chain(count).collect()
+            OpKind::Comm(CommOp::SendMessages(SendMessages { transport, buffer, epoch, count, .. })) => {
+                let unit = unit(transport, buffer);
+                // Without an epoch a value is a float.
+                let count = count.iter().map(|_| (2 + epoch.iter().len(), "count", unit));
+                let epoch = epoch.iter().flat_map(|_| [(1, "value", 1), (2, "epoch", 1)]);
+                std::iter::once((0, "index", unit)).chain(epoch).chain(count).collect()
             }
-            OpKind::Comm(CommOp::TakePackets(TakePackets { packets, tiles, count, .. })) => {
-                let of_tile =
-                    |i: usize| [(1 + 2 * i, "index", packet(packets)), (2 + 2 * i, "awaited rank", 1)];
-                let count = count.iter().map(|_| (1 + 2 * tiles.len(), "count", packet(packets)));
-                (0..tiles.len()).flat_map(of_tile).chain(count).collect()
+            OpKind::Comm(CommOp::ReceiveMessages(op)) => {
+                let ReceiveMessages { transport, buffer, tiles, epoch, count, .. } = op;
+                let unit = unit(transport, buffer);
+                let of_tile = |i: usize| [(1 + 2 * i, "index", unit), (2 + 2 * i, "awaited rank", 1)];
+                let end = 1 + 2 * tiles.len();
+                let count = count.iter().map(|_| (end + epoch.iter().len(), "count", unit));
+                let epoch = epoch.iter().map(|_| (end, "epoch", 1));
+                (0..tiles.len()).flat_map(of_tile).chain(epoch).chain(count).collect()
             }
-            OpKind::Comm(CommOp::SendLl(SendLl { count, .. })) => {
-                let count = count.iter().map(|_| (3, "count", 1));
-                [index, (1, "value", 1), (2, "epoch", 1)].into_iter().chain(count).collect()
-            }
-            OpKind::Comm(CommOp::ReadLl(_)) => vec![index, from, (3, "epoch", 1)],
             OpKind::Control(ControlOp::For { .. }) => vec![(1, "end", 1)],
             // Whether a number that is drawn is one of the loop's.
             OpKind::Value(ValueOp::Compare { op: CompareOp::Ge, a, .. }) if self.is_drawn(*a) => {

@@ -43,14 +43,12 @@ enum Aim<'a> {
 fn aim(kind: &mut OpKind) -> Option<Aim<'_>> {
     let OpKind::Comm(op) = kind else { return None };
     match op {
-        CommOp::SendPackets(SendPackets { target, .. }) | CommOp::SendLl(SendLl { target, .. }) => {
-            Some(Aim::Own(target))
-        }
+        CommOp::SendMessages(SendMessages { target, .. }) => Some(Aim::Own(target)),
         CommOp::Put(Put { parcel, .. })
         | CommOp::PutMatrix(PutMatrix { parcel, .. })
         | CommOp::BulkCopy(BulkCopy { parcel, .. })
         | CommOp::Signal(Signal { parcel, .. }) => Some(Aim::Parcel(parcel)),
-        any!(waits, takes) | CommOp::BlockSignal(_) => None,
+        any!(waits) | CommOp::ReceiveMessages(_) | CommOp::BlockSignal(_) => None,
     }
 }
 
@@ -134,9 +132,9 @@ fn comm_slots(op: &mut CommOp) -> Slots<'_> {
         | CommOp::BlockSignal(BlockSignal { index, value, .. }) => {
             Slots { index: Some(index), value: Some(value), ..none }
         }
-        CommOp::SendPackets(SendPackets { index, value, count, .. })
-        | CommOp::SendLl(SendLl { index, epoch: value, count, .. }) => {
-            Slots { index: Some(index), value: Some(value), count: count.as_mut(), ..none }
+        CommOp::SendMessages(SendMessages { index, value, epoch, count, .. }) => {
+            let value = Some(epoch.as_mut().unwrap_or(value));
+            Slots { index: Some(index), value, count: count.as_mut(), ..none }
         }
         CommOp::PutMatrix(PutMatrix { to, value, .. }) => {
             Slots { index: Some(&mut to.row), value: Some(value), ..none }
@@ -151,12 +149,9 @@ fn comm_slots(op: &mut CommOp) -> Slots<'_> {
         CommOp::WaitAll(WaitAll { index, count, value, only, .. }) => {
             Slots { index: Some(index), value: Some(value), count: Some(count), mask: only.as_mut(), ..none }
         }
-        CommOp::TakePackets(TakePackets { mask, tiles, count, .. }) => {
+        CommOp::ReceiveMessages(ReceiveMessages { mask, tiles, epoch, count, .. }) => {
             let (index, from) = tiles.first_mut().map(|t| (&mut t.index, &mut t.from)).unzip();
-            Slots { index, from, mask: Some(mask), count: count.as_mut(), ..none }
-        }
-        CommOp::ReadLl(ReadLl { index, from, mask, epoch, .. }) => {
-            Slots { index: Some(index), value: Some(epoch), from: Some(from), mask: Some(mask), ..none }
+            Slots { index, value: epoch.as_mut(), from, mask: Some(mask), count: count.as_mut() }
         }
     }
 }

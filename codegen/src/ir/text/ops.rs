@@ -253,32 +253,32 @@ impl Line<'_> {
                     "block_wait {flag}[{index}; {count}] == {value} from block {from} on, {per_block} a block"
                 )
             }
-            OpKind::Comm(CommOp::SendPackets(SendPackets { packets, target, index, value, count })) => {
-                let at = self.element(Place::Param(*packets), *index);
+            OpKind::Comm(CommOp::SendMessages(op)) => {
+                let SendMessages { buffer, target, index, value, epoch, count, .. } = op;
+                let at = self.element(Place::Param(*buffer), *index);
+                let epoch = epoch.as_ref().map_or(String::new(), |e| format!(", {}", v(e)));
                 let first = count.as_ref().map_or(String::new(), |n| format!(", first {}", v(n)));
-                format!("send_packets {at} <- {}{first} to {}", v(value), self.target(*target))
+                format!("{} {at} <- {}{first}{epoch} to {}", kind.name(), v(value), self.target(*target))
             }
-            OpKind::Comm(CommOp::TakePackets(TakePackets { packets, tiles, mask, count })) => {
+            OpKind::Comm(CommOp::ReceiveMessages(op)) => {
+                let ReceiveMessages { buffer, tiles, mask, epoch, count, .. } = op;
+                let epoch = epoch.as_ref().map_or(String::new(), |e| format!(" == {}", v(e)));
                 let tile = |t: &Taken| {
-                    format!("{} from rank {}", self.element(Place::Param(*packets), t.index), v(&t.from))
+                    format!(
+                        "{}{epoch} from rank {}",
+                        self.element(Place::Param(*buffer), t.index),
+                        v(&t.from)
+                    )
                 };
-                let tiles: Vec<String> = tiles.iter().map(tile).collect();
-                let only = match self.names.constant(*mask) {
-                    Some(Const::U64(m)) if m == all_ranks(tiles.len() as u32) => String::new(),
-                    Some(Const::U64(m)) => format!(" of {m:#b}"),
-                    _ => format!(" of {}", v(mask)),
+                let texts: Vec<String> = tiles.iter().map(tile).collect();
+                let (of, at) = match self.names.constant(*mask) {
+                    _ if self.kernel.ty(*mask).is_tile() => (String::new(), self.mask(Some(*mask))),
+                    Some(Const::U64(m)) if m == all_ranks(tiles.len() as u32) => Default::default(),
+                    Some(Const::U64(m)) => (format!(" of {m:#b}"), String::new()),
+                    _ => (format!(" of {}", v(mask)), String::new()),
                 };
                 let first = count.as_ref().map_or(String::new(), |n| format!(", first {}", v(n)));
-                format!("take_packets{only} {}{first}", tiles.join(", "))
-            }
-            OpKind::Comm(CommOp::SendLl(SendLl { ll, target, index, value, epoch, count })) => {
-                let at = self.element(Place::Param(*ll), *index);
-                let first = count.as_ref().map_or(String::new(), |n| format!(", first {}", v(n)));
-                format!("send_ll {at} <- {}{first}, {} to {}", v(value), v(epoch), self.target(*target))
-            }
-            OpKind::Comm(CommOp::ReadLl(ReadLl { ll, index, from, mask, epoch, .. })) => {
-                let (at, mask) = (self.element(Place::Param(*ll), *index), self.mask(Some(*mask)));
-                format!("read_ll {at} == {} from rank {}{mask}", v(epoch), v(from))
+                format!("{}{of} {}{at}{first}", kind.name(), texts.join(", "))
             }
             OpKind::Control(ControlOp::If { cond, .. }) => format!("if {}", v(cond)),
             OpKind::Control(ControlOp::For { var, start, end, step, .. }) => {

@@ -100,24 +100,29 @@ impl Check<'_, '_, '_> {
                 let count = self.facts.int(*count).unwrap_or(0);
                 self.elements(Place::Param(*flag), *index, count);
             }
-            OpKind::Comm(CommOp::SendPackets(SendPackets { packets, target, index, value, count })) => {
+            OpKind::Comm(CommOp::SendMessages(SendMessages {
+                transport,
+                buffer,
+                target,
+                index,
+                value,
+                count,
+                ..
+            })) => {
                 self.target(*target);
-                self.elements(Place::Param(*packets), *index, self.first(*value, *count));
-                self.whole_packets(*packets, *index);
+                self.elements(Place::Param(*buffer), *index, self.first(*value, *count));
+                self.whole_messages(*transport, *buffer, *index);
             }
-            OpKind::Comm(CommOp::SendLl(SendLl { ll, target, index, value, count, .. })) => {
-                self.target(*target);
-                self.elements(Place::Param(*ll), *index, self.first(*value, *count));
-                self.whole_words(*ll, *index);
-            }
-            OpKind::Comm(CommOp::ReadLl(ReadLl { ll, index, .. })) => {
-                self.wide_enough(Place::Param(*ll), *index);
-            }
-            OpKind::Comm(CommOp::TakePackets(TakePackets { packets, tiles, count, .. })) => {
+            OpKind::Comm(CommOp::ReceiveMessages(op)) => {
+                let ReceiveMessages { transport, buffer, tiles, count, .. } = op;
                 for t in tiles {
+                    if self.report.kernel.ty(t.index).is_tile() {
+                        self.wide_enough(Place::Param(*buffer), t.index);
+                        continue;
+                    }
                     self.rank(t.from);
-                    self.elements(Place::Param(*packets), t.index, self.first(t.out, *count));
-                    self.whole_packets(*packets, t.index);
+                    self.elements(Place::Param(*buffer), t.index, self.first(t.out, *count));
+                    self.whole_messages(*transport, *buffer, t.index);
                 }
             }
             OpKind::Control(ControlOp::For { step, .. }) => {
@@ -233,24 +238,13 @@ impl Check<'_, '_, '_> {
         self.report.add(self.loc, Problem::MultimemPut { buffer });
     }
 
-    fn whole_packets(&mut self, packets: ParamId, index: ValueId) {
-        let param = self.report.param(packets);
-        let packet = PACKET_BYTES / param.dtype.bytes();
-        if self.facts.multiple_of(index) < packet.into() {
+    fn whole_messages(&mut self, transport: Transport, buffer: ParamId, index: ValueId) {
+        let param = self.report.param(buffer);
+        let unit = transport.unit(param.dtype);
+        if self.facts.multiple_of(index) < unit.into() {
             let (op, buffer) = (self.name, param.name.clone());
             let value = self.report.names.value(index);
-            self.report.add(self.loc, Problem::PacketIndex { op, buffer, value, packet });
-        }
-    }
-
-    /// What is sent to LL elements begins a word.
-    fn whole_words(&mut self, ll: ParamId, index: ValueId) {
-        let param = self.report.param(ll);
-        let word = param.dtype.per_ll_word().unwrap_or(1);
-        if self.facts.multiple_of(index) < word.into() {
-            let (op, buffer) = (self.name, param.name.clone());
-            let value = self.report.names.value(index);
-            self.report.add(self.loc, Problem::LlIndex { op, buffer, value, word });
+            self.report.add(self.loc, Problem::InsideMessage { op, transport, buffer, value, unit });
         }
     }
 

@@ -118,14 +118,7 @@ fn parameter(report: &mut Report<'_>, p: &Param) {
         ParamKind::Local | ParamKind::Symmetric | ParamKind::Window => {
             (p.dtype != Dtype::Bool, "truth values live in registers only; use u32")
         }
-        // Floats survive that a packet never looks empty, also as words.
-        ParamKind::Packets => (
-            p.dtype.is_float() || p.dtype == Dtype::U32,
-            "packets are of floats, or of u32 words that hold floats: an integer of all ones would not arrive",
-        ),
-        ParamKind::Ll => {
-            (p.dtype.per_ll_word().is_some(), "elements are u32, i32 or f32, or f16 or bf16 in pairs")
-        }
+        ParamKind::Messages(transport) => (transport.carries(p.dtype), transport.traits().elements),
         ParamKind::Flags | ParamKind::BlockFlags | ParamKind::EpochWord | ParamKind::Counters => {
             (p.dtype == Dtype::U32, "it is always u32")
         }
@@ -140,13 +133,14 @@ fn parameter(report: &mut Report<'_>, p: &Param) {
         let (param, kind) = (p.name.clone(), p.kind.noun());
         report.add(loc, Problem::ParamLength { param, kind, len: p.len });
     }
-    let a_packet = u64::from(PACKET_BYTES / p.dtype.bytes());
-    if p.kind == ParamKind::Packets && !p.len.is_multiple_of(a_packet) {
-        report.add(loc, Problem::PacketBufferLength { param: p.name.clone(), len: p.len });
-    }
-    let a_word = u64::from(p.dtype.per_ll_word().unwrap_or(1));
-    if p.kind == ParamKind::Ll && !p.len.is_multiple_of(a_word) {
-        report.add(loc, Problem::LlBufferLength { param: p.name.clone(), len: p.len, word: a_word });
+    if let Some(transport) = p.kind.transport() {
+        let unit = transport.unit(p.dtype);
+        if !p.len.is_multiple_of(unit.into()) {
+            report.add(
+                loc,
+                Problem::MessageBufferLength { transport, param: p.name.clone(), len: p.len, unit },
+            );
+        }
     }
     if p.len.checked_mul(p.element_bytes().into()).is_none_or(|b| b > i64::MAX as u64) {
         report.add(loc, Problem::BufferTooLarge { param: p.name.clone(), len: p.len });

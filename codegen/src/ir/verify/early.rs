@@ -52,7 +52,7 @@ fn indices(kind: &OpKind) -> Vec<ValueId> {
         }
     };
     let tiles: Vec<ValueId> = match kind {
-        OpKind::Comm(CommOp::TakePackets(TakePackets { tiles, .. })) => {
+        OpKind::Comm(CommOp::ReceiveMessages(ReceiveMessages { tiles, .. })) => {
             tiles.iter().map(|t| t.index).collect()
         }
         OpKind::Matrix(_) | OpKind::Comm(_) | OpKind::Value(_) | OpKind::Memory(_) | OpKind::Control(_) => {

@@ -2,7 +2,7 @@
 
 use thiserror::Error;
 
-use super::super::{Dtype, Loc, ParamKind, Type};
+use super::super::{Dtype, Loc, ParamKind, Transport, Type};
 
 /// Something wrong with a kernel, at the author's line.
 #[derive(Clone, Debug, PartialEq, Error)]
@@ -70,10 +70,12 @@ pub enum Problem {
     ParamDtype { param: String, kind: &'static str, found: Dtype, allowed: &'static str },
     #[error("parameter `{param}` is {kind} with {len} elements; it has exactly one")]
     ParamLength { param: String, kind: &'static str, len: u64 },
-    #[error("packet buffer `{param}` of {len} elements is no whole number of packets of 16 bytes")]
-    PacketBufferLength { param: String, len: u64 },
-    #[error("LL buffer `{param}` of {len} elements is no whole number of LL words of {word}")]
-    LlBufferLength { param: String, len: u64, word: u64 },
+    #[error(
+        "{} `{param}` of {len} elements is no whole number of {}",
+        transport.traits().noun.split_once(' ').map_or("", |(_, noun)| noun),
+        transport.messages(*unit)
+    )]
+    MessageBufferLength { transport: Transport, param: String, len: u64, unit: u32 },
     #[error("buffer `{param}` of {len} elements is larger than any address space")]
     BufferTooLarge { param: String, len: u64 },
     #[error("shared array `{shared}` of bool: truth values live in registers only; use u32")]
@@ -165,16 +167,12 @@ pub enum Problem {
     CopyDtype { source_name: String, from: Dtype, buffer: String, to: Dtype },
     #[error("a copy of {bytes} bytes goes through `{room}`, which has {there}")]
     CopyRoom { room: String, there: u64, bytes: u64 },
-    #[error(
-        "`{param}` is a packet buffer: `send_packets` fills it and `take_packets` empties it, nothing else"
-    )]
-    PacketAccess { param: String },
-    #[error("`{param}` is an LL buffer: send to it and read it as such")]
-    LlAccess { param: String },
-    #[error("`{op}`: {value} has {bytes} bytes, which are no whole packets of 16")]
-    BrokenPacket { op: &'static str, value: String, bytes: u64 },
-    #[error("`{op}`: {value} is no whole number of LL words of {word} elements")]
-    BrokenLl { op: &'static str, value: String, word: u32 },
+    #[error("`{param}` is {}: {}", transport.traits().noun, transport.traits().purpose)]
+    MessageAccess { transport: Transport, param: String },
+    #[error("`{op}`: {}", transport.broken(value, *bytes, *unit))]
+    BrokenMessage { op: &'static str, transport: Transport, value: String, bytes: u64, unit: u32 },
+    #[error("`{op}` has an epoch where its transport has none, or none where it has one")]
+    MessageEpoch { op: &'static str },
     #[error(
         "`{op}` reduces {dtype} of all ranks by {how}, which no switch does: f32 are added; f16 and bf16 are added, or the smallest or \
          largest taken"
@@ -229,15 +227,8 @@ pub enum Problem {
         "`{op}` indexes `{buffer}` of {len} elements with u32 {value}, which cannot reach all; use `.to_u64()`"
     )]
     NarrowIndex { op: &'static str, buffer: String, len: u64, value: String },
-    #[error(
-        "`{op}`: index {value} of packet buffer `{buffer}` is not known to be a multiple of {packet} elements, the size of a \
-         packet; compute it as a multiple of that"
-    )]
-    PacketIndex { op: &'static str, buffer: String, value: String, packet: u32 },
-    #[error(
-        "`{op}` of `{buffer}` at element {value}, which is not known to begin an LL word of {word} elements"
-    )]
-    LlIndex { op: &'static str, buffer: String, value: String, word: u32 },
+    #[error("{}", transport.inside(op, buffer, value, *unit))]
+    InsideMessage { op: &'static str, transport: Transport, buffer: String, value: String, unit: u32 },
     #[error("shift of {dtype} by {by}")]
     ShiftTooFar { dtype: Dtype, by: i128 },
     #[error("`{op}` by zero")]

@@ -37,7 +37,7 @@ fn waited(kind: &OpKind) -> Option<(ReceiptId, ParamId)> {
         CommOp::Wait(Wait { receipt, flag, .. }) | CommOp::WaitAll(WaitAll { receipt, flag, .. }) => {
             Some((*receipt, *flag))
         }
-        any!(puts, signals, sends, takes) | CommOp::BlockWait(_) => None,
+        any!(puts, signals, messages) | CommOp::BlockWait(_) => None,
     }
 }
 

@@ -240,10 +240,9 @@ impl Check<'_, '_> {
                 ParamKind::Flags | ParamKind::BlockFlags => {
                     self.add(Problem::FlagAccess { param: self.report.param(p).name.clone() })
                 }
-                ParamKind::Packets => {
-                    self.add(Problem::PacketAccess { param: self.report.param(p).name.clone() })
+                ParamKind::Messages(transport) => {
+                    self.add(Problem::MessageAccess { transport, param: self.report.param(p).name.clone() })
                 }
-                ParamKind::Ll => self.add(Problem::LlAccess { param: self.report.param(p).name.clone() }),
                 ParamKind::EpochWord | ParamKind::Scalar => self.param(p, ParamKind::Local, "a buffer"),
             }
         }
@@ -268,8 +267,7 @@ impl Check<'_, '_> {
                 ParamKind::Local | ParamKind::Window | ParamKind::Counters => {}
                 ParamKind::Symmetric => self.add(Problem::StoreToSymmetric { param }),
                 ParamKind::Flags | ParamKind::BlockFlags => self.add(Problem::FlagAccess { param }),
-                ParamKind::Packets => self.add(Problem::PacketAccess { param }),
-                ParamKind::Ll => self.add(Problem::LlAccess { param }),
+                ParamKind::Messages(transport) => self.add(Problem::MessageAccess { transport, param }),
                 ParamKind::EpochWord | ParamKind::Scalar => self.param(p, ParamKind::Local, "a buffer"),
             }
         }

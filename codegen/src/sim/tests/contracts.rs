@@ -379,7 +379,14 @@ fn a_tile_that_is_not_taken_may_have_any_index() {
             Taken { out: out(), index: before, from: zero },
             Taken { out: out(), index: zero, from: zero },
         ];
-        s.op(CommOp::TakePackets(TakePackets { packets, mask, tiles, count: None }));
+        s.op(CommOp::ReceiveMessages(ReceiveMessages {
+            transport: Transport::Packets,
+            buffer: packets,
+            mask,
+            tiles,
+            epoch: None,
+            count: None,
+        }));
     });
     let findings = fails(vec![s.finish()]);
     assert_eq!(findings.list[0].kind, Deadlock, "{findings}");

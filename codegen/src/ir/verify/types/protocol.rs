@@ -71,34 +71,20 @@ impl Check<'_, '_> {
                     self.add(Problem::NoFlagsPerBlock);
                 }
             }
-            CommOp::SendPackets(SendPackets { packets, target, index, value, count }) => {
-                self.target(*target);
-                count.iter().for_each(|n| self.operand("count", *n, U32));
-                self.packets(*packets, *index, *value);
-            }
-            CommOp::SendLl(SendLl { ll, target, index, value, epoch, count }) => {
+            CommOp::SendMessages(SendMessages { transport, buffer, target, index, value, epoch, count }) => {
                 count.iter().for_each(|n| self.operand("count", *n, U32));
                 self.target(*target);
-                self.ll(*ll, *value, *epoch);
+                self.messages((*transport, *buffer), *value, *epoch);
                 self.scalar_index(*index);
             }
-            CommOp::ReadLl(ReadLl { out, ll, index, from, mask, epoch }) => {
-                self.ll(*ll, *out, *epoch);
-                let ty = self.ty(*out).with_dtype(Dtype::U32);
-                self.operand("index", *index, ty);
-                self.operand("source ranks", *from, ty);
-                self.operand("mask", *mask, ty.with_dtype(Dtype::Bool));
-            }
-            CommOp::TakePackets(TakePackets { packets, tiles, mask, count }) => {
+            CommOp::ReceiveMessages(ReceiveMessages { transport, buffer, mask, tiles, epoch, count }) => {
                 count.iter().for_each(|n| self.operand("count", *n, U32));
-                self.operand("mask of tiles", *mask, Type::scalar(Dtype::U64));
                 for t in tiles {
-                    self.packets(*packets, t.index, t.out);
-                    self.operand("source rank", t.from, U32);
-                    self.operand("tile", t.out, self.ty(tiles[0].out));
+                    self.messages((*transport, *buffer), t.out, *epoch);
                 }
-                if tiles.is_empty() || tiles.len() > 64 {
-                    self.add(Problem::TakenTiles { count: tiles.len() });
+                match transport {
+                    Transport::Packets => self.taken(*mask, tiles),
+                    Transport::Ll => self.read(*mask, tiles),
                 }
             }
         }
@@ -116,32 +102,44 @@ impl Check<'_, '_> {
         self.operand("value", value, U32);
     }
 
-    /// A tile of an LL buffer, and an epoch.
-    fn ll(&mut self, ll: ParamId, tile: ValueId, epoch: ValueId) {
-        self.param(ll, ParamKind::Ll, "an LL buffer");
-        self.element(Place::Param(ll), tile);
+    /// A tile of whole messages of a buffer, and their epoch.
+    fn messages(&mut self, (transport, buffer): (Transport, ParamId), tile: ValueId, epoch: Option<ValueId>) {
+        self.param(buffer, ParamKind::Messages(transport), transport.traits().noun);
+        self.element(Place::Param(buffer), tile);
         self.tile("value", tile);
-        self.operand("epoch", epoch, U32);
+        epoch.iter().for_each(|e| self.operand("epoch", *e, U32));
+        if epoch.is_some() != transport.traits().has_epoch {
+            self.add(Problem::MessageEpoch { op: self.name });
+        }
         let ty = self.ty(tile);
-        let word = ty.dtype.per_ll_word().unwrap_or(1);
-        if !ty.len.unwrap_or(word).is_multiple_of(word) {
+        let unit = transport.unit(ty.dtype);
+        if !ty.len.unwrap_or(1).is_multiple_of(unit) {
             let value = self.report.typed(tile);
-            self.add(Problem::BrokenLl { op: self.name, value, word });
+            let bytes = u64::from(ty.len.unwrap_or(1)) * u64::from(ty.dtype.bytes());
+            self.add(Problem::BrokenMessage { op: self.name, transport, value, bytes, unit });
         }
     }
 
-    /// A tile of whole packets of a packet buffer.
-    fn packets(&mut self, packets: ParamId, index: ValueId, tile: ValueId) {
-        self.param(packets, ParamKind::Packets, "a packet buffer");
-        self.element(Place::Param(packets), tile);
-        self.tile("value", tile);
-        self.scalar_index(index);
-        let ty = self.ty(tile);
-        let bytes = u64::from(ty.len.unwrap_or(1)) * u64::from(ty.dtype.bytes());
-        if !bytes.is_multiple_of(PACKET_BYTES.into()) {
-            let value = self.report.typed(tile);
-            self.add(Problem::BrokenPacket { op: self.name, value, bytes });
+    /// Tiles that are taken, each where it begins.
+    fn taken(&mut self, mask: ValueId, tiles: &[Taken]) {
+        self.operand("mask of tiles", mask, Type::scalar(Dtype::U64));
+        for t in tiles {
+            self.scalar_index(t.index);
+            self.operand("source rank", t.from, U32);
+            self.operand("tile", t.out, self.ty(tiles[0].out));
         }
+        if tiles.is_empty() || tiles.len() > 64 {
+            self.add(Problem::TakenTiles { count: tiles.len() });
+        }
+    }
+
+    /// A tile that is read element by element.
+    fn read(&mut self, mask: ValueId, tiles: &[Taken]) {
+        let [t] = tiles else { return self.add(Problem::TakenTiles { count: tiles.len() }) };
+        let ty = self.ty(t.out).with_dtype(Dtype::U32);
+        self.operand("index", t.index, ty);
+        self.operand("source ranks", t.from, ty);
+        self.operand("mask", mask, ty.with_dtype(Dtype::Bool));
     }
 
     /// A tile of whole 16 bytes that a switch reduces.
