@@ -2,7 +2,9 @@
 
 use super::trace::Trace;
 use super::val::Extent;
-use crate::ir::{BinaryOp, CompareOp, Const, Dtype, Kernel, ReduceOp, Type, UnaryOp, ValueId, ValueOp};
+use crate::ir::{
+    BinaryOp, CompareOp, Const, Dtype, Kernel, NoResult, ReduceOp, Type, UnaryOp, ValueId, ValueOp,
+};
 
 /// A pure operation without its result: two equal ones compute the same value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -80,7 +82,7 @@ pub(crate) fn fold(t: &Trace, op: Pure) -> Result<Folded, Why> {
     Ok(match op {
         Pure::Binary(op, a, b) => {
             if let (Some(x), Some(y)) = (constant(a), constant(b)) {
-                return Ok(binary(op, x, y)?.map_or(Folded::No, Folded::Constant));
+                return Ok(op.of_constants(x, y).map_err(why)?.map_or(Folded::No, Folded::Constant));
             }
             check_right(op, t.uniform(b))?;
             match identity(op, a, b, t.uniform(a), t.uniform(b)) {
@@ -93,7 +95,9 @@ pub(crate) fn fold(t: &Trace, op: Pure) -> Result<Folded, Why> {
             constant(a).and_then(|x| op.of_constant(x)).map_or(Folded::No, Folded::Constant)
         }
         Pure::Compare(op, a, b) => match (constant(a), constant(b)) {
-            (Some(x), Some(y)) => compare(op, x, y).map_or(Folded::No, |v| Folded::Constant(Const::Bool(v))),
+            (Some(x), Some(y)) => {
+                op.of_constants(x, y).map_or(Folded::No, |v| Folded::Constant(Const::Bool(v)))
+            }
             _ => Folded::No,
         },
         Pure::Select(cond, a, b) => match t.uniform(cond) {
@@ -103,7 +107,7 @@ pub(crate) fn fold(t: &Trace, op: Pure) -> Result<Folded, Why> {
             _ => Folded::No,
         },
         Pure::Cast(to, a) | Pure::Bitcast(to, a) if t.ty(a).dtype == to => Folded::Value(a),
-        Pure::Cast(to, a) => constant(a).and_then(|x| cast(to, x)).map_or(Folded::No, Folded::Constant),
+        Pure::Cast(to, a) => constant(a).and_then(|x| x.cast(to)).map_or(Folded::No, Folded::Constant),
         Pure::Const(_)
         | Pure::Fma(..)
         | Pure::Bitcast(..)
@@ -122,6 +126,14 @@ const SHIFT: Why = (
     "a shift by at least the width of its operand",
     "widen the operand first (`.to_u64()`), or check what the count is computed from",
 );
+
+fn why(no_result: NoResult) -> Why {
+    match no_result {
+        NoResult::DivisionByZero => DIV0,
+        NoResult::DivisionOverflow => DIV_MIN,
+        NoResult::ShiftOverflow => SHIFT,
+    }
+}
 
 fn check_right(op: BinaryOp, b: Option<Const>) -> Result<(), Why> {
     use BinaryOp::*;
@@ -174,96 +186,5 @@ fn zero_like(c: Const) -> Option<Const> {
         Const::U32(_) => Const::U32(0),
         Const::U64(_) => Const::U64(0),
         Const::Bool(_) | Const::F32(_) => return None,
-    })
-}
-
-fn binary(op: BinaryOp, x: Const, y: Const) -> Result<Option<Const>, Why> {
-    use BinaryOp::*;
-    check_right(op, Some(y))?;
-    if matches!((op, x, y), (Div | Rem, Const::I32(i32::MIN), Const::I32(-1))) {
-        return Err(DIV_MIN);
-    }
-    macro_rules! int {
-        ($x:expr, $y:expr, $wrap:path) => {
-            $wrap(match op {
-                Add => $x.wrapping_add($y),
-                Sub => $x.wrapping_sub($y),
-                Mul => $x.wrapping_mul($y),
-                Div => $x.wrapping_div($y),
-                Rem => $x.wrapping_rem($y),
-                Min => $x.min($y),
-                Max => $x.max($y),
-                And => $x & $y,
-                Or => $x | $y,
-                Xor => $x ^ $y,
-                Shl => $x << $y,
-                Shr => $x >> $y,
-            })
-        };
-    }
-    Ok(Some(match (x, y) {
-        (Const::I32(x), Const::I32(y)) => int!(x, y, Const::I32),
-        (Const::U32(x), Const::U32(y)) => int!(x, y, Const::U32),
-        (Const::U64(x), Const::U64(y)) => int!(x, y, Const::U64),
-        (Const::F32(x), Const::F32(y)) => {
-            let (x, y) = (f32::from_bits(x), f32::from_bits(y));
-            let v = match op {
-                Add => x + y,
-                Sub => x - y,
-                Mul => x * y,
-                Div => x / y,
-                // Left to the device: NaN and signed zero are the target's.
-                Rem | Min | Max | And | Or | Xor | Shl | Shr => return Ok(None),
-            };
-            Const::F32(v.to_bits())
-        }
-        (Const::Bool(x), Const::Bool(y)) => Const::Bool(match op {
-            And => x & y,
-            Or => x | y,
-            Xor => x ^ y,
-            Add | Sub | Mul | Div | Rem | Min | Max | Shl | Shr => return Ok(None),
-        }),
-        _ => return Ok(None),
-    }))
-}
-
-pub(crate) fn compare(op: CompareOp, x: Const, y: Const) -> Option<bool> {
-    use std::cmp::Ordering;
-    let order = match (x, y) {
-        (Const::I32(x), Const::I32(y)) => Some(x.cmp(&y)),
-        (Const::U32(x), Const::U32(y)) => Some(x.cmp(&y)),
-        (Const::U64(x), Const::U64(y)) => Some(x.cmp(&y)),
-        (Const::Bool(x), Const::Bool(y)) => Some(x.cmp(&y)),
-        (Const::F32(x), Const::F32(y)) => f32::from_bits(x).partial_cmp(&f32::from_bits(y)),
-        _ => return None,
-    };
-    Some(match op {
-        CompareOp::Eq => order == Some(Ordering::Equal),
-        CompareOp::Ne => order != Some(Ordering::Equal),
-        CompareOp::Lt => order == Some(Ordering::Less),
-        CompareOp::Le => matches!(order, Some(Ordering::Less | Ordering::Equal)),
-        CompareOp::Gt => order == Some(Ordering::Greater),
-        CompareOp::Ge => matches!(order, Some(Ordering::Greater | Ordering::Equal)),
-    })
-}
-
-fn cast(to: Dtype, x: Const) -> Option<Const> {
-    macro_rules! from {
-        ($x:expr) => {
-            match to {
-                Dtype::I32 => Const::I32($x as i32),
-                Dtype::U32 => Const::U32($x as u32),
-                Dtype::U64 => Const::U64($x as u64),
-                Dtype::F32 => Const::F32(($x as f32).to_bits()),
-                _ => return None,
-            }
-        };
-    }
-    Some(match x {
-        Const::I32(x) => from!(x),
-        Const::U32(x) => from!(x),
-        Const::U64(x) => from!(x),
-        Const::F32(x) => from!(f32::from_bits(x)),
-        Const::Bool(x) => from!(u32::from(x)),
     })
 }

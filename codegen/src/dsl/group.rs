@@ -419,7 +419,7 @@ impl<T: Int> DevRange<T> {
     pub(super) fn is_empty(&self, loc: Loc) -> bool {
         let [start, end] = [self.start, self.end].map(|value| rt::constant(value.to_raw(), loc));
         let none_below = end.is_some_and(super::fold::is_zero) && T::DTYPE != Dtype::I32;
-        let meet = start.zip(end).and_then(|(start, end)| super::fold::compare(CompareOp::Ge, start, end));
+        let meet = start.zip(end).and_then(|(start, end)| CompareOp::Ge.of_constants(start, end));
         none_below || meet == Some(true)
     }
 }

@@ -1,7 +1,5 @@
 //! LL elements: data and epoch in one word of 8 bytes.
 
-use std::marker::PhantomData;
-
 use half::{bf16, f16};
 
 use super::any::AnyTile;
@@ -9,7 +7,7 @@ use super::args::{Arg, Bound, ErasedArg, TypedArg};
 use super::buffer::{Buf, cast};
 use super::element::Element;
 use super::index::{Index, IntoIndex};
-use super::mem::{Epoch, param_of};
+use super::mem::{Epoch, buffer_arg, handle, param_of};
 use super::messages::{send, whole};
 use super::protocol::Peers;
 use super::scope::require_role;
@@ -30,53 +28,36 @@ impl LlElement for f32 {}
 impl LlElement for f16 {}
 impl LlElement for bf16 {}
 
-/// A symmetric buffer of LL elements: 4 bytes of data and 4 of epoch, stored as one 8-byte word, as NCCL's LL protocol does
-/// with data and flag. Of types of 16 bits two neighbours share a word: what is sent begins at an even element and has an even number
-/// of them, of which a [tile range](super::TileRange) may leave out any number of the last ones. Data arrives one trip after it was sent and needs no flag, as with [`Packets`](super::Packets). Half of
-/// the bytes on the link are epochs, but any number of readers may read an element, as often as they like, and nothing has to
-/// be cleared. That suits small data that many groups need.
-///
-/// An epoch orders nothing but its own element. Elements may be sent again, with a later epoch, only after every reader of
-/// the last ones is done: double-buffer by the epoch's [parity](super::Epoch::parity), and let every reader signal the sender
-/// once a launch (through a flag, say). The simulator checks it.
-///
-/// ```
-/// # use peerwarp_codegen::dsl::{prelude::*, TraceMeta, trace};
-/// # trace(TraceMeta::new("demo", 8, 32, 4), |p| {
-/// # let (count, of_all): (Ptr<u32>, Ptr<u32>) = (p.arg("count", 16), p.arg("of_all", 128));
-/// # let counts: Ll<u32> = p.arg("counts", 2 * 128);
-/// let epoch = p.arg::<EpochWord>("epoch", 1).begin();
-/// let bank = epoch.parity() * 128;
-/// role("send", 1, |_| {
-///     counts.send(Peers::all(), bank + rank() * 16, count.load(0, 16), epoch);
-/// });
-/// role("receive", 1, |_| {
-///     let i = arange(128);
-///     of_all.store(0, counts.gather(i + bank, i / 16, true, epoch));
-/// });
-/// # }).unwrap();
-/// ```
-#[derive(Debug)]
-pub struct Ll<T: LlElement> {
-    buf: Buf,
-    _t: PhantomData<T>,
-}
-
-impl<T: LlElement> Clone for Ll<T> {
-    fn clone(&self) -> Self {
-        *self
-    }
-}
-impl<T: LlElement> Copy for Ll<T> {}
-impl<T: LlElement> Arg for Ll<T> {
-    const KIND: ParamKind = ParamKind::Ll;
-    fn bind(b: Bound) -> Self {
-        Ll { buf: Buf::param(b), _t: PhantomData }
-    }
-}
-impl<T: LlElement> TypedArg for Ll<T> {
-    const DTYPE: Dtype = T::DTYPE;
-}
+handle!(
+    /// A symmetric buffer of LL elements: 4 bytes of data and 4 of epoch, stored as one 8-byte word, as NCCL's LL protocol does
+    /// with data and flag. Of types of 16 bits two neighbours share a word: what is sent begins at an even element and has an even number
+    /// of them, of which a [tile range](super::TileRange) may leave out any number of the last ones. Data arrives one trip after it was sent and needs no flag, as with [`Packets`](super::Packets). Half of
+    /// the bytes on the link are epochs, but any number of readers may read an element, as often as they like, and nothing has to
+    /// be cleared. That suits small data that many groups need.
+    ///
+    /// An epoch orders nothing but its own element. Elements may be sent again, with a later epoch, only after every reader of
+    /// the last ones is done: double-buffer by the epoch's [parity](super::Epoch::parity), and let every reader signal the sender
+    /// once a launch (through a flag, say). The simulator checks it.
+    ///
+    /// ```
+    /// # use peerwarp_codegen::dsl::{prelude::*, TraceMeta, trace};
+    /// # trace(TraceMeta::new("demo", 8, 32, 4), |p| {
+    /// # let (count, of_all): (Ptr<u32>, Ptr<u32>) = (p.arg("count", 16), p.arg("of_all", 128));
+    /// # let counts: Ll<u32> = p.arg("counts", 2 * 128);
+    /// let epoch = p.arg::<EpochWord>("epoch", 1).begin();
+    /// let bank = epoch.parity() * 128;
+    /// role("send", 1, |_| {
+    ///     counts.send(Peers::all(), bank + rank() * 16, count.load(0, 16), epoch);
+    /// });
+    /// role("receive", 1, |_| {
+    ///     let i = arange(128);
+    ///     of_all.store(0, counts.gather(i + bank, i / 16, true, epoch));
+    /// });
+    /// # }).unwrap();
+    /// ```
+    Ll of LlElement
+);
+buffer_arg!(Ll Ll of LlElement, AnyLl);
 
 impl<T: LlElement> Ll<T> {
     /// Sends a tile to the elements from element `i` on of the ranks' instances, each with the epoch.
@@ -119,14 +100,6 @@ impl<T: LlElement> Ll<T> {
 pub struct AnyLl {
     buf: Buf,
 }
-
-impl Arg for AnyLl {
-    const KIND: ParamKind = ParamKind::Ll;
-    fn bind(b: Bound) -> Self {
-        AnyLl { buf: Buf::param(b) }
-    }
-}
-impl ErasedArg for AnyLl {}
 
 impl AnyLl {
     /// Element type.

@@ -15,19 +15,22 @@ use super::val::{FromRaw, IntoVal, Operand, Val};
 use crate::ir::{Dtype, Loc, ParamId, ParamKind, ReduceOp, Type, ValueOp};
 
 macro_rules! handle {
-    ($(#[$m:meta])* $name:ident) => {
+    ($(#[$m:meta])* $name:ident of $bound:ident) => {
         $(#[$m])*
         #[derive(Debug)]
-        pub struct $name<T: Element> {
-            pub(crate) buf: Buf,
-            _t: PhantomData<T>,
+        pub struct $name<T: $bound> {
+            pub(crate) buf: $crate::dsl::buffer::Buf,
+            _t: std::marker::PhantomData<T>,
         }
-        impl<T: Element> Clone for $name<T> {
+        impl<T: $bound> Clone for $name<T> {
             fn clone(&self) -> Self {
                 *self
             }
         }
-        impl<T: Element> Copy for $name<T> {}
+        impl<T: $bound> Copy for $name<T> {}
+    };
+    ($(#[$m:meta])* $name:ident) => {
+        handle!($(#[$m])* $name of Element);
         impl<T: Element> $name<T> {
             /// Number of elements.
             #[allow(clippy::len_without_is_empty)] // no buffer is empty
@@ -65,20 +68,28 @@ handle!(
 );
 
 macro_rules! buffer_arg {
-    ($name:ident $kind:ident) => {
-        impl<T: Element> Arg for $name<T> {
+    ($name:ident $kind:ident of $bound:ident, $any:ident) => {
+        impl<T: $bound> Arg for $name<T> {
             const KIND: ParamKind = ParamKind::$kind;
             fn bind(b: Bound) -> Self {
-                $name { buf: Buf::param(b), _t: PhantomData }
+                $name { buf: Buf::param(b), _t: std::marker::PhantomData }
             }
         }
-        impl<T: Element> TypedArg for $name<T> {
+        impl<T: $bound> TypedArg for $name<T> {
             const DTYPE: Dtype = T::DTYPE;
         }
+        impl Arg for $any {
+            const KIND: ParamKind = ParamKind::$kind;
+            fn bind(b: Bound) -> Self {
+                $any { buf: Buf::param(b) }
+            }
+        }
+        impl ErasedArg for $any {}
     };
 }
-buffer_arg!(Ptr Local);
-buffer_arg!(Sym Symmetric);
+pub(super) use {buffer_arg, handle};
+buffer_arg!(Ptr Local of Element, AnyPtr);
+buffer_arg!(Sym Symmetric of Element, AnySym);
 
 /// Declares an array of `len` elements in shared memory. At block level a block has one; inside a split each of its
 /// groups has its own. Its contents are undefined until written. `name` is an identifier, used once in a role.
@@ -284,14 +295,7 @@ pub struct AnySym {
 }
 
 macro_rules! erased {
-    ($name:ident $kind:ident) => {
-        impl Arg for $name {
-            const KIND: ParamKind = ParamKind::$kind;
-            fn bind(b: Bound) -> Self {
-                $name { buf: Buf::param(b) }
-            }
-        }
-        impl ErasedArg for $name {}
+    ($name:ident) => {
         impl $name {
             /// Number of elements.
             #[allow(clippy::len_without_is_empty)] // no buffer is empty
@@ -306,8 +310,8 @@ macro_rules! erased {
         }
     };
 }
-erased!(AnyPtr Local);
-erased!(AnySym Symmetric);
+erased!(AnyPtr);
+erased!(AnySym);
 
 impl AnyPtr {
     /// The `len` elements from element `i` on, as `f32`.

@@ -1,14 +1,12 @@
 //! Packets: data that needs no flag.
 
-use std::marker::PhantomData;
-
 use super::any::AnyTile;
 use super::args::{Arg, Bound, ErasedArg, TypedArg};
 use super::buffer::{Buf, cast};
 use super::element::Element;
 use super::error::TraceError;
 use super::index::{Index, IntoIndex};
-use super::mem::param_of;
+use super::mem::{buffer_arg, handle, param_of};
 use super::messages::{send, whole};
 use super::protocol::Peers;
 use super::scope::require_role;
@@ -17,58 +15,41 @@ use super::trace::attempt;
 use super::val::{FromRaw, IntoVal, Raw};
 use crate::ir::{CommOp, Dtype, Loc, ParamKind, ReceiveMessages, Taken, Transport, Type};
 
-/// A symmetric buffer of packets of `T`: 16 bytes each, which arrive at once and need no flag (TensorRT-LLM calls them Lamport
-/// packets). What is sent is there one trip later; [`Parcel`](super::Parcel) and [`Flags`](super::Flags) take three.
-///
-/// A packet that has not arrived ends in a word of all ones, and so does every one before the first launch. Data that
-/// ends so is sent without that word's top bit: a NaN stays one in every float type, but integers don't survive it. So `T` is
-/// a float: integers travel as [LL elements](super::Ll), or with a flag.
-///
-/// Each packet that is sent is taken once. Before it is sent again, the sender must know that it was taken: double-buffer
-/// by the epoch's [parity](super::Epoch::parity), and let every taker signal the sender once a launch (through a flag, say), so that
-/// what is sent in one launch comes after what was taken in the last but one. The simulator checks it.
-///
-/// Lengths and indices are multiples of 16 bytes, and taking orders nothing but the packets' own data. Of the tiles of a
-/// [range](super::TileRange::at) whole packets move: those that hold any of its elements. So what a sender has in the
-/// buffer is padded to whole packets, too.
-///
-/// ```
-/// # use peerwarp_codegen::dsl::{prelude::*, TraceMeta, trace};
-/// # trace(TraceMeta::new("demo", 8, 32, 4), |p| {
-/// # let (x, out): (Ptr<f32>, Ptr<f32>) = (p.arg("x", 256), p.arg("out", 2048));
-/// # let inbox: Packets<f32> = p.arg("inbox", 2 * 2048);
-/// let epoch = p.arg::<EpochWord>("epoch", 1).begin();
-/// let bank = epoch.parity() * 2048;
-/// role("send", 1, |_| {
-///     inbox.send(Peers::all(), bank + rank() * 256, x.load(0, 256));
-/// });
-/// role("receive", 8, |b| {
-///     let from = b.index();
-///     out.store(from * 256, inbox.take(bank + from * 256, 256, from));
-/// });
-/// # }).unwrap();
-/// ```
-#[derive(Debug)]
-pub struct Packets<T: Element> {
-    buf: Buf,
-    _t: PhantomData<T>,
-}
-
-impl<T: Element> Clone for Packets<T> {
-    fn clone(&self) -> Self {
-        *self
-    }
-}
-impl<T: Element> Copy for Packets<T> {}
-impl<T: Element> Arg for Packets<T> {
-    const KIND: ParamKind = ParamKind::Packets;
-    fn bind(b: Bound) -> Self {
-        Packets { buf: Buf::param(b), _t: PhantomData }
-    }
-}
-impl<T: Element> TypedArg for Packets<T> {
-    const DTYPE: Dtype = T::DTYPE;
-}
+handle!(
+    /// A symmetric buffer of packets of `T`: 16 bytes each, which arrive at once and need no flag (TensorRT-LLM calls them Lamport
+    /// packets). What is sent is there one trip later; [`Parcel`](super::Parcel) and [`Flags`](super::Flags) take three.
+    ///
+    /// A packet that has not arrived ends in a word of all ones, and so does every one before the first launch. Data that
+    /// ends so is sent without that word's top bit: a NaN stays one in every float type, but integers don't survive it. So `T` is
+    /// a float: integers travel as [LL elements](super::Ll), or with a flag.
+    ///
+    /// Each packet that is sent is taken once. Before it is sent again, the sender must know that it was taken: double-buffer
+    /// by the epoch's [parity](super::Epoch::parity), and let every taker signal the sender once a launch (through a flag, say), so that
+    /// what is sent in one launch comes after what was taken in the last but one. The simulator checks it.
+    ///
+    /// Lengths and indices are multiples of 16 bytes, and taking orders nothing but the packets' own data. Of the tiles of a
+    /// [range](super::TileRange::at) whole packets move: those that hold any of its elements. So what a sender has in the
+    /// buffer is padded to whole packets, too.
+    ///
+    /// ```
+    /// # use peerwarp_codegen::dsl::{prelude::*, TraceMeta, trace};
+    /// # trace(TraceMeta::new("demo", 8, 32, 4), |p| {
+    /// # let (x, out): (Ptr<f32>, Ptr<f32>) = (p.arg("x", 256), p.arg("out", 2048));
+    /// # let inbox: Packets<f32> = p.arg("inbox", 2 * 2048);
+    /// let epoch = p.arg::<EpochWord>("epoch", 1).begin();
+    /// let bank = epoch.parity() * 2048;
+    /// role("send", 1, |_| {
+    ///     inbox.send(Peers::all(), bank + rank() * 256, x.load(0, 256));
+    /// });
+    /// role("receive", 8, |b| {
+    ///     let from = b.index();
+    ///     out.store(from * 256, inbox.take(bank + from * 256, 256, from));
+    /// });
+    /// # }).unwrap();
+    /// ```
+    Packets of Element
+);
+buffer_arg!(Packets Packets of Element, AnyPackets);
 
 impl<T: Element> Packets<T> {
     /// Sends a tile to the elements from element `i` on of the ranks' instances.
@@ -107,14 +88,6 @@ impl<T: Element> Packets<T> {
 pub struct AnyPackets {
     buf: Buf,
 }
-
-impl Arg for AnyPackets {
-    const KIND: ParamKind = ParamKind::Packets;
-    fn bind(b: Bound) -> Self {
-        AnyPackets { buf: Buf::param(b) }
-    }
-}
-impl ErasedArg for AnyPackets {}
 
 impl AnyPackets {
     /// Element type.

@@ -7,6 +7,7 @@
 mod groups;
 
 pub mod analysis;
+mod binary;
 mod build;
 pub mod explain;
 mod kernel;
@@ -26,6 +27,8 @@ mod unary;
 pub mod verify;
 mod words;
 
+pub use binary::{BinaryOp, CompareOp, NoResult};
+pub(crate) use binary::{TwoOperands, truths};
 pub use build::Builder;
 pub use explain::explain;
 pub use kernel::*;
@@ -35,6 +38,6 @@ pub use parts::Part;
 pub use properties::{Access, Accessed, Effect, Member, VarUse};
 pub use transport::{Traits, Transport};
 pub use types::*;
-pub(crate) use unary::Arithmetic;
+pub(crate) use unary::OneOperand;
 pub use unary::UnaryOp;
 pub use verify::{Planted, Problem, Verified, VerifyError, VerifyErrors, verify, verify_structure};

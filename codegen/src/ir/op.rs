@@ -6,7 +6,9 @@
 //! listed once, by the types of its fields; see `parts.rs`.
 
 use super::parts::{self, Part, PartMut, operation_structs, operations, part, part_mut};
-use super::{ParamId, ParcelId, ReceiptId, Region, SharedId, Transport, UnaryOp, ValueId, VarId};
+use super::{
+    BinaryOp, CompareOp, ParamId, ParcelId, ReceiptId, Region, SharedId, Transport, UnaryOp, ValueId, VarId,
+};
 
 /// A value that an operation defines.
 pub type Out = ValueId;
@@ -48,43 +50,6 @@ pub enum Const {
     U64(u64),
     /// The bits of an `f32`.
     F32(u32),
-}
-
-/// Two-operand arithmetic and logic. Operands and result share one type. Integer arithmetic wraps.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[allow(missing_docs)]
-pub enum BinaryOp {
-    Add,
-    Sub,
-    Mul,
-    /// Integer or float division; integer division by zero is an error in the simulator.
-    Div,
-    /// Integer remainder.
-    Rem,
-    Min,
-    Max,
-    /// Bitwise on integers, logical on `bool`.
-    And,
-    /// Bitwise on integers, logical on `bool`.
-    Or,
-    /// Bitwise on integers, logical on `bool`.
-    Xor,
-    /// Shift left; the shift count has the operand's type and must be below its width.
-    Shl,
-    /// Logical shift right on unsigned, arithmetic on signed.
-    Shr,
-}
-
-/// Comparison; the result is `Bool` of the operands' shape.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[allow(missing_docs)]
-pub enum CompareOp {
-    Eq,
-    Ne,
-    Lt,
-    Le,
-    Gt,
-    Ge,
 }
 
 /// Associative operation of a reduction, scan or atomic. Float sums follow a fixed tree that depends on the

@@ -76,48 +76,48 @@ pub enum VarUse {
     Set(ValueId),
 }
 
+/// What is true of an access.
+struct Deed {
+    verb: &'static str,
+    waits: bool,
+    is_awaited: bool,
+    stores: bool,
+}
+
 impl Access {
+    const fn deed(self) -> Deed {
+        let no = Deed { verb: "", waits: false, is_awaited: false, stores: false };
+        match self {
+            Access::Load => Deed { verb: "loads", ..no },
+            Access::Store => Deed { verb: "stores", stores: true, ..no },
+            Access::Atomic => Deed { verb: "atomics", stores: true, ..no },
+            Access::Put => Deed { verb: "puts", ..no },
+            Access::Signal => Deed { verb: "signals", is_awaited: true, ..no },
+            Access::Wait => Deed { verb: "waits", waits: true, ..no },
+            Access::Send => Deed { verb: "sends", is_awaited: true, ..no },
+            Access::Take => Deed { verb: "takes", waits: true, ..no },
+        }
+    }
+
     /// Whether it polls until another rank or block has sent, and so may expire.
     pub const fn waits(self) -> bool {
-        match self {
-            Access::Wait | Access::Take => true,
-            Access::Load | Access::Store | Access::Atomic | Access::Put | Access::Signal | Access::Send => {
-                false
-            }
-        }
+        self.deed().waits
     }
 
     /// Whether another rank can wait for what it sends.
     pub const fn is_awaited(self) -> bool {
-        match self {
-            Access::Signal | Access::Send => true,
-            Access::Load | Access::Store | Access::Atomic | Access::Put | Access::Wait | Access::Take => {
-                false
-            }
-        }
+        self.deed().is_awaited
     }
 
     /// Whether it writes this rank's own memory with values that the kernel computes.
     pub const fn stores(self) -> bool {
-        match self {
-            Access::Store | Access::Atomic => true,
-            Access::Load | Access::Put | Access::Signal | Access::Wait | Access::Send | Access::Take => false,
-        }
+        self.deed().stores
     }
 }
 
 impl fmt::Display for Access {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Access::Load => "loads",
-            Access::Store => "stores",
-            Access::Atomic => "atomics",
-            Access::Put => "puts",
-            Access::Signal => "signals",
-            Access::Wait => "waits",
-            Access::Send => "sends",
-            Access::Take => "takes",
-        })
+        f.write_str(self.deed().verb)
     }
 }
 

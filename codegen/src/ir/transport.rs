@@ -16,10 +16,8 @@ pub enum Transport {
 /// What a transport is like.
 #[derive(Debug)]
 pub struct Traits {
-    /// One word for its buffers.
-    pub name: &'static str,
-    /// What a buffer is, with its article.
-    pub noun: &'static str,
+    /// What a buffer is to signatures, in one word, and with its article.
+    pub words: [&'static str; 3],
     /// What tables and findings call messages.
     pub label: &'static str,
     /// What headers call a buffer.
@@ -51,6 +49,11 @@ pub struct Traits {
 }
 
 impl Transport {
+    /// What a buffer is, with its article.
+    pub const fn noun(self) -> &'static str {
+        self.traits().words[2]
+    }
+
     /// Every transport.
     pub const ALL: [Transport; 2] = [Transport::Packets, Transport::Ll];
 
@@ -58,8 +61,7 @@ impl Transport {
     pub const fn traits(self) -> &'static Traits {
         match self {
             Transport::Packets => &Traits {
-                name: "packets",
-                noun: "a packet buffer",
+                words: ["Packets", "packets", "a packet buffer"],
                 label: "packets",
                 constant: "PACKETS",
                 comment: "packets, all ones at first,",
@@ -76,8 +78,7 @@ impl Transport {
                 elements: "packets are of floats, or of u32 words that hold floats: an integer of all ones would not arrive",
             },
             Transport::Ll => &Traits {
-                name: "ll",
-                noun: "an LL buffer",
+                words: ["Ll", "ll", "an LL buffer"],
                 label: "LL",
                 constant: "LL",
                 comment: "LL",

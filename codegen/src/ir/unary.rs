@@ -3,7 +3,7 @@
 use super::{Const, Dtype};
 
 /// An element type that arithmetic takes.
-pub(crate) trait Arithmetic: Copy {
+pub(crate) trait OneOperand: Copy {
     /// Applies an operation to each element. Where the verifier allows no such operand, elements stay as they are.
     fn unary(op: UnaryOp, a: &[Self], out: &mut [Self]);
     /// Applies one whose result counts bits.
@@ -58,7 +58,7 @@ macro_rules! unary_ops {
             }
         }
 
-        impl Arithmetic for f32 {
+        impl OneOperand for f32 {
             #[inline(always)]
             fn unary(op: UnaryOp, a: &[f32], out: &mut [f32]) {
                 match op {
@@ -78,7 +78,7 @@ macro_rules! unary_ops {
         unary_ops! { @int u64 $($op ($($int)?) ($($count)?))+ }
     };
     (@int $t:ident $($op:ident ($($int:expr)?) ($($count:expr)?))+) => {
-        impl Arithmetic for $t {
+        impl OneOperand for $t {
             #[inline(always)]
             fn unary(op: UnaryOp, a: &[$t], out: &mut [$t]) {
                 match op { $(UnaryOp::$op => { $(return map(a, out, $int);)? })+ }
@@ -117,7 +117,7 @@ unary_ops! {
 impl UnaryOp {
     /// What it makes of a constant, unless targets round that or the verifier allows no such operand.
     pub(crate) fn of_constant(self, constant: Const) -> Option<Const> {
-        fn one<T: Arithmetic>(op: UnaryOp, x: T, constant: fn(T) -> Const) -> Const {
+        fn one<T: OneOperand>(op: UnaryOp, x: T, constant: fn(T) -> Const) -> Const {
             let (mut same, mut count) = ([x], [0]);
             match op.counts() {
                 true => T::count(op, &[x], &mut count),

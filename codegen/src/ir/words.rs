@@ -3,8 +3,8 @@
 use std::fmt;
 
 use super::{
-    BinaryOp, CommOp, CompareOp, Const, ControlOp, Dtype, Lines, MatrixOp, MemoryOp, OpKind, ParamKind,
-    ReceiveMessages, ReduceLines, ReduceOp, SendMessages, ValueOp,
+    CommOp, Const, ControlOp, Dtype, Lines, MatrixOp, MemoryOp, OpKind, ParamKind, ReceiveMessages,
+    ReduceLines, ReduceOp, SendMessages, ValueOp,
 };
 
 impl Const {
@@ -43,40 +43,6 @@ impl fmt::Display for Const {
     }
 }
 
-impl BinaryOp {
-    /// Operator or function name.
-    pub const fn symbol(self) -> &'static str {
-        match self {
-            BinaryOp::Add => "+",
-            BinaryOp::Sub => "-",
-            BinaryOp::Mul => "*",
-            BinaryOp::Div => "/",
-            BinaryOp::Rem => "%",
-            BinaryOp::Min => "min",
-            BinaryOp::Max => "max",
-            BinaryOp::And => "&",
-            BinaryOp::Or => "|",
-            BinaryOp::Xor => "^",
-            BinaryOp::Shl => "<<",
-            BinaryOp::Shr => ">>",
-        }
-    }
-}
-
-impl CompareOp {
-    /// Operator.
-    pub const fn symbol(self) -> &'static str {
-        match self {
-            CompareOp::Eq => "==",
-            CompareOp::Ne => "!=",
-            CompareOp::Lt => "<",
-            CompareOp::Le => "<=",
-            CompareOp::Gt => ">",
-            CompareOp::Ge => ">=",
-        }
-    }
-}
-
 impl ReduceOp {
     /// One word for it.
     pub const fn name(self) -> &'static str {
@@ -97,48 +63,32 @@ impl ReduceOp {
 /// Part of what callers have to agree with: see [`Param::signature`](super::Param::signature).
 impl fmt::Debug for ParamKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            ParamKind::Local => "Local",
-            ParamKind::Symmetric => "Symmetric",
-            ParamKind::Window => "Window",
-            ParamKind::Flags => "Flags",
-            ParamKind::Messages(transport) => return transport.fmt(f),
-            ParamKind::EpochWord => "EpochWord",
-            ParamKind::Counters => "Counters",
-            ParamKind::BlockFlags => "BlockFlags",
-            ParamKind::Scalar => "Scalar",
-        })
+        f.write_str(self.words()[0])
     }
 }
 
 impl ParamKind {
     /// One word for it.
     pub const fn name(self) -> &'static str {
-        match self {
-            ParamKind::Local => "local",
-            ParamKind::Symmetric => "symmetric",
-            ParamKind::Window => "window",
-            ParamKind::Flags => "flags",
-            ParamKind::Messages(transport) => transport.traits().name,
-            ParamKind::EpochWord => "epoch",
-            ParamKind::Counters => "counters",
-            ParamKind::BlockFlags => "block flags",
-            ParamKind::Scalar => "scalar",
-        }
+        self.words()[1]
     }
 
     /// What it is, with its article.
     pub const fn noun(self) -> &'static str {
+        self.words()[2]
+    }
+
+    const fn words(self) -> [&'static str; 3] {
         match self {
-            ParamKind::Local => "a local buffer",
-            ParamKind::Symmetric => "a symmetric buffer",
-            ParamKind::Window => "a window",
-            ParamKind::Flags => "a flag array",
-            ParamKind::Messages(transport) => transport.traits().noun,
-            ParamKind::EpochWord => "an epoch word",
-            ParamKind::Counters => "an array of counters",
-            ParamKind::BlockFlags => "an array of flags between blocks",
-            ParamKind::Scalar => "a scalar",
+            ParamKind::Local => ["Local", "local", "a local buffer"],
+            ParamKind::Symmetric => ["Symmetric", "symmetric", "a symmetric buffer"],
+            ParamKind::Window => ["Window", "window", "a window"],
+            ParamKind::Flags => ["Flags", "flags", "a flag array"],
+            ParamKind::Messages(transport) => transport.traits().words,
+            ParamKind::EpochWord => ["EpochWord", "epoch", "an epoch word"],
+            ParamKind::Counters => ["Counters", "counters", "an array of counters"],
+            ParamKind::BlockFlags => ["BlockFlags", "block flags", "an array of flags between blocks"],
+            ParamKind::Scalar => ["Scalar", "scalar", "a scalar"],
         }
     }
 }

@@ -112,17 +112,7 @@ fn deeds(kernel: &Kernel, role: &Role) -> String {
 
 fn buffers(kernel: &Kernel) -> Vec<String> {
     let rows = kernel.params.iter().map(|p| {
-        let kind = match p.kind {
-            ParamKind::Local => "local",
-            ParamKind::Symmetric => "symmetric",
-            ParamKind::Window => "window",
-            ParamKind::Flags => "flags",
-            ParamKind::Messages(transport) => transport.traits().label,
-            ParamKind::EpochWord => "epoch",
-            ParamKind::Counters => "counters",
-            ParamKind::BlockFlags => "block flags",
-            ParamKind::Scalar => "scalar",
-        };
+        let kind = p.kind.transport().map_or(p.kind.name(), |t| t.traits().label);
         let shape =
             if p.kind == ParamKind::Scalar { p.dtype.to_string() } else { format!("{}[{}]", p.dtype, p.len) };
         let bytes = bytes(p.len * u64::from(p.element_bytes()));

@@ -299,21 +299,9 @@ impl<'f, 'k> Emitter<'f, 'k> {
                 let loc = self.f.p.kernel.op(id).loc;
                 self.timed(id, |e| e.scan(out, how, a, exclusive, loc))
             }
-            ValueOp::Const { out, .. }
-            | ValueOp::Rank { out }
-            | ValueOp::ScalarParam { out, .. }
-            | ValueOp::Epoch { out, .. }
-            | ValueOp::GroupIndex { out }
-            | ValueOp::Binary { out, .. }
-            | ValueOp::Unary { out, .. }
-            | ValueOp::Compare { out, .. }
-            | ValueOp::Select { out, .. }
-            | ValueOp::Cast { out, .. }
-            | ValueOp::Fma { out, .. }
-            | ValueOp::Bitcast { out, .. }
-            | ValueOp::Splat { out, .. }
-            | ValueOp::Arange { out }
-            | ValueOp::Reduce { out, .. } => self.define(id, out),
+            any!(given, by_element, spreads) | ValueOp::Reduce { .. } => {
+                self.define(id, self.f.p.kernel.op(id).kind.outs()[0])
+            }
         }
     }
 

@@ -164,7 +164,7 @@ impl Sites {
             let whole = all.add(site(SiteKind::Role, None, SitePeers::None, role.loc), &mut names);
             all.roles.push(whole);
             kernel.walk(&role.body, &mut |id, op| {
-                let Some((kind, parameter, peers)) = recorded(kernel, &op.kind) else { return };
+                let Some(Record { kind, parameter, peers, .. }) = recorded(kernel, &op.kind) else { return };
                 if let Some(&Signal { parcel, .. }) = op.kind.signal()
                     && !puts(p, parcel).is_empty()
                     && puts(p, parcel).iter().all(|&put| p.split(put) == p.split(id))
@@ -225,69 +225,64 @@ impl Sites {
     }
 }
 
-/// What an operation records, if it does.
-fn recorded(kernel: &Kernel, op: &OpKind) -> Option<(SiteKind, Option<ParamId>, SitePeers)> {
-    let peers_of = |target: &Target| match target {
-        Target::Rank(_) => SitePeers::Rank,
-        Target::Mask(_) => SitePeers::Set,
+/// What an operation records.
+struct Record {
+    kind: SiteKind,
+    parameter: Option<ParamId>,
+    peers: SitePeers,
+    /// Index, then peers.
+    words: Option<(ValueId, ValueId)>,
+}
+
+/// What an operation records, if it does. Puts are recorded with their parcel; messages that stay are polled for by each lane; blocks
+/// are no peers.
+fn recorded(kernel: &Kernel, op: &OpKind) -> Option<Record> {
+    let record = |kind, parameter, peers, index, of| {
+        Some(Record { kind, parameter: Some(parameter), peers, words: Some((index, of)) })
     };
-    Some(match op {
-        OpKind::Control(ControlOp::Split { .. }) => (SiteKind::Group, None, SitePeers::None),
-        OpKind::Comm(CommOp::Signal(Signal { parcel, flag, .. })) => {
-            (SiteKind::Signal, Some(*flag), peers_of(&kernel.parcels[parcel.index()].target))
+    let sent = |kind, parameter, index, target: Target| match target {
+        Target::Rank(rank) => record(kind, parameter, SitePeers::Rank, index, rank),
+        Target::Mask(set) => record(kind, parameter, SitePeers::Set, index, set),
+    };
+    match op {
+        OpKind::Control(ControlOp::Split { .. }) => {
+            Some(Record { kind: SiteKind::Group, parameter: None, peers: SitePeers::None, words: None })
         }
-        OpKind::Comm(CommOp::Wait(Wait { flag, .. })) => (SiteKind::Wait, Some(*flag), SitePeers::Rank),
-        OpKind::Comm(CommOp::WaitAll(WaitAll { flag, only: None, per_rank, .. })) => {
-            (SiteKind::Wait, Some(*flag), SitePeers::Flags { per_rank: *per_rank })
-        }
-        OpKind::Comm(CommOp::WaitAll(WaitAll { flag, only: Some(_), per_rank, .. })) => {
-            (SiteKind::Wait, Some(*flag), SitePeers::Some { per_rank: *per_rank })
-        }
-        OpKind::Comm(CommOp::SendMessages(SendMessages { buffer, target, .. })) => {
-            (SiteKind::Send, Some(*buffer), peers_of(target))
-        }
-        OpKind::Comm(CommOp::ReceiveMessages(op)) if op.transport.traits().takes => {
-            (SiteKind::Take, Some(op.buffer), SitePeers::Rank)
-        }
-        // Puts are recorded with their parcel; reads of LL elements poll for each lane's own; blocks are no peers.
-        OpKind::Comm(
-            any!(puts) | CommOp::ReceiveMessages(_) | CommOp::BlockSignal(_) | CommOp::BlockWait(_),
-        ) => return None,
-        OpKind::Matrix(_) => return None,
+        OpKind::Comm(op) => match op {
+            CommOp::Signal(Signal { parcel, flag, index, .. }) => {
+                sent(SiteKind::Signal, *flag, *index, kernel.parcels[parcel.index()].target)
+            }
+            CommOp::Wait(Wait { flag, index, from, .. }) => {
+                record(SiteKind::Wait, *flag, SitePeers::Rank, *index, *from)
+            }
+            CommOp::WaitAll(WaitAll { flag, index, count, only, per_rank, .. }) => {
+                let per_rank = *per_rank;
+                let (peers, of) = match only {
+                    None => (SitePeers::Flags { per_rank }, *count),
+                    Some(only) => (SitePeers::Some { per_rank }, *only),
+                };
+                record(SiteKind::Wait, *flag, peers, *index, of)
+            }
+            CommOp::SendMessages(SendMessages { buffer, target, index, .. }) => {
+                sent(SiteKind::Send, *buffer, *index, *target)
+            }
+            CommOp::ReceiveMessages(op) => {
+                let first = op.tiles.first().filter(|_| op.transport.traits().takes)?;
+                record(SiteKind::Take, op.buffer, SitePeers::Rank, first.index, first.from)
+            }
+            any!(puts) | CommOp::BlockSignal(_) | CommOp::BlockWait(_) => None,
+        },
         OpKind::Control(
             any!(exits, variables) | ControlOp::If { .. } | ControlOp::For { .. } | ControlOp::While { .. },
-        )
-        | OpKind::Value(_)
-        | OpKind::Memory(_) => return None,
-    })
+        ) => None,
+        OpKind::Value(_) | OpKind::Memory(_) | OpKind::Matrix(_) => None,
+    }
 }
 
 /// The puts of a parcel, in program order.
 fn puts(p: &Program, parcel: ParcelId) -> Vec<OpId> {
     let is_put = |id: &&OpId| p.kernel.op(**id).kind.puts().is_some_and(|(of, _)| of == parcel);
     p.ops().iter().filter(is_put).copied().collect()
-}
-
-/// The words of a record about an operation, if it has any: index, then peers.
-fn words(kernel: &Kernel, op: &OpKind) -> Option<(ValueId, ValueId)> {
-    let of = |target: &Target| match *target {
-        Target::Rank(v) | Target::Mask(v) => v,
-    };
-    let OpKind::Comm(op) = op else { return None };
-    match op {
-        CommOp::Signal(Signal { parcel, index, .. }) => {
-            Some((*index, of(&kernel.parcels[parcel.index()].target)))
-        }
-        CommOp::BlockSignal(_) | CommOp::BlockWait(_) => None,
-        CommOp::Wait(Wait { index, from, .. }) => Some((*index, *from)),
-        CommOp::WaitAll(WaitAll { index, count, only, .. }) => Some((*index, only.unwrap_or(*count))),
-        CommOp::SendMessages(SendMessages { target, index, .. }) => Some((*index, of(target))),
-        CommOp::ReceiveMessages(op) => {
-            let first = op.tiles.first().filter(|_| op.transport.traits().takes)?;
-            Some((first.index, first.from))
-        }
-        any!(puts) => None,
-    }
 }
 
 impl Emitter<'_, '_> {
@@ -306,7 +301,9 @@ impl Emitter<'_, '_> {
         self.w.close_up();
         write(self)?;
         let kind = &self.f.p.kernel.op(id).kind;
-        let Some((index, peers)) = words(self.f.p.kernel, kind) else { return Ok(()) };
+        let Some((index, peers)) = recorded(self.f.p.kernel, kind).and_then(|r| r.words) else {
+            return Ok(());
+        };
         let (index, peers) = (self.scalar(index)?, self.scalar(peers)?);
         let rest = |site: usize| format!("{}, {}, {}", sites.names[site], index.plain(), peers.plain());
         self.w.line(&format!("timeline.end({group}, {});", rest(site)));

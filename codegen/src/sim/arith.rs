@@ -3,25 +3,26 @@
 
 use bytemuck::Pod;
 
-use crate::ir::{Arithmetic, BinaryOp, CompareOp, Dtype, UnaryOp};
+use crate::ir::{BinaryOp, CompareOp, Dtype, NoResult, OneOperand, TwoOperands, UnaryOp, truths};
 
-/// Why arithmetic has no result.
+/// Why arithmetic is not done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Trap {
-    /// Integer division or remainder by zero.
-    DivisionByZero,
-    /// The smallest integer divided by -1.
-    DivisionOverflow,
-    /// A shift by at least the operand's width.
-    ShiftOverflow,
+    /// It has no result.
+    NoResult(NoResult),
     /// A product of 32 bits that does not fit them, in an order, a quotient or a conversion to 64 bits. The exact number.
     Wrapped(u64),
 }
 
-/// What all element types that take part in arithmetic can do.
-pub(super) trait Num: Arithmetic + Pod + PartialOrd {
-    fn binary(op: BinaryOp, a: &[Self], b: &[Self], out: &mut [Self]) -> Result<(), Trap>;
+impl From<NoResult> for Trap {
+    fn from(no_result: NoResult) -> Trap {
+        Trap::NoResult(no_result)
+    }
 }
+
+/// What all element types that take part in arithmetic can do.
+pub(super) trait Num: OneOperand + TwoOperands + Pod + PartialOrd {}
+impl<T: OneOperand + TwoOperands + Pod + PartialOrd> Num for T {}
 
 #[inline(always)]
 pub(super) fn zip<A: Copy, B: Copy, O>(a: &[A], b: &[B], out: &mut [O], f: impl Fn(A, B) -> O) {
@@ -34,76 +35,6 @@ pub(super) fn zip<A: Copy, B: Copy, O>(a: &[A], b: &[B], out: &mut [O], f: impl 
 pub(super) fn map<A: Copy, O>(a: &[A], out: &mut [O], f: impl Fn(A) -> O) {
     for (o, &a) in out.iter_mut().zip(a) {
         *o = f(a);
-    }
-}
-
-macro_rules! int_num {
-    ($t:ty) => {
-        impl Num for $t {
-            #[inline(always)]
-            fn binary(op: BinaryOp, a: &[$t], b: &[$t], out: &mut [$t]) -> Result<(), Trap> {
-                match op {
-                    BinaryOp::Add => zip(a, b, out, <$t>::wrapping_add),
-                    BinaryOp::Sub => zip(a, b, out, <$t>::wrapping_sub),
-                    BinaryOp::Mul => zip(a, b, out, <$t>::wrapping_mul),
-                    BinaryOp::Div | BinaryOp::Rem if b.contains(&0) => return Err(Trap::DivisionByZero),
-                    BinaryOp::Div | BinaryOp::Rem
-                        if <$t>::MIN != 0 && a.iter().zip(b).any(|(a, b)| a.checked_div(*b).is_none()) =>
-                    {
-                        return Err(Trap::DivisionOverflow);
-                    }
-                    BinaryOp::Div => zip(a, b, out, <$t>::wrapping_div),
-                    BinaryOp::Rem => zip(a, b, out, <$t>::wrapping_rem),
-                    BinaryOp::Min => zip(a, b, out, Ord::min),
-                    BinaryOp::Max => zip(a, b, out, Ord::max),
-                    BinaryOp::And => zip(a, b, out, |a, b| a & b),
-                    BinaryOp::Or => zip(a, b, out, |a, b| a | b),
-                    BinaryOp::Xor => zip(a, b, out, |a, b| a ^ b),
-                    BinaryOp::Shl | BinaryOp::Shr
-                        if b.iter().any(|&b| !(0..<$t>::BITS as $t).contains(&b)) =>
-                    {
-                        return Err(Trap::ShiftOverflow);
-                    }
-                    BinaryOp::Shl => zip(a, b, out, |a, b| a << b),
-                    BinaryOp::Shr => zip(a, b, out, |a, b| a >> b),
-                }
-                Ok(())
-            }
-        }
-    };
-}
-int_num!(i32);
-int_num!(u32);
-int_num!(u64);
-
-impl Num for f32 {
-    #[inline(always)]
-    fn binary(op: BinaryOp, a: &[f32], b: &[f32], out: &mut [f32]) -> Result<(), Trap> {
-        match op {
-            BinaryOp::Add => zip(a, b, out, |a, b| a + b),
-            BinaryOp::Sub => zip(a, b, out, |a, b| a - b),
-            BinaryOp::Mul => zip(a, b, out, |a, b| a * b),
-            BinaryOp::Div => zip(a, b, out, |a, b| a / b),
-            BinaryOp::Rem => zip(a, b, out, |a, b| a % b),
-            BinaryOp::Min => zip(a, b, out, f32::min),
-            BinaryOp::Max => zip(a, b, out, f32::max),
-            // Integers and bool only; the verifier lets no float through.
-            BinaryOp::And | BinaryOp::Or | BinaryOp::Xor | BinaryOp::Shl | BinaryOp::Shr => {
-                out.copy_from_slice(a);
-            }
-        }
-        Ok(())
-    }
-}
-
-/// Logic on booleans, one byte each. Arithmetic on them is rejected by the verifier.
-#[inline(always)]
-pub(super) fn bool_binary(op: BinaryOp, a: &[u8], b: &[u8], out: &mut [u8]) {
-    match op {
-        BinaryOp::And | BinaryOp::Min | BinaryOp::Mul => zip(a, b, out, |a, b| a & b),
-        BinaryOp::Or | BinaryOp::Max | BinaryOp::Add => zip(a, b, out, |a, b| a | b),
-        BinaryOp::Xor | BinaryOp::Sub => zip(a, b, out, |a, b| a ^ b),
-        BinaryOp::Div | BinaryOp::Rem | BinaryOp::Shl | BinaryOp::Shr => out.copy_from_slice(a),
     }
 }
 
@@ -177,7 +108,7 @@ pub(super) use with_num;
 pub(super) fn scalar_binary(op: BinaryOp, dtype: Dtype, a: u64, b: u64) -> Result<u64, Trap> {
     if dtype == Dtype::Bool {
         let mut out = [0u8];
-        bool_binary(op, &[a as u8], &[b as u8], &mut out);
+        truths(op, &[a as u8], &[b as u8], &mut out);
         return Ok(u64::from(out[0]));
     }
     with_num!(dtype, T => {
@@ -220,16 +151,16 @@ mod tests {
     #[test]
     fn integers_wrap_and_trap() {
         assert_eq!(i(BinaryOp::Add, i32::MAX, 1), Ok(i32::MIN));
-        assert_eq!(i(BinaryOp::Div, i32::MIN, -1), Err(Trap::DivisionOverflow));
-        assert_eq!(i(BinaryOp::Rem, i32::MIN, -1), Err(Trap::DivisionOverflow));
+        assert_eq!(i(BinaryOp::Div, i32::MIN, -1), Err(Trap::NoResult(NoResult::DivisionOverflow)));
+        assert_eq!(i(BinaryOp::Rem, i32::MIN, -1), Err(Trap::NoResult(NoResult::DivisionOverflow)));
         assert_eq!(i(BinaryOp::Div, i32::MIN, 1), Ok(i32::MIN));
         assert_eq!(i(BinaryOp::Div, -7, 2), Ok(-3));
         assert_eq!(i(BinaryOp::Rem, -7, 2), Ok(-1));
-        assert_eq!(i(BinaryOp::Rem, 1, 0), Err(Trap::DivisionByZero));
+        assert_eq!(i(BinaryOp::Rem, 1, 0), Err(Trap::NoResult(NoResult::DivisionByZero)));
         assert_eq!(i(BinaryOp::Shr, -8, 1), Ok(-4));
         assert_eq!(i(BinaryOp::Shl, 1, 31), Ok(i32::MIN));
-        assert_eq!(i(BinaryOp::Shl, 1, 32), Err(Trap::ShiftOverflow));
-        assert_eq!(i(BinaryOp::Shl, 1, -1), Err(Trap::ShiftOverflow));
+        assert_eq!(i(BinaryOp::Shl, 1, 32), Err(Trap::NoResult(NoResult::ShiftOverflow)));
+        assert_eq!(i(BinaryOp::Shl, 1, -1), Err(Trap::NoResult(NoResult::ShiftOverflow)));
         assert_eq!(scalar_binary(BinaryOp::Shr, Dtype::U32, 0x8000_0000, 31), Ok(1));
         assert_eq!(scalar_binary(BinaryOp::Mul, Dtype::U32, 0xffff_ffff, 2), Ok(0xffff_fffe));
         assert_eq!(scalar_binary(BinaryOp::Shl, Dtype::U64, 1, 63), Ok(1 << 63));

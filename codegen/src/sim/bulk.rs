@@ -2,14 +2,16 @@
 
 use smallvec::SmallVec;
 
-use super::arith::{Num, Trap, bool_binary, compare, map, with_num};
+use super::arith::{Num, Trap, compare, map, with_num};
 use super::exact;
 use super::value::Tile;
-use crate::ir::{Arithmetic, BinaryOp, CompareOp, Const, Dtype, ReduceOp, UnaryOp};
+use crate::ir::{
+    BinaryOp, CompareOp, Const, Dtype, NoResult, OneOperand, ReduceOp, TwoOperands, UnaryOp, truths,
+};
 
 pub(super) fn binary(op: BinaryOp, dtype: Dtype, a: &Tile, b: &Tile, out: &mut Tile) -> Result<(), Trap> {
     if dtype == Dtype::Bool {
-        bool_binary(op, a.view(), b.view(), out.fresh(a.bytes()));
+        truths(op, a.view(), b.view(), out.fresh(a.bytes()));
         return Ok(());
     }
     if dtype == Dtype::U32 {
@@ -32,7 +34,7 @@ pub(super) fn binary(op: BinaryOp, dtype: Dtype, a: &Tile, b: &Tile, out: &mut T
 const LONG: usize = 64;
 
 #[multiversion::multiversion(targets("x86_64+avx2"))]
-fn long_binary<T: Num>(op: BinaryOp, a: &[T], b: &[T], out: &mut [T]) -> Result<(), Trap> {
+fn long_binary<T: Num>(op: BinaryOp, a: &[T], b: &[T], out: &mut [T]) -> Result<(), NoResult> {
     T::binary(op, a, b, out)
 }
 

@@ -11,8 +11,7 @@ use super::shadow::{Action, Clash, ClashKind, DataEpoch, Event, Receipt, Who};
 use super::wire::{Signal, Spot};
 use super::world::{HOST_SITE, World};
 use crate::ir::{
-    BulkCopy, CommOp, ControlOp, Dot, Kernel, LoadMatrix, LoadRow, MatrixOp, MemoryOp, OpId, OpKind, ParamId,
-    Place, Put, PutMatrix, ReceiveMessages, Rows, SendMessages, StoreMatrix, Wait, WaitAll, analysis::Tree,
+    CommOp, ControlOp, Kernel, MatrixOp, MemoryOp, OpId, OpKind, ParamId, Place, Transport, analysis::Tree,
 };
 
 /// The role that a block does something as, and its number there: it may have gone on as another one.
@@ -317,52 +316,37 @@ pub(super) fn describe(kernel: &Kernel, op: OpId) -> String {
         Place::Peer(p, _) => format!("a rank's {}", param(p)),
         Place::All(p, _) => format!("all ranks' {}", param(p)),
     };
-    match &kernel.op(op).kind {
-        OpKind::Memory(MemoryOp::Load { place: p, .. } | MemoryOp::LoadMasked { place: p, .. }) => {
-            format!("load of {}", place(*p))
-        }
-        OpKind::Memory(MemoryOp::Gather { place: p, .. }) => format!("gather from {}", place(*p)),
-        OpKind::Memory(MemoryOp::Store { place: p, .. }) => format!("store to {}", place(*p)),
-        OpKind::Memory(MemoryOp::Scatter { place: p, .. }) => format!("scatter to {}", place(*p)),
-        OpKind::Memory(MemoryOp::Atomic { place: p, .. }) => format!("atomic on {}", place(*p)),
-        OpKind::Memory(MemoryOp::Tally { place: p, .. }) => format!("tally on {}", place(*p)),
-        OpKind::Comm(CommOp::Put(Put { buffer, .. })) => format!("put to {}", param(*buffer)),
-        OpKind::Comm(CommOp::PutMatrix(PutMatrix { to, .. })) => format!("put to {}", place(to.place)),
-        OpKind::Comm(CommOp::BulkCopy(BulkCopy { buffer, source, .. })) => {
-            format!("copy of {} to {}", param(*source), param(*buffer))
-        }
-        OpKind::Comm(CommOp::Signal(crate::ir::Signal { flag, .. })) => format!("signal of {}", param(*flag)),
-        OpKind::Comm(CommOp::Wait(Wait { flag, .. }) | CommOp::WaitAll(WaitAll { flag, .. })) => {
-            format!("wait on {}", param(*flag))
-        }
-        OpKind::Matrix(MatrixOp::Dot(Dot { a, b, .. })) => {
-            format!("dot of {} and {}", place(a.place), place(b.place))
-        }
-        OpKind::Matrix(
-            MatrixOp::LoadMatrix(LoadMatrix { at: Rows { place: p, .. }, .. })
-            | MatrixOp::LoadRow(LoadRow { place: p, .. }),
-        ) => format!("load of {}", place(*p)),
-        OpKind::Matrix(MatrixOp::StoreMatrix(StoreMatrix { to: Rows { place: p, .. }, .. })) => {
-            format!("store to {}", place(*p))
-        }
-        OpKind::Memory(MemoryOp::Ticket { counter, .. }) => format!("ticket of {}", param(*counter)),
-        OpKind::Comm(CommOp::BlockSignal(crate::ir::BlockSignal { flag, .. })) => {
-            format!("signal of {}", param(*flag))
-        }
-        OpKind::Comm(CommOp::BlockWait(crate::ir::BlockWait { flag, .. })) => {
-            format!("wait on {}", param(*flag))
-        }
-        OpKind::Comm(CommOp::SendMessages(SendMessages { transport, buffer, .. })) => {
-            format!("sending {} {}", transport.traits().label, param(*buffer))
-        }
-        OpKind::Comm(CommOp::ReceiveMessages(ReceiveMessages { transport, buffer, .. })) => {
-            let traits = transport.traits();
-            format!("{} {} {}", traits.receiving, traits.label, param(*buffer))
-        }
-        OpKind::Value(_) | OpKind::Matrix(MatrixOp::ReduceLines(_)) => "arithmetic".into(),
-        OpKind::Control(any!(branches, exits)) => "control flow".into(),
-        OpKind::Control(ControlOp::VarDecl { .. } | ControlOp::VarGet { .. } | ControlOp::VarSet { .. }) => {
-            "variable".into()
-        }
-    }
+    let kind = &kernel.op(op).kind;
+    let message = |transport: Transport, does: &str| format!("{does} {}", transport.traits().label);
+    let verb = match kind {
+        OpKind::Memory(op) => match op {
+            MemoryOp::Load { .. } | MemoryOp::LoadMasked { .. } => "load of",
+            MemoryOp::Gather { .. } => "gather from",
+            MemoryOp::Store { .. } => "store to",
+            MemoryOp::Scatter { .. } => "scatter to",
+            MemoryOp::Atomic { .. } => "atomic on",
+            MemoryOp::Tally { .. } => "tally on",
+            MemoryOp::Ticket { .. } => "ticket of",
+        },
+        OpKind::Matrix(op) => match op {
+            MatrixOp::Dot(_) => "dot of",
+            MatrixOp::LoadMatrix(_) | MatrixOp::LoadRow(_) => "load of",
+            MatrixOp::StoreMatrix(_) => "store to",
+            MatrixOp::ReduceLines(_) => return "arithmetic".into(),
+        },
+        OpKind::Comm(op) => match op {
+            CommOp::Put(_) | CommOp::PutMatrix(_) => "put to",
+            CommOp::BulkCopy(_) => "copy of",
+            any!(signals) => "signal of",
+            any!(waits) => "wait on",
+            CommOp::SendMessages(op) => &message(op.transport, "sending"),
+            CommOp::ReceiveMessages(op) => &message(op.transport, op.transport.traits().receiving),
+        },
+        OpKind::Value(_) => return "arithmetic".into(),
+        OpKind::Control(any!(branches, exits)) => return "control flow".into(),
+        OpKind::Control(any!(variables)) => return "variable".into(),
+    };
+    let and = if matches!(kind, OpKind::Comm(_)) { " to " } else { " and " };
+    let places: Vec<String> = kind.accesses().iter().map(|a| place(a.place)).collect();
+    format!("{verb} {}", places.join(and))
 }

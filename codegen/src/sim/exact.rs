@@ -15,7 +15,7 @@ use super::exec_memory::{Fault, place_name};
 use super::finding::FindingKind;
 use super::value::Tile;
 use super::world::World;
-use crate::ir::{BinaryOp, CommOp, CompareOp, Dtype, MatrixOp, MemoryOp, OpKind, Place, ValueId};
+use crate::ir::{BinaryOp, CompareOp, Dtype, Kernel, OpKind, Place, ValueId};
 
 /// The exact result of an operation on `U32` operands, modulo 2^64; none of an operation that begins from values again.
 #[inline(always)]
@@ -210,45 +210,12 @@ impl World<'_> {
     pub fn has_narrow_index(agent: &Agent) -> bool {
         let kernel = agent.compiled.kernel();
         let op = agent.role_code().ops[agent.pc as usize];
-        index_of(&kernel.op(op).kind).is_some_and(|v| kernel.ty(v).dtype == Dtype::U32)
+        index_of(kernel, &kernel.op(op).kind).is_some_and(|v| kernel.ty(v).dtype == Dtype::U32)
     }
 }
 
-/// The scalar that says which element an operation accesses first.
-fn index_of(kind: &OpKind) -> Option<ValueId> {
-    match kind {
-        OpKind::Memory(
-            MemoryOp::Load { index, .. }
-            | MemoryOp::LoadMasked { index, .. }
-            | MemoryOp::Store { index, .. }
-            | MemoryOp::Atomic { index, .. }
-            | MemoryOp::Ticket { index, .. },
-        ) => Some(*index),
-        OpKind::Comm(op) => match op {
-            CommOp::Put(op) => Some(op.index),
-            CommOp::BulkCopy(op) => Some(op.index),
-            CommOp::Signal(op) => Some(op.index),
-            CommOp::Wait(op) => Some(op.index),
-            CommOp::WaitAll(op) => Some(op.index),
-            CommOp::BlockSignal(op) => Some(op.index),
-            CommOp::BlockWait(op) => Some(op.index),
-            CommOp::SendMessages(op) => Some(op.index),
-            CommOp::ReceiveMessages(op) => {
-                Some(op.tiles.first()?.index).filter(|_| op.transport.traits().takes)
-            }
-            // Rows and columns are not indices.
-            CommOp::PutMatrix(_) => None,
-        },
-        OpKind::Matrix(
-            MatrixOp::Dot(_)
-            | MatrixOp::LoadMatrix(_)
-            | MatrixOp::LoadRow(_)
-            | MatrixOp::ReduceLines(_)
-            | MatrixOp::StoreMatrix(_),
-        ) => None,
-        // Their indices are tiles.
-        OpKind::Memory(MemoryOp::Gather { .. } | MemoryOp::Scatter { .. } | MemoryOp::Tally { .. })
-        | OpKind::Value(_)
-        | OpKind::Control(_) => None,
-    }
+/// The scalar that says which element an operation accesses first; rows and columns are no indices.
+fn index_of(kernel: &Kernel, kind: &OpKind) -> Option<ValueId> {
+    let last = kind.accesses().pop().filter(|_| !matches!(kind, OpKind::Matrix(_)))?;
+    last.index.filter(|index| !kernel.ty(*index).is_tile())
 }

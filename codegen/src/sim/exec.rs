@@ -15,7 +15,7 @@ use super::registers::{After, TileRegisters};
 use super::shadow::Event;
 use super::value::Tile;
 use super::world::World;
-use crate::ir::{CompareOp, Dtype, OpId, ParamId};
+use crate::ir::{CompareOp, Dtype, NoResult, OpId, ParamId};
 
 /// Why an agent stopped running.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -162,11 +162,13 @@ impl World<'_> {
                 );
                 (FindingKind::WrappedIndex, &*wrapped)
             }
-            Trap::DivisionByZero => (FindingKind::DivisionByZero, "integer division by zero"),
-            Trap::DivisionOverflow => {
+            Trap::NoResult(NoResult::DivisionByZero) => {
+                (FindingKind::DivisionByZero, "integer division by zero")
+            }
+            Trap::NoResult(NoResult::DivisionOverflow) => {
                 (FindingKind::DivisionOverflow, "the smallest i32 divided by -1 does not fit i32")
             }
-            Trap::ShiftOverflow => {
+            Trap::NoResult(NoResult::ShiftOverflow) => {
                 (FindingKind::ShiftOverflow, "a shift count is not below the width of its operand")
             }
         };

@@ -72,7 +72,7 @@ pub enum Problem {
     ParamLength { param: String, kind: &'static str, len: u64 },
     #[error(
         "{} `{param}` of {len} elements is no whole number of {}",
-        transport.traits().noun.split_once(' ').map_or("", |(_, noun)| noun),
+        transport.noun().split_once(' ').map_or("", |(_, noun)| noun),
         transport.messages(*unit)
     )]
     MessageBufferLength { transport: Transport, param: String, len: u64, unit: u32 },
@@ -167,7 +167,7 @@ pub enum Problem {
     CopyDtype { source_name: String, from: Dtype, buffer: String, to: Dtype },
     #[error("a copy of {bytes} bytes goes through `{room}`, which has {there}")]
     CopyRoom { room: String, there: u64, bytes: u64 },
-    #[error("`{param}` is {}: {}", transport.traits().noun, transport.traits().purpose)]
+    #[error("`{param}` is {}: {}", transport.noun(), transport.traits().purpose)]
     MessageAccess { transport: Transport, param: String },
     #[error("`{op}`: {}", transport.broken(value, *bytes, *unit))]
     BrokenMessage { op: &'static str, transport: Transport, value: String, bytes: u64, unit: u32 },

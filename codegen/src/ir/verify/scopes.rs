@@ -268,15 +268,7 @@ fn allowed_in_prologue(kernel: &Kernel, kind: &OpKind) -> bool {
             | ValueOp::ScalarParam { .. }
             | ValueOp::Epoch { .. },
         ) => true,
-        OpKind::Value(
-            ValueOp::Binary { out, .. }
-            | ValueOp::Unary { out, .. }
-            | ValueOp::Compare { out, .. }
-            | ValueOp::Select { out, .. }
-            | ValueOp::Cast { out, .. }
-            | ValueOp::Fma { out, .. }
-            | ValueOp::Bitcast { out, .. },
-        ) => !kernel.ty(*out).is_tile(),
+        OpKind::Value(any!(by_element)) => !kind.outs().iter().any(|out| kernel.ty(*out).is_tile()),
         OpKind::Value(any!(spreads, reductions) | ValueOp::GroupIndex { .. })
         | OpKind::Memory(_)
         | OpKind::Matrix(_)

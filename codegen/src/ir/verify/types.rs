@@ -82,7 +82,7 @@ impl Check<'_, '_> {
                 let ty = self.ty(*out);
                 self.operand("left operand", *a, ty);
                 self.operand("right operand", *b, ty);
-                self.arithmetic(ty.dtype, binary_allows(*op, ty.dtype));
+                self.arithmetic(ty.dtype, op.allows(ty.dtype));
             }
             ValueOp::Unary { out, op, a } => {
                 let ty = self.ty(*a);
@@ -369,16 +369,6 @@ impl Check<'_, '_> {
 
     fn add(&mut self, problem: Problem) {
         self.report.add(self.loc, problem);
-    }
-}
-
-fn binary_allows(op: BinaryOp, dtype: Dtype) -> bool {
-    match op {
-        BinaryOp::Add | BinaryOp::Sub | BinaryOp::Mul | BinaryOp::Div | BinaryOp::Min | BinaryOp::Max => {
-            dtype.is_arithmetic()
-        }
-        BinaryOp::And | BinaryOp::Or | BinaryOp::Xor => dtype.is_int() || dtype == Dtype::Bool,
-        BinaryOp::Rem | BinaryOp::Shl | BinaryOp::Shr => dtype.is_int(),
     }
 }
 

@@ -104,7 +104,7 @@ impl Check<'_, '_> {
 
     /// A tile of whole messages of a buffer, and their epoch.
     fn messages(&mut self, (transport, buffer): (Transport, ParamId), tile: ValueId, epoch: Option<ValueId>) {
-        self.param(buffer, ParamKind::Messages(transport), transport.traits().noun);
+        self.param(buffer, ParamKind::Messages(transport), transport.noun());
         self.element(Place::Param(buffer), tile);
         self.tile("value", tile);
         epoch.iter().for_each(|e| self.operand("epoch", *e, U32));
