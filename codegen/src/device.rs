@@ -38,6 +38,8 @@ pub struct Device {
     /// Largest store, in bytes, that peers see whole or not at all: 16 in CUDA (128-bit relaxed stores), 8 of AMD's, of which
     /// wider ones are not documented to be.
     pub packet_bytes: u32,
+    /// Whether products bring pieces of their operands ahead, as many as a variant has stages; if not, one is under way.
+    pub stages_products: bool,
     /// GB/s that an SM stores at most, where it was measured.
     pub sm_store_gbps: Option<f64>,
     /// Bandwidth of its memory, and the time from a load to its value; none where no latency is published.
@@ -83,6 +85,7 @@ const NVIDIA: Device = Device {
     registers: Registers::Files(16 * KIB),
     thread_registers: 255,
     packet_bytes: 16,
+    stages_products: true,
     sm_store_gbps: None,
     memory: None,
     link: None,
@@ -112,6 +115,7 @@ const AMD: Device = Device {
     registers: Registers::Simds(512),
     thread_registers: 512,
     packet_bytes: 8,
+    stages_products: false,
     sm_store_gbps: None,
     memory: None,
     link: None,

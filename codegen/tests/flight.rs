@@ -3,7 +3,7 @@
 use peerwarp_codegen::dsl::prelude::*;
 use peerwarp_codegen::dsl::{Binder, TraceMeta, trace};
 use peerwarp_codegen::ir::explain::{Ending, Flight, Way};
-use peerwarp_codegen::ir::verify;
+use peerwarp_codegen::ir::{Dtype, verify};
 use peerwarp_codegen::print;
 
 const RANKS: u32 = 4;
@@ -211,4 +211,24 @@ fn more_blocks_than_sms_share_them_and_unknown_latencies_allow_nothing_known() {
     let sent = of(Way::Sent, &flights);
     assert_eq!((sent.gbps, sent.path_gbps, sent.device_sms), (None, None, 304));
     assert!(text.contains("limits them") && !text.contains("GB/s"), "{text}");
+}
+
+/// CUDA's products bring pieces ahead, HIP's have one under way.
+#[test]
+fn products_have_as_many_pieces_in_flight_as_are_emitted() {
+    let product = |p: &mut Binder| {
+        let [x, w, out] = [("x", Dtype::Bf16), ("w", Dtype::Bf16), ("out", Dtype::F32)]
+            .map(|(name, dtype)| p.matrix::<AnyMatrix>(name, [64, 256], dtype));
+        role("r", 1, |b| out.rows(0, 64).store_f32(0, b.dot(x.rows(0, 64), w.rows(0, 64), 4)));
+    };
+    for (target, stages) in [("cuda:sm_90a", 4), ("cuda:sm_80", 4), ("hip:gfx942", 1)] {
+        let (text, flights) = told(target, product);
+        let loaded = of(Way::Loaded, &flights).block.clone().unwrap();
+        // 64 rows of 64 columns of each operand.
+        assert_eq!(
+            (loaded.bytes, loaded.ending),
+            (stages * 2 * 64 * 64 * 2, Ending::Stages),
+            "{target}: {text}"
+        );
+    }
 }

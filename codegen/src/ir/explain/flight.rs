@@ -78,7 +78,7 @@ pub(crate) fn flights(kernel: &Kernel, device: &Device) -> Vec<Vec<Flight>> {
     let of_role = |(number, role): (usize, &Role)| {
         let blocks = kernel.role_blocks(number);
         let of = |way| {
-            Scanner { kernel, facts: &facts, teller: &teller, way }
+            Scanner { kernel, facts: &facts, teller: &teller, device, way }
                 .region(&role.body)
                 .flight(way, blocks, device)
         };
@@ -260,6 +260,7 @@ struct Scanner<'a, 'k> {
     kernel: &'k Kernel,
     facts: &'k Facts,
     teller: &'a Teller<'k>,
+    device: &'a Device,
     way: Way,
 }
 
@@ -309,6 +310,7 @@ impl Scanner<'_, '_> {
         match op {
             MatrixOp::Dot(Dot { out, a, b, stages, .. }) => {
                 let shape = self.kernel.ty(*out).shape().unwrap_or_default();
+                let stages = if self.device.stages_products { u64::from(*stages) } else { 1 };
                 [(a, shape.0), (b, shape.1)]
                     .into_iter()
                     .fold(Scan::default(), |scan, (rows, count)| {
@@ -316,7 +318,7 @@ impl Scanner<'_, '_> {
                             rows.place.param().map_or(0, |p| self.kernel.params[p.index()].element_bytes());
                         let piece = u64::from(count) * u64::from(DOT_COLUMNS) * u64::from(element);
                         let piece = self.loaded(rows.place, *out, piece);
-                        scan.then(Scan::moved(piece.head.times((*stages).into())))
+                        scan.then(Scan::moved(piece.head.times(stages)))
                     })
                     .ended(|| self.ends(Ending::Stages, loc))
             }
