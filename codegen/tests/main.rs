@@ -6,6 +6,7 @@ mod compile_emitted;
 mod control;
 mod copies;
 mod derive_diagnostics;
+mod deadlocks;
 mod dsl_any;
 mod dsl_diagnostics;
 mod dsl_errors;

@@ -235,6 +235,34 @@ impl Insn {
         if communicates { COMMUNICATION } else { matches!(self, Insn::Matrix(_)).into() }
     }
 
+    /// The scalar register that it writes.
+    pub fn writes(&self) -> Option<Reg> {
+        match *self {
+            Insn::Copy { out, .. }
+            | Insn::Binary { out, .. }
+            | Insn::Unary { out, .. }
+            | Insn::Compare { out, .. }
+            | Insn::Select { out, .. }
+            | Insn::Cast { out, .. }
+            | Insn::Fma { out, .. }
+            | Insn::Rank { out }
+            | Insn::ScalarParam { out, .. }
+            | Insn::Epoch { out, .. }
+            | Insn::GroupIndex { out, .. }
+            | Insn::LoopNext { var: out, .. }
+            | Insn::Tile(TileInsn::Reduce { out, .. }) => Some(out),
+            Insn::Memory(ref insn) => insn.writes(),
+            any!(ends)
+            | Insn::CopyTile { .. }
+            | Insn::Tile(_)
+            | Insn::Matrix(_)
+            | Insn::Comm(_)
+            | Insn::Jump { .. }
+            | Insn::Unless { .. }
+            | Insn::LoopHead { .. } => None,
+        }
+    }
+
     /// Calls `visit` on every tile register of the instruction; those it writes come last.
     pub fn tiles(&mut self, visit: &mut dyn FnMut(&mut TileReg)) {
         match self {

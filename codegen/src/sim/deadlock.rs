@@ -1,15 +1,18 @@
 //! Why nothing can run any more.
 
+use std::cell::OnceCell;
 use std::collections::HashSet;
 
 use super::agent::{Agent, AgentId};
-use super::code::Insn;
+use super::ahead::{Ahead, ahead};
+use super::code::{Insn, TakenReg};
 use super::finding::{Finding, FindingKind};
 use super::insns::{self, CommInsn};
+use super::launch::Launch;
 use super::machine::{Bound, Step};
 use super::shadow::Event;
 use super::world::World;
-use crate::ir::{Kernel, ParamId};
+use crate::ir::{Kernel, OpKind, PACKET_BYTES, ParamId, ValueOp};
 
 /// A wait that is not satisfied.
 struct Stuck {
@@ -22,6 +25,9 @@ struct Stuck {
     block: Option<u64>,
     /// Of a flag or an LL element; packets have none.
     value: Option<u32>,
+    /// Whether a later value does, too.
+    or_later: bool,
+    ahead: OnceCell<Vec<Ahead>>,
 }
 
 /// Where a chain of waits leads, the worst last.
@@ -56,8 +62,11 @@ impl World<'_> {
                 for (index, id) in flags.chain(messages) {
                     let Some(agent) = self.agents.get(id) else { continue };
                     let (from, value) = self.awaited(agent, index);
-                    let block = awaited_block(agent, index);
-                    all.push(Stuck { agent: id, rank, buffer, index, from, block, value });
+                    let insn = &agent.role_code().code[agent.pc as usize];
+                    let or_later =
+                        matches!(insn, Insn::Comm(CommInsn::WaitAll(insns::WaitAll { or_later: true, .. })));
+                    let (block, ahead) = (awaited_block(agent, index), OnceCell::new());
+                    all.push(Stuck { agent: id, rank, buffer, index, from, block, value, or_later, ahead });
                 }
             }
         }
@@ -150,7 +159,7 @@ impl World<'_> {
 
     /// The launch of the awaited rank that works in the awaited epoch and signals the buffer, if it is over.
     fn over(&self, s: &Stuck) -> Option<u32> {
-        let (value, now) = (s.value?, self.streams.get(s.from)?.step as u32);
+        let (value, now) = (s.value.filter(|_| !s.or_later)?, self.streams.get(s.from)?.step as u32);
         let is_it = |&(launch, &(rank, step)): &(usize, &(u32, u32))| {
             let Some(Step::Launch { kernel, params }) =
                 self.machine.programs[s.from].get(step as usize).filter(|_| rank as usize == s.from)
@@ -223,10 +232,6 @@ impl World<'_> {
             roles.contains(&role)
                 || compiled.kernel.goes_on(role).is_some_and(|(next, _)| roles.contains(&next))
         };
-        let in_roles = |id: AgentId| {
-            let agent = self.agents.get(id);
-            agent.is_some_and(|a| roles.is_empty() || is_or_becomes(a.role))
-        };
         let unstarted = (launch.next_block..launch.blocks).flat_map(|b| compiled.roles_of(b));
         let unstarted: Vec<usize> = unstarted.filter(|r| is_or_becomes(*r)).collect();
         if let Some(&role) = unstarted.first() {
@@ -241,28 +246,79 @@ impl World<'_> {
             );
             return Err((Cause::NotResident, line));
         }
-        let waiting: Vec<&Stuck> = all.iter().filter(|o| o.rank == rank && in_roles(o.agent)).collect();
-        if let Some(&next) = waiting.iter().find(|o| !visited.contains(&o.agent)).or(waiting.first()) {
+        let of_rank = || all.iter().filter(|o| o.rank == rank);
+        let value = s.value.filter(|_| !s.or_later);
+        let able = |o: &&Stuck| self.ahead(o, s.buffer).any(|a| a.may_be(s.rank, s.index, value));
+        let is_new = |o: &&Stuck| !visited.contains(&o.agent);
+        let next = of_rank().filter(is_new).find(able).or_else(|| of_rank().find(able));
+        // A later launch begins when all of this one have what they wait for.
+        let later = || self.later_launch_may(s, launch, &roles).then(of_rank);
+        if let Some(next) = next.or_else(|| later()?.min_by_key(|o| !is_new(o))) {
             return Ok(next);
         }
-        let names: Vec<&str> = roles.iter().map(|&r| &*compiled.kernel.roles[r].name).collect();
+        // A role that signals something else of the buffer later is not the one that has left this out.
+        let role_of = |o: &Stuck| self.agents.get(o.agent).map(|a| a.role);
+        let goes_on = |role: usize| {
+            of_rank().any(|o| role_of(o) == Some(role) && self.ahead(o, s.buffer).next().is_some())
+        };
+        let past: Vec<usize> = roles.iter().copied().filter(|&role| !goes_on(role)).collect();
+        let past = if past.is_empty() { roles } else { past };
+        let waits = of_rank().any(|o| role_of(o).is_some_and(|role| past.contains(&role)));
+        let names: Vec<&str> = past.iter().map(|&r| &*compiled.kernel.roles[r].name).collect();
+        let state = if waits { "waits past its last signal" } else { "has finished" };
         let line = format!(
-            "role {} of rank {rank}, which signals {flag}, has finished without signalling that",
+            "role {} of rank {rank}, which signals {flag}, {state} without signalling that",
             names.join(" or ")
         );
         Err((Cause::NeverSignals, line))
     }
 
-    /// Whether a launch that comes after the present one of a rank signals a buffer.
-    fn signalled_later(&self, rank: usize, buffer: usize) -> bool {
+    /// What a waiting agent can still signal of a buffer.
+    fn ahead<'s>(&self, s: &'s Stuck, buffer: usize) -> impl Iterator<Item = &'s Ahead> {
+        let all = s.ahead.get_or_init(|| self.agents.get(s.agent).map(ahead).unwrap_or_default());
+        all.iter().filter(move |a| a.buffer == buffer)
+    }
+
+    /// Whether the awaited signal may be one of a launch that comes after a rank's present one.
+    fn later_launch_may(&self, s: &Stuck, launch: &Launch, roles: &[usize]) -> bool {
+        let later = self.signalled_later(s.from, s.buffer);
+        if roles.is_empty() || s.or_later || !later {
+            return later;
+        }
+        match s.value {
+            // Only launches that share the epoch come in question.
+            Some(value) if self.epochs[launch.number] == Some(value) => {
+                self.shared_epoch_signals(s.from, s.buffer)
+            }
+            Some(_) => true,
+            None => launch.step.number < self.step_of(s),
+        }
+    }
+
+    /// The kernels that a rank launches after the present one, and whether each signals a buffer.
+    fn later(&self, rank: usize, buffer: usize) -> impl Iterator<Item = (&Kernel, bool)> {
         let later = self.machine.programs[rank].iter().skip(self.streams[rank].step + 1);
-        later.into_iter().any(|step| match step {
+        later.filter_map(move |step| match step {
             Step::Launch { kernel, params } => {
                 let is_bound = |p: ParamId| matches!(params[p.index()], Bound::Buffer(b) if b == buffer);
-                !signalling_roles(&self.machine.kernels[*kernel].kernel, is_bound).is_empty()
+                let kernel = &self.machine.kernels[*kernel].kernel;
+                Some((kernel, !signalling_roles(kernel, is_bound).is_empty()))
             }
-            Step::Host { .. } => false,
+            Step::Host { .. } => None,
         })
+    }
+
+    /// Whether a launch that comes after the present one of a rank signals a buffer.
+    fn signalled_later(&self, rank: usize, buffer: usize) -> bool {
+        self.later(rank, buffer).any(|(_, signals)| signals)
+    }
+
+    /// The same of a launch that works in the epoch of the present one.
+    fn shared_epoch_signals(&self, rank: usize, buffer: usize) -> bool {
+        let advances = |kernel: &Kernel| {
+            kernel.ops.iter().any(|op| matches!(op.kind, OpKind::Value(ValueOp::Epoch { advance: true, .. })))
+        };
+        self.later(rank, buffer).take_while(|(kernel, _)| !advances(kernel)).any(|(_, signals)| signals)
     }
 
     /// A signal with the awaited value that went elsewhere in the same array.

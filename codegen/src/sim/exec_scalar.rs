@@ -163,6 +163,12 @@ pub(super) fn run(code: &[Scalar], scalars: &mut [u64], mut pc: Pc) -> Ran {
     }
 }
 
+/// Executes one instruction that computes a scalar; none where that traps.
+pub(super) fn one(insn: &Scalar, scalars: &mut [u64]) -> Option<()> {
+    let code = [*insn, Scalar { does: Does::Other, out: 0, of: [0; 3] }];
+    run(&code, scalars, 0).trap.is_none().then_some(())
+}
+
 fn less(dtype: Dtype, a: u64, b: u64) -> bool {
     match dtype {
         Dtype::I32 => (a as u32 as i32) < (b as u32 as i32),

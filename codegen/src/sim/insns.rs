@@ -286,6 +286,24 @@ impl TileInsn {
 }
 
 impl MemoryInsn {
+    /// See [`Insn::writes`](super::code::Insn::writes).
+    pub fn writes(&self) -> Option<Reg> {
+        match *self {
+            MemoryInsn::Load { out, .. }
+            | MemoryInsn::Atomic { out, .. }
+            | MemoryInsn::Ticket { out, .. }
+            | MemoryInsn::Peer(PeerLoad { form: PeerForm::One { out, .. }, .. }) => Some(out),
+            MemoryInsn::LoadTile { .. }
+            | MemoryInsn::LoadMasked { .. }
+            | MemoryInsn::Gather(_)
+            | MemoryInsn::Peer(_)
+            | MemoryInsn::All(_)
+            | MemoryInsn::Store { .. }
+            | MemoryInsn::Scatter(_)
+            | MemoryInsn::Tally { .. } => None,
+        }
+    }
+
     /// See [`Insn::tiles`](super::code::Insn::tiles).
     pub fn tiles(&mut self, visit: &mut dyn FnMut(&mut TileReg)) {
         match self {
@@ -327,6 +345,23 @@ impl MatrixInsn {
 }
 
 impl CommInsn {
+    /// Whether another rank or block can wait for what it sends.
+    pub fn sends(&self) -> bool {
+        match self {
+            CommInsn::Signal(_)
+            | CommInsn::BlockSignal(_)
+            | CommInsn::SendPackets(_)
+            | CommInsn::SendLl(_) => true,
+            CommInsn::Put(_)
+            | CommInsn::PutMatrix(_)
+            | CommInsn::Wait(_)
+            | CommInsn::WaitAll(_)
+            | CommInsn::BlockWait(_)
+            | CommInsn::TakePackets(_)
+            | CommInsn::ReadLl(_) => false,
+        }
+    }
+
     /// See [`Insn::tiles`](super::code::Insn::tiles).
     pub fn tiles(&mut self, visit: &mut dyn FnMut(&mut TileReg)) {
         match self {

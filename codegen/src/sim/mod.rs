@@ -39,6 +39,7 @@
 
 mod agent;
 mod agents;
+mod ahead;
 mod arith;
 mod bulk;
 mod clock;
