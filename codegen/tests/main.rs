@@ -1,12 +1,13 @@
 //! What the crate does, as one that uses it sees it. A package of its own, so that tests are built without optimisation.
 
+mod banks;
 mod beside;
 mod channel;
 mod compile_emitted;
 mod control;
 mod copies;
-mod derive_diagnostics;
 mod deadlocks;
+mod derive_diagnostics;
 mod dsl_any;
 mod dsl_diagnostics;
 mod dsl_errors;

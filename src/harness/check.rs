@@ -33,7 +33,7 @@ pub enum Wrong {
     Result(Verdict),
 }
 
-/// Default number of rounds: two more than the kernels have banks, so that each bank is used again. From 4 to 64.
+/// Default number of rounds: two more than the kernels have banks, so that each bank is used again. At least 4.
 ///
 /// # Errors
 /// A kernel cannot be traced.
@@ -42,7 +42,7 @@ pub fn default_epochs(variants: &[Variant]) -> Result<u32, WorkloadError> {
     for variant in variants {
         epochs = epochs.max(banks(&variant.trace(WARP_SIZE)?) + 2);
     }
-    Ok(epochs.min(64))
+    Ok(epochs)
 }
 
 /// What the lowest seed that shows something wrong showed, and the seed; none if all is well. Seeds are explored on all cores;

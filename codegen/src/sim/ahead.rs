@@ -5,9 +5,9 @@ use std::ops::Range;
 use super::agent::Agent;
 use super::code::{Insn, Pc, Reg, TargetReg};
 use super::exec_scalar;
-use super::insns::{CommInsn, SendLl, SendPackets};
+use super::insns::CommInsn;
 use super::machine::Bound;
-use crate::ir::{CommOp, OpKind, PACKET_BYTES, ValueId};
+use crate::ir::{CommOp, OpKind, Transport, Type};
 
 /// A signal, packets or LL elements that code sends later. A field is none where only the run decides.
 #[derive(Clone, Debug)]
@@ -165,22 +165,23 @@ impl Known<'_> {
         let (param, to, indices, value) = match insn {
             CommInsn::Signal(s) => (s.flag, self.ranks(s.target), self.from(s.index, 1), self.get(s.value)),
             CommInsn::BlockSignal(s) => (s.flag, own, self.from(s.index, 1), self.get(s.value)),
-            CommInsn::SendPackets(SendPackets { target, packets, dtype, index, .. }) => {
-                let (size, packet) = (u64::from(dtype.bytes()), u64::from(PACKET_BYTES));
-                let elements = self.from(*index, self.len(pc));
-                let packets_of = |e: Range<u64>| e.start * size / packet..(e.end * size).div_ceil(packet);
-                (*packets, self.ranks(*target), elements.map(packets_of), None)
-            }
-            CommInsn::SendLl(SendLl { target, ll, index, epoch, .. }) => {
-                (*ll, self.ranks(*target), self.from(*index, self.len(pc)), self.get(*epoch))
+            CommInsn::SendMessages(s) => {
+                let tile = self.sent_tile(pc)?;
+                let unit = u64::from(s.transport.unit(tile.dtype));
+                let elements = self.from(s.index, tile.len.unwrap_or(1).into());
+                // Who waits for packets names each, who waits for LL elements the element.
+                let messages = match s.transport {
+                    Transport::Packets => elements.map(|e| e.start / unit..e.end.div_ceil(unit)),
+                    Transport::Ll => elements,
+                };
+                (s.buffer, self.ranks(s.target), messages, s.epoch.and_then(|epoch| self.get(epoch)))
             }
             CommInsn::Put(_)
             | CommInsn::PutMatrix(_)
             | CommInsn::Wait(_)
             | CommInsn::WaitAll(_)
             | CommInsn::BlockWait(_)
-            | CommInsn::TakePackets(_)
-            | CommInsn::ReadLl(_) => return None,
+            | CommInsn::Receive(_) => return None,
         };
         let buffer = self.agent.buffer(param);
         Some(Ahead { buffer, to, indices, value: value.map(|bits| bits as u32) })
@@ -197,19 +198,16 @@ impl Known<'_> {
         self.get(first).map(|first| first..first.saturating_add(count))
     }
 
-    /// Elements of the tile that an instruction sends.
-    fn len(&self, pc: usize) -> u64 {
+    /// The type of the tile that an instruction sends.
+    fn sent_tile(&self, pc: usize) -> Option<Type> {
         let kernel = self.agent.compiled.kernel();
-        let op = &kernel.op(self.agent.role_code().ops[pc]).kind;
-        let tile: Option<ValueId> = match op {
-            OpKind::Comm(CommOp::SendPackets(sent)) => Some(sent.value),
-            OpKind::Comm(CommOp::SendLl(sent)) => Some(sent.value),
+        match &kernel.op(self.agent.role_code().ops[pc]).kind {
+            OpKind::Comm(CommOp::SendMessages(sent)) => Some(kernel.ty(sent.value)),
             OpKind::Value(_)
             | OpKind::Memory(_)
             | OpKind::Matrix(_)
             | OpKind::Comm(_)
             | OpKind::Control(_) => None,
-        };
-        tile.and_then(|tile| kernel.ty(tile).len).unwrap_or(1).into()
+        }
     }
 }

@@ -5,14 +5,14 @@ use std::collections::HashSet;
 
 use super::agent::{Agent, AgentId};
 use super::ahead::{Ahead, ahead};
-use super::code::{Insn, TakenReg};
+use super::code::Insn;
 use super::finding::{Finding, FindingKind};
 use super::insns::{self, CommInsn};
 use super::launch::Launch;
 use super::machine::{Bound, Step};
 use super::shadow::Event;
 use super::world::World;
-use crate::ir::{Kernel, OpKind, PACKET_BYTES, ParamId, ValueOp};
+use crate::ir::{Kernel, OpKind, ParamId, ValueOp};
 
 /// A wait that is not satisfied.
 struct Stuck {

@@ -348,17 +348,13 @@ impl CommInsn {
     /// Whether another rank or block can wait for what it sends.
     pub fn sends(&self) -> bool {
         match self {
-            CommInsn::Signal(_)
-            | CommInsn::BlockSignal(_)
-            | CommInsn::SendPackets(_)
-            | CommInsn::SendLl(_) => true,
+            CommInsn::Signal(_) | CommInsn::BlockSignal(_) | CommInsn::SendMessages(_) => true,
             CommInsn::Put(_)
             | CommInsn::PutMatrix(_)
             | CommInsn::Wait(_)
             | CommInsn::WaitAll(_)
             | CommInsn::BlockWait(_)
-            | CommInsn::TakePackets(_)
-            | CommInsn::ReadLl(_) => false,
+            | CommInsn::Receive(_) => false,
         }
     }
 
