@@ -113,11 +113,19 @@ fn problem(chosen: &Chosen, args: &RunArgs, rounds: u32) -> Result<Arc<dyn Probl
 
 /// How often a graph is launched, if kernels can do without the host in between.
 fn replays(args: &RunArgs, problem: &dyn Problem) -> Result<u32, InputError> {
+    let replaces = || {
+        let results = problem.expected(0, 0);
+        problem.inputs(0, 0).iter().any(|input| results.iter().any(|result| input.buffer == result.buffer))
+    };
     match args.gpu.replays {
         Some(replays) if replays > 0 && problem.host_writes() => {
             let with = "what the host does between launches";
             let allowed = "kernels that need nothing of the host in between";
             Err(InputError::conflict("--replays", replays, with, allowed))
+        }
+        Some(replays) if replays > 0 && replaces() => {
+            let with = "a result in the place of an input, which the next replay would take";
+            Err(InputError::conflict("--replays", replays, with, "kernels that leave their inputs"))
         }
         replays => Ok(replays.unwrap_or(0)),
     }

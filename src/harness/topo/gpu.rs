@@ -328,6 +328,9 @@ const QUICK_ITERATIONS: u32 = 5;
 pub fn limits_of(world: &Arc<World>, images: &dyn Images) -> Result<Limits, String> {
     const INSTEAD: &str =
         "measure with `peerwarp topo --save FILE` in one process, then pass `--profile FILE`";
+    if world.ranks() == 1 {
+        return Err("one rank has no peers, and takes no link".into());
+    }
     if world.members().len() < world.ranks() as usize {
         return Err(format!("each rank is a process, and no process reaches all GPUs: {INSTEAD}"));
     }

@@ -84,6 +84,8 @@ fn limits_of_a_world_are_measured_or_it_is_said_why_not() {
     let shared = Arc::new(World::of_gpus(&[Arc::clone(&gpu), gpu], &shared).unwrap());
     let why = limits_of(&shared, &Uncompiled).unwrap_err();
     assert_eq!(why, "up to 2 ranks share a GPU, and have no link between them");
+    let alone = limits_of(&world(1, &WorldOptions::default()), &Uncompiled).unwrap_err();
+    assert_eq!(alone, "one rank has no peers, and takes no link");
     let blind = Machine::default();
     blind.gap.store(60_000_000_000, Ordering::Relaxed);
     let blind = World::of_gpus(&MockGpu::all_ipc(&blind, 2), &WorldOptions::default()).unwrap();

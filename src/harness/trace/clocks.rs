@@ -41,7 +41,8 @@ impl Clocks {
 
     /// Room for records that images need for it.
     pub fn slots(ranks: u32) -> u32 {
-        Clocks::variant(ranks).records()
+        // One rank compares its clock with nobody's, and a timeline has room for a record at least.
+        Clocks::variant(ranks).records().max(1)
     }
 
     /// `images` have a timeline of [`Clocks::slots`].
