@@ -1,5 +1,8 @@
 //! What emitted sources do of each transport.
 
+mod ll;
+mod packets;
+
 use crate::ir::{Dtype, OpId, ReceiveMessages, SendMessages, Transport};
 
 use super::{PrintError, emitter::Emitter};

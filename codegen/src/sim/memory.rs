@@ -7,9 +7,7 @@ use bytemuck::Pod;
 
 use super::error::SimError;
 use super::flags::FlagArray;
-use super::ll::LlArray;
 use super::machine::{Buffer, Machine};
-use super::packets::PacketArray;
 use super::shadow::Shadow;
 use super::transport::Messages;
 use super::world::World;
@@ -58,16 +56,6 @@ impl Block {
         let content = Bytes { words: vec![0; bytes.div_ceil(8) as usize], bytes: bytes as usize };
         let shadow = checked.then(|| Shadow::new(bytes));
         Block { bytes: content, end: bytes, shadow, flags, messages: kind.transport().map(Messages::new) }
-    }
-
-    /// Only of a packet buffer.
-    pub fn packets(&mut self) -> Option<&mut PacketArray> {
-        self.messages.as_mut()?.packets()
-    }
-
-    /// Only of an LL buffer.
-    pub fn ll(&mut self) -> Option<&mut LlArray> {
-        self.messages.as_mut()?.ll()
     }
 
     pub fn bytes(&self) -> &[u8] {

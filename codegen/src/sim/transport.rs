@@ -1,20 +1,27 @@
 //! What the simulator does of each transport.
 
+mod ll;
+mod ll_state;
+mod packet_state;
+mod packets;
+
 use std::ops::Range;
 
 use super::agent::{Agent, AgentId};
 use super::code::TileReg;
-use super::exec_ll::ReadLl;
 use super::exec_memory::Fault;
-use super::exec_packets::TakePackets;
 use super::flatten::Flattener;
 use super::insns::SendMessages;
-use super::ll::{LlArray, Sent};
-use super::packets::PacketArray;
+use super::memory::Block;
 use super::shadow::Event;
 use super::value::Tile;
 use super::world::World;
 use crate::ir::{self, Dtype, Transport};
+
+use ll::ReadLl;
+use ll_state::{LlArray, Sent};
+use packet_state::PacketArray;
+use packets::TakePackets;
 
 /// A receive, in registers.
 #[derive(Clone, Debug)]
@@ -47,14 +54,6 @@ impl Messages {
         }
     }
 
-    pub fn packets(&mut self) -> Option<&mut PacketArray> {
-        if let Messages::Packets(packets) = self { Some(packets) } else { None }
-    }
-
-    pub fn ll(&mut self) -> Option<&mut LlArray> {
-        if let Messages::Ll(ll) = self { Some(ll) } else { None }
-    }
-
     /// Everybody who waits, with what is missing.
     pub fn waiting(&self) -> Vec<(u64, AgentId)> {
         match self {
@@ -77,6 +76,18 @@ impl Messages {
             Messages::Packets(packets) => packets.untaken().collect(),
             Messages::Ll(_) => vec![],
         }
+    }
+}
+
+impl Block {
+    /// Only of a packet buffer.
+    fn packets(&mut self) -> Option<&mut PacketArray> {
+        if let Some(Messages::Packets(packets)) = &mut self.messages { Some(packets) } else { None }
+    }
+
+    /// Only of an LL buffer.
+    fn ll(&mut self) -> Option<&mut LlArray> {
+        if let Some(Messages::Ll(ll)) = &mut self.messages { Some(ll) } else { None }
     }
 }
 

@@ -2,14 +2,14 @@
 
 use std::ops::Range;
 
-use super::agent::AgentId;
-use super::runs::Runs;
-use super::shadow::Event;
-use super::waiters::Waiters;
+use super::super::agent::AgentId;
+use super::super::runs::Runs;
+use super::super::shadow::Event;
+use super::super::waiters::Waiters;
 
 /// A tile that was sent.
 #[derive(Clone, Debug)]
-pub(super) struct Sent {
+pub(in crate::sim) struct Sent {
     pub epoch: u32,
     pub by: Event,
     /// The last reading by each agent that read of it.
@@ -20,7 +20,7 @@ pub(super) struct Sent {
 
 /// One rank's instance of an LL buffer. Ranges count elements.
 #[derive(Debug, Default)]
-pub(super) struct LlArray {
+pub(in crate::sim) struct LlArray {
     /// The number in `sent` of what each element has.
     runs: Runs<u32>,
     pub sent: Vec<Sent>,

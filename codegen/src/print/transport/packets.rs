@@ -2,7 +2,7 @@
 
 use crate::ir::{Const, Loc, OpId, PACKET_BYTES, ParamId, ReceiveMessages, SendMessages, Target, ValueId};
 
-use super::{
+use super::super::{
     PrintError, effects,
     emitter::Emitter,
     expr::{Expr, Prec},
@@ -101,7 +101,7 @@ impl Emitter<'_, '_> {
             _ => None,
         };
         let name = self.names.fresh(&want.unwrap_or_else(|| format!("{}_taken", param.name)));
-        super::ops::use_dtype(self.used, param.dtype);
+        super::super::ops::use_dtype(self.used, param.dtype);
         self.w.line(&format!("Vec<{ty}, {}> {name}[{n}][{}];", layout.per_lane, layout.steps()));
         for (i, tile) in tiles.iter().enumerate() {
             let step = if layout.steps() == 1 { "[0]" } else { "" };

@@ -4,25 +4,25 @@ use std::ops::Range;
 
 use smallvec::{SmallVec, smallvec};
 
-use super::agent::{Agent, AgentId};
-use super::code::{Reg, TakenReg};
-use super::exec_comm::Sender;
-use super::exec_memory::{Fault, place_name};
-use super::finding::FindingKind;
-use super::flatten::Flattener;
-use super::insns::SendMessages;
-use super::packets::{State, not_empty};
-use super::sched::Task;
-use super::shadow::{Event, Who};
-use super::transport::Letter;
-use super::value::Tile;
-use super::wire::{Cargo, Pending, Spot};
-use super::world::World;
+use super::super::agent::{Agent, AgentId};
+use super::super::code::{Reg, TakenReg};
+use super::super::exec_comm::Sender;
+use super::super::exec_memory::{Fault, place_name};
+use super::super::finding::FindingKind;
+use super::super::flatten::Flattener;
+use super::super::insns::SendMessages;
+use super::super::sched::Task;
+use super::super::shadow::{Event, Who};
+use super::super::value::Tile;
+use super::super::wire::{Cargo, Pending, Spot};
+use super::super::world::World;
+use super::Letter;
+use super::packet_state::{State, not_empty};
 use crate::ir::{self, Dtype, PACKET_BYTES, ParamId, Place, Taken};
 
 /// Of a taking of packets.
 #[derive(Clone, Debug)]
-pub(super) struct TakePackets {
+pub(in crate::sim) struct TakePackets {
     pub packets: ParamId,
     pub dtype: Dtype,
     /// Elements of a tile.

@@ -4,7 +4,7 @@ use crate::ir::{
     BinaryOp, CommOp, Loc, OpId, OpKind, ReceiveMessages, SendMessages, Taken, Target, ValueId, ValueOp,
 };
 
-use super::{
+use super::super::{
     PrintError,
     emitter::Emitter,
     expr::{Expr, Prec},
@@ -116,7 +116,7 @@ impl Emitter<'_, '_> {
         }
         let param = &self.f.p.kernel.params[ll.index()];
         let layout = self.f.layouts.of(out);
-        super::ops::use_dtype(self.used, param.dtype);
+        super::super::ops::use_dtype(self.used, param.dtype);
         let epoch = self.epoch(id, epoch)?;
         self.w.gap();
         let place = self.place(loc);
@@ -275,7 +275,8 @@ impl Emitter<'_, '_> {
         let (ll, out) = (op.buffer, op.tiles[0].out);
         let layout = self.f.layouts.of(out);
         let steps = layout.steps();
-        let want = self.f.p.name(out).map_or_else(|| super::describe::value(&self.f.p, out), str::to_string);
+        let want =
+            self.f.p.name(out).map_or_else(|| super::super::describe::value(&self.f.p, out), str::to_string);
         let name = self.names.fresh(&want);
         let dtype = self.f.p.kernel.params[ll.index()].dtype;
         let ty = self.vector_type(dtype, layout.per_lane);

@@ -4,16 +4,16 @@ use std::ops::Range;
 
 use smallvec::SmallVec;
 
-use super::agent::AgentId;
-use super::runs::{Part, Runs};
-use super::shadow::Event;
-use super::value::Tile;
-use super::waiters::Waiters;
+use super::super::agent::AgentId;
+use super::super::runs::{Part, Runs};
+use super::super::shadow::Event;
+use super::super::value::Tile;
+use super::super::waiters::Waiters;
 use crate::ir::PACKET_BYTES;
 
 /// What a run of packets is in. Packets in no run are empty and never were anything else.
 #[derive(Clone, Debug)]
-pub(super) enum State {
+pub(in crate::sim) enum State {
     /// Sent, not yet arrived.
     Sent(Event),
     /// Arrived, not yet taken, with the data. It stands nowhere else: nobody but a taker reads it.
@@ -24,7 +24,7 @@ pub(super) enum State {
 
 /// One rank's instance of a packet buffer. Ranges count packets.
 #[derive(Debug, Default)]
-pub(super) struct PacketArray {
+pub(in crate::sim) struct PacketArray {
     runs: Runs<State>,
     /// The last taking of packets, which stays while the next ones are on their way.
     takings: Runs<Event>,
@@ -121,7 +121,7 @@ pub(super) fn not_empty(data: &mut [u8], packet_bytes: usize) {
 
 #[cfg(test)]
 mod tests {
-    use super::super::clock::AgentNo;
+    use super::super::super::clock::AgentNo;
     use super::*;
 
     fn event(time: u32) -> Event {

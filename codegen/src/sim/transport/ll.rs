@@ -2,22 +2,22 @@
 
 use bytemuck::Pod;
 
-use super::agent::{Agent, AgentId};
-use super::code::{Reg, TileReg};
-use super::exec_comm::Sender;
-use super::exec_memory::{Fault, place_name};
-use super::finding::FindingKind;
-use super::flags::newer;
-use super::flatten::Flattener;
-use super::insns::SendMessages;
-use super::ll::Sent;
-use super::memory::Block;
-use super::sched::Task;
-use super::shadow::{Event, Who};
-use super::transport::Letter;
-use super::value::Tile;
-use super::wire::{Cargo, Pending, Spot};
-use super::world::World;
+use super::super::agent::{Agent, AgentId};
+use super::super::code::{Reg, TileReg};
+use super::super::exec_comm::Sender;
+use super::super::exec_memory::{Fault, place_name};
+use super::super::finding::FindingKind;
+use super::super::flags::newer;
+use super::super::flatten::Flattener;
+use super::super::insns::SendMessages;
+use super::super::memory::Block;
+use super::super::sched::Task;
+use super::super::shadow::{Event, Who};
+use super::super::value::Tile;
+use super::super::wire::{Cargo, Pending, Spot};
+use super::super::world::World;
+use super::Letter;
+use super::ll_state::Sent;
 use crate::ir::{self, Dtype, ParamId, Place};
 
 /// Bytes of an LL word, epoch included.
@@ -59,7 +59,7 @@ impl Words {
 
 /// Of a reading of LL elements.
 #[derive(Clone, Debug)]
-pub(super) struct ReadLl {
+pub(in crate::sim) struct ReadLl {
     pub ll: ParamId,
     pub out: TileReg,
     pub index: TileReg,
