@@ -241,24 +241,6 @@ impl<T: Element> Tile<T> {
     }
 }
 
-macro_rules! conversions {
-    ($($name:ident $to:ty, $doc:literal;)*) => {
-        impl<T: Num> Tile<T> {
-            $(#[doc = $doc]
-            #[track_caller]
-            pub fn $name(self) -> Tile<$to> {
-                pure(Loc::caller(), [self.raw], |[a]| Pure::Cast(<$to>::DTYPE, a))
-            })*
-        }
-    };
-}
-conversions! {
-    to_u32 u32, "As `u32` (truncating a float, wrapping an integer).";
-    to_i32 i32, "As `i32`.";
-    to_u64 u64, "As `u64`.";
-    to_f32 f32, "As `f32`.";
-}
-
 impl<T: Int> Tile<T> {
     /// Bitwise or of all elements.
     #[track_caller]

@@ -1,8 +1,9 @@
-//! One-operand functions of scalars and of each element of tiles. The operators `-` and `!` stand with the others.
+//! One-operand functions and conversions of scalars and of each element of tiles. The operators `-` and `!` stand with the others.
 
-use super::element::Int;
+use super::element::{Element, Int, Num};
+use super::fold::Pure;
 use super::tile::Tile;
-use super::val::{FromRaw, Val, unary};
+use super::val::{FromRaw, Val, pure, unary};
 use crate::ir::{Loc, UnaryOp};
 
 /// A method of scalars and tiles an operation.
@@ -41,5 +42,29 @@ functions! {
         exp Exp f32, "e to the power of this.";
         sqrt Sqrt f32, "Square root.";
         tanh Tanh f32, "Hyperbolic tangent, within 2 units in the last place on every target.";
+    }
+}
+
+macro_rules! conversions {
+    ($($of:ident)+ => $names:tt) => { $(conversions! { @of $of $names })+ };
+    (@of $of:ident { $($name:ident $to:ty, $doc:literal;)+ }) => {
+        impl<T: Num> $of<T> {
+            $(
+                #[doc = $doc]
+                #[track_caller]
+                pub fn $name(self) -> $of<$to> {
+                    pure(Loc::caller(), [self.to_raw()], |[a]| Pure::Cast(<$to>::DTYPE, a))
+                }
+            )+
+        }
+    };
+}
+
+conversions! {
+    Val Tile => {
+        to_u32 u32, "As `u32` (truncating a float, wrapping an integer).";
+        to_i32 i32, "As `i32`.";
+        to_u64 u64, "As `u64`; use it for element offsets beyond 2^32.";
+        to_f32 f32, "As `f32`.";
     }
 }

@@ -357,30 +357,6 @@ impl<T: Num> Val<T> {
     pub fn max<R: Operand<T>>(self, other: R) -> R::Out {
         binary(BinaryOp::Max, self.raw, other.raw(), Loc::caller())
     }
-
-    /// As `u32` (truncating a float, wrapping an integer).
-    #[track_caller]
-    pub fn to_u32(self) -> Val<u32> {
-        self.cast_at(Loc::caller())
-    }
-
-    /// As `i32`.
-    #[track_caller]
-    pub fn to_i32(self) -> Val<i32> {
-        self.cast_at(Loc::caller())
-    }
-
-    /// As `u64`; use it for element offsets beyond 2^32.
-    #[track_caller]
-    pub fn to_u64(self) -> Val<u64> {
-        self.cast_at(Loc::caller())
-    }
-
-    /// As `f32`.
-    #[track_caller]
-    pub fn to_f32(self) -> Val<f32> {
-        self.cast_at(Loc::caller())
-    }
 }
 
 impl Val<bool> {

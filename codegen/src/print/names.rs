@@ -6,141 +6,15 @@ use super::defined::DEFINED;
 use crate::ir::Kernel;
 
 /// Words that no emitted variable may be called: the language's, the compilers', and those the printer uses itself.
-const RESERVED: &[&str] = &[
-    "alignas",
-    "alignof",
-    "and",
-    "asm",
-    "atomicAdd",
-    "auto",
-    "bitand",
-    "bitor",
-    "bool",
-    "break",
-    "case",
-    "catch",
-    "char",
-    "class",
-    "compl",
-    "const",
-    "constexpr",
-    "continue",
-    "decltype",
-    "default",
-    "delete",
-    "do",
-    "double",
-    "else",
-    "enum",
-    "explicit",
-    "export",
-    "extern",
-    "false",
-    "float",
-    "for",
-    "friend",
-    "goto",
-    "if",
-    "inline",
-    "int",
-    "long",
-    "main",
-    "mutable",
-    "namespace",
-    "new",
-    "noexcept",
-    "not",
-    "nullptr",
-    "operator",
-    "or",
-    "private",
-    "protected",
-    "public",
-    "register",
-    "return",
-    "short",
-    "signed",
-    "sizeof",
-    "static",
-    "struct",
-    "switch",
-    "template",
-    "this",
-    "throw",
-    "true",
-    "try",
-    "typedef",
-    "typeid",
-    "typename",
-    "union",
-    "unsigned",
-    "using",
-    "virtual",
-    "void",
-    "volatile",
-    "wchar_t",
-    "while",
-    "xor",
-    "half",
-    "warpSize",
-    "threadIdx",
-    "blockIdx",
-    "blockDim",
-    "gridDim",
-    "uint",
-    "ushort",
-    "uchar",
-    "bf16",
-    "fp16",
-    "fp8",
-    "f32",
-    "i32",
-    "u8",
-    "u16",
-    "u32",
-    "u64",
-    "List",
-    "Vec",
-    "Block",
-    "Warp",
-    "Warps",
-    "Args",
-    "Status",
-    "EpochWord",
-    "Ring",
-    "Drawn",
-    "Loader",
-    "TensorMap",
-    "WaitSite",
-    "Sum",
-    "Min",
-    "Max",
-    "And",
-    "Or",
-    "args",
-    "block",
-    "loader",
-    "warps",
-    "group",
-    "min",
-    "max",
-    "abs",
-    "exp",
-    "sqrt",
-    "signal",
-    "time",
-    "clock",
-    "y0",
-    "y1",
-    "yn",
-    "j0",
-    "j1",
-    "jn",
-    // Constants of emitted sources.
-    "kernel_id",
-    "own_blocks",
-    "ranks",
-];
+const RESERVED: &str = "\
+    alignas alignof and asm atomicAdd auto bitand bitor bool break case catch char class compl const constexpr \
+    continue decltype default delete do double else enum explicit export extern false float for friend goto if \
+    inline int long main mutable namespace new noexcept not nullptr operator or private protected public \
+    register return short signed sizeof static struct switch template this throw true try typedef typeid \
+    typename union unsigned using virtual void volatile wchar_t while xor half warpSize threadIdx blockIdx \
+    blockDim gridDim uint ushort uchar bf16 fp16 fp8 f32 i32 u8 u16 u32 u64 List Vec Block Warp Warps Args \
+    Status EpochWord Ring Drawn Loader TensorMap WaitSite Sum Min Max And Or args block loader warps group min \
+    max abs exp sqrt signal time clock y0 y1 yn j0 j1 jn kernel_id own_blocks ranks";
 
 /// A stack of scopes, each with the names declared in it.
 #[derive(Debug)]
@@ -151,7 +25,7 @@ pub(super) struct Names {
 impl Names {
     /// One open scope that holds the reserved words and `taken`.
     pub fn new(taken: impl IntoIterator<Item = String>) -> Names {
-        let mut first: HashSet<String> = RESERVED.iter().map(|s| s.to_string()).collect();
+        let mut first: HashSet<String> = RESERVED.split(' ').map(str::to_string).collect();
         first.extend(taken);
         Names { scopes: vec![first, HashSet::new()] }
     }
@@ -247,7 +121,7 @@ pub(super) fn is_identifier(name: &str) -> bool {
 
 /// Whether a word of the language, or what primitives define, has this name.
 pub(super) fn is_taken(name: &str) -> bool {
-    RESERVED.contains(&name) || DEFINED.contains(&name)
+    RESERVED.split(' ').any(|word| word == name) || DEFINED.contains(&name)
 }
 
 #[cfg(test)]
