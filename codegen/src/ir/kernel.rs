@@ -133,22 +133,6 @@ pub enum ParamKind {
     Scalar,
 }
 
-impl ParamKind {
-    /// Every kind.
-    pub const ALL: [ParamKind; 10] = [
-        ParamKind::Local,
-        ParamKind::Symmetric,
-        ParamKind::Window,
-        ParamKind::Flags,
-        ParamKind::Packets,
-        ParamKind::Ll,
-        ParamKind::EpochWord,
-        ParamKind::Counters,
-        ParamKind::BlockFlags,
-        ParamKind::Scalar,
-    ];
-}
-
 /// A kernel parameter.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Param {

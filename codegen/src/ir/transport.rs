@@ -168,6 +168,20 @@ impl ParamKind {
     #[allow(non_upper_case_globals)]
     pub const Ll: ParamKind = ParamKind::Messages(Transport::Ll);
 
+    /// Every kind.
+    pub const ALL: [ParamKind; 10] = [
+        ParamKind::Local,
+        ParamKind::Symmetric,
+        ParamKind::Window,
+        ParamKind::Flags,
+        ParamKind::Packets,
+        ParamKind::Ll,
+        ParamKind::EpochWord,
+        ParamKind::Counters,
+        ParamKind::BlockFlags,
+        ParamKind::Scalar,
+    ];
+
     /// How what is sent to such a parameter travels, if it says by itself that it has arrived.
     pub const fn transport(self) -> Option<Transport> {
         if let ParamKind::Messages(transport) = self { Some(transport) } else { None }

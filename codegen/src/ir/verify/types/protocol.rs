@@ -82,9 +82,9 @@ impl Check<'_, '_> {
                 for t in tiles {
                     self.messages((*transport, *buffer), t.out, *epoch);
                 }
-                match transport {
-                    Transport::Packets => self.taken(*mask, tiles),
-                    Transport::Ll => self.read(*mask, tiles),
+                match transport.traits().takes {
+                    true => self.taken(*mask, tiles),
+                    false => self.read(*mask, tiles),
                 }
             }
         }
