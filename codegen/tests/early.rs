@@ -182,3 +182,159 @@ fn an_index_from_memory_has_a_bound() {
     // A kernel that begins when the launch before is over notices that that one gave up.
     indexed(false, |at| at, false).unwrap();
 }
+
+/// What the verifier says of a kernel that begins early and does something with numbers from memory.
+fn early_error(act: impl Fn(&Early)) -> Option<String> {
+    let body = |p: &mut Binder| {
+        let early = Early {
+            x: p.arg("x", 64),
+            y: p.arg("y", 64),
+            out: p.arg("out", 64),
+            inbox: p.arg("inbox", 64),
+            flags: p.arg("flags", 64),
+            epoch: p.arg::<EpochWord>("word", 1).begin_early(),
+        };
+        role("work", 1, |_| act(&early));
+    };
+    let kernel = trace(TraceMeta::new("early", RANKS, 32, 1), body).unwrap_or_else(|e| panic!("{e}"));
+    verify(kernel).err().map(|e| e.to_string())
+}
+
+struct Early {
+    x: Ptr<u32>,
+    y: Ptr<f32>,
+    out: Ptr<f32>,
+    inbox: Sym<f32>,
+    flags: Flags,
+    epoch: Epoch,
+}
+
+#[kernel]
+fn when(cond: Val<bool>, act: impl FnOnce()) {
+    if cond {
+        act();
+    }
+}
+
+#[kernel]
+fn unless(cond: Val<bool>, act: impl Fn()) {
+    for _ in 0..2u32.val() {
+        if cond {
+            continue;
+        }
+        act();
+    }
+}
+
+#[kernel]
+fn count_to(most: Val<u32>, fits: bool, e: &Early) {
+    let mut i = var(0u32);
+    while i < most {
+        if fits {
+            if i < 64 {
+                e.out.set(i.get(), 0.0);
+            }
+        } else {
+            e.out.set(i.get(), 0.0);
+        }
+        i += 1u32;
+    }
+}
+
+#[test]
+fn only_what_keeps_a_number_from_memory_small_is_a_bound() {
+    type Act = fn(&Early);
+    let refused: [(&str, &str, Act); 13] = [
+        ("a rank to signal", "the ranks to send to", |e| e.flags.signal(Peers::rank(e.x.get(0)), 0, e.epoch)),
+        ("a rank to put to", "the ranks to send to", |e| {
+            let mut parcel = send_to(Peers::rank(e.x.get(0)));
+            parcel.put(&e.inbox, 0, e.y.load(0, 32));
+            parcel.signal(&e.flags, 0, e.epoch);
+        }),
+        ("an equality elsewhere", "an index", |e| {
+            let x = e.x.get(0);
+            e.out.set(1, (x.eq_to(77)).select(1.0f32, 0.0f32));
+            e.out.set(0, e.y.get(x));
+        }),
+        ("an order elsewhere", "an index", |e| {
+            let x = e.x.get(0);
+            e.out.set(1, (x.lt(64)).select(1.0f32, 0.0f32));
+            e.out.set(0, e.y.get(x));
+        }),
+        ("a bound below", "an index", |e| {
+            let x = e.x.get(0);
+            when(x.gt(64), || e.out.set(0, e.y.get(x)));
+        }),
+        ("the other arm", "an index", |e| {
+            let x = e.x.get(0);
+            unless(x.lt(64), || e.out.set(0, e.y.get(x)));
+        }),
+        ("another number from memory", "an index", |e| {
+            let (x, z) = (e.x.get(0), e.x.get(1));
+            when(x.lt(z), || e.out.set(0, e.y.get(x)));
+        }),
+        ("one of two conditions", "an index", |e| {
+            let (x, z) = (e.x.get(0), e.x.get(1));
+            when(x.lt(64) | z.lt(64), || e.out.set(0, e.y.get(x)));
+        }),
+        ("a mask that is too wide", "an index", |e| {
+            let t = e.x.load(0, 32);
+            e.out.set(0, e.y.gather(t, t.lt(100_000), 0.0).sum());
+        }),
+        ("a minimum that is too large", "an index", |e| e.out.set(0, e.y.get(e.x.get(0).min(64)))),
+        ("a float", "an index", |e| e.out.set(0, e.y.get(e.y.get(0).to_u32()))),
+        ("a float in shared memory", "an index", |e| {
+            let s = shared::<f32>("s", 4);
+            s.set(0, e.y.get(0));
+            e.out.set(0, e.y.get(s.get(0).to_u32()));
+        }),
+        ("a count", "an index", |e| count_to(e.x.get(0), false, e)),
+    ];
+    for (what, says, act) in refused {
+        let error = early_error(act).unwrap_or_else(|| panic!("{what} passes"));
+        assert!(error.contains(&format!("takes {says} from `")), "{what}: {error}");
+    }
+    let legal: [(&str, Act); 11] = [
+        ("a rank below", |e| e.flags.signal(Peers::rank(e.x.get(0) % RANKS), 0, e.epoch)),
+        ("a condition", |e| {
+            let x = e.x.get(0);
+            when(x.lt(64), || e.out.set(0, e.y.get(x)));
+        }),
+        ("both of two conditions", |e| {
+            let (x, z) = (e.x.get(0), e.x.get(1));
+            when(x.lt(64) & z.lt(64), || e.out.set(0, e.y.get(x) + e.y.get(z)));
+        }),
+        ("a round that is left", |e| {
+            let x = e.x.get(0);
+            unless(x.ge(64), || e.out.set(0, e.y.get(x)));
+        }),
+        ("neither of two", |e| {
+            let (x, z) = (e.x.get(0), e.x.get(1));
+            unless(x.ge(64) | z.ge(64), || e.out.set(0, e.y.get(x) + e.y.get(z)));
+        }),
+        ("an equality", |e| {
+            let x = e.x.get(0);
+            when(x.eq_to(3), || e.out.set(0, e.y.get(x)));
+        }),
+        ("a mask", |e| {
+            let t = e.x.load(0, 32);
+            e.out.set(0, e.y.gather(t, t.lt(64), 0.0).sum());
+        }),
+        ("a choice", |e| {
+            let t = e.x.load(0, 32);
+            e.out.set(0, e.y.gather(t.lt(64).select(t, 0u32), true, 0.0).sum());
+        }),
+        ("a bounded other number", |e| {
+            let (x, n) = (e.x.get(0), e.x.get(1).min(64));
+            when(x.lt(n), || e.out.set(0, e.y.get(x)));
+        }),
+        ("a float below a bound", |e| {
+            let f = e.y.get(0);
+            when(f.lt(64.0), || e.out.set(0, e.y.get(f.to_u32())));
+        }),
+        ("a count below a bound", |e| count_to(e.x.get(0), true, e)),
+    ];
+    for (what, act) in legal {
+        assert_eq!(early_error(act), None, "{what}");
+    }
+}

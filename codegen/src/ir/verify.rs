@@ -38,7 +38,7 @@ fn check(kernel: &Kernel) -> Result<(), Vec<VerifyError>> {
     protocol::check(&mut report, &tree);
     parcels::check(&mut report, &tree);
     devices::check(&mut report);
-    early::check(&mut report, &tree);
+    early::check(&mut report, &tree, &facts);
     report.finish()
 }
 

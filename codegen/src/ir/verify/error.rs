@@ -116,10 +116,10 @@ pub enum Problem {
     #[error("the kernel begins early and has {found} epochs; it has one then, which it advances")]
     EarlyEpochs { found: usize },
     #[error(
-        "`{op}` takes an index from `{from}`, read at {at}, without a bound; the kernel begins early, and a launch before that gave up \
-         may have left anything there: compare it with a bound, or take `min` or `%`"
+        "`{op}` takes {what} from `{from}`, read at {at}, without a bound; the kernel begins early, and a launch before that gave up \
+         may have left anything there: let `<` a bound that fits decide whether it runs, or take `min` or `%`"
     )]
-    EarlyIndex { op: &'static str, from: String, at: Loc },
+    EarlyIndex { op: &'static str, what: &'static str, from: String, at: Loc },
     #[error("epoch word `{param}` is read here and at {first}; read it once")]
     EpochTwice { param: String, first: Loc },
     #[error(
