@@ -37,8 +37,14 @@ fn complaint(path: &Path, command: &(impl Fn(&Path, &Path) -> Command + Sync)) -
     bad.then(|| format!("{}:\n{said}", path.display()))
 }
 
-/// Compiles every fixture for a target with the primitives of all of them in headers.
-fn compile_split(dir: &Path, target: &str, command: impl Fn(&Path, &Path) -> Command + Sync) -> Vec<String> {
+/// A source in a file.
+struct Written {
+    path: PathBuf,
+    is_timed: bool,
+}
+
+/// Writes every fixture for a target to files, with the primitives of all of them in headers.
+fn write_split(dir: &Path, target: &str) -> Vec<Written> {
     let (sources, headers) = (dir.join(target.replace(':', "_")), dir.join("primitives"));
     for folder in [&sources, &headers] {
         std::fs::create_dir_all(folder).expect("the target folder is writable");
@@ -46,7 +52,7 @@ fn compile_split(dir: &Path, target: &str, command: impl Fn(&Path, &Path) -> Com
     let plain = printed::ALL.iter().map(|(_, make)| ("", *make, EmitOptions::default()));
     let timed = printed::ALL.iter().filter(|(name, _)| TIMED.contains(name));
     let timed = timed.map(|(_, make)| ("timeline_", *make, printed::TIMED));
-    let mut paths = vec![];
+    let mut written = vec![];
     let mut primitives: BTreeMap<String, Primitives> = BTreeMap::new();
     for (prefix, make, options) in plain.chain(timed) {
         let Split { source, primitives: own } =
@@ -55,7 +61,7 @@ fn compile_split(dir: &Path, target: &str, command: impl Fn(&Path, &Path) -> Com
         std::fs::write(&path, &source.text).expect("the target folder is writable");
         std::fs::write(sources.join(&source.abi_file_name), &source.abi)
             .expect("the target folder is writable");
-        paths.push(path);
+        written.push(Written { path, is_timed: !prefix.is_empty() });
         match primitives.get_mut(&own.file_name()) {
             Some(others) => others.merge(own),
             None => drop(primitives.insert(own.file_name(), own)),
@@ -64,23 +70,48 @@ fn compile_split(dir: &Path, target: &str, command: impl Fn(&Path, &Path) -> Com
     for (name, primitives) in &primitives {
         std::fs::write(headers.join(name), primitives.text()).expect("the target folder is writable");
     }
-    paths.into_par_iter().filter_map(|path| complaint(&path, &command)).collect()
+    written
 }
 
-/// Compiles every fixture for a target, and collects what failed and what spilled.
-fn compile_all(dir: &Path, target: &str, command: impl Fn(&Path, &Path) -> Command + Sync) -> Vec<String> {
-    let plain = printed::ALL.iter().map(|(name, make)| (name, "", printed::emitted(*make, target)));
+/// Writes every fixture for a target to files.
+fn write(dir: &Path, target: &str) -> Vec<Written> {
+    let plain = printed::ALL.iter().map(|(name, make)| (name, false, printed::emitted(*make, target)));
     let timed = printed::ALL.iter().filter(|(name, _)| TIMED.contains(name));
-    let timed =
-        timed.map(|(name, make)| (name, "timeline_", printed::emitted_with(*make, target, &printed::TIMED)));
-    let complaint = |(name, prefix, source): (&&str, &str, Result<Source, PrintError>)| {
+    let timed = timed.map(|(name, make)| (name, true, printed::emitted_with(*make, target, &printed::TIMED)));
+    let written = |(name, is_timed, source): (&&str, bool, Result<Source, PrintError>)| {
         let source = source.unwrap_or_else(|e| panic!("{name} for {target}: {e}"));
+        let prefix = if is_timed { "timeline_" } else { "" };
         let path = dir.join(format!("{}_{prefix}{}", target.replace(':', "_"), source.file_name));
         std::fs::write(&path, &source.text).expect("the target folder is writable");
         std::fs::write(dir.join(&source.abi_file_name), &source.abi).expect("the target folder is writable");
-        complaint(&path, &command)
+        Written { path, is_timed }
     };
-    plain.chain(timed).collect::<Vec<_>>().into_par_iter().filter_map(complaint).collect()
+    plain.chain(timed).map(written).collect()
+}
+
+/// Each source by itself.
+fn alone(written: Vec<Written>) -> Vec<PathBuf> {
+    written.into_iter().map(|source| source.path).collect()
+}
+
+/// A few units that include the sources: the compiler reads its own headers once a unit.
+fn together(dir: &Path, target: &str, written: Vec<Written>) -> Vec<PathBuf> {
+    // A kernel and its timed twin have one namespace.
+    let (timed, plain): (Vec<_>, Vec<_>) = written.into_iter().partition(|source| source.is_timed);
+    let units = plain.chunks(plain.len().div_ceil(2)).chain([&timed[..]]);
+    let write = |(number, sources): (usize, &[Written])| {
+        let include = |source: &Written| format!("#include \"{}\"\n", source.path.display());
+        let path = dir.join(format!("{}_{number}.cu", target.replace(':', "_")));
+        let text: String = sources.iter().map(include).collect();
+        std::fs::write(&path, text).expect("the target folder is writable");
+        path
+    };
+    units.enumerate().map(write).collect()
+}
+
+/// Compiles units, and collects what failed and what spilled.
+fn complaints(units: Vec<PathBuf>, command: impl Fn(&Path, &Path) -> Command + Sync) -> Vec<String> {
+    units.into_par_iter().filter_map(|unit| complaint(&unit, &command)).collect()
 }
 
 /// The command that compiles CUDA for an architecture.
@@ -113,23 +144,23 @@ fn clang<'a>(clang: &'a str, arch: &'a str, dir: &'a Path) -> impl Fn(&Path, &Pa
     }
 }
 
-/// For one of the architectures primitives stand in headers: what is compiled is the same.
+/// For one architecture each source stands by itself, for one its primitives stand in headers.
 #[test]
 fn cuda_sources_compile_without_warnings_or_spills() {
     let Some(compiler) = compiler("PEERWARP_NVCC") else { return };
-    let dir = folder("emitted_cuda");
-    let mut complaints = compile_split(&folder("split_cuda"), "cuda:sm_80", nvcc(&compiler, "sm_80"));
-    for arch in ["sm_90a", "sm_100a"] {
-        complaints.extend(compile_all(&dir, &format!("cuda:{arch}"), nvcc(&compiler, arch)));
-    }
-    assert!(complaints.is_empty(), "{}", complaints.join("\n"));
+    let (dir, split) = (folder("emitted_cuda"), folder("split_cuda"));
+    let mut said = complaints(alone(write(&dir, "cuda:sm_90a")), nvcc(&compiler, "sm_90a"));
+    let (sm_80, sm_100a) = (write_split(&split, "cuda:sm_80"), write(&dir, "cuda:sm_100a"));
+    said.extend(complaints(together(&split, "cuda:sm_80", sm_80), nvcc(&compiler, "sm_80")));
+    said.extend(complaints(together(&dir, "cuda:sm_100a", sm_100a), nvcc(&compiler, "sm_100a")));
+    assert!(said.is_empty(), "{}", said.join("\n"));
 }
 
 #[test]
 fn hip_sources_compile_without_warnings() {
     let Some(compiler) = compiler("PEERWARP_CLANG") else { return };
     let (dir, split) = (folder("emitted_hip"), folder("split_hip"));
-    let mut complaints = compile_split(&split, "hip:gfx90a", clang(&compiler, "gfx90a", &split));
-    complaints.extend(compile_all(&dir, "hip:gfx942", clang(&compiler, "gfx942", &dir)));
-    assert!(complaints.is_empty(), "{}", complaints.join("\n"));
+    let mut said = complaints(alone(write_split(&split, "hip:gfx90a")), clang(&compiler, "gfx90a", &split));
+    said.extend(complaints(alone(write(&dir, "hip:gfx942")), clang(&compiler, "gfx942", &dir)));
+    assert!(said.is_empty(), "{}", said.join("\n"));
 }

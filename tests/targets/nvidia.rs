@@ -193,8 +193,13 @@ const PTX: &[Plant] = &[
 ];
 
 /// Compiles a source; the paths of the machine code and of the PTX.
-pub(super) fn compiled(nvcc: &Path, source: &Source) -> (PathBuf, PathBuf) {
-    let (cubin, ptx, said) = compile(nvcc, &source.file_name, &source.text);
+fn compiled(nvcc: &Path, source: &Source) -> (PathBuf, PathBuf) {
+    compiled_text(nvcc, &source.file_name, &source.text)
+}
+
+/// Compiles a text of one or several sources; the paths of the machine code and of the PTX.
+pub(super) fn compiled_text(nvcc: &Path, file_name: &str, text: &str) -> (PathBuf, PathBuf) {
+    let (cubin, ptx, said) = compile(nvcc, file_name, text);
     let spills = said.lines().filter(|l| l.contains("stack frame") && !l.contains(" 0 bytes stack"));
     assert_eq!(spills.filter(|l| !l.trim().starts_with("0 bytes")).count(), 0, "{said}");
     (cubin, ptx)
