@@ -15,6 +15,7 @@ pub mod __private;
 pub mod bf16;
 pub mod device;
 pub mod dsl;
+pub mod elements;
 pub mod family;
 pub mod fp8;
 mod info;

@@ -5,8 +5,6 @@ pub mod blocks;
 pub mod catalogue;
 pub mod check;
 pub mod choose;
-pub mod elements;
-pub mod fp8;
 pub mod hints;
 mod html;
 pub mod mutation;
@@ -19,6 +17,9 @@ pub mod trace;
 pub mod tune;
 pub mod verdict;
 pub mod workload;
+
+pub use peerwarp_codegen::elements;
+pub use peerwarp_codegen::elements::e4m3 as fp8;
 
 #[cfg(test)]
 #[path = "kinds_tests.rs"]

@@ -43,6 +43,10 @@ impl Expected {
 
     /// Compares what was found in its place, which `at` says in words.
     pub fn compare(&self, found: &[u8], at: &str, verdict: &mut Verdict) {
+        if found == self.bytes {
+            verdict.compared += found.len() as u64 / u64::from(self.dtype.bytes());
+            return;
+        }
         let place = |i: usize| format!("{at}, {} {i}", self.what);
         match self.dtype {
             Dtype::F32 | Dtype::Bf16 | Dtype::Fp16 | Dtype::Fp8 => {

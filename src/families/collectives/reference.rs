@@ -5,20 +5,12 @@ use std::ops::Range;
 use peerwarp_codegen::ir::Dtype;
 
 use super::Reduction;
-use crate::harness::elements::{mixed, round};
+use crate::harness::elements::{loops, round};
 use crate::harness::workload::Turn;
 
 /// The vector of a rank in a round: representable in the element type, of both signs and of several sizes.
 pub fn vector(Turn { seed, rank, round: turn }: Turn, elements: u32, dtype: Dtype) -> Vec<f32> {
-    let number = |i: u32| {
-        let z = mixed(seed ^ u64::from(turn) << 48 ^ u64::from(rank) << 32 ^ u64::from(i));
-        // From 1/128 to 2.
-        let exponent = 120 + (z & 7) as u32;
-        let mantissa = (z >> 41) as u32 & 0x7f_ffff;
-        let sign = (z >> 3 & 1) as u32;
-        f32::from_bits(sign << 31 | exponent << 23 | mantissa)
-    };
-    round(dtype, (0..elements).map(number).collect())
+    round(dtype, loops::of_all_sizes(seed ^ u64::from(turn) << 48 ^ u64::from(rank) << 32, elements))
 }
 
 /// The vectors of all ranks.
@@ -31,12 +23,10 @@ pub fn reduction(op: Reduction, vectors: &[Vec<f32>], dtype: Dtype) -> Vec<f32> 
     let mut all = vectors.iter();
     let mut sum = all.next().cloned().unwrap_or_default();
     for vector in all {
-        for (sum, x) in sum.iter_mut().zip(vector) {
-            *sum = match op {
-                Reduction::Sum => *sum + x,
-                Reduction::Max => sum.max(*x),
-                Reduction::Min => sum.min(*x),
-            };
+        match op {
+            Reduction::Sum => loops::add(&mut sum, vector),
+            Reduction::Max => loops::max(&mut sum, vector),
+            Reduction::Min => loops::min(&mut sum, vector),
         }
     }
     round(dtype, sum)
@@ -44,7 +34,9 @@ pub fn reduction(op: Reduction, vectors: &[Vec<f32>], dtype: Dtype) -> Vec<f32> 
 
 /// What the residual becomes: the reduction is rounded before it is added, and the sum after.
 pub fn added(reduction: &[f32], residual: &[f32], dtype: Dtype) -> Vec<f32> {
-    round(dtype, reduction.iter().zip(residual).map(|(x, r)| x + r).collect())
+    let mut sum = reduction.to_vec();
+    loops::add(&mut sum, residual);
+    round(dtype, sum)
 }
 
 /// Rows of as many elements as `weight` has, normalised by their root mean square.

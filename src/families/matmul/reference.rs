@@ -3,7 +3,7 @@
 use peerwarp_codegen::ir::Dtype;
 
 use super::Activation;
-use crate::harness::elements::{mixed, round};
+use crate::harness::elements::{loops, round};
 use crate::harness::workload::Turn;
 
 /// Rows of a matrix of small whole numbers, so many that sums of their products are exact in `f32`, whatever the order.
@@ -18,27 +18,22 @@ pub struct Matrix {
 impl Matrix {
     /// One row.
     pub fn row(&self, row: u32) -> Vec<i32> {
-        (0..self.columns).map(|column| self.element(row, column)).collect()
+        let Turn { seed, rank, round } = self.turn;
+        let matrix = seed ^ self.which << 60 ^ u64::from(round) << 48 ^ u64::from(rank) << 32;
+        loops::small_whole(matrix ^ u64::from(row).wrapping_mul(0x9e37_79b9_7f4a_7c15), self.columns)
     }
 
     /// The first rows, all of them as floats.
     pub fn rows(&self, rows: u32) -> Vec<f32> {
-        (0..rows).flat_map(|row| self.row(row)).map(|x| x as f32).collect()
-    }
-
-    /// From -8 to 7.
-    fn element(&self, row: u32, column: u32) -> i32 {
-        let Turn { seed, rank, round } = self.turn;
-        let matrix = seed ^ self.which << 60 ^ u64::from(round) << 48 ^ u64::from(rank) << 32;
-        let element = u64::from(row).wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ u64::from(column);
-        (mixed(matrix ^ element) >> 60) as i32 - 8
+        let mut all = Vec::with_capacity(rows as usize * self.columns as usize);
+        (0..rows).for_each(|row| all.extend(loops::floats(&self.row(row))));
+        all
     }
 }
 
 /// A row of the product: the row `x` times each of the rows of `w`.
 pub fn product(x: &[i32], w: &[Vec<i32>]) -> Vec<f32> {
-    let dot = |row: &Vec<i32>| x.iter().zip(row).map(|(a, b)| a * b).sum::<i32>() as f32;
-    w.iter().map(dot).collect()
+    w.iter().map(|row| loops::dot(x, row) as f32).collect()
 }
 
 /// The sum of the parts of a row that ranks have: the first as it is, the others rounded, since they have come from other ranks, and
@@ -57,7 +52,9 @@ pub fn added_on(parts: &[Vec<f32>], dtype: Dtype) -> Vec<f32> {
 
 /// The sum of two rows.
 pub fn sum(a: &[f32], b: &[f32]) -> Vec<f32> {
-    a.iter().zip(b).map(|(a, b)| a + b).collect()
+    let mut sum = a.to_vec();
+    loops::add(&mut sum, b);
+    sum
 }
 
 /// What becomes of sums, rounded.

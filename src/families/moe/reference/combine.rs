@@ -6,19 +6,14 @@ use peerwarp_codegen::ir::Dtype;
 
 use super::Entry;
 use crate::families::moe::{MoeShape, Routing};
+use crate::harness::elements::loops::{add_weighted, scale};
 use crate::harness::elements::{encode, round};
 
 /// The benchmark's stand-in expert, `x * (1 + rank)`, in the type that rows are combined in.
 pub fn stand_in_expert(combined: Dtype, rank: u32, row: &[f32]) -> Vec<f32> {
-    round(combined, row.iter().map(|x| x * (1.0 + rank as f32)).collect())
-}
-
-// Without an instruction of its own for it, `mul_add` is a call for each element.
-#[multiversion::multiversion(targets("x86_64+avx2+fma"))]
-fn add(sum: &mut [f32], weight: f32, row: &[f32]) {
-    for (s, x) in sum.iter_mut().zip(row) {
-        *s = weight.mul_add(*x, *s);
-    }
+    let mut output = row.to_vec();
+    scale(&mut output, 1.0 + rank as f32);
+    round(combined, output)
 }
 
 /// The combined row of a token, by its rank and number, as bytes: the sum over k, in order, in f32, rounded at the end.
@@ -31,7 +26,7 @@ pub fn in_order<'o>(
 ) -> Vec<u8> {
     let mut sum = vec![0f32; shape.hidden as usize];
     for (owner, weight, entry) in entries_of(shape, routing, source, token) {
-        add(&mut sum, weight, output(owner, entry));
+        add_weighted(&mut sum, weight, output(owner, entry));
     }
     encode(combined, &sum)
 }
@@ -47,7 +42,7 @@ pub fn of_owner<'o>(
 ) -> Vec<f32> {
     let mut piece = vec![0f32; shape.hidden as usize];
     for (_, weight, entry) in entries_of(shape, routing, source, token).iter().filter(|e| e.0 == owner) {
-        add(&mut piece, *weight, output(owner, *entry));
+        add_weighted(&mut piece, *weight, output(owner, *entry));
     }
     piece
 }
@@ -66,9 +61,11 @@ pub fn by_owner<'o>(
     let (mut sum, mut piece) = (vec![0f32; shape.hidden as usize], vec![0f32; shape.hidden as usize]);
     for of_owner in entries.chunk_by(|a, b| a.0 == b.0) {
         piece.fill(0.0);
-        of_owner.iter().for_each(|&(owner, weight, entry)| add(&mut piece, weight, output(owner, entry)));
+        of_owner
+            .iter()
+            .for_each(|&(owner, weight, entry)| add_weighted(&mut piece, weight, output(owner, entry)));
         piece = round(combined, piece);
-        add(&mut sum, 1.0, &piece);
+        add_weighted(&mut sum, 1.0, &piece);
     }
     encode(combined, &sum)
 }

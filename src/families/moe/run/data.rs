@@ -279,8 +279,7 @@ fn random_tokens(shape: &MoeShape, from: Option<Dtype>, n: u32, mut rng: ChaCha8
 fn uniform(len: u32, rng: &mut ChaCha8Rng) -> Vec<f32> {
     let mut bits = vec![0u32; len as usize];
     rng.fill(&mut bits[..]);
-    let between_1_and_2 = |bits: u32| f32::from_bits(1f32.to_bits() | bits >> 9);
-    bits.into_iter().map(|bits| (between_1_and_2(bits) - 1.0) * 2.0 - 1.0).collect()
+    elements::loops::uniform(&bits)
 }
 
 /// The bytes of a row as it is sent, and of its scales.

@@ -12,6 +12,7 @@ use super::{MoeTuning, Traffic, between, fused};
 use crate::families::moe::kernels::{Layout, Quantise, RoundTrip};
 use crate::families::moe::{MoeError, MoeProblem, MoeShape, work};
 use crate::harness::elements::decode;
+use crate::harness::elements::loops::{larger, off_and_largest};
 use crate::harness::suite::random_bytes;
 use crate::harness::verdict::{Expected, Verdict};
 use crate::harness::workload::{Contents, Metric, Problem, RankMemory};
@@ -299,26 +300,6 @@ impl Round {
             }
         }
     }
-}
-
-/// The larger one. Unlike [`f64::max`], this keeps a NaN.
-fn larger(a: f64, b: f64) -> f64 {
-    if a >= b || a.is_nan() { a } else { b }
-}
-
-/// How far elements are off at most, and how large they should be at most.
-#[multiversion::multiversion(targets("x86_64+avx2+fma"))]
-fn off_and_largest(found: &[f32], want: &[f32]) -> [f64; 2] {
-    // Side by side, so that it vectorises.
-    const LANES: usize = 8;
-    let (mut off, mut largest) = ([0f64; LANES], [0f64; LANES]);
-    for (found, want) in found.chunks(LANES).zip(want.chunks(LANES)) {
-        for (((f, w), off), largest) in found.iter().zip(want).zip(&mut off).zip(&mut largest) {
-            *off = larger(*off, (f64::from(*f) - f64::from(*w)).abs());
-            *largest = larger(*largest, f64::from(w.abs()));
-        }
-    }
-    [off, largest].map(|lanes| lanes.into_iter().fold(0.0, larger))
 }
 
 #[cfg(test)]

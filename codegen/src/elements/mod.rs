@@ -1,10 +1,14 @@
-//! Rows as bytes and as numbers.
+//! Rows as bytes and as numbers, for workloads and their references. They stand in this crate because development builds optimise it.
+
+pub mod e4m3;
+pub mod loops;
 
 use half::f16;
-use peerwarp_codegen::bf16;
-use peerwarp_codegen::ir::Dtype;
+use half::slice::HalfFloatSliceExt;
 
-use super::fp8::{e4m3_from_f32, e4m3_to_f32};
+use self::e4m3::{e4m3_from_f32, e4m3_to_f32};
+use crate::bf16;
+use crate::ir::Dtype;
 
 /// The numbers that the bytes of a row of floats stand for.
 ///
@@ -17,7 +21,12 @@ pub fn decode(dtype: Dtype, bytes: &[u8]) -> Vec<f32> {
             decode_bf16(bytes, &mut values);
             values
         }
-        Dtype::Fp16 => bytes.chunks_exact(2).map(|b| f16::from_le_bytes([b[0], b[1]]).to_f32()).collect(),
+        Dtype::Fp16 => {
+            let halves = bytes.chunks_exact(2).map(|b| f16::from_le_bytes([b[0], b[1]]));
+            let mut values = vec![0.0; bytes.len() / 2];
+            halves.collect::<Vec<_>>().convert_to_f32_slice(&mut values);
+            values
+        }
         Dtype::Fp8 => bytes.iter().map(|&b| e4m3_to_f32(b)).collect(),
         Dtype::F32 => bytes.chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect(),
         Dtype::Bool | Dtype::I32 | Dtype::U32 | Dtype::U64 => panic!("{dtype} is not a float type"),
@@ -35,15 +44,15 @@ pub fn encode(dtype: Dtype, values: &[f32]) -> Vec<u8> {
             encode_bf16(values, &mut bytes);
             bytes
         }
-        Dtype::Fp16 => bytes_of(values, |x| f16::from_f32(x).to_le_bytes()),
+        Dtype::Fp16 => {
+            let mut halves = vec![f16::ZERO; values.len()];
+            halves.convert_from_f32_slice(values);
+            halves.iter().flat_map(|x| x.to_le_bytes()).collect()
+        }
         Dtype::Fp8 => values.iter().map(|&x| e4m3_from_f32(x)).collect(),
-        Dtype::F32 => bytes_of(values, f32::to_le_bytes),
+        Dtype::F32 => values.iter().flat_map(|x| x.to_le_bytes()).collect(),
         Dtype::Bool | Dtype::I32 | Dtype::U32 | Dtype::U64 => panic!("{dtype} is not a float type"),
     }
-}
-
-fn bytes_of<const N: usize>(values: &[f32], bytes: impl Fn(f32) -> [u8; N]) -> Vec<u8> {
-    values.iter().map(|&x| bytes(x)).collect::<Vec<_>>().into_flattened()
 }
 
 /// Rounds each number to the nearest of the type.
