@@ -99,7 +99,7 @@ impl Outcome<'_> {
         let text: String = self.emitted.iter().map(|e| e.source.text.as_str()).collect();
         let text: String = text.chars().take(SHOWN).collect();
         format!(
-            "{:?}: {what}: {}\nPEERWARP_SEED={} cargo test -p peerwarp-codegen --test random\n{text}",
+            "{:?}: {what}: {}\nPEERWARP_SEED={} cargo test -p peerwarp-codegen-tests random\n{text}",
             self.language,
             self.case.name,
             seed()

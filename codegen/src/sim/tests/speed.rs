@@ -1,5 +1,5 @@
 //! Timing of a dispatch and a combine in the size of a real model, by hand:
-//! `cargo test --release -p peerwarp-codegen --lib sim::tests::speed -- --ignored --nocapture`.
+//! `cargo test --release -p peerwarp-codegen-tests --test peerwarp_codegen sim::tests::speed -- --ignored --nocapture`.
 
 use std::sync::Arc;
 use std::time::Instant;
