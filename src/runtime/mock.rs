@@ -96,7 +96,9 @@ impl MockGpu {
 
     /// Memory of this process.
     fn plain(&self, bytes: u64) -> DevicePtr {
-        let mut plain = vec![u64::MAX; (bytes as usize).div_ceil(8)];
+        let mut plain = vec![0u64; (bytes as usize).div_ceil(8)];
+        // By bytes, which is one call without optimisation too.
+        bytemuck::cast_slice_mut::<_, u8>(&mut plain).fill(u8::MAX);
         let ptr = plain.as_mut_ptr() as u64;
         let region = Region { bytes, _plain: Some(plain), file: None, of: None };
         self.machine.memory.lock().unwrap().insert(ptr, region);
