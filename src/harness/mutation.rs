@@ -3,7 +3,6 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::sync::Arc;
 
 use peerwarp_codegen::family::Variant;
 use peerwarp_codegen::ir::mutate::{Mutant, every, mutate};
@@ -13,7 +12,7 @@ use peerwarp_codegen::threads;
 use rayon::prelude::*;
 
 use super::check::{Exploration, schedule};
-use super::session::SimSession;
+use super::session::{Answered, SimSession};
 use super::workload::{Inputs, Suite, WorkloadError};
 
 /// A bug that nothing found.
@@ -87,12 +86,19 @@ pub fn plant_each(
     variants: &[Variant],
     exploration: &Exploration,
 ) -> Result<MutationRun, WorkloadError> {
-    let explorer = Explorer { suite, variants, exploration };
+    threads::pool()?;
+    let Exploration { inputs, seeds, .. } = exploration;
+    let seeded = |seed| {
+        let problem = suite.problem(variants, &Inputs { seed, ..inputs.clone() })?;
+        Ok(Seeded { seed, problem: Answered::new(problem.into()) })
+    };
+    let all: Result<Vec<Seeded>, WorkloadError> =
+        (inputs.seed..inputs.seed + seeds.max(&1)).map(seeded).collect();
+    let all = all?;
     let mut kernels: Vec<Kernel> = vec![];
-    let clean =
-        explorer.session(exploration.inputs.seed, &mut |kernel| kernels.push(Kernel::clone(kernel)))?;
-    let ran =
-        clean.run(&schedule(exploration.inputs.seed)).map_err(|e| WorkloadError::Kernel(e.to_string()))?;
+    let clean = all[0].session(&mut |kernel| kernels.push(Kernel::clone(kernel)))?;
+    let ran = clean.run(&schedule(inputs.seed)).map_err(|e| WorkloadError::Kernel(e.to_string()))?;
+    let explored = &all[..*seeds as usize];
     // A loop that counts to 2^32 is found by how long it takes.
     let max_steps = 20 * ran.report.steps + 100_000;
     let bugs: Vec<(usize, Mutant)> =
@@ -101,13 +107,12 @@ pub fn plant_each(
         // Some changes are none: a signal without puts cannot go before them.
         let Ok(planted) = mutate(&kernels[n], &mutant.mutation) else { return Ok(MutationRun::default()) };
         let mut run = MutationRun { planted: 1, ..MutationRun::default() };
-        match explorer.finds(n, &planted, max_steps)? {
+        match finds(explored, n, &planted, max_steps)? {
             Some(kind) => drop(run.found.insert(kind, 1)),
             None => run.survivors.push(Survivor { kernel: kernels[n].name.clone(), mutant }),
         }
         Ok(run)
     };
-    threads::pool()?;
     let all: Result<Vec<MutationRun>, WorkloadError> = bugs.into_par_iter().map(outcome).collect();
     Ok(all?.into_iter().fold(MutationRun::default(), |mut sum, run| {
         sum.merge(run);
@@ -115,39 +120,41 @@ pub fn plant_each(
     }))
 }
 
-struct Explorer<'a> {
-    suite: &'a dyn Suite,
-    variants: &'a [Variant],
-    exploration: &'a Exploration,
+/// The problem of a seed.
+struct Seeded {
+    seed: u64,
+    problem: Answered,
 }
 
-impl Explorer<'_> {
-    fn session(&self, seed: u64, plant: &mut dyn FnMut(&mut Planted)) -> Result<SimSession, WorkloadError> {
-        let inputs = Inputs { seed, ..self.exploration.inputs.clone() };
-        let problem = Arc::from(self.suite.problem(self.variants, &inputs)?);
-        SimSession::planted_with_fewer_rows(problem, Some(seed), plant)
+impl Seeded {
+    fn session(&self, plant: &mut dyn FnMut(&mut Planted)) -> Result<SimSession, WorkloadError> {
+        SimSession::planted_with_fewer_rows(self.problem.clone(), Some(self.seed), plant)
     }
+}
 
-    /// What finds a bug in the `n`-th kernel first.
-    fn finds(&self, n: usize, planted: &Planted, max_steps: u64) -> Result<Option<String>, WorkloadError> {
-        if verify(Kernel::clone(planted)).is_err() {
-            return Ok(Some("refused".into()));
-        }
-        let first = self.exploration.inputs.seed;
-        for seed in first..first + self.exploration.seeds {
-            let mut at = 0;
-            let session = self.session(seed, &mut |kernel| {
-                if at == n {
-                    *kernel = planted.clone();
-                }
-                at += 1;
-            })?;
-            match session.run(&Options { max_steps, ..schedule(seed) }) {
-                Err(findings) => return Ok(Some(findings.list[0].kind.name().into())),
-                Ok(ran) if !ran.verdict.ok() => return Ok(Some("result".into())),
-                Ok(_) => {}
-            }
-        }
-        Ok(None)
+/// What finds a bug in the `n`-th kernel first.
+fn finds(
+    explored: &[Seeded],
+    n: usize,
+    planted: &Planted,
+    max_steps: u64,
+) -> Result<Option<String>, WorkloadError> {
+    if verify(Kernel::clone(planted)).is_err() {
+        return Ok(Some("refused".into()));
     }
+    for one in explored {
+        let mut at = 0;
+        let session = one.session(&mut |kernel| {
+            if at == n {
+                *kernel = planted.clone();
+            }
+            at += 1;
+        })?;
+        match session.run(&Options { max_steps, ..schedule(one.seed) }) {
+            Err(findings) => return Ok(Some(findings.list[0].kind.name().into())),
+            Ok(ran) if !ran.verdict.ok() => return Ok(Some("result".into())),
+            Ok(_) => {}
+        }
+    }
+    Ok(None)
 }

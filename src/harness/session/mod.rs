@@ -15,6 +15,7 @@ pub(crate) use room::room_for;
 pub use given::{HostSteps, SimLaunches};
 pub(crate) use gpu::pass;
 pub use gpu::{GpuRun, GpuSession, LaunchTimes, Replayed};
+pub(crate) use sim::Answered;
 pub use sim::{Ran, SimSession};
 pub use windows::Windows;
 

@@ -20,10 +20,26 @@ pub struct Ran {
     pub verdict: Verdict,
 }
 
+/// A problem with its expected results, which sessions share.
+#[derive(Clone, Debug)]
+pub(crate) struct Answered {
+    problem: Arc<dyn Problem>,
+    /// By round and rank.
+    expected: Arc<Vec<Vec<Vec<Expected>>>>,
+}
+
+impl Answered {
+    pub(crate) fn new(problem: Arc<dyn Problem>) -> Answered {
+        let round = |round| (0..problem.ranks()).map(|rank| problem.expected(rank, round)).collect();
+        let expected = Arc::new((0..problem.rounds()).into_par_iter().map(round).collect());
+        Answered { problem, expected }
+    }
+}
+
 /// A problem on simulated ranks: run any number of times, each from the start.
 #[derive(Debug)]
 pub struct SimSession {
-    problem: Arc<dyn Problem>,
+    of: Answered,
     machine: Machine,
     /// The same launches with drawn row counts. Results are not compared there.
     fewer_rows: Option<Machine>,
@@ -36,7 +52,8 @@ impl SimSession {
     /// # Errors
     /// A kernel cannot be traced, does not verify, or launches disagree on a buffer.
     pub fn new(problem: Arc<dyn Problem>) -> Result<SimSession, WorkloadError> {
-        SimSession::build(problem, None, &mut |kernel| Compiled::new(kernel))
+        threads::pool()?;
+        SimSession::build(Answered::new(problem), None, &mut |kernel| Compiled::new(kernel))
     }
 
     /// As [`SimSession::new`]. Where parameters have `#[rows(n, ..)]` and the problem does not set `n`, each run repeats the
@@ -45,7 +62,8 @@ impl SimSession {
     /// # Errors
     /// As there.
     pub fn with_fewer_rows(problem: Arc<dyn Problem>, seed: u64) -> Result<SimSession, WorkloadError> {
-        SimSession::build(problem, Some(seed), &mut |kernel| Compiled::new(kernel))
+        threads::pool()?;
+        SimSession::build(Answered::new(problem), Some(seed), &mut |kernel| Compiled::new(kernel))
     }
 
     /// As [`SimSession::new`], with bugs planted into its kernels by `plant`.
@@ -54,17 +72,17 @@ impl SimSession {
         problem: Arc<dyn Problem>,
         plant: &mut dyn FnMut(&mut Planted),
     ) -> Result<SimSession, WorkloadError> {
-        SimSession::planted_with_fewer_rows(problem, None, plant)
+        threads::pool()?;
+        SimSession::planted_with_fewer_rows(Answered::new(problem), None, plant)
     }
 
     /// As [`SimSession::planted`]; with a seed, as [`SimSession::with_fewer_rows`].
-    #[doc(hidden)]
-    pub fn planted_with_fewer_rows(
-        problem: Arc<dyn Problem>,
+    pub(crate) fn planted_with_fewer_rows(
+        of: Answered,
         rows_seed: Option<u64>,
         plant: &mut dyn FnMut(&mut Planted),
     ) -> Result<SimSession, WorkloadError> {
-        SimSession::build(problem, rows_seed, &mut |kernel| {
+        SimSession::build(of, rows_seed, &mut |kernel| {
             let mut kernel = Planted::from(kernel);
             plant(&mut kernel);
             Compiled::planted(kernel)
@@ -72,22 +90,21 @@ impl SimSession {
     }
 
     fn build(
-        problem: Arc<dyn Problem>,
+        of: Answered,
         rows_seed: Option<u64>,
         compile: &mut dyn FnMut(Verified) -> Compiled,
     ) -> Result<SimSession, WorkloadError> {
-        threads::pool()?;
-        let kernels = Kernels::new(problem.launches(), compile)?;
-        let machine = machine(&problem, &kernels, None)?;
-        let draws = |seed: &u64| !kernels.drawn_rows(&problem.numbers(0, 0), *seed, (0, 0)).is_empty();
+        let kernels = Kernels::new(of.problem.launches(), compile)?;
+        let machine = machine(&of, &kernels, None)?;
+        let draws = |seed: &u64| !kernels.drawn_rows(&of.problem.numbers(0, 0), *seed, (0, 0)).is_empty();
         let seed = rows_seed.filter(draws);
-        let fewer_rows = seed.map(|seed| self::machine(&problem, &kernels, Some(seed))).transpose()?;
-        Ok(SimSession { problem, machine, fewer_rows, kernels })
+        let fewer_rows = seed.map(|seed| self::machine(&of, &kernels, Some(seed))).transpose()?;
+        Ok(SimSession { of, machine, fewer_rows, kernels })
     }
 
     /// The problem.
     pub fn problem(&self) -> &Arc<dyn Problem> {
-        &self.problem
+        &self.of.problem
     }
 
     /// The simulated machine with its programs.
@@ -119,13 +136,13 @@ impl SimSession {
 
     /// How the results that a run left behind compare.
     fn verdict(&self, memory: &Memory) -> Verdict {
-        let problem = &*self.problem;
+        let Answered { problem, expected } = &self.of;
         let turns: Vec<(u32, u32)> = (0..problem.rounds())
             .flat_map(|round| (0..problem.ranks()).map(move |rank| (round, rank)))
             .collect();
         let of_turn = |(round, rank): (u32, u32)| {
             let mut verdict = Verdict::default();
-            for (which, expected) in problem.expected(rank, round).iter().enumerate() {
+            for (which, expected) in expected[round as usize][rank as usize].iter().enumerate() {
                 let kept = memory.read::<u8>(rank, &kept(round, which)).unwrap_or_default();
                 let found = &kept[..expected.bytes.len().min(kept.len())];
                 problem.compare(rank, round, expected, found, &mut verdict);
@@ -146,11 +163,11 @@ fn kept(round: u32, which: usize) -> String {
 }
 
 /// Room for the results of each round: the most that any rank has of each.
-fn keep_results(machine: &mut Machine, problem: &dyn Problem) -> Result<(), SimError> {
-    for round in 0..problem.rounds() {
+fn keep_results(machine: &mut Machine, expected: &[Vec<Vec<Expected>>]) -> Result<(), SimError> {
+    for (round, of_ranks) in (0..).zip(expected) {
         let mut sizes: Vec<u64> = vec![];
-        for rank in 0..problem.ranks() {
-            for (which, expected) in problem.expected(rank, round).iter().enumerate() {
+        for of_rank in of_ranks {
+            for (which, expected) in of_rank.iter().enumerate() {
                 sizes.resize(sizes.len().max(which + 1), 0);
                 sizes[which] = sizes[which].max(expected.bytes.len() as u64);
             }
@@ -163,19 +180,16 @@ fn keep_results(machine: &mut Machine, problem: &dyn Problem) -> Result<(), SimE
 }
 
 /// All rounds on all ranks, with rows drawn from a seed or those of the problem.
-fn machine(
-    problem: &Arc<dyn Problem>,
-    kernels: &Kernels,
-    rows_seed: Option<u64>,
-) -> Result<Machine, WorkloadError> {
+fn machine(of: &Answered, kernels: &Kernels, rows_seed: Option<u64>) -> Result<Machine, WorkloadError> {
+    let problem = &of.problem;
     let mut machine = Machine::new(problem.ranks());
     declare(&mut machine, &problem.buffers()?)?;
     if rows_seed.is_none() {
-        keep_results(&mut machine, &**problem)?;
+        keep_results(&mut machine, &of.expected)?;
     }
     for rank in 0..problem.ranks() {
         for round in 0..problem.rounds() {
-            add_round(&mut machine, problem, kernels, (rank, round), rows_seed)?;
+            add_round(&mut machine, of, kernels, (rank, round), rows_seed)?;
         }
     }
     Ok(machine)
@@ -183,7 +197,7 @@ fn machine(
 
 fn add_round(
     machine: &mut Machine,
-    problem: &Arc<dyn Problem>,
+    Answered { problem, expected }: &Answered,
     kernels: &Kernels,
     (rank, round): (u32, u32),
     rows_seed: Option<u64>,
@@ -212,9 +226,9 @@ fn add_round(
     if rows_seed.is_some() {
         return Ok(());
     }
-    let outputs = Arc::clone(problem);
+    let expected = Arc::clone(expected);
     machine.host(rank, "results", move |memory| {
-        outputs.expected(rank, round).iter().enumerate().try_for_each(|(which, expected)| {
+        expected[round as usize][rank as usize].iter().enumerate().try_for_each(|(which, expected)| {
             let Expected { buffer, at, bytes, .. } = expected;
             let found = RankMemory::read(memory, buffer, *at, bytes.len())?;
             RankMemory::write(memory, &kept(round, which), 0, &found)
