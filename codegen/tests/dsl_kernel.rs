@@ -247,6 +247,35 @@ fn optional_parameters_are_there_when_they_have_a_length() {
     }
 }
 
+/// Elements, and the most rows that a launch has of them.
+struct Lent(u64, u32);
+
+#[derive(KernelArgs)]
+#[args(config = Lent)]
+struct LentArgs {
+    #[input]
+    #[len(|c| c.0)]
+    #[rows(n, |c| c.1)]
+    x: Ptr<u32>,
+    n: Val<u32>,
+    y: Ptr<u32>,
+}
+
+#[test]
+fn the_most_rows_divide_the_length() {
+    let traced = |len, most| {
+        let meta = TraceMeta::new("test", 2, 32, 1);
+        trace_args::<LentArgs>(meta, &Lent(len, most), |_, a| role("r", 1, |_| a.y.set(0, a.x.get(0) + a.n)))
+    };
+    traced(64, 8).unwrap_or_else(|e| panic!("{e}"));
+    for (most, message) in
+        [(7, "`x` has 64 elements in at most 7 rows"), (0, "`x` has 64 elements in at most 0 rows")]
+    {
+        let error = traced(64, most).unwrap_err();
+        assert_eq!(error.message, message);
+    }
+}
+
 /// Rows of so many elements.
 struct Width(u64);
 

@@ -227,6 +227,9 @@ fn spec(field: &Field, config: &Path, codegen: &TokenStream, errors: &mut Errors
             "`#[shape(..)]` is for AnyMatrix, AnySymMatrix and AnyWindowMatrix: others have a `#[len(..)]`",
         );
     }
+    if let (Some(rows), "Channel" | "AnyChannel") = (marked(field, "rows"), kind) {
+        errors.at(rows.span(), OF_A_VECTOR);
+    }
     if matches!(kind, "Channel" | "AnyChannel") {
         let example = "|c| ChannelShape::new(c.transport, c.ranks, Slots::BySender(c.chunks()))";
         errors.at(ty.span(), format!("a channel has a shape: `#[channel({example})]`"));
@@ -284,6 +287,10 @@ fn spec(field: &Field, config: &Path, codegen: &TokenStream, errors: &mut Errors
     })
 }
 
+/// What `#[rows(..)]` is for.
+const OF_A_VECTOR: &str = "`#[rows(..)]` says how many rows a launch has of a `#[len(..)]` that the caller passes, Ptr, AnyPtr, Window \
+                           or AnyWindow: a launch has all rows of a matrix's `#[shape(..)]`";
+
 /// The statement that adds a matrix to `params`: of an optional one, if it has rows.
 fn matrix(
     field: &Field,
@@ -295,6 +302,9 @@ fn matrix(
 ) -> Option<TokenStream> {
     if let Some((at, _)) = len {
         errors.at(at.span(), "a matrix has a shape, `#[shape(|c| [c.rows, c.columns])]`, and no length");
+    }
+    if let Some(rows) = marked(field, "rows") {
+        errors.at(rows.span(), OF_A_VECTOR);
     }
     let shape = chosen(field, "shape", &quote!([u32; 2]), config, errors);
     let (Some((_, shape)), Some((_, dtype))) = (shape, dtype) else {

@@ -83,14 +83,14 @@ impl ParamSpec {
     /// The same, of rows of which a launch has as many as the number `scalar` says, and its length is that of `most` rows.
     #[must_use]
     pub fn of_rows(self, scalar: &str, most: u64) -> ParamSpec {
-        ParamSpec { rows: Some(Rows { scalar: scalar.to_owned(), most: most.max(1) }), ..self }
+        ParamSpec { rows: Some(Rows { scalar: scalar.to_owned(), most }), ..self }
     }
 
     /// Bytes of `rows` rows of its memory, at most all of it; all of it if nothing says how many rows there are.
     pub fn bytes_of_rows(&self, rows: u64) -> u64 {
         match &self.rows {
             None => self.bytes(),
-            Some(Rows { most, .. }) => self.bytes() / most * rows.min(*most),
+            Some(Rows { most, .. }) => self.bytes().checked_div(*most).unwrap_or(0) * rows.min(*most),
         }
     }
 
@@ -353,8 +353,16 @@ impl Binder {
     }
 }
 
-/// Whether what says how many rows there are is a number that launches pass.
+/// Whether what says how many rows there are is a number that launches pass, and the most rows divide the length.
 pub(super) fn check_rows(specs: &[ParamSpec], loc: Loc) -> Result<(), TraceError> {
+    let whole = |s: &ParamSpec| s.rows.as_ref().is_none_or(|rows| s.len.checked_rem(rows.most) == Some(0));
+    if let Some(spec) = specs.iter().find(|s| !whole(s))
+        && let Some(Rows { most, .. }) = spec.rows
+    {
+        let message = format!("`{}` has {} elements in at most {most} rows", spec.name, spec.len);
+        let help = "let the most of `#[rows(..)]` be at least 1 and divide `#[len(..)]`";
+        return Err(TraceError::new(loc, message, help));
+    }
     let number =
         |s: &ParamSpec, name: &str| s.name == name && (s.kind, s.dtype) == (ParamKind::Scalar, Dtype::U32);
     let lacks = |s: &&ParamSpec| {

@@ -118,6 +118,11 @@ struct Counted {
     #[rows(there, |_| 4)]
     of_its_own: Ptr<u32>,
     there: Val<u32>,
+    #[input]
+    #[shape(|_| [8, 8])]
+    #[dtype(|_| Dtype::Bf16)]
+    #[rows(garbage here !)]
+    matrix: AnyMatrix,
 }
 
 fn main() {}
