@@ -40,6 +40,9 @@ pub struct Explain {
     pub block_threads: u64,
     /// Bytes of shared memory a block declares, or takes on a target.
     pub shared_bytes: u64,
+    /// Bytes of shared memory that a block can have on a target that has too little for this one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub shared_limit: Option<u64>,
     /// Warps of a block that bring operands for the others.
     #[serde(skip_serializing_if = "is_zero")]
     pub loader_warps: u32,
@@ -186,6 +189,7 @@ pub fn explain(kernel: &Kernel) -> Explain {
         warp_size: kernel.warp_size,
         block_threads: (kernel.block_threads() + kernel.beside_warps() * kernel.warp_size).into(),
         shared_bytes: kernel.shared_bytes(),
+        shared_limit: None,
         loader_warps: 0,
         symmetric_bytes: symmetric.map(|p| p.len * u64::from(p.element_bytes())).sum(),
         flags: kernel.params.iter().filter(|p| p.kind == ParamKind::Flags).map(|p| p.len).sum(),

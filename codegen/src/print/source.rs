@@ -44,6 +44,7 @@ pub(super) fn explain(kernel: &Kernel, target: Target) -> Result<Explain, PrintE
     explained.block_threads += u64::from(loader_warps * kernel.warp_size);
     explained.block_warps += loader_warps;
     (explained.loader_warps, explained.shared_bytes) = (loader_warps, shared_bytes.into());
+    explained.shared_limit = Some(shared_limit(&facts)).filter(|&limit| limit < shared_bytes.into());
     for Obstacle { role, loc, why } in loader::obstacles(&facts) {
         explained.roles[role].no_loader = Some((loc.to_string(), why.into()));
     }

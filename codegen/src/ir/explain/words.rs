@@ -56,6 +56,13 @@ impl Explain {
             count(self.block_warps.into(), "warp"),
             self.warp_size,
         )?;
+        if let Some(limit) = self.shared_limit {
+            let found = self.shared_bytes;
+            writeln!(
+                f,
+                "It is not emitted for this target: a block has {limit} bytes of shared memory there, not {found}."
+            )?;
+        }
         writeln!(
             f,
             "Needs {} of symmetric memory a rank, {} included.",

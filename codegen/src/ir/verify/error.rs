@@ -53,10 +53,10 @@ pub enum Problem {
     #[error("the roles have {blocks} blocks together; a grid has at most {limit}")]
     GridTooLarge { blocks: u64, limit: u64 },
     #[error(
-        "shared arrays take {found} bytes a block, of which `{shared}` takes {bytes}; the device with the most, {device}, has \
-         {limit}: let arrays be smaller"
+        "shared arrays that a block has at once take {found} bytes: {arrays}; the device with the most, {device}, has {limit}: let \
+         arrays be smaller"
     )]
-    SharedBytes { found: u64, shared: String, bytes: u64, device: &'static str, limit: u32 },
+    SharedBytes { found: u64, arrays: String, device: &'static str, limit: u32 },
     #[error(
         "{blocks} blocks of {threads} threads and {shared_bytes} bytes of shared memory wait and must be resident at once; the \
          device that holds the most, {device}, holds {limit}: let roles have fewer or smaller blocks"

@@ -52,6 +52,18 @@ fn shapes_that_a_target_does_not_have() {
         })
     };
     insta::assert_snapshot!(said(&shared_words(30000), "cuda:sm_89"), @"`sample` needs 120000 bytes of shared memory a block and cuda:sm_89 has 99328; shrink its shared arrays");
+    let told = |target: &str| {
+        let kernel = crate::ir::verify(shared_words(30000)).unwrap();
+        crate::print::explain(&kernel, target.parse().unwrap()).unwrap()
+    };
+    assert_eq!((told("cuda:sm_89").shared_limit, told("cuda:sm_90a").shared_limit), (Some(99_328), None));
+    let text = told("cuda:sm_89").to_string();
+    assert!(
+        text.contains(
+            "It is not emitted for this target: a block has 99328 bytes of shared memory there, not 120000."
+        ),
+        "{text}"
+    );
     // A block has one role: roles' arrays overlap.
     assert_eq!(printed(&shared_words(30000), "cuda:sm_90a").unwrap().launch.shared_bytes, 120_000);
 }

@@ -244,7 +244,41 @@ fn more_shared_memory_than_any_device_has() {
         k
     };
     assert_eq!(problems(&shared(227 << 10)), []);
-    assert_snapshot!(only(&shared(512 << 10)), @"src/sample.rs:1: shared arrays take 524288 bytes a block, of which `stage` takes 524224; the device with the most, B300, has 232448: let arrays be smaller");
+    assert_snapshot!(only(&shared(512 << 10)), @"src/sample.rs:1: shared arrays that a block has at once take 524224 bytes: `stage` 524224; the device with the most, B300, has 232448: let arrays be smaller");
+    // Arrays of one role are there at once; those of two roles share a place.
+    let two = |roles: bool| {
+        let mut s = Sample::new("k");
+        let out = s.b.param("out", ParamKind::Local, Dtype::F32, 4);
+        let array = |s: &mut Sample, name: &str| {
+            let shared =
+                Shared { name: name.into(), dtype: Dtype::F32, len: 40_000, copies: 1, loc: s.loc() };
+            s.b.kernel.shared.push(shared);
+            Place::Shared(SharedId(s.b.kernel.shared.len() as u32 - 1))
+        };
+        let (first, second) = (array(&mut s, "s"), array(&mut s, "t"));
+        let copy = |s: &mut Sample, place| {
+            let zero = s.u32(0);
+            let value = s.value("", Type::scalar(Dtype::F32), |out| MemoryOp::Load {
+                out,
+                place,
+                index: zero,
+                receipt: None,
+            });
+            s.op(MemoryOp::Store { place: Place::Param(out), index: zero, value, mask: None });
+        };
+        s.role("r", 1, |s| {
+            copy(s, first);
+            if !roles {
+                copy(s, second);
+            }
+        });
+        if roles {
+            s.role("q", 1, |s| copy(s, second));
+        }
+        s.finish()
+    };
+    assert_eq!(problems(&two(true)), []);
+    assert_snapshot!(only(&two(false)), @"src/sample.rs:3: shared arrays that a block has at once take 320000 bytes: `s` 160000 and `t` 160000; the device with the most, B300, has 232448: let arrays be smaller");
 }
 
 #[test]
