@@ -3,9 +3,9 @@
 //! A scalar register has 64 bits. Sums, differences and products of `U32` scalars keep all of them there, and the value of such
 //! a register is its low half, which is all that other operations look at. An access looks at the whole: where that does not
 //! fit 32 bits, the index has wrapped. A difference that is below zero for a while does no harm, and neither does a hash that is
-//! cut to size: remainders, bitwise operations and shifts to the right start from the value again. Ends of loops, comparisons of
-//! order, minima, maxima, quotients and conversions to 64 bits look at the whole of a product, too. A sum that wraps there, as
-//! an epoch does, is its value.
+//! cut to size: remainders, bitwise operations and shifts that leave less than half of the bits start from the value again. Ends
+//! and steps of loops, comparisons, minima, maxima, quotients, shorter shifts to the right and conversions look at the whole of a
+//! product, too. A sum that wraps there, as an epoch does, is its value.
 //!
 //! Tiles keep such numbers beside their elements, and only if an element has wrapped.
 
@@ -15,7 +15,7 @@ use super::exec_memory::{Fault, place_name};
 use super::finding::FindingKind;
 use super::value::Tile;
 use super::world::World;
-use crate::ir::{BinaryOp, CompareOp, Dtype, Kernel, OpKind, Place, ValueId};
+use crate::ir::{BinaryOp, Dtype, Kernel, OpKind, Place, ReduceOp, ValueId};
 
 /// The exact result of an operation on `U32` operands, modulo 2^64; none of an operation that begins from values again.
 #[inline(always)]
@@ -29,11 +29,13 @@ pub(super) const fn exact(op: BinaryOp, a: u64, b: u64) -> Option<u64> {
     }
 }
 
-/// Whether an operation depends on the size of its operands, so that one that has wrapped gives another result.
-const fn orders(op: BinaryOp) -> bool {
+/// Whether an operation with this second operand depends on the size of the first, so that one that has wrapped gives another
+/// result. What keeps the high half of a product is a hash.
+const fn orders(op: BinaryOp, b: u64) -> bool {
     match op {
         BinaryOp::Min | BinaryOp::Max | BinaryOp::Div => true,
-        any!(sums, bits, shifts) | BinaryOp::Rem => false,
+        BinaryOp::Shr => b < 16,
+        any!(sums, bits) | BinaryOp::Rem | BinaryOp::Shl => false,
     }
 }
 
@@ -61,7 +63,7 @@ pub(super) const fn unmarked(exact: u64) -> u64 {
     if too_large(exact) { exact & (WRAPPED - 1) } else { exact }
 }
 
-/// Operands of one of the operations of [`orders`] on `U32`, or of a comparison of order, must fit.
+/// Operands of one of the operations of [`orders`] on `U32`, or of a comparison, must fit.
 #[inline(always)]
 pub(super) fn ordered(a: u64, b: u64) -> Result<(), Trap> {
     if (a | b) >> 62 == 0 {
@@ -75,15 +77,13 @@ pub(super) fn ordered(a: u64, b: u64) -> Result<(), Trap> {
 
 /// As [`ordered`], for the result of an operation.
 pub(super) fn ordered_by(op: BinaryOp, a: u64, b: u64) -> Result<(), Trap> {
-    if orders(op) { ordered(a, b) } else { Ok(()) }
+    if orders(op, b) { ordered(a, b) } else { Ok(()) }
 }
 
-/// The same of a comparison.
-pub(super) fn ordered_for(op: CompareOp, a: u64, b: u64) -> Result<(), Trap> {
-    match op {
-        CompareOp::Lt | CompareOp::Le | CompareOp::Gt | CompareOp::Ge => ordered(a, b),
-        CompareOp::Eq | CompareOp::Ne => Ok(()),
-    }
+/// As [`ordered`], for a number that is converted to another type.
+#[inline(always)]
+pub(super) fn converted(a: u64) -> Result<(), Trap> {
+    ordered(a, 0)
 }
 
 /// The same of the elements of tiles.
@@ -94,7 +94,18 @@ pub(super) fn ordered_tiles<'t>(tiles: impl IntoIterator<Item = &'t Tile>) -> Re
 
 /// The same of the result of an operation.
 pub(super) fn ordered_tiles_by(op: BinaryOp, a: &Tile, b: &Tile) -> Result<(), Trap> {
-    if orders(op) { ordered_tiles([a, b]) } else { Ok(()) }
+    if a.exact().is_none() && b.exact().is_none() {
+        return Ok(());
+    }
+    if b.view::<u32>().iter().any(|&b| orders(op, b.into())) { ordered_tiles([a, b]) } else { Ok(()) }
+}
+
+/// The same of the tile of a reduction to one of its elements.
+pub(super) fn reduced(op: ReduceOp, dtype: Dtype, a: &Tile) -> Result<(), Trap> {
+    match op {
+        ReduceOp::Min | ReduceOp::Max if dtype == Dtype::U32 => ordered_tiles([a]),
+        ReduceOp::Min | ReduceOp::Max | ReduceOp::Sum | ReduceOp::And | ReduceOp::Or => Ok(()),
+    }
 }
 
 const fn fits(exact: u64) -> bool {

@@ -15,7 +15,7 @@ use super::registers::{After, TileRegisters};
 use super::shadow::Event;
 use super::value::Tile;
 use super::world::World;
-use crate::ir::{CompareOp, Dtype, NoResult, OpId, ParamId};
+use crate::ir::{Dtype, NoResult, OpId, ParamId};
 
 /// Why an agent stopped running.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -156,7 +156,7 @@ impl World<'_> {
             Trap::Wrapped(exact) => {
                 wrapped = format!(
                     "a number is computed in 32 bits and comes to {exact}, which wraps to {} and is used here by its size: \
-                     compute it in 64 bits, with `.to_u64()` before the multiplication, or cut it to size with `%` or `>>`",
+                     compute it in 64 bits, with `.to_u64()` before the multiplication, or cut it to size with `%` or `&`",
                     exact as u32,
                     exact = exact::unmarked(exact),
                 );
@@ -204,6 +204,11 @@ impl World<'_> {
             Insn::Comm(ref insn) => return self.communicate(id, agent, insn),
             Insn::Jump { to } => return Flow::Jump(to),
             Insn::LoopNext { dtype, var, step, head, exit } => {
+                if dtype == Dtype::U32
+                    && let Err(trap) = exact::ordered(0, agent.get(step))
+                {
+                    return Flow::Stop(self.trapped(agent, trap));
+                }
                 return match count_up(dtype, agent.get(var), agent.get(step)) {
                     Some(next) => {
                         agent.set(var, next);
@@ -254,7 +259,7 @@ impl Agent {
             TileInsn::Compare { op, dtype, out, a, b } => {
                 let (out, of) = self.tile_mut(out);
                 let (a, b) = (of.tile(a), of.tile(b));
-                if dtype == Dtype::U32 && !matches!(op, CompareOp::Eq | CompareOp::Ne) {
+                if dtype == Dtype::U32 {
                     exact::ordered_tiles([a, b])?;
                 }
                 bulk::compare_tiles(op, dtype, a, b, out);
@@ -265,7 +270,7 @@ impl Agent {
             }
             TileInsn::Cast { from, to, out, a } => {
                 let (out, of) = self.tile_mut(out);
-                if (from, to) == (Dtype::U32, Dtype::U64) {
+                if from == Dtype::U32 {
                     exact::ordered_tiles([of.tile(a)])?;
                 }
                 cast_tile(from, to, of.tile(a), out);
@@ -283,11 +288,13 @@ impl Agent {
             }
             TileInsn::Arange { len, out } => bulk::arange(len as usize, &mut self.tiles[out as usize]),
             TileInsn::Reduce { op, dtype, out, a } => {
+                exact::reduced(op, dtype, self.tile(a))?;
                 let bits = bulk::reduce(op, dtype, self.tile(a));
                 self.set(out, bits);
             }
             TileInsn::Scan { op, dtype, exclusive, out, a } => {
                 let (out, of) = self.tile_mut(out);
+                exact::reduced(op, dtype, of.tile(a))?;
                 bulk::scan(op, dtype, exclusive, of.tile(a), out);
             }
         }

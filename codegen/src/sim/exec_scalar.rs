@@ -118,7 +118,7 @@ pub(super) fn run(code: &[Scalar], scalars: &mut [u64], mut pc: Pc) -> Ran {
             Does::Unary(op, dtype) => scalar_unary(op, dtype, get(a)),
             Does::Compare(op, dtype) => {
                 if dtype == Dtype::U32
-                    && let Err(trap) = exact::ordered_for(op, get(a), get(b))
+                    && let Err(trap) = exact::ordered(get(a), get(b))
                 {
                     return Ran { pc, steps, trap: Some(trap) };
                 }
@@ -126,13 +126,18 @@ pub(super) fn run(code: &[Scalar], scalars: &mut [u64], mut pc: Pc) -> Ran {
             }
             Does::Select => get(if get(a) != 0 { b } else { c }),
             Does::Widen => {
-                if exact::too_large(get(a)) {
-                    return Ran { pc, steps, trap: Some(Trap::Wrapped(get(a))) };
+                if let Err(trap) = exact::converted(get(a)) {
+                    return Ran { pc, steps, trap: Some(trap) };
                 }
                 get(a) as u32 as u64
             }
             Does::Signed => exact::signed(get(a)),
             Does::Cast(from, to) => {
+                if from == Dtype::U32
+                    && let Err(trap) = exact::converted(get(a))
+                {
+                    return Ran { pc, steps, trap: Some(trap) };
+                }
                 let bits = if from == Dtype::U32 { get(a) as u32 as u64 } else { get(a) };
                 cast_scalar(from, to, bits)
             }

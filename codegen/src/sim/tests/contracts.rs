@@ -183,9 +183,60 @@ fn a_product_that_wraps_is_found_where_its_size_decides() {
         let zero = s.u32(0);
         s.op(MemoryOp::Store { place: out.into(), index: zero, value: lane, mask: Some(mask) });
     };
-    let [min, max, div] = [BinaryOp::Min, BinaryOp::Max, BinaryOp::Div].map(quotient);
+    let stepped: Use = |s, out, n| {
+        let (zero, one) = (s.u32(0), s.u32(1));
+        s.for_each("i", (zero, one, n), |s, i| s.set(out, zero, i));
+    };
+    let equal: Use = |s, out, n| {
+        let two = s.u32(2);
+        let is_two = s.compare("", CompareOp::Eq, n, two);
+        s.when(is_two, |s| s.set(out, two, two));
+    };
+    fn converted(to: Dtype) -> impl Fn(&mut Sample, ParamId, ValueId) {
+        move |s, out, n| {
+            let zero = s.u32(0);
+            let number = s.value("", Type::scalar(to), |out| ValueOp::Cast { out, a: n });
+            let back = s.value("", U, |out| ValueOp::Cast { out, a: number });
+            s.set(out, zero, back);
+        }
+    }
+    fn reduced(op: ReduceOp) -> impl Fn(&mut Sample, ParamId, ValueId) {
+        move |s, out, n| {
+            let zero = s.u32(0);
+            let many = s.value("", tile(2), |out| ValueOp::Splat { out, a: n });
+            let one = s.value("", U, |out| ValueOp::Reduce { out, op, a: many });
+            s.set(out, zero, one);
+        }
+    }
+    let of_converted_tiles: Use = |s, out, n| {
+        let zero = s.u32(0);
+        let many = s.value("", tile(2), |out| ValueOp::Splat { out, a: n });
+        let floats = s.value("", Type::tile(Dtype::F32, 2), |out| ValueOp::Cast { out, a: many });
+        let value = s.value("", tile(2), |out| ValueOp::Cast { out, a: floats });
+        s.op(MemoryOp::Store { place: out.into(), index: zero, value, mask: None });
+    };
+    let [min, max, div, shr] = [BinaryOp::Min, BinaryOp::Max, BinaryOp::Div, BinaryOp::Shr].map(quotient);
+    let [float, signed] = [Dtype::F32, Dtype::I32].map(converted);
+    let [least, most] = [ReduceOp::Min, ReduceOp::Max].map(reduced);
     type AnyUse<'a> = &'a dyn Fn(&mut Sample, ParamId, ValueId);
-    let uses: [AnyUse; 8] = [&compared, &counted, &min, &max, &div, &widened, &of_tiles, &of_compared_tiles];
+    let uses: [AnyUse; 16] = [
+        &compared,
+        &counted,
+        &min,
+        &max,
+        &div,
+        &widened,
+        &of_tiles,
+        &of_compared_tiles,
+        &shr,
+        &stepped,
+        &equal,
+        &float,
+        &signed,
+        &least,
+        &most,
+        &of_converted_tiles,
+    ];
     for (at, used) in uses.into_iter().enumerate() {
         for (rows, fits) in [(1 << 16, false), (0, true)] {
             let kernel = alone(|s, out| {
