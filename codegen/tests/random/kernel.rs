@@ -89,6 +89,15 @@ impl Args {
         self.window.signal(Peers::rank(other()), &self.open, i, self.epoch);
     }
 
+    /// Reads all ranks' windows as one.
+    fn sum(self, i: u32, step: Step) {
+        let at = i * ROOM;
+        self.window.signal(Peers::all(), &self.sent, 2 * i + rank(), self.epoch);
+        let got = self.sent.wait_all(2 * i, RANKS, 1, self.epoch);
+        let from = at + step.by / 4 * 4;
+        self.out.store(at, self.window.load_reduce(ReduceOp::Sum, &got, from, step.len));
+    }
+
     /// Reads the other rank's window.
     fn pull(self, i: u32, step: Step) {
         let at = i * ROOM;
@@ -114,7 +123,7 @@ pub fn kernel(plan: &Plan, warp_size: u32) -> Kernel {
         let a = Args::bind(p, plan.steps.len() as u32);
         role("first", 1, |b| {
             a.say.send(Peers::rank(other()), 0, arange(SAID), a.epoch);
-            steps().for_each(|(i, step)| first(b, a, i, step));
+            steps().for_each(|(i, step)| first(b, a, i, step, warp_size == 32));
             a.back.from(0).wait(a.steps, a.epoch);
             if !plan.breaks(Rule::Meet) {
                 let _ = a.over.meet(a.epoch);
@@ -142,8 +151,8 @@ pub fn kernel(plan: &Plan, warp_size: u32) -> Kernel {
     traced.unwrap_or_else(|e| panic!("{plan:?}: {e}"))
 }
 
-/// What block `first` does of an exchange.
-fn first(b: Group, a: Args, i: u32, step: Step) {
+/// What block `first` does of an exchange. Only NVIDIA's switches add.
+fn first(b: Group, a: Args, i: u32, step: Step, nvidia: bool) {
     let (at, epoch, Step { len, broken, .. }) = (i * ROOM, a.epoch, step);
     match step.rule {
         Rule::ProgramOrder | Rule::Index => shift(a, i, step),
@@ -171,6 +180,10 @@ fn first(b: Group, a: Args, i: u32, step: Step) {
             }
         }
         Rule::Window | Rule::Meet => {
+            if nvidia && !broken && step.rule == Rule::Meet {
+                a.window.store(at, a.x.load(at, ROOM));
+                return a.sum(i, step);
+            }
             let early = broken && step.rule == Rule::Window;
             if early {
                 a.publish(i);
