@@ -203,3 +203,56 @@ fn the_page_has_every_rule() {
     let stated: Vec<String> = rules.lines().filter_map(name).collect();
     assert_eq!(stated, Rule::ALL.map(|rule| rule.name().to_owned()));
 }
+
+/// The texts of a backend's templates, the shared ones among them.
+fn templates(backend: &str) -> String {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../templates");
+    let (mut open, mut text) = (vec![folder.join(backend), folder.join("prim")], String::new());
+    while let Some(path) = open.pop() {
+        if path.is_dir() {
+            open.extend(fs::read_dir(&path).expect("a folder").map(|entry| entry.expect("an entry").path()));
+        } else {
+            text += &fs::read_to_string(&path).expect("a template");
+        }
+    }
+    text
+}
+
+/// Whether a text has an instruction, perhaps with more qualifiers.
+fn has_instruction(text: &str, instruction: &str) -> bool {
+    let words = text.split(|c: char| !(c.is_alphanumeric() || "_.:".contains(c)));
+    let qualifies = |word: &str| {
+        let mut parts = word.split('.');
+        instruction.split('.').all(|part| parts.any(|other| other == part))
+    };
+    text.contains(instruction) || words.filter(|word| word.contains('.')).any(qualifies)
+}
+
+/// What the page says that an operation is printed as stands in the templates.
+#[test]
+fn the_page_names_instructions_of_the_templates() {
+    let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/explanation/memory-model.md");
+    let text = fs::read_to_string(&page).unwrap_or_else(|e| panic!("{}: {e}", page.display()));
+    let table = text.lines().skip_while(|line| !line.starts_with("| operation")).skip(2);
+    let rows: Vec<Vec<&str>> = table.map(|line| line.split(" | ").collect()).collect();
+    assert!(rows.len() > 15 && rows.iter().all(|row| row.len() == 5), "{rows:#?}");
+    let mut named = 0;
+    for (column, backend) in [(2, "cuda"), (3, "hip")] {
+        let templates = templates(backend);
+        for row in &rows {
+            let instructions = row[column].split('`').skip(1).step_by(2);
+            for instruction in
+                instructions.filter(|i| !i.starts_with('.') && !row[0].contains(&format!("`{i}`")))
+            {
+                assert!(
+                    has_instruction(&templates, instruction),
+                    "no template of {backend} has `{instruction}`: {row:?}"
+                );
+                named += 1;
+            }
+        }
+        assert!(!templates.contains("ld.global.nc"), "{backend}");
+    }
+    assert!(named > 35, "{named} instructions");
+    assert!(!has_instruction(&templates("cuda"), "st.release.cta") && has_instruction("a.b.c x", "a.c"));
+}
