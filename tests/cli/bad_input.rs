@@ -141,7 +141,7 @@ const USAGE: &[(&str, &str, &[&str])] = &[
     ("topk above experts", "run --hidden 64 --experts 4 --topk 5", &["topk = 5", "experts"]),
     ("topk above 32", "run --hidden 64 --experts 64 --topk 33", &["topk = 33", "1 to 32"]),
     ("no experts", "run --hidden 64 --experts 0 --topk 1", &["experts = 0", "1 to 65535"]),
-    ("one rank", "run --model mixtral-8x7b --ranks 1", &["ranks = 1", "2 to 64"]),
+    ("no rank", "run --model mixtral-8x7b --ranks 0", &["ranks = 0", "1 to 64"]),
     ("no tokens", "run --model mixtral-8x7b --tokens 0", &["tokens = 0", "1 to 65536"]),
     ("unknown dtype", "run --model mixtral-8x7b --dtype int8", &["dtype = int8", "bf16"]),
     (
