@@ -172,10 +172,10 @@ pub struct Combine {
     #[tune(short = "w", values = [2, 4, 8, 16, 32], default = |key| warps_of_combine(key))]
     pub warps: u32,
     /// Blocks that send.
-    #[tune(short = "s", values = [1, 2, 4, 6, 8, 10, 12, 16, 32, 64, 96], default = |key| send_blocks_of_combine(key))]
+    #[tune(short = "s", shrinks, values = [1, 2, 4, 6, 8, 10, 12, 16, 32, 64, 96], default = |key| send_blocks_of_combine(key))]
     pub send_blocks: u32,
     /// Blocks that receive.
-    #[tune(short = "r", values = [1, 2, 4, 6, 8, 10, 12, 14, 16, 18, 32, 64], default = |key| (key.tokens * 4).next_power_of_two().clamp(8, 64))]
+    #[tune(short = "r", shrinks, values = [1, 2, 4, 6, 8, 10, 12, 14, 16, 18, 32, 64], default = |key| (key.tokens * 4).next_power_of_two().clamp(8, 64))]
     pub recv_blocks: u32,
     /// Warps that move a row together, or a piece of it where groups share rows.
     #[tune(short = "g", values = [1, 2, 4, 8, 16], default = |key| group_warps_of_combine(key))]

@@ -78,10 +78,10 @@ pub struct Dispatch {
     #[tune(short = "w", values = [2, 4, 8, 16, 32], default = |key| warps_of_dispatch(key))]
     pub warps: u32,
     /// Blocks that send rows.
-    #[tune(short = "s", values = [1, 2, 4, 8, 12, 16, 20, 24, 32, 40, 64], default = |key| send_blocks(key))]
+    #[tune(short = "s", shrinks, values = [1, 2, 4, 8, 12, 16, 20, 24, 32, 40, 64], default = |key| send_blocks(key))]
     pub send_blocks: u32,
     /// Blocks that receive.
-    #[tune(short = "r", values = [1, 2, 4, 8, 16, 32, 64, 80, 96, 104, 112], default = |key| recv_blocks_of_dispatch(key))]
+    #[tune(short = "r", shrinks, values = [1, 2, 4, 8, 16, 32, 64, 80, 96, 104, 112], default = |key| recv_blocks_of_dispatch(key))]
     pub recv_blocks: u32,
     /// Warps that move a row together, or a piece of it where groups share rows.
     #[tune(short = "g", values = [1, 2, 4, 8, 16], default = |key| with_barriers(group_warps(key.rows().row_bytes(key.hidden), protocol_of_key(key), key.tokens), warps_of_dispatch(key)))]

@@ -91,13 +91,13 @@ pub struct RoundTrip {
     #[tune(short = "w", values = [2, 4, 8, 16], default = |key| if key.tokens < 8 { 8 } else { 16 })]
     pub warps: u32,
     /// Blocks that send rows.
-    #[tune(short = "s", values = [1, 2, 4, 8, 16, 32, 64], default = |key| send_blocks(key))]
+    #[tune(short = "s", shrinks, values = [1, 2, 4, 8, 16, 32, 64], default = |key| send_blocks(key))]
     pub send_blocks: u32,
     /// Blocks that receive rows, run the experts and send back.
-    #[tune(short = "x", values = [1, 2, 4, 8, 16, 32, 64, 80], default = |key| (key.tokens * key.ranks * 2).next_power_of_two().clamp(8, 64))]
+    #[tune(short = "x", shrinks, values = [1, 2, 4, 8, 16, 32, 64, 80], default = |key| (key.tokens * key.ranks * 2).next_power_of_two().clamp(8, 64))]
     pub expert_blocks: u32,
     /// Blocks that receive what comes back.
-    #[tune(short = "r", values = [1, 2, 4, 8, 16, 32, 64], default = |key| recv_blocks(key))]
+    #[tune(short = "r", shrinks, values = [1, 2, 4, 8, 16, 32, 64], default = |key| recv_blocks(key))]
     pub recv_blocks: u32,
     /// Whether blocks that have sent all they have go on to receive what comes back.
     #[tune(default = |key| joins(key))]
