@@ -164,41 +164,41 @@ operations! {
     /// of one shape; the tracer inserts `Splat` where an author mixes scalars and tiles.
     ValueOp {
         /// A comptime constant.
-        Const { out: Out, value: Const }
+        Const = "constant", { out: Out, value: Const }
         /// This rank's number, `U32`.
-        Rank { out: Out }
+        Rank = "rank", { out: Out }
         /// The value of a scalar parameter.
-        ScalarParam { out: Out, param: ParamId }
+        ScalarParam = "scalar parameter", { out: Out, param: ParamId }
         /// The epoch that this launch works in, `U32`: the successor of the word at `word[0]` (never 0; after the largest
         /// value comes 2, so that parity keeps alternating). With `advance`, the last block to begin stores it back.
         /// Only in the prologue, at most once a parameter.
-        Epoch { out: Out, word: ParamId, advance: bool }
+        Epoch = "epoch", { out: Out, word: ParamId, advance: bool }
         /// Index of the current group among the groups of its role, `U32`. Consecutive indices go to different blocks
         /// first: group `i` is group `i / blocks` of block `i % blocks`.
-        GroupIndex { out: Out }
+        GroupIndex = "group_index", { out: Out }
         /// Two-operand arithmetic.
-        Binary { out: Out, op: BinaryOp, a: In, b: In }
+        Binary = op.symbol(), { out: Out, op: BinaryOp, a: In, b: In }
         /// One-operand arithmetic.
-        Unary { out: Out, op: UnaryOp, a: In }
+        Unary = op.name(), { out: Out, op: UnaryOp, a: In }
         /// Comparison.
-        Compare { out: Out, op: CompareOp, a: In, b: In }
+        Compare = op.symbol(), { out: Out, op: CompareOp, a: In, b: In }
         /// `cond ? a : b`, elementwise; `cond` is `Bool` of the same shape.
-        Select { out: Out, cond: In, a: In, b: In }
+        Select = "select", { out: Out, cond: In, a: In, b: In }
         /// Conversion to the element type of `out`. Float to narrower float rounds to nearest even (fp8 saturates);
         /// float to integer truncates and saturates; integers wrap or extend.
-        Cast { out: Out, a: In }
+        Cast = "cast", { out: Out, a: In }
         /// `a * b + c` with one rounding, `F32`.
-        Fma { out: Out, a: In, b: In, c: In }
+        Fma = "fma", { out: Out, a: In, b: In, c: In }
         /// Same bits as another type of the same width (`F32`/`U32`/`I32`).
-        Bitcast { out: Out, a: In }
+        Bitcast = "bitcast", { out: Out, a: In }
         /// A tile with every element equal to a scalar.
-        Splat { out: Out, a: In }
+        Splat = "splat", { out: Out, a: In }
         /// The `U32` tile 0, 1, 2, ...
-        Arange { out: Out }
+        Arange = "arange", { out: Out }
         /// Reduction of a tile to a scalar that every lane of the group has.
-        Reduce { out: Out, op: ReduceOp, a: In }
+        Reduce = op.pick(["reduce_sum", "reduce_min", "reduce_max", "reduce_and", "reduce_or"]), { out: Out, op: ReduceOp, a: In }
         /// Prefix reduction of a tile.
-        Scan { out: Out, op: ReduceOp, a: In, exclusive: bool }
+        Scan = op.pick(["scan_sum", "scan_min", "scan_max", "scan_and", "scan_or"]), { out: Out, op: ReduceOp, a: In, exclusive: bool }
     }
 }
 
@@ -208,10 +208,10 @@ operations! {
         /// Reads one element (scalar `out`) or consecutive elements (tile `out`) from element `index` on.
         /// Reading a symmetric parameter needs the receipt of a wait that covers what peers put there, reading a peer's window
         /// that of a wait for the peer's signal that publishes it.
-        Load { out: Out, place: Place, index: In, receipt: OptReceipt }
+        Load = "load", { out: Out, place: Place, index: In, receipt: OptReceipt }
         /// As `Load` of a tile, but only where `mask` (`Bool` tile) holds; elsewhere `other` (same type as `out`), and
         /// memory is not touched.
-        LoadMasked {
+        LoadMasked = "load_where", {
             out: Out,
             place: Place,
             index: In,
@@ -220,7 +220,7 @@ operations! {
             receipt: OptReceipt,
         }
         /// Reads element `index[i]` for each `i` (a `U32` tile), where `mask` holds; elsewhere `other`.
-        Gather {
+        Gather = "gather", {
             out: Out,
             place: Place,
             index: In,
@@ -229,19 +229,19 @@ operations! {
             receipt: OptReceipt,
         }
         /// Writes a scalar or consecutive elements from element `index` on, where `mask` holds.
-        Store { place: Place, index: In, value: In, mask: OptIn }
+        Store = "store", { place: Place, index: In, value: In, mask: OptIn }
         /// Writes `value[i]` to element `index[i]` where `mask` holds. Indices must be distinct.
-        Scatter { place: Place, index: In, value: In, mask: OptIn }
+        Scatter = "scatter", { place: Place, index: In, value: In, mask: OptIn }
         /// Relaxed atomic on one element, done once by the group; `out` is the old value, had by every lane.
-        Atomic { out: Out, op: ReduceOp, place: Place, index: In, value: In }
+        Atomic = op.pick(["atomic_sum", "atomic_min", "atomic_max", "atomic_and", "atomic_or"]), { out: Out, op: ReduceOp, place: Place, index: In, value: In }
         /// Counts in order: for each `i` where `mask` (`Bool` tile) holds, one after the other, `out[i]` is element `index[i]`
         /// (`U32` tiles) of a `U32` place, which then grows by one. Elsewhere `out[i]` is 0. No other group may touch the place
         /// meanwhile.
-        Tally { out: Out, place: Place, index: In, mask: In }
+        Tally = "tally", { out: Out, place: Place, index: In, mask: In }
         /// Adds one to a counter, once for the group: release of all that every lane of it did before, and acquire of what
         /// the groups that came before had released, at gpu scope. `out` (`Bool`, had by every lane) is whether this is the
         /// `count`-th (`U32`) to come, which sets the counter back to zero. It has then acquired what all of them released.
-        Ticket { out: Out, counter: ParamId, index: In, count: In, order: SignalOrder }
+        Ticket = "ticket", { out: Out, counter: ParamId, index: In, count: In, order: SignalOrder }
     }
 }
 
@@ -253,7 +253,7 @@ operation_structs! {
         /// from column `from` (`U32`) on. The elements of both are of one 16-bit float type, `out` is `F32`; products are added in `F32`, in an
         /// order of the target's own. Both have as many columns, in whole 16 bytes, and so are `from` and `count`. Pieces of
         /// [`DOT_COLUMNS`](crate::ir::DOT_COLUMNS) columns go through `room`, a shared array of the group with space for `stages` of them.
-        Dot {
+        Dot = "dot", {
             out: Out,
             acc: OptIn,
             a: Rows,
@@ -264,14 +264,14 @@ operation_structs! {
             room: SharedId,
         }
         /// Reads rows of a matrix in memory, from `column` (`U32`) on.
-        LoadMatrix { out: Out, at: Rows, column: In }
+        LoadMatrix = "load_matrix", { out: Out, at: Rows, column: In }
         /// A matrix each of whose rows is elements `index` on of a vector in memory.
-        LoadRow { out: Out, place: Place, index: In, receipt: OptReceipt }
+        LoadRow = "load_row", { out: Out, place: Place, index: In, receipt: OptReceipt }
         /// Reduction of each row, or each column, of a matrix of `F32` by itself: `out`, of the same shape, has it in each element of that
         /// row or column. Only sums, minima and maxima; in which order elements are added is the target's own.
-        ReduceLines { out: Out, op: ReduceOp, lines: Lines, a: In }
+        ReduceLines = op.along(*lines), { out: Out, op: ReduceOp, lines: Lines, a: In }
         /// Writes a matrix to rows of a matrix in memory of this rank, from `column` (`U32`) on.
-        StoreMatrix { to: Rows, column: In, value: In }
+        StoreMatrix = "store_matrix", { to: Rows, column: In, value: In }
     }
 }
 
@@ -280,13 +280,13 @@ operation_structs! {
     CommOp {
         /// Stores a tile or scalar to the target ranks' instance of a symmetric buffer, as part of a parcel (whose target
         /// it has). Not ordered before the parcel is signalled.
-        Put { parcel: ParcelId, buffer: ParamId, index: In, value: In, mask: OptIn }
+        Put = "put", { parcel: ParcelId, buffer: ParamId, index: In, value: In, mask: OptIn }
         /// Stores a matrix to rows of the target ranks' instance of a symmetric matrix, from `column` (`U32`) on, as part of a parcel.
         /// What lies beyond its last row or column is left out.
-        PutMatrix { parcel: ParcelId, to: Rows, column: In, value: In }
+        PutMatrix = "put_matrix", { parcel: ParcelId, to: Rows, column: In, value: In }
         /// As a `Put` of the `len` elements of this rank's own buffer `source` (of `Local` memory) from element `from` on. Where
         /// the target can, they are copied in bulk by way of `room`, a shared array of the group with space for all of them.
-        BulkCopy {
+        BulkCopy = "copy", {
             parcel: ParcelId,
             buffer: ParamId,
             index: In,
@@ -299,15 +299,15 @@ operation_structs! {
         /// all that every lane of the group did before: the puts of the parcel, and also its other stores (those to windows
         /// among them), loads, takings and waits, and whatever those came after (such as earlier launches of this rank). A bare
         /// parcel has no puts.
-        Signal { parcel: ParcelId, flag: ParamId, index: In, value: In, order: SignalOrder }
+        Signal = "signal", { parcel: ParcelId, flag: ParamId, index: In, value: In, order: SignalOrder }
         /// Polls this rank's own `flag[index]` until it equals `value`, then acquires. Bounded; on expiry the world aborts.
         /// `from` (`U32`) is the rank that signals, for the diagnosis.
-        Wait { receipt: ReceiptId, flag: ParamId, index: In, from: In, value: In }
+        Wait = "wait", { receipt: ReceiptId, flag: ParamId, index: In, from: In, value: In }
         /// `Wait` on the `count` (`U32`) flags from `index` on, all against `value`; flag `index + i` is signalled by rank
         /// `(index + i) / per_rank % ranks`. With `only` (`U64`, then `count` is 64 at most), just those whose bit is set. With
         /// `or_later`, a flag also does that has an epoch after `value`; 0 comes before all epochs. Flags that are so waited for may
         /// be signalled again before anybody has seen them.
-        WaitAll {
+        WaitAll = "wait_all", {
             receipt: ReceiptId,
             flag: ParamId,
             index: In,
@@ -319,15 +319,15 @@ operation_structs! {
         }
         /// Store-release of `value` to element `index` of this rank's flags between blocks, at gpu scope, after all that every
         /// lane of the group did before.
-        BlockSignal { flag: ParamId, index: In, value: In, order: SignalOrder }
+        BlockSignal = "block_signal", { flag: ParamId, index: In, value: In, order: SignalOrder }
         /// Polls the `count` (`U32`) flags between blocks from `index` on until each equals `value`, then acquires at gpu scope.
         /// Bounded like a wait. Flag `index + i` is signalled by block `from + i / per_block` (`U32`) of its role, for the
         /// diagnosis.
-        BlockWait { flag: ParamId, index: In, count: In, from: In, value: In, per_block: u32 }
+        BlockWait = "block_wait", { flag: ParamId, index: In, count: In, from: In, value: In, per_block: u32 }
         /// Stores a tile to the target ranks' instance of a buffer of messages. Each message arrives at once and by itself, with `epoch`
         /// (`U32`) where the transport has one, and orders nothing else. With `count` (`U32`), only those messages that hold any of so many
         /// first elements. The next send to a place must come after all receives from it in the order that waits and signals make.
-        SendMessages {
+        SendMessages = transport.traits().send, {
             transport: Transport,
             buffer: ParamId,
             target: Target,
@@ -342,7 +342,7 @@ operation_structs! {
         /// Packets: tile `i` begins at `index` and comes from rank `from` (`U32`), if bit `i` of `mask` (`U64`) is set. It is left empty.
         /// With `count` (`U32`), only those packets of each tile that hold any of so many first elements.
         /// LL: one tile, whose elements stand at `index` and come from ranks `from` (`U32` tiles), where `mask` (`Bool` tile) holds.
-        ReceiveMessages {
+        ReceiveMessages = transport.traits().receive, {
             transport: Transport,
             buffer: ParamId,
             mask: In,
@@ -357,23 +357,23 @@ operations! {
     /// What decides which operations run, and variables, whose values depend on it.
     ControlOp {
         /// Both arms are regions; result `i` is `then.1` or `else.2` of its entry.
-        If { cond: In, then: Region, otherwise: Region, results: Results }
+        If = "if", { cond: In, then: Region, otherwise: Region, results: Results }
         /// Counts `var` from `start` while below `end` by `step` (all of one integer type; `step` above zero).
-        For { var: LoopCounter, start: In, end: In, step: In, body: Region }
+        For = "for", { var: LoopCounter, start: In, end: In, step: In, body: Region }
         /// Runs `header`, stops unless `cond` (defined in it), runs `body`, and again.
-        While { header: Region, cond: In, body: Region }
+        While = "while", { header: Region, cond: In, body: Region }
         /// Leaves the `depth`-th enclosing loop (0 is the innermost).
-        Break { depth: u32 }
+        Break = "break", { depth: u32 }
         /// Next round of the `depth`-th enclosing loop.
-        Continue { depth: u32 }
+        Continue = "continue", { depth: u32 }
         /// Declares a mutable variable with its first value.
-        VarDecl { var: VarId, init: In }
+        VarDecl = "var", { var: VarId, init: In }
         /// Current value of a variable.
-        VarGet { out: Out, var: VarId }
+        VarGet = "variable", { out: Out, var: VarId }
         /// Assigns a variable.
-        VarSet { var: VarId, value: In }
+        VarSet = "assignment", { var: VarId, value: In }
         /// Splits the block into groups of `warps` warps, each of which runs `body`; all meet again at its end. Not nested.
-        Split { warps: u32, body: Region }
+        Split = "split", { warps: u32, body: Region }
     }
 }
 

@@ -180,7 +180,9 @@ pub(super) fn kept<T>(_: &T) {}
 
 /// Declares a group of operations as an enum, and lists their parts.
 macro_rules! operations {
-    ($(#[$meta:meta])* $group:ident { $($(#[$doc:meta])* $op:ident { $($field:ident: $ty:ident),* $(,)? })* }) => {
+    ($(#[$meta:meta])* $group:ident { $(
+        $(#[$doc:meta])* $op:ident = $name:expr, { $($field:ident: $ty:ident),* $(,)? }
+    )* }) => {
         $(#[$meta])*
         #[derive(Clone, Debug, PartialEq)]
         #[allow(missing_docs)] // the variants document their fields
@@ -189,6 +191,11 @@ macro_rules! operations {
         }
 
         impl $group {
+            #[allow(unused_variables)] // most names ask no field
+            pub(super) const fn name(&self) -> &'static str {
+                match self { $($group::$op { $($field),* } => $name,)* }
+            }
+
             /// Visits the parts, in the order of the fields.
             pub fn parts<'a>(&'a self, visit: &mut dyn FnMut(Part<'a>)) {
                 match self {
@@ -207,7 +214,9 @@ macro_rules! operations {
 
 /// As `operations`, with a struct for each operation, which consumers hand on whole.
 macro_rules! operation_structs {
-    ($(#[$meta:meta])* $group:ident { $($(#[$doc:meta])* $op:ident { $($field:ident: $ty:ident),* $(,)? })* }) => {
+    ($(#[$meta:meta])* $group:ident { $(
+        $(#[$doc:meta])* $op:ident = $name:expr, { $($field:ident: $ty:ident),* $(,)? }
+    )* }) => {
         $(
             $(#[$doc])*
             #[derive(Clone, Debug, PartialEq)]
@@ -223,6 +232,11 @@ macro_rules! operation_structs {
         }
 
         impl $group {
+            #[allow(unused_variables)] // most names ask no field
+            pub(super) const fn name(&self) -> &'static str {
+                match self { $($group::$op($op { $($field),* }) => $name,)* }
+            }
+
             /// Visits the parts, in the order of the fields.
             pub fn parts<'a>(&'a self, visit: &mut dyn FnMut(Part<'a>)) {
                 match self {
@@ -250,6 +264,11 @@ macro_rules! group_of {
         })*
 
         impl OpKind {
+            /// One word for the operation, for messages.
+            pub const fn name(&self) -> &'static str {
+                match self { $(OpKind::$kind(op) => op.name(),)* }
+            }
+
             /// Visits the parts, in the order of the fields.
             pub fn parts<'a>(&'a self, visit: &mut dyn FnMut(Part<'a>)) {
                 match self {
