@@ -3,6 +3,7 @@
 
 use crate::printed;
 use crate::printed::apart;
+use crate::together::{Written, together};
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -37,31 +38,19 @@ fn complaint(path: &Path, command: &(impl Fn(&Path, &Path) -> Command + Sync)) -
     bad.then(|| format!("{}:\n{said}", path.display()))
 }
 
-/// A source in a file.
-struct Written {
-    path: PathBuf,
-    is_timed: bool,
-}
-
 /// Writes every fixture for a target to files, with the primitives of all of them in headers.
 fn write_split(dir: &Path, target: &str) -> Vec<Written> {
     let (sources, headers) = (dir.join(target.replace(':', "_")), dir.join("primitives"));
-    for folder in [&sources, &headers] {
-        std::fs::create_dir_all(folder).expect("the target folder is writable");
-    }
-    let plain = printed::ALL.iter().map(|(_, make)| ("", *make, EmitOptions::default()));
+    std::fs::create_dir_all(&headers).expect("the target folder is writable");
+    let plain = printed::ALL.iter().map(|(name, make)| (name.to_string(), *make, EmitOptions::default()));
     let timed = printed::ALL.iter().filter(|(name, _)| TIMED.contains(name));
-    let timed = timed.map(|(_, make)| ("timeline_", *make, printed::TIMED));
+    let timed = timed.map(|(name, make)| (format!("timeline_{name}"), *make, printed::TIMED));
     let mut written = vec![];
     let mut primitives: BTreeMap<String, Primitives> = BTreeMap::new();
-    for (prefix, make, options) in plain.chain(timed) {
+    for (name, make, options) in plain.chain(timed) {
         let Split { source, primitives: own } =
             apart::split(make, target, &options).unwrap_or_else(|e| panic!("{target}: {e}"));
-        let path = sources.join(format!("{prefix}{}", source.file_name));
-        std::fs::write(&path, &source.text).expect("the target folder is writable");
-        std::fs::write(sources.join(&source.abi_file_name), &source.abi)
-            .expect("the target folder is writable");
-        written.push(Written { path, is_timed: !prefix.is_empty() });
+        written.push(Written::new(&sources, &name, &source));
         match primitives.get_mut(&own.file_name()) {
             Some(others) => others.merge(own),
             None => drop(primitives.insert(own.file_name(), own)),
@@ -75,16 +64,14 @@ fn write_split(dir: &Path, target: &str) -> Vec<Written> {
 
 /// Writes every fixture for a target to files.
 fn write(dir: &Path, target: &str) -> Vec<Written> {
-    let plain = printed::ALL.iter().map(|(name, make)| (name, false, printed::emitted(*make, target)));
+    let plain = printed::ALL.iter().map(|(name, make)| (name.to_string(), printed::emitted(*make, target)));
     let timed = printed::ALL.iter().filter(|(name, _)| TIMED.contains(name));
-    let timed = timed.map(|(name, make)| (name, true, printed::emitted_with(*make, target, &printed::TIMED)));
-    let written = |(name, is_timed, source): (&&str, bool, Result<Source, PrintError>)| {
+    let timed = timed.map(|(name, make)| {
+        (format!("timeline_{name}"), printed::emitted_with(*make, target, &printed::TIMED))
+    });
+    let written = |(name, source): (String, Result<Source, PrintError>)| {
         let source = source.unwrap_or_else(|e| panic!("{name} for {target}: {e}"));
-        let prefix = if is_timed { "timeline_" } else { "" };
-        let path = dir.join(format!("{}_{prefix}{}", target.replace(':', "_"), source.file_name));
-        std::fs::write(&path, &source.text).expect("the target folder is writable");
-        std::fs::write(dir.join(&source.abi_file_name), &source.abi).expect("the target folder is writable");
-        Written { path, is_timed }
+        Written::new(&dir.join(target.replace(':', "_")), &name, &source)
     };
     plain.chain(timed).map(written).collect()
 }
@@ -92,21 +79,6 @@ fn write(dir: &Path, target: &str) -> Vec<Written> {
 /// Each source by itself.
 fn alone(written: Vec<Written>) -> Vec<PathBuf> {
     written.into_iter().map(|source| source.path).collect()
-}
-
-/// A few units that include the sources: the compiler reads its own headers once a unit.
-fn together(dir: &Path, target: &str, written: Vec<Written>) -> Vec<PathBuf> {
-    // A kernel and its timed twin have one namespace.
-    let (timed, plain): (Vec<_>, Vec<_>) = written.into_iter().partition(|source| source.is_timed);
-    let units = plain.chunks(plain.len().div_ceil(2)).chain([&timed[..]]);
-    let write = |(number, sources): (usize, &[Written])| {
-        let include = |source: &Written| format!("#include \"{}\"\n", source.path.display());
-        let path = dir.join(format!("{}_{number}.cu", target.replace(':', "_")));
-        let text: String = sources.iter().map(include).collect();
-        std::fs::write(&path, text).expect("the target folder is writable");
-        path
-    };
-    units.enumerate().map(write).collect()
 }
 
 /// Compiles units, and collects what failed and what spilled.
@@ -151,8 +123,8 @@ fn cuda_sources_compile_without_warnings_or_spills() {
     let (dir, split) = (folder("emitted_cuda"), folder("split_cuda"));
     let mut said = complaints(alone(write(&dir, "cuda:sm_90a")), nvcc(&compiler, "sm_90a"));
     let (sm_80, sm_100a) = (write_split(&split, "cuda:sm_80"), write(&dir, "cuda:sm_100a"));
-    said.extend(complaints(together(&split, "cuda:sm_80", sm_80), nvcc(&compiler, "sm_80")));
-    said.extend(complaints(together(&dir, "cuda:sm_100a", sm_100a), nvcc(&compiler, "sm_100a")));
+    said.extend(complaints(together(&split, "sm_80", &sm_80), nvcc(&compiler, "sm_80")));
+    said.extend(complaints(together(&dir, "sm_100a", &sm_100a), nvcc(&compiler, "sm_100a")));
     assert!(said.is_empty(), "{}", said.join("\n"));
 }
 

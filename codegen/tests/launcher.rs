@@ -3,6 +3,7 @@
 //! `PEERWARP_ROCM` names a folder with ROCm's `include/hip/hip_runtime.h`.
 
 use crate::printed;
+use crate::together::{Written, together};
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -173,16 +174,18 @@ fn cuda_launchers_check_and_launch() {
 #[test]
 fn every_hip_source_compiles_with_the_headers_of_rocm() {
     let (Some(clang), Some(rocm)) = (named("PEERWARP_CLANG"), named("PEERWARP_ROCM")) else { return };
-    printed::ALL.par_iter().for_each(|(name, make)| {
+    let dir = Path::new(env!("CARGO_TARGET_TMPDIR")).join("rocm");
+    let written = |(name, make): &(&str, _)| {
         let source = printed::emitted(*make, "hip:gfx942").unwrap_or_else(|e| panic!("{name}: {e}"));
-        let dir = folder("rocm", &source);
-        run(hip(&clang, &rocm).arg(dir.join(&source.file_name)));
-        if *name == "mail" {
-            let timed = printed::emitted_with(*make, "hip:gfx942", &printed::TIMED).unwrap();
-            let dir = folder("rocm_timeline", &timed);
-            run(hip(&clang, &rocm).arg(dir.join(&timed.file_name)));
-        }
-    });
+        Written::new(&dir.join(name), name, &source)
+    };
+    let mut sources: Vec<Written> = printed::ALL.iter().map(written).collect();
+    let (_, mail) = printed::ALL.iter().find(|f| f.0 == "mail").expect("a fixture has packets");
+    let timed = printed::emitted_with(*mail, "hip:gfx942", &printed::TIMED).unwrap();
+    sources.push(Written::new(&dir.join("timeline"), "mail", &timed));
+    // The next test compiles a source by itself.
+    let units = together(&dir, "all", &sources);
+    units.into_par_iter().for_each(|unit| drop(run(hip(&clang, &rocm).arg(unit))));
 }
 
 /// clang with a ROCm, for both sides of a compilation.

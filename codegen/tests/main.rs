@@ -41,6 +41,7 @@ mod signals;
 mod staging;
 mod tanh;
 mod tiles;
+mod together;
 mod trace_errors;
 mod windows;
 mod wraps;
