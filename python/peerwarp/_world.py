@@ -43,9 +43,7 @@ class World:
         return cls(_core.SimulatedWorld(number, whole("seed", seed, 0, 2**64 - 1), flag("check_races", check_races)), number, None)
 
     @classmethod
-    def on_gpu(
-        cls, device: Any = None, *, wait_budget: float = 60.0, share_sms: bool = False, launches_at_once: int = 1
-    ) -> World:
+    def on_gpu(cls, device: Any = None, *, wait_budget: float = 60.0, share_sms: bool = False, launches_at_once: int = 1) -> World:
         """One rank on a GPU of this process. It has no peers: it needs no process group, and meets nobody.
 
         Args:
@@ -169,7 +167,8 @@ class World:
 def runs_on(world: Any) -> _core.SimulatedWorld | Device:
     """What operations of a world run on: simulated ranks, or this process's GPU."""
     if not isinstance(world, World):
-        raise InvalidArgument("world", type(world).__name__, "a World: World.simulated(ranks), World.on_gpu() or World.from_torch()")
+        made = "World.simulated(ranks), World.on_gpu() or World.from_torch()"
+        raise InvalidArgument("world", type(world).__name__, f"a World: {made}")
     if isinstance(world._core, _core.SimulatedWorld):
         return world._core
     return Device(world._core, world._rank or 0, world._ranks, world._gpu)
