@@ -39,7 +39,7 @@ def test_what_is_asked_for_is_a_models_shape_on_all_gpus() -> None:
     for field, others in (
         ("--model", {"model": "nobodys"}),
         ("--ranks", {"ranks": 5}),
-        ("--ranks", {"ranks": 1}),
+        ("--ranks", {"ranks": -1}),
         ("--tokens", {"tokens": "1,x"}),
         ("--tokens", {"tokens": "0"}),
         ("--iterations", {"iterations": 0}),
