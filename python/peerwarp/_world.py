@@ -44,7 +44,7 @@ class World:
 
     @classmethod
     def on_gpu(cls, device: Any = None, *, wait_budget: float = 60.0, share_sms: bool = False, launches_at_once: int = 1) -> World:
-        """One rank on a GPU of this process. It has no peers: it needs no process group, and meets nobody.
+        """One rank on a GPU of this process. It has no peers, and needs no process group.
 
         Args:
             device: the GPU, as a `torch.device` or a number; else `torch.cuda.current_device()`.
@@ -161,7 +161,8 @@ class World:
             self._core.leave()
 
     def __repr__(self) -> str:
-        return f"<World of {self._ranks} {'simulated ranks' if self.is_simulated else 'ranks'}>"
+        ranks = "rank" if self._ranks == 1 else "ranks"
+        return f"<World of {self._ranks} {'simulated ' if self.is_simulated else ''}{ranks}>"
 
 
 def runs_on(world: Any) -> _core.SimulatedWorld | Device:

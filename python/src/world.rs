@@ -118,7 +118,7 @@ impl GpuWorld {
         })
     }
 
-    /// A world of one rank on a GPU, which meets nobody.
+    /// A world of one rank, on a GPU of this process.
     #[staticmethod]
     fn alone(
         py: Python<'_>,

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use peerwarp_codegen::dsl::Binding;
 use peerwarp_codegen::sim::Options;
 
 use crate::harness::choose::Device;
@@ -114,8 +115,9 @@ fn problem(chosen: &Chosen, args: &RunArgs, rounds: u32) -> Result<Arc<dyn Probl
 /// How often a graph is launched, if kernels can do without the host in between.
 fn replays(args: &RunArgs, problem: &dyn Problem) -> Result<u32, InputError> {
     let replaces = || {
-        let results = problem.expected(0, 0);
-        problem.inputs(0, 0).iter().any(|input| results.iter().any(|result| input.buffer == result.buffer))
+        let params = problem.launches().iter().flat_map(|launch| launch.variant.params());
+        let results: Vec<_> = params.filter(|p| p.binding == Binding::Output).map(|p| p.name).collect();
+        problem.inputs(0, 0).iter().any(|input| results.contains(&input.buffer))
     };
     match args.gpu.replays {
         Some(replays) if replays > 0 && problem.host_writes() => {

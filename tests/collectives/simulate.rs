@@ -110,12 +110,10 @@ fn all_gather_by_windows() {
     }
 }
 
-/// A family in both protocols, in place and not.
+/// A family in both protocols, in place and not; `LAST` is the last rank.
 fn both<F: Workload>(more: &str) {
     for (i, (ranks, elements)) in SHAPES.iter().enumerate() {
-        if *ranks == 1 && more == "root=1" {
-            continue;
-        }
+        let more = more.replace("LAST", &(ranks - 1).to_string());
         let key = format!("elements={elements} ranks={ranks} dtype={} warps=1 chunk=256", DTYPES[i % 3]);
         for protocol in ["packets", "flags"] {
             explore::<F>(&format!("{key} protocol={protocol} blocks=2 {more}"), 2);
@@ -157,7 +155,7 @@ fn ragged_all_to_all() {
 #[test]
 fn broadcast() {
     both::<Broadcast>("root=0");
-    both::<Broadcast>("root=1");
+    both::<Broadcast>("root=LAST");
 }
 
 #[test]

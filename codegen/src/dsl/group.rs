@@ -415,7 +415,7 @@ impl<T: Int> DevRange<T> {
         DevRange { step: self.step * step, ..self }
     }
 
-    /// Whether it is known while tracing that there are no values.
+    /// Whether it is empty, as far as that is known while tracing.
     pub(super) fn is_empty(&self, loc: Loc) -> bool {
         let [start, end] = [self.start, self.end].map(|value| rt::constant(value.to_raw(), loc));
         let none_below = end.is_some_and(super::fold::is_zero) && T::DTYPE != Dtype::I32;

@@ -54,7 +54,7 @@ impl Messages {
         }
     }
 
-    /// Everybody who waits, with what is missing.
+    /// The agents that wait, each with the message that it lacks.
     pub fn waiting(&self) -> Vec<(u64, AgentId)> {
         match self {
             Messages::Packets(packets) => packets.waiting().collect(),

@@ -283,7 +283,7 @@ pub fn matmul_reduce_scatter(c: &MatmulReduceScatter, a: &MatmulReduceScatterArg
                 };
                 // The last rank behind has added what others have; one rank alone has nobody behind.
                 let first_turn = if c.adds_on() { c.ranks - 2 } else { 0 };
-                let first = (c.early && c.ranks > 1).then(|| part(first_turn));
+                let first = (first_turn..c.ranks - 1).next().filter(|_| c.early).map(part);
                 let sums = b.dot(x, w, c.stages);
                 a.split.whole(b, columns, sums, Some(epoch), |sums| {
                     let mut sums = sums;

@@ -72,7 +72,8 @@ impl ReadLl {
     /// The rank that an agent waits for which waits for an element.
     pub fn awaited(&self, agent: &Agent, index: u64) -> usize {
         let at = agent.tile(self.index).view::<u32>().iter().position(|&i| u64::from(i) == index);
-        agent.tile(self.from).view::<u32>()[at.expect("whoever waits for an element reads it")] as usize
+        agent.tile(self.from).view::<u32>()[at.expect("an agent waits only for elements that it reads")]
+            as usize
     }
 }
 

@@ -44,7 +44,7 @@ impl TakePackets {
             (first..first + u64::from(self.len) / each).contains(&packet)
         };
         let tile = self.tiles.iter().enumerate().filter(taken).find(holds);
-        let (_, tile) = tile.expect("whoever waits for a packet takes it");
+        let (_, tile) = tile.expect("an agent waits only for packets that it takes");
         agent.get(tile.from) as usize
     }
 }
