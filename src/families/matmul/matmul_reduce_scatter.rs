@@ -281,7 +281,7 @@ pub fn matmul_reduce_scatter(c: &MatmulReduceScatter, a: &MatmulReduceScatterArg
                     let peer = (rank() + (c.ranks - 1 - turn)) % c.ranks;
                     a.part(c, peer, bank + turn * cut.tiles() + tile, epoch)
                 };
-                // The last rank behind has added what others have; one rank alone has nobody behind.
+                // The last rank behind has added what others have. A rank alone adds no part.
                 let first_turn = if c.adds_on() { c.ranks - 2 } else { 0 };
                 let first = (first_turn..c.ranks - 1).next().filter(|_| c.early).map(part);
                 let sums = b.dot(x, w, c.stages);
