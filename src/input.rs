@@ -238,6 +238,11 @@ pub(crate) fn from_family(error: FamilyError) -> InputError {
         FamilyError::Twice { field, first, second, .. } => {
             InputError::conflict(field, second, format!("{field} = {first}"), "one value")
         }
+        FamilyError::Lanes { variant, asked, lanes } => {
+            let lanes = lanes.iter().map(u32::to_string).collect::<Vec<_>>().join(" or ");
+            let allowed = format!("{lanes}, as the pack has {variant}");
+            InputError::not_allowed("lanes of a warp", asked, allowed)
+        }
         FamilyError::Trace(error) => {
             InputError::malformed("kernel", "", error, "a kernel that can be traced")
         }

@@ -5,7 +5,7 @@ use std::cell::Cell;
 use std::sync::Arc;
 use std::time::Duration;
 
-use peerwarp::codegen::family::{DynConfig, Family, Target};
+use peerwarp::codegen::family::{DynKernel, Family, Target};
 use peerwarp::families::moe::kernels::{RoundTrip, RoundTripLaunch, TokenLaunch};
 use peerwarp::families::moe::run::MoeTuning;
 use peerwarp::families::moe::{MoeAllToAll, MoeKey, MoeRegistry, MoeShape, RowDtype, Tokens};
@@ -107,7 +107,7 @@ struct Sources;
 
 // SAFETY: nothing is run.
 unsafe impl Images for Sources {
-    fn image(&self, variant: &dyn DynConfig, target: Target) -> Result<KernelImage, RuntimeError> {
+    fn image(&self, variant: &dyn DynKernel, target: Target) -> Result<KernelImage, RuntimeError> {
         let source = peerwarp::build::emit::source("a test", variant, target)?;
         Ok(KernelImage {
             variant: variant.variant_name(),

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
-use peerwarp_codegen::family::{DynConfig, FamilyError, Target, Variant};
+use peerwarp_codegen::family::{DynKernel, FamilyError, Target, Variant};
 use peerwarp_codegen::ir::{self, Kernel, Verified};
 use peerwarp_codegen::print::{
     self, ArgsLayout, EmitInfo, EmitOptions, Primitives, PrintError, Source, Split, Timeline,
@@ -41,7 +41,7 @@ pub enum EmitError {
 }
 
 /// Traces a variant for a target's warps, and verifies what comes out.
-pub fn trace(variant: &dyn DynConfig, warp_size: u32) -> Result<Verified, EmitError> {
+pub fn trace(variant: &dyn DynKernel, warp_size: u32) -> Result<Verified, EmitError> {
     let wrong = |message: String| EmitError::Kernel { variant: variant.variant_name(), message };
     let kernel = variant.trace(warp_size).map_err(|e| match e {
         FamilyError::Trace(e) => wrong(e.to_string()),
@@ -57,19 +57,19 @@ pub(crate) fn verified(kernel: Kernel) -> Result<Verified, EmitError> {
 }
 
 /// The source of a variant. `program` is the command that can show it; it stands in the banner.
-pub fn source(program: &str, variant: &dyn DynConfig, target: Target) -> Result<Source, EmitError> {
+pub fn source(program: &str, variant: &dyn DynKernel, target: Target) -> Result<Source, EmitError> {
     printed(program, &trace(variant, target.warp_size())?, target)
 }
 
 /// What the author of a variant's kernel should know of, though it works.
-pub fn warnings(variant: &dyn DynConfig, target: Target) -> Result<Vec<print::Warning>, EmitError> {
+pub fn warnings(variant: &dyn DynKernel, target: Target) -> Result<Vec<print::Warning>, EmitError> {
     let kernel = trace(variant, target.warp_size())?;
     print::warnings(&kernel, target)
         .map_err(|e| EmitError::Kernel { variant: kernel.variant.clone(), message: e.to_string() })
 }
 
 /// A variant in words, as it is emitted for a target.
-pub fn explain(variant: &dyn DynConfig, target: Target) -> Result<ir::explain::Explain, EmitError> {
+pub fn explain(variant: &dyn DynKernel, target: Target) -> Result<ir::explain::Explain, EmitError> {
     let kernel = trace(variant, target.warp_size())?;
     print::explain(&kernel, target)
         .map_err(|e| EmitError::Kernel { variant: kernel.variant.clone(), message: e.to_string() })
@@ -78,7 +78,7 @@ pub fn explain(variant: &dyn DynConfig, target: Target) -> Result<ir::explain::E
 /// As [`source`], with a timeline that has room for `slots` records of each warp.
 pub fn source_with_timeline(
     program: &str,
-    variant: &dyn DynConfig,
+    variant: &dyn DynKernel,
     target: Target,
     slots: u32,
 ) -> Result<Source, EmitError> {
@@ -89,7 +89,7 @@ pub fn source_with_timeline(
 /// As [`source`], with options.
 pub fn source_with(
     program: &str,
-    variant: &dyn DynConfig,
+    variant: &dyn DynKernel,
     target: Target,
     options: &EmitOptions,
 ) -> Result<Source, EmitError> {
@@ -99,7 +99,7 @@ pub fn source_with(
 /// As [`source_with`], with the machine primitives in a header: the source includes it from where [`split_tree`] puts it.
 pub fn split_source(
     program: &str,
-    variant: &dyn DynConfig,
+    variant: &dyn DynKernel,
     target: Target,
     options: &EmitOptions,
 ) -> Result<Split, EmitError> {
@@ -108,7 +108,7 @@ pub fn split_source(
 
 /// The part of a variant's source that its author wrote: the roles and the entry, without the lines of the author's file. A
 /// snapshot of it changes only with what the kernel does.
-pub fn roles(variant: &dyn DynConfig, target: Target) -> Result<String, EmitError> {
+pub fn roles(variant: &dyn DynKernel, target: Target) -> Result<String, EmitError> {
     let options = EmitOptions { lines: false, ..EmitOptions::default() };
     Ok(source_with("peerwarp", variant, target, &options)?.roles().to_owned())
 }

@@ -5,11 +5,11 @@ use std::sync::Arc;
 use peerwarp_codegen::dsl::{self, Spare};
 use peerwarp_codegen::family::Variant;
 use peerwarp_codegen::ir::analysis::banks;
-use peerwarp_codegen::sim::{Findings, Options, Strategy};
+use peerwarp_codegen::sim::{Findings, Options, Strategy, WARP_SIZE};
 use peerwarp_codegen::threads;
 use rayon::prelude::*;
 
-use super::session::{SimSession, WARP_SIZE, room_for};
+use super::session::{SimSession, room_for};
 use super::verdict::Verdict;
 use super::workload::{Inputs, Problem, Suite, WorkloadError};
 

@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::ops::Range;
 
-use peerwarp_codegen::family::{DynConfig, Family, FamilyEntry, FamilyError, Registry, Variant};
+use peerwarp_codegen::family::{DynKernel, Family, FamilyEntry, FamilyError, Registry, Variant};
 use peerwarp_codegen::ir::Const;
 use peerwarp_codegen::sim::SimError;
 use peerwarp_codegen::threads::ThreadsRefused;
@@ -427,10 +427,7 @@ pub trait Workload: Family {
 }
 
 /// Names and values of a variant's key fields, in words.
-pub fn key_in_words(variant: &dyn DynConfig) -> String {
-    use peerwarp_codegen::family::FieldRole;
-    let fields = variant.family().fields().iter().zip(variant.values());
-    let key = fields.filter(|(f, v)| f.role == FieldRole::Key && !f.is_left_out(*v));
-    let key = key.map(|(f, v)| format!("{} {v}", f.name));
-    key.collect::<Vec<_>>().join(", ")
+pub fn key_in_words(variant: &dyn DynKernel) -> String {
+    let word = |value: &serde_json::Value| value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+    variant.key().iter().map(|(name, value)| format!("{name} {}", word(value))).collect::<Vec<_>>().join(", ")
 }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use peerwarp_codegen::family::{DynConfig, Target};
+use peerwarp_codegen::family::{DynKernel, Target};
 use peerwarp_codegen::print::{ArgsLayout, EmitOptions, LaunchShape, Source, Timeline, WaitSite, code};
 
 use super::RuntimeError;
@@ -44,7 +44,7 @@ pub struct KernelImage {
 /// its arguments laid out, as it says.
 pub unsafe trait Images {
     /// The compiled kernel of a variant for a target.
-    fn image(&self, variant: &dyn DynConfig, target: Target) -> Result<KernelImage, RuntimeError>;
+    fn image(&self, variant: &dyn DynKernel, target: Target) -> Result<KernelImage, RuntimeError>;
 }
 
 /// Traces, emits and compiles when a kernel is asked for, and keeps what comes out on disk.
@@ -116,7 +116,7 @@ impl Jit {
     /// The kernel cannot be traced or compiled, or the target is not one of this compiler's.
     pub fn compile(
         &self,
-        variant: &dyn DynConfig,
+        variant: &dyn DynKernel,
         target: Target,
     ) -> Result<(KernelImage, Cached), RuntimeError> {
         self.with.serves(target)?;
@@ -180,7 +180,7 @@ impl With {
 
 // SAFETY: the compiler's module, with the arguments of the source that it was given.
 unsafe impl Images for Jit {
-    fn image(&self, variant: &dyn DynConfig, target: Target) -> Result<KernelImage, RuntimeError> {
+    fn image(&self, variant: &dyn DynKernel, target: Target) -> Result<KernelImage, RuntimeError> {
         self.compile(variant, target).map(|(image, _)| image)
     }
 }

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use peerwarp_codegen::family::{CudaArch, DynConfig, HipArch, Target};
+use peerwarp_codegen::family::{CudaArch, DynKernel, HipArch, Target};
 use peerwarp_codegen::print::{self, EmitInfo, TensorMap};
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
@@ -32,7 +32,7 @@ pub(crate) struct Uncompiled;
 
 // SAFETY: nothing is run.
 unsafe impl Images for Uncompiled {
-    fn image(&self, variant: &dyn DynConfig, target: Target) -> Result<KernelImage> {
+    fn image(&self, variant: &dyn DynKernel, target: Target) -> Result<KernelImage> {
         let kernel = crate::build::emit::trace(variant, target.warp_size())?;
         let source = print::emit(&kernel, target, &EmitInfo { command: String::new() }).unwrap();
         Ok(KernelImage {

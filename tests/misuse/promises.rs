@@ -1,6 +1,6 @@
 //! What a launch relies on is implemented by who promises it, with `unsafe`.
 
-use peerwarp::codegen::family::{DynConfig, Target};
+use peerwarp::codegen::family::{DynKernel, Target};
 use peerwarp::runtime::RuntimeError;
 use peerwarp::runtime::gpu::DevicePtr;
 use peerwarp::runtime::image::{Images, KernelImage};
@@ -9,7 +9,7 @@ use peerwarp::runtime::op::{Call, Element, Held, LaunchArgs, Readable, StreamRef
 struct Liar;
 
 impl Images for Liar {
-    fn image(&self, _: &dyn DynConfig, _: Target) -> Result<KernelImage, RuntimeError> {
+    fn image(&self, _: &dyn DynKernel, _: Target) -> Result<KernelImage, RuntimeError> {
         todo!()
     }
 }

@@ -123,6 +123,19 @@ fn a_changed_kernel_has_another_revision() {
 }
 
 #[test]
+fn kernels_survive_being_stored() {
+    let registry = registry();
+    let record = fs::read_to_string(RECORD).unwrap();
+    for (_, name) in record.lines().map(parsed) {
+        let kernel = registry.parse(name).unwrap().trace(32).unwrap();
+        let stored = serde_json::to_vec(&kernel).unwrap();
+        let read: Kernel = serde_json::from_slice(&stored).unwrap();
+        // As text, which names files as they are stored.
+        assert_eq!(format!("{read:?}"), format!("{kernel:?}"), "{name}");
+    }
+}
+
+#[test]
 fn operations_count_and_places_and_names_do_not() {
     let variant =
         registry().parse(parsed(fs::read_to_string(RECORD).unwrap().lines().next().unwrap()).1).unwrap();

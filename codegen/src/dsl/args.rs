@@ -5,10 +5,12 @@ use std::sync::Arc;
 use super::channel::{ChannelShape, Declared};
 use super::error::{TraceError, raise};
 use super::trace::{attempt, with};
+use serde::{Deserialize, Serialize};
+
 use crate::ir::{Dtype, Kernel, Loc, ParamId, ParamKind, signature};
 
 /// Whose a parameter's memory is.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Binding {
     /// The caller's, which the kernel reads: `#[input]`.
     Input,
@@ -20,7 +22,7 @@ pub enum Binding {
 }
 
 /// That a launch has as many rows of a buffer as one of its numbers says.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Rows {
     /// The parameter that is the number.
     pub scalar: String,
@@ -29,7 +31,7 @@ pub struct Rows {
 }
 
 /// A parameter of a kernel: what the runtime has to pass, and what the simulator and the manifest need to know.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ParamSpec {
     /// Field name in the author's struct.
     pub name: String,
@@ -47,7 +49,8 @@ pub struct ParamSpec {
     pub binding: Binding,
     /// What says how many rows of it there are; all of its length if nothing does.
     pub rows: Option<Rows>,
-    /// The channel that it is a part of.
+    /// The channel that it is a part of. Stored parameters have none.
+    #[serde(skip)]
     pub(crate) channel: Option<Arc<Declared>>,
 }
 

@@ -41,22 +41,30 @@ impl fmt::Debug for dyn DynFamily {
     }
 }
 
-/// A configuration of some family, whatever its type.
-pub trait DynConfig: fmt::Debug + Send + Sync + 'static {
-    /// The family it belongs to.
-    fn family(&self) -> FamilyEntry;
+/// A kernel that can be launched: of a configuration, or out of a pack.
+pub trait DynKernel: fmt::Debug + Send + Sync + 'static {
+    /// Name of its family.
+    fn family_name(&self) -> &str;
     /// Its stable name.
     fn variant_name(&self) -> String;
-    /// The values of its fields, in the order of [`DynFamily::fields`].
-    fn values(&self) -> Vec<Value>;
+    /// Names and values of its key fields, without those that its name leaves out.
+    fn key(&self) -> Vec<(String, serde_json::Value)>;
     /// World size.
     fn ranks(&self) -> u32;
+    /// Its parameters.
+    fn params(&self) -> Vec<ParamSpec>;
+    /// The kernel for warps of `warp_size` lanes; see [`Family::trace`].
+    fn trace(&self, warp_size: u32) -> Result<Kernel, FamilyError>;
+}
+
+/// A configuration of some family, whatever its type.
+pub trait DynConfig: DynKernel {
+    /// The family it belongs to.
+    fn family(&self) -> FamilyEntry;
+    /// The values of its fields, in the order of [`DynFamily::fields`].
+    fn values(&self) -> Vec<Value>;
     /// Warps a block.
     fn block_warps(&self) -> u32;
-    /// The kernel's parameters.
-    fn params(&self) -> Vec<ParamSpec>;
-    /// See [`Family::trace`].
-    fn trace(&self, warp_size: u32) -> Result<Kernel, FamilyError>;
     /// For a look at the configuration itself: `variant.as_any().downcast_ref::<Dispatch>()`.
     fn as_any(&self) -> &dyn Any;
 }
@@ -73,27 +81,37 @@ pub(super) fn hold<F: Family>(config: F) -> Variant {
     Arc::new(Holding(config))
 }
 
-impl<F: Family> DynConfig for Holding<F> {
-    fn family(&self) -> FamilyEntry {
-        of::<F>()
+impl<F: Family> DynKernel for Holding<F> {
+    fn family_name(&self) -> &str {
+        F::NAME
     }
     fn variant_name(&self) -> String {
         self.0.variant_name()
     }
-    fn values(&self) -> Vec<Value> {
-        self.0.values()
+    fn key(&self) -> Vec<(String, serde_json::Value)> {
+        let fields = F::key_fields().iter().zip(self.0.values()).filter(|(f, v)| !f.is_left_out(*v));
+        fields.map(|(field, value)| (field.name.to_owned(), serde_json::json!(value))).collect()
     }
     fn ranks(&self) -> u32 {
         self.0.ranks()
-    }
-    fn block_warps(&self) -> u32 {
-        self.0.block_warps()
     }
     fn params(&self) -> Vec<ParamSpec> {
         self.0.params()
     }
     fn trace(&self, warp_size: u32) -> Result<Kernel, FamilyError> {
         self.0.trace(warp_size)
+    }
+}
+
+impl<F: Family> DynConfig for Holding<F> {
+    fn family(&self) -> FamilyEntry {
+        of::<F>()
+    }
+    fn values(&self) -> Vec<Value> {
+        self.0.values()
+    }
+    fn block_warps(&self) -> u32 {
+        self.0.block_warps()
     }
     fn as_any(&self) -> &dyn Any {
         &self.0

@@ -54,9 +54,23 @@ pub enum FamilyError {
         /// The other.
         second: String,
     },
+    /// A pack has the kernel for other warps only.
+    #[error("the pack has {variant} for warps of {} lanes, not of {asked}", list(.lanes))]
+    Lanes {
+        /// Name of the variant.
+        variant: String,
+        /// Lanes of the warps that were asked for.
+        asked: u32,
+        /// Lanes of the warps that the pack has it for.
+        lanes: Vec<u32>,
+    },
     /// The kernel function could not be traced.
     #[error(transparent)]
     Trace(#[from] TraceError),
+}
+
+fn list(numbers: &[u32]) -> String {
+    numbers.iter().map(u32::to_string).collect::<Vec<_>>().join(" or ")
 }
 
 fn list_missing(missing: &[(&'static str, String)]) -> String {

@@ -121,7 +121,7 @@ mod value;
 pub use peerwarp_macros::{Choice, Family};
 
 pub use candidates::Candidates;
-pub use entry::{DynConfig, DynFamily, FamilyEntry, Registry, Variant, VariantIter};
+pub use entry::{DynConfig, DynFamily, DynKernel, FamilyEntry, Registry, Variant, VariantIter};
 pub use error::{FamilyError, NameError};
 pub use field::{Allowed, FieldDefault, FieldInfo, FieldRole};
 pub use legal::{Illegal, Legal};

@@ -1,5 +1,7 @@
 //! Two-operand arithmetic and comparisons.
 
+use serde::{Deserialize, Serialize};
+
 use super::{Const, Dtype};
 
 /// Why integer arithmetic has no result.
@@ -27,7 +29,7 @@ macro_rules! binary_ops {
         $(, bool: $bool:expr)? $(, float: $float:expr)? $(, target: $target:expr)?;
     )+) => {
         /// Two-operand arithmetic and logic. Operands and result share one type. Integer arithmetic wraps.
-        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
         #[allow(missing_docs)]
         pub enum BinaryOp { $($(#[$doc])* $op,)+ }
 
@@ -155,7 +157,7 @@ impl BinaryOp {
 }
 
 /// Comparison; the result is `Bool` of the operands' shape.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[allow(missing_docs)]
 pub enum CompareOp {
     Eq,

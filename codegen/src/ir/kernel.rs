@@ -2,6 +2,9 @@
 
 use std::collections::{BTreeSet, HashMap};
 use std::fmt;
+use std::sync::{Mutex, PoisonError};
+
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::device;
 
@@ -10,7 +13,7 @@ use super::{Const, Dtype, Op, OpKind, Place, Target, Transport, Type, ValueOp};
 macro_rules! id {
     ($(#[$m:meta])* $name:ident) => {
         $(#[$m])*
-        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
         pub struct $name(pub u32);
         impl $name {
             /// As an index into the arena.
@@ -77,6 +80,31 @@ impl fmt::Display for Loc {
     }
 }
 
+/// File, line and column; the file as [`Loc::short_file`] has it.
+impl Serialize for Loc {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        (self.short_file(), self.line, self.col).serialize(to)
+    }
+}
+
+impl<'de> Deserialize<'de> for Loc {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Loc, D::Error> {
+        let (file, line, col) = <(String, u32, u32)>::deserialize(from)?;
+        Ok(Loc { file: interned(file), line, col })
+    }
+}
+
+/// The one copy of a file's name, which lives as long as the process.
+fn interned(file: String) -> &'static str {
+    static FILES: Mutex<BTreeSet<&'static str>> = Mutex::new(BTreeSet::new());
+    let mut files = FILES.lock().unwrap_or_else(PoisonError::into_inner);
+    files.get(file.as_str()).copied().unwrap_or_else(|| {
+        let kept: &'static str = file.leak();
+        files.insert(kept);
+        kept
+    })
+}
+
 impl fmt::Debug for Loc {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}:{}:{}", self.short_file(), self.line, self.col)
@@ -84,14 +112,14 @@ impl fmt::Debug for Loc {
 }
 
 /// An ordered list of operations.
-#[derive(Clone, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Region {
     /// The operations, by arena index.
     pub ops: Vec<OpId>,
 }
 
 /// A value of the kernel.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Value {
     /// Its type.
     pub ty: Type,
@@ -100,7 +128,7 @@ pub struct Value {
 }
 
 /// A mutable variable.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Var {
     /// Type of its values.
     pub ty: Type,
@@ -111,7 +139,7 @@ pub struct Var {
 }
 
 /// What a parameter is.
-#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum ParamKind {
     /// A buffer in this rank's global memory.
     Local,
@@ -134,7 +162,7 @@ pub enum ParamKind {
 }
 
 /// A kernel parameter.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Param {
     /// Field name in the author's `KernelArgs` struct.
     pub name: String,
@@ -211,7 +239,7 @@ impl ParamKind {
 }
 
 /// A shared-memory array. Every group that runs the declaring region has its own.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Shared {
     /// The author's name for it.
     pub name: String,
@@ -226,7 +254,7 @@ pub struct Shared {
 }
 
 /// A parcel: puts to one target, published by one signal.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Parcel {
     /// Where its puts and its signal go.
     pub target: Target,
@@ -242,7 +270,7 @@ pub struct Parcel {
 }
 
 /// A receipt of a wait.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Receipt {
     /// The flag array waited on.
     pub flag: ParamId,
@@ -251,7 +279,7 @@ pub struct Receipt {
 }
 
 /// A named set of blocks with a body of its own. Blocks of the first role get the lowest block indices.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Role {
     /// Name, an identifier.
     pub name: String,
@@ -268,7 +296,7 @@ pub struct Role {
 }
 
 /// Warps of its own that a role has in each block of another role.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Beside {
     /// Name of the other role.
     pub role: String,
@@ -277,7 +305,7 @@ pub struct Beside {
 }
 
 /// A traced kernel. All arenas are append-only; ids index them.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Kernel {
     /// Name of the author's function.
     pub name: String,

@@ -5,6 +5,8 @@
 //! name as a pattern; see `groups.rs`. What an operation defines, reads and refers to is
 //! listed once, by the types of its fields; see `parts.rs`.
 
+use serde::{Deserialize, Serialize};
+
 use super::parts::{self, Part, PartMut, operation_structs, operations, part, part_mut};
 use super::{
     BinaryOp, CompareOp, ParamId, ParcelId, ReceiptId, Region, SharedId, Transport, UnaryOp, ValueId, VarId,
@@ -23,7 +25,7 @@ pub type OptReceipt = Option<ReceiptId>;
 /// What an `If` yields: each result with the value of either arm.
 pub type Results = Vec<(ValueId, ValueId, ValueId)>;
 /// Rows of a matrix in memory.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Rows {
     /// The matrix: a parameter of this rank, or to be read a peer's window.
     pub place: Place,
@@ -38,7 +40,7 @@ pub struct Rows {
 pub type Tiles = Vec<Taken>;
 
 /// A comptime constant. Floats are kept by bits so that constants compare and hash.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Const {
     /// Truth value.
     Bool(bool),
@@ -54,7 +56,7 @@ pub enum Const {
 
 /// Associative operation of a reduction, scan or atomic. Float sums follow a fixed tree that depends on the
 /// group's size only.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[allow(missing_docs)]
 pub enum ReduceOp {
     Sum,
@@ -65,7 +67,7 @@ pub enum ReduceOp {
 }
 
 /// What of a matrix a reduction goes along.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Lines {
     /// Each row, over its columns.
     Rows,
@@ -84,7 +86,7 @@ impl Lines {
 }
 
 /// Which memory an access goes to. The space decides the memory scope: shared is block, param is gpu, peer is system.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Place {
     /// This rank's own instance of a buffer parameter (plain or symmetric).
     Param(ParamId),
@@ -125,7 +127,7 @@ impl Place {
 }
 
 /// Destination of a put or signal.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Target {
     /// One rank; the value is a `U32` scalar.
     Rank(ValueId),
@@ -134,7 +136,7 @@ pub enum Target {
 }
 
 /// A tile of a `ReceiveMessages`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Taken {
     /// The tile.
     pub out: ValueId,
@@ -145,7 +147,7 @@ pub struct Taken {
 }
 
 /// What an operation does, by group.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum OpKind {
     /// Computes values.
     Value(ValueOp),
@@ -379,7 +381,7 @@ operations! {
 
 /// Memory order of a signal. The DSL emits `Release` only; `Relaxed` exists so that tests can plant the bug that the
 /// checker must catch.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum SignalOrder {
     /// Orders what every lane of the group did, its puts among it, before the flag.
     Release,
@@ -388,7 +390,7 @@ pub enum SignalOrder {
 }
 
 /// An operation with the place in the author's source that it came from.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Op {
     /// What it does.
     pub kind: OpKind,

@@ -184,7 +184,7 @@ macro_rules! operations {
         $(#[$doc:meta])* $op:ident = $name:expr, { $($field:ident: $ty:ident),* $(,)? }
     )* }) => {
         $(#[$meta])*
-        #[derive(Clone, Debug, PartialEq)]
+        #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
         #[allow(missing_docs)] // the variants document their fields
         pub enum $group {
             $($(#[$doc])* $op { $($field: $ty),* }),*
@@ -219,13 +219,13 @@ macro_rules! operation_structs {
     )* }) => {
         $(
             $(#[$doc])*
-            #[derive(Clone, Debug, PartialEq)]
+            #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
             #[allow(missing_docs)] // the struct documents its fields
             pub struct $op { $(pub $field: $ty),* }
         )*
 
         $(#[$meta])*
-        #[derive(Clone, Debug, PartialEq)]
+        #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
         #[allow(missing_docs)] // the structs are documented
         pub enum $group {
             $($op($op)),*

@@ -1,9 +1,11 @@
 //! How messages travel that say by themselves that they have arrived: a row a transport.
 
+use serde::{Deserialize, Serialize};
+
 use super::{Dtype, PACKET_BYTES, ParamKind};
 
 /// How such a message travels. It orders nothing else.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Transport {
     /// Packets of 16 bytes, each of which arrives at once. One whose last word is all ones is empty; all of them are before the first
     /// launch. A receive takes them: it leaves them empty.

@@ -88,7 +88,7 @@ impl fmt::Display for Dtype {
 
 /// Type of an IR value: a scalar, uniform over the group that computes it, or a tile, spread over its lanes. A tile is a vector or a
 /// matrix.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Type {
     /// Element type.
     pub dtype: Dtype,

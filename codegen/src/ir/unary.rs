@@ -1,5 +1,7 @@
 //! One-operand arithmetic: a row an operation.
 
+use serde::{Deserialize, Serialize};
+
 use super::{Const, Dtype};
 
 /// An element type that arithmetic takes.
@@ -24,7 +26,7 @@ macro_rules! unary_ops {
         $(, int: $int:expr)? $(, float: $float:expr)? $(, rounded: $rounded:expr)? $(, count: $count:expr)?;
     )+) => {
         /// One-operand arithmetic.
-        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
         #[allow(missing_docs)]
         pub enum UnaryOp { $($(#[$doc])* $op,)+ }
 

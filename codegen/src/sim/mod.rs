@@ -37,6 +37,9 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
+/// Lanes of the warps that harnesses simulate. Only the order of float sums depends on it.
+pub const WARP_SIZE: u32 = 32;
+
 mod agent;
 mod agents;
 mod ahead;

@@ -3,7 +3,6 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use peerwarp_codegen::family::{FieldRole, Value};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
@@ -234,14 +233,7 @@ fn reported(
 /// Key fields of the first kernel.
 fn key(problem: &dyn Problem) -> BTreeMap<String, serde_json::Value> {
     let Some(launch) = problem.launches().first() else { return BTreeMap::new() };
-    let fields = launch.variant.family().fields().iter().zip(launch.variant.values());
-    let key = fields.filter(|(f, v)| f.role == FieldRole::Key && !f.is_left_out(*v));
-    let json = |value: Value| match value {
-        Value::Int(n) => serde_json::Number::from_i128(n).map_or(serde_json::Value::Null, Into::into),
-        Value::Bool(b) => b.into(),
-        Value::Name(name) => name.to_string().into(),
-    };
-    key.map(|(field, value)| (field.name.to_owned(), json(value))).collect()
+    launch.variant.key().into_iter().collect()
 }
 
 /// What all ranks have, in their order, from what those of this process have.

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use peerwarp_codegen::family::Variant;
+use peerwarp_codegen::family::DynKernel;
 use peerwarp_codegen::ir::{Const, Planted, Verified};
 use peerwarp_codegen::sim::{Compiled, FindingKind, Findings, Machine, Options, Report};
 
@@ -72,7 +72,8 @@ impl SimLaunches {
         launches: &[LaunchSpec],
         compile: &mut dyn FnMut(Verified) -> Compiled,
     ) -> Result<SimLaunches, WorkloadError> {
-        let variants: Vec<Variant> = launches.iter().map(|launch| launch.variant.clone()).collect();
+        let variants: Vec<Arc<dyn DynKernel>> =
+            launches.iter().map(|launch| launch.variant.clone()).collect();
         room_for(&variants)?;
         let ranks = variants.first().map_or(0, |variant| variant.ranks());
         Ok(SimLaunches { ranks, buffers: buffers(launches)?, kernels: Kernels::new(launches, compile)? })

@@ -5,15 +5,12 @@ use std::sync::Arc;
 
 use peerwarp_codegen::dsl::{ParamSpec, Rows};
 use peerwarp_codegen::ir::{Const, ParamKind, Verified, verify};
-use peerwarp_codegen::sim::{Bindings, Compiled, HostMemory, Machine};
+use peerwarp_codegen::sim::{Bindings, Compiled, HostMemory, Machine, WARP_SIZE};
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
 use crate::harness::workload::{RankMemory, WorkloadError};
 use crate::runtime::op::{BufferSpec, LaunchSpec, as_in};
-
-/// Lanes of the warps that are simulated. Nothing but the order of float sums depends on it.
-pub(crate) const WARP_SIZE: u32 = 32;
 
 /// Kernels with the buffers that their parameters are, in the order of their launches.
 #[derive(Debug)]

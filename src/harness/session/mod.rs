@@ -9,7 +9,6 @@ mod room;
 mod sim;
 mod windows;
 
-pub(crate) use kernels::WARP_SIZE;
 pub(crate) use room::room_for;
 
 pub use given::{HostSteps, SimLaunches};

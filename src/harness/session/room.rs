@@ -2,8 +2,9 @@
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::sync::Arc;
 
-use peerwarp_codegen::family::Variant;
+use peerwarp_codegen::family::DynKernel;
 use rustix::process::{Resource, getrlimit};
 
 use crate::input::InputError;
@@ -22,11 +23,11 @@ struct Limits {
 ///
 /// # Errors
 /// They have not: says how many bytes they need, and how many there are.
-pub(crate) fn room_for(variants: &[Variant]) -> Result<(), InputError> {
+pub(crate) fn room_for<K: DynKernel + ?Sized>(variants: &[Arc<K>]) -> Result<(), InputError> {
     fits(variants, &Limits::here())
 }
 
-fn fits(variants: &[Variant], limits: &Limits) -> Result<(), InputError> {
+fn fits<K: DynKernel + ?Sized>(variants: &[Arc<K>], limits: &Limits) -> Result<(), InputError> {
     let mut buffers: BTreeMap<String, u64> = BTreeMap::new();
     for param in variants.iter().flat_map(|variant| variant.params()) {
         let bytes = param.bytes();

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock};
 
-use peerwarp_codegen::family::{DynConfig, Target, Variant};
+use peerwarp_codegen::family::{DynKernel, Target, Variant};
 use peerwarp_codegen::threads;
 use rayon::ThreadPool;
 
@@ -124,7 +124,7 @@ impl AtWork {
     }
 }
 
-fn make(images: &dyn Images, variant: &dyn DynConfig, target: Target) -> Result<KernelImage, String> {
+fn make(images: &dyn Images, variant: &dyn DynKernel, target: Target) -> Result<KernelImage, String> {
     images.image(variant, target).map_err(|e| match e {
         RuntimeError::Compile { log, .. } => log,
         other => other.to_string(),
@@ -133,7 +133,7 @@ fn make(images: &dyn Images, variant: &dyn DynConfig, target: Target) -> Result<
 
 // SAFETY: images are those of another source, for the variant and target that were asked for.
 unsafe impl Images for Compiling {
-    fn image(&self, variant: &dyn DynConfig, target: Target) -> Result<KernelImage, RuntimeError> {
+    fn image(&self, variant: &dyn DynKernel, target: Target) -> Result<KernelImage, RuntimeError> {
         if target != self.target {
             return self.images.image(variant, target);
         }

@@ -10,7 +10,7 @@ struct Gated(Mutex<()>);
 
 // SAFETY: nothing is launched.
 unsafe impl Images for Gated {
-    fn image(&self, variant: &dyn DynConfig, target: Target) -> Result<KernelImage, RuntimeError> {
+    fn image(&self, variant: &dyn DynKernel, target: Target) -> Result<KernelImage, RuntimeError> {
         drop(self.0.lock());
         Uncompiled.image(variant, target)
     }

@@ -2,7 +2,7 @@ use std::any::Any;
 use std::sync::Mutex;
 use std::sync::atomic::Ordering;
 
-use peerwarp_codegen::family::{DynConfig, Target};
+use peerwarp_codegen::family::{DynKernel, Target};
 
 use super::super::example::{Copying, KEY, pair, set, small};
 use super::*;
@@ -58,7 +58,7 @@ struct Refusing {
 
 // SAFETY: images are the mock's, or none.
 unsafe impl Images for Refusing {
-    fn image(&self, variant: &dyn DynConfig, target: Target) -> Result<KernelImage, RuntimeError> {
+    fn image(&self, variant: &dyn DynKernel, target: Target) -> Result<KernelImage, RuntimeError> {
         let name = variant.variant_name();
         self.asked.lock().unwrap().push(name.clone());
         if name == self.variant {

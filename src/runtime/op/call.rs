@@ -178,20 +178,31 @@ impl<'r, 'h> Call<'r, 'h> {
     }
 
     fn put(&mut self, at: usize, ptr: DevicePtr, given: u64) -> Result<(), RuntimeError> {
-        let spec = &self.rank.operands[at];
-        let (bytes, by_rows) = (spec.param.bytes(), spec.param.rows.is_some());
-        let align = alignment(bytes);
-        if (ptr == 0 && !(by_rows && given == 0)) || !ptr.is_multiple_of(align) {
-            let allowed = format!("one that {align} divides");
-            return Err(RuntimeError::invalid(
-                format!("address of {}", spec.name),
-                format!("{ptr:#x}"),
-                allowed,
-            ));
-        }
-        self.rank.passed[at] = Passed { there: true, ptr, bytes: if by_rows { given } else { bytes } };
+        self.rank.passed[at] = passed(&self.rank.operands[at], ptr, given)?;
         Ok(())
     }
+}
+
+/// `given` bytes from `ptr` on as an operand.
+pub(super) fn passed(spec: &BufferSpec, ptr: DevicePtr, given: u64) -> Result<Passed, RuntimeError> {
+    let (bytes, by_rows) = (spec.param.bytes(), spec.param.rows.is_some());
+    let align = alignment(bytes);
+    if (ptr == 0 && !(by_rows && given == 0)) || !ptr.is_multiple_of(align) {
+        let field = format!("address of {}", spec.name);
+        return Err(RuntimeError::invalid(field, format!("{ptr:#x}"), format!("one that {align} divides")));
+    }
+    enough(spec, given)?;
+    Ok(Passed { there: true, ptr, bytes: if by_rows { given } else { bytes } })
+}
+
+/// Whether a tensor has the bytes of an operand. Of one with rows that is known when their number is.
+fn enough(spec: &BufferSpec, given: u64) -> Result<(), RuntimeError> {
+    let param = &spec.param;
+    if param.rows.is_some() || given >= param.bytes() {
+        return Ok(());
+    }
+    let allowed = format!("{} or more: {} elements of {:?}", param.bytes(), param.len, param.dtype);
+    Err(RuntimeError::invalid(format!("bytes of {}", spec.name), given, allowed))
 }
 
 /// Kernels load and store up to 16 bytes at once.
@@ -206,10 +217,7 @@ fn fits(spec: &BufferSpec, tensor: &TensorInfo, stream: &StreamRef<'_>) -> Resul
         let allowed = format!("{}, that of the stream", stream.device());
         return Err(RuntimeError::invalid(format!("GPU of {name}"), tensor.device, allowed));
     }
-    if param.rows.is_none() && tensor.bytes < param.bytes() {
-        let allowed = format!("{} or more: {} elements of {:?}", param.bytes(), param.len, param.dtype);
-        return Err(RuntimeError::invalid(format!("bytes of {name}"), tensor.bytes, allowed));
-    }
+    enough(spec, tensor.bytes)?;
     if !tensor.dtypes.is_empty() && !tensor.dtypes.contains(&param.dtype) {
         let given = tensor.dtypes.iter().map(|d| format!("{d:?}")).collect::<Vec<_>>().join(" or ");
         return Err(RuntimeError::invalid(

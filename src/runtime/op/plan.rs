@@ -1,9 +1,10 @@
 //! Which buffers an operation has, and where in a rank's memory.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use peerwarp_codegen::dsl::{Binding, ParamSpec, Rows};
-use peerwarp_codegen::family::Variant;
+use peerwarp_codegen::family::DynKernel;
 use peerwarp_codegen::ir::{Dtype, ParamKind, signature_and_order};
 
 use crate::runtime::RuntimeError;
@@ -18,14 +19,14 @@ pub struct LaunchSpec {
     /// What it is called in timelines and reports.
     pub label: String,
     /// The kernel.
-    pub variant: Variant,
+    pub variant: Arc<dyn DynKernel>,
     /// Buffers of those parameters that are not the buffer of their own name.
     pub buffers: BTreeMap<String, String>,
 }
 
 impl LaunchSpec {
     /// A launch whose parameters are the buffers of their names. Launches of an operation share buffers of one name.
-    pub fn new(label: impl Into<String>, variant: Variant) -> LaunchSpec {
+    pub fn new(label: impl Into<String>, variant: Arc<dyn DynKernel>) -> LaunchSpec {
         LaunchSpec { label: label.into(), variant, buffers: BTreeMap::new() }
     }
 

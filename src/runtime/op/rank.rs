@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use super::call::{Call, LaunchArgs, Passed, Scalar, apart, no_such_scalar};
+use super::call::{Call, LaunchArgs, Passed, Scalar, apart, no_such_scalar, passed};
 use super::plan::{BufferSpec, ScalarSpec};
 use super::stream::{Kept, StreamRef};
 use crate::runtime::args::Place;
@@ -202,6 +202,35 @@ impl RankOp {
         }
         self.passed.iter_mut().zip(operands).for_each(|(passed, &ptr)| passed.ptr = ptr);
         // SAFETY: as the caller says.
+        unsafe { self.launch_passed(launch, stream) }
+    }
+
+    /// As [`RankOp::launch_raw`], of memory whose size is known: `operands` has the address and the bytes of each of
+    /// [`RankOp::operands`].
+    ///
+    /// # Errors
+    /// As there. An operand is shorter than what the kernels use, its address is not aligned, or an output overlaps another operand.
+    ///
+    /// # Safety
+    /// As there, but for sizes and overlaps.
+    pub unsafe fn launch_sized(
+        &mut self,
+        launch: usize,
+        operands: &[(DevicePtr, u64)],
+        stream: RawStream<'_>,
+    ) -> Result<(), RuntimeError> {
+        self.world.usable()?;
+        self.there_are(launch..launch + 1)?;
+        let taken = self.operands.len();
+        if operands.len() != taken {
+            return Err(RuntimeError::invalid("operands", operands.len(), format!("{taken} operands")));
+        }
+        for (at, &(ptr, bytes)) in operands.iter().enumerate() {
+            self.passed[at] = passed(&self.operands[at], ptr, bytes)?;
+        }
+        self.rows_fit()?;
+        apart(&self.operands, &self.passed)?;
+        // SAFETY: as the caller says, and what has been looked at here.
         unsafe { self.launch_passed(launch, stream) }
     }
 

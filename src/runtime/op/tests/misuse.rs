@@ -2,7 +2,7 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use peerwarp_codegen::family::{DynConfig, Target};
+use peerwarp_codegen::family::{DynKernel, Target};
 
 use super::*;
 use crate::runtime::image::KernelImage;
@@ -97,7 +97,7 @@ struct Panics(std::sync::atomic::AtomicU32);
 
 // SAFETY: nothing is run.
 unsafe impl Images for Panics {
-    fn image(&self, variant: &dyn DynConfig, target: Target) -> Result<KernelImage, RuntimeError> {
+    fn image(&self, variant: &dyn DynKernel, target: Target) -> Result<KernelImage, RuntimeError> {
         match self.0.fetch_add(1, std::sync::atomic::Ordering::Relaxed) {
             0 => Uncompiled.image(variant, target),
             _ => panic!("as told"),
@@ -120,7 +120,7 @@ struct Other(Scale);
 
 // SAFETY: nothing is run.
 unsafe impl Images for Other {
-    fn image(&self, _: &dyn DynConfig, target: Target) -> Result<KernelImage, RuntimeError> {
+    fn image(&self, _: &dyn DynKernel, target: Target) -> Result<KernelImage, RuntimeError> {
         Uncompiled.image(&*self.0.clone().into_variant(), target)
     }
 }
@@ -130,7 +130,7 @@ struct Fixed(KernelImage);
 
 // SAFETY: nothing is run.
 unsafe impl Images for Fixed {
-    fn image(&self, _: &dyn DynConfig, _: Target) -> Result<KernelImage, RuntimeError> {
+    fn image(&self, _: &dyn DynKernel, _: Target) -> Result<KernelImage, RuntimeError> {
         Ok(self.0.clone())
     }
 }
