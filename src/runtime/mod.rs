@@ -39,7 +39,7 @@ pub use backends::gpus;
 pub use cudarc;
 pub use error::RuntimeError;
 pub use net::{FormError, Launched, MEET_VARIABLE, SECRET_FILE_VARIABLE, SECRET_VARIABLE, Secret};
-pub use packs::PackImages;
+pub use packs::{PackImages, SelectError};
 pub(crate) use reach::{for_ranks, together};
 pub use recording::{Event, Recording, TimelineError, Warp};
 pub use symmetric::{Member, Symmetric};

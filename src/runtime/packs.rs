@@ -1,6 +1,8 @@
 //! Packs as a source of kernels for the runtime.
 
-use peerwarp_codegen::family::{DynConfig, Target};
+mod select;
+
+use peerwarp_codegen::family::{DynKernel, Target};
 use peerwarp_codegen::print::{EmitOptions, Timeline};
 use serde::Serialize;
 
@@ -14,7 +16,7 @@ use crate::build::pack::{Entry, Pack};
 // SAFETY: objects are those that the manifest means: their hashes are compared when the pack is opened. How they are launched is
 // what this program would emit for the variant. That the object was made of that is the word of whoever made the pack.
 unsafe impl Images for Pack {
-    fn image(&self, variant: &dyn DynConfig, target: Target) -> Result<KernelImage, RuntimeError> {
+    fn image(&self, variant: &dyn DynKernel, target: Target) -> Result<KernelImage, RuntimeError> {
         let name = variant.variant_name();
         let kernel = self.find(&name, target).ok_or_else(|| self.absent(&name, target))?;
         let entry = kernel.entry;
@@ -36,7 +38,7 @@ unsafe impl Images for Pack {
 
 /// Whether an entry says of a variant what this program emits for it: how many blocks there are and what they are passed is not to
 /// be had from a file alone.
-fn agrees(entry: &Entry, variant: &dyn DynConfig) -> Result<(), RuntimeError> {
+fn agrees(entry: &Entry, variant: &dyn DynKernel) -> Result<(), RuntimeError> {
     let kernel = emit::trace(variant, entry.target.warp_size())?;
     let timeline = entry.timeline.as_ref().map(|t| t.slots);
     let options = EmitOptions { timeline, ..EmitOptions::default() };
@@ -44,9 +46,8 @@ fn agrees(entry: &Entry, variant: &dyn DynConfig) -> Result<(), RuntimeError> {
     let roles: Vec<&str> = kernel.roles.iter().map(|role| role.name.as_str()).collect();
     let sizes = |t: &Timeline| (t.slots, t.warps, t.slices, t.bytes, t.sites.len());
     let (found, emitted) = (&entry.timeline, &source.timeline);
-    let family = variant.family().name();
     for (field, found, emitted) in [
-        ("family", text(&entry.family), text(&family)),
+        ("family", text(&entry.family), text(&variant.family_name())),
         ("ranks", text(&entry.ranks), text(&variant.ranks())),
         ("entry", text(&entry.entry), text(&source.entry)),
         ("roles", text(&entry.roles), text(&roles)),
@@ -81,7 +82,7 @@ pub struct PackImages<'a> {
 
 // SAFETY: one of the two above.
 unsafe impl Images for PackImages<'_> {
-    fn image(&self, variant: &dyn DynConfig, target: Target) -> Result<KernelImage, RuntimeError> {
+    fn image(&self, variant: &dyn DynKernel, target: Target) -> Result<KernelImage, RuntimeError> {
         match &self.jit {
             Some(jit) if self.pack.find(&variant.variant_name(), target).is_none() => {
                 jit.image(variant, target)
@@ -110,6 +111,8 @@ impl Pack {
         RuntimeError::invalid("variant", variant, allowed)
     }
 }
+
+pub use select::SelectError;
 
 #[cfg(test)]
 #[path = "packs_tests.rs"]

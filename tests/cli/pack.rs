@@ -4,10 +4,11 @@
 use std::fs;
 use std::path::PathBuf;
 
-use peerwarp::build::pack::Pack;
-use peerwarp::codegen::family::Family;
-use peerwarp::families::moe::kernels::{Combine, Dispatch};
+use peerwarp::build::pack::{Entry, Pack};
+use peerwarp::codegen::family::{DynKernel, Family, Fields};
+use peerwarp::families::moe::kernels::{Combine, CombineKey, Dispatch};
 use peerwarp::runtime::image::Images;
+use peerwarp::runtime::registry::{Registry, Selected};
 
 use super::support::{Place, Ran, names};
 
@@ -68,7 +69,7 @@ fn compiles_what_has_changed_and_nothing_else() {
     let ran = p.pack("", &[]);
     assert_eq!((ran.code, p.compiled()), (0, 2), "{}", ran.report());
     assert_eq!(ran.stdout, "2 kernels in out (136 B), 2 compiled: 2 for cuda:sm_90a\n");
-    assert_eq!((names(&p.place.path("out")).len(), names(&p.place.path("out/sm_90a")).len()), (2, 4));
+    assert_eq!((names(&p.place.path("out")).len(), names(&p.place.path("out/sm_90a")).len()), (3, 4));
 
     let ran = p.pack("", &[]);
     assert_eq!((ran.code, p.compiled()), (0, 0));
@@ -79,7 +80,8 @@ fn compiles_what_has_changed_and_nothing_else() {
     assert_eq!(p.compiled(), 2);
     // Another version of the compiler, or other sources.
     p.pack("--target cuda:sm_90a", &[("VERSION", "13.1.5")]);
-    assert_eq!((p.compiled(), names(&p.place.path("out"))), (2, vec!["pack.json".into(), "sm_90a".into()]));
+    let left = ["ir", "pack.json", "sm_90a"].map(String::from).to_vec();
+    assert_eq!((p.compiled(), names(&p.place.path("out"))), (2, left));
     let ran = p.pack("--set moe_dispatch.vectors=1", &[("VERSION", "13.1.5")]);
     assert_eq!((ran.code, p.compiled(), names(&p.place.path("out/sm_90a")).len()), (0, 1, 4));
 }
@@ -110,6 +112,94 @@ fn kernels_with_timelines_say_what_they_record() {
     // Without the option they are as before.
     p.pack("", &[]);
     assert_eq!((p.compiled(), p.manifest()), (2, plain));
+}
+
+#[test]
+fn a_program_without_the_types_launches_what_one_with_them_does() {
+    let p = Packing::new();
+    p.pack("--target cuda:sm_90a,cuda:sm_80", &[]);
+    let pack = Pack::open(&p.place.path("out")).unwrap();
+    for kernel in pack.kernels() {
+        let dispatch = Dispatch::parse_variant(&kernel.entry.variant).map(Family::into_variant);
+        let combine = || Combine::parse_variant(&kernel.entry.variant).map(Family::into_variant);
+        let typed = dispatch.or_else(|_| combine()).unwrap();
+        let packed = pack.carried(kernel.entry).unwrap();
+        assert_eq!((packed.family_name(), packed.key()), (typed.family_name(), sorted(typed.key())));
+        assert_eq!((packed.trace(32), packed.ranks()), (typed.trace(32), typed.ranks()));
+        let unchanneled = typed.params().into_iter().zip(packed.params());
+        for (typed, packed) in unchanneled {
+            assert_eq!(
+                (typed.signature(), typed.binding, &typed.rows, typed.bytes()),
+                (packed.signature(), packed.binding, &packed.rows, packed.bytes())
+            );
+        }
+        let images = [pack.image(&*typed, kernel.entry.target), pack.image(&packed, kernel.entry.target)];
+        let [typed, packed] = images.map(|image| format!("{:?}", image.unwrap()));
+        assert_eq!(typed, packed);
+        let error = packed_for(&pack, kernel.entry, 64);
+        assert!(error.contains("for warps of 32 lanes, not of 64"), "{error}");
+    }
+}
+
+fn sorted(mut key: Vec<(String, serde_json::Value)>) -> Vec<(String, serde_json::Value)> {
+    key.sort_by(|a, b| a.0.cmp(&b.0));
+    key
+}
+
+fn packed_for(pack: &Pack, entry: &Entry, lanes: u32) -> String {
+    pack.carried(entry).unwrap().trace(lanes).unwrap_err().to_string()
+}
+
+#[test]
+fn a_program_without_the_types_finds_the_variant_that_one_with_them_does() {
+    let p = Packing::new();
+    let catalogue = "[[moe]]\nhidden = 4096\nexperts = 8\ntopk = 2\ntokens = [8, 32, 128]\nranks = 2\n";
+    p.place.write("c.toml", catalogue);
+    let env = [("PEERWARP_NVCC", p.nvcc.as_str()), ("CALLS", p.calls.as_str())];
+    let args = "pack --catalogue c.toml --target cuda:sm_90a --compiler nvcc --out out";
+    let ran = p.place.run_with(&args.split(' ').collect::<Vec<_>>(), &env);
+    assert_eq!(ran.code, 0, "{}", ran.report());
+    let pack = Pack::open(&p.place.path("out")).unwrap();
+    let target = "cuda:sm_90a".parse().unwrap();
+    let typed: Registry<Combine> = Registry::of_pack(&pack, target, false);
+    let any = pack.kernels().find_map(|k| Combine::parse_variant(&k.entry.variant).ok()).unwrap();
+    for tokens in 1..130 {
+        let key = CombineKey { tokens, ..any.key() };
+        let texts: Vec<_> = CombineKey::fields()
+            .iter()
+            .zip(key.values())
+            .map(|(f, v)| (f.name.to_owned(), v.to_string()))
+            .collect();
+        let found = pack.select(Combine::NAME, &texts, Some(target)).map(|found| found.variant_name());
+        match typed.select(&key) {
+            Ok(Selected::Exact(wanted) | Selected::Covering(wanted)) => {
+                assert_eq!(found.unwrap(), wanted.variant_name());
+            }
+            Ok(Selected::Jit) => panic!("nothing can be compiled"),
+            Err(none) => {
+                let said = found.unwrap_err().to_string();
+                assert!(said.contains(&none.nearest.join(", ")), "{said}");
+            }
+        }
+    }
+    let said = |family: &str, key: &[(&str, &str)], target: &str| {
+        let key: Vec<_> = key.iter().map(|(f, v)| ((*f).to_owned(), (*v).to_owned())).collect();
+        pack.select(family, &key, Some(target.parse().unwrap())).unwrap_err().to_string()
+    };
+    let few: Vec<_> =
+        texts(&any.key()).into_iter().map(|(f, v)| (f, if f == "tokens" { "few" } else { v })).collect();
+    let said = [
+        said("moe_combin", &[], "cuda:sm_90a"),
+        said("moe_combine", &[("token", "8")], "cuda:sm_90a"),
+        said("moe_combine", &few, "cuda:sm_90a"),
+        said("moe_combine", &[("tokens", "8"), ("tokens", "9")], "cuda:sm_90a"),
+        said("moe_combine", &texts(&any.key()), "hip:gfx942"),
+    ];
+    insta::assert_snapshot!(said.join("\n\n"));
+}
+
+fn texts(key: &CombineKey) -> Vec<(&'static str, &'static str)> {
+    CombineKey::fields().iter().zip(key.values()).map(|(f, v)| (f.name, &*v.to_string().leak())).collect()
 }
 
 #[test]

@@ -5,7 +5,9 @@ use std::fmt;
 use std::path::Path;
 
 use peerwarp_codegen::family::{DynConfig, FieldRole, Target};
+use peerwarp_codegen::ir::Kernel;
 use peerwarp_codegen::print::{EmitOptions, Source, code};
+use peerwarp_codegen::sim::WARP_SIZE;
 use peerwarp_codegen::threads;
 use rayon::prelude::*;
 use serde::Serialize;
@@ -18,9 +20,10 @@ use crate::input::InputError;
 use crate::input::file::{self, Links, Refused, inside};
 use crate::input::trust::{self, Rule};
 
+use super::carried;
 use super::compile::{CompileError, Compiled, Compiler, CompilerError};
 use super::limits;
-use super::manifest::{self, Entry, Manifest, PACK_MANIFEST, Resources, SCHEMA, Stored};
+use super::manifest::{self, Entry, Manifest, PACK_MANIFEST, PackFamily, Resources, SCHEMA, Stored};
 use crate::build::digest::sha256;
 
 /// How to make a pack.
@@ -100,6 +103,9 @@ struct Packed {
     entry: Entry,
     object: Vec<u8>,
     header: String,
+    /// The files of [`Entry::ir`].
+    ir: Vec<Vec<u8>>,
+    family: PackFamily,
     compiled: bool,
 }
 
@@ -227,6 +233,7 @@ fn one(
         Target::Hip(_) => "hsaco",
     };
     let (key, tuning) = fields(wanted.variant);
+    let ir = ir(wanted.variant, &kernel)?;
     let entry = Entry {
         variant: wanted.variant.variant_name(),
         family: wanted.variant.family().name().to_owned(),
@@ -246,12 +253,27 @@ fn one(
         residency,
         object: stored(format!("{folder}/{}.{extension}", source.entry), &made.object),
         header: stored(format!("{folder}/{}", source.abi_file_name), source.abi.as_bytes()),
+        ir: ir.iter().map(|(lanes, bytes)| (*lanes, stored(ir_file(&source.entry, *lanes), bytes))).collect(),
         source_sha256: sha256(code(&source.text).as_bytes()),
         inputs_sha256: inputs,
         toolchain: compiler.toolchain().clone(),
     };
     let Source { abi: header, .. } = source;
-    Ok(Packed { entry, object: made.object, header, compiled })
+    let family = PackFamily::of(wanted.variant.family());
+    Ok(Packed { entry, object: made.object, header, ir: ir.into_values().collect(), family, compiled })
+}
+
+/// The kernel by lanes of a warp: as the target has it, and as simulated ranks do.
+fn ir(variant: &dyn DynConfig, kernel: &Kernel) -> Result<BTreeMap<u32, Vec<u8>>, OneError> {
+    let mut ir = BTreeMap::from([(kernel.warp_size, carried::write(variant, kernel)?)]);
+    if kernel.warp_size != WARP_SIZE {
+        ir.insert(WARP_SIZE, carried::write(variant, &*emit::trace(variant, WARP_SIZE)?)?);
+    }
+    Ok(ir)
+}
+
+fn ir_file(entry: &str, lanes: u32) -> String {
+    format!("ir/{lanes}/{entry}.mp")
 }
 
 fn stored(file: String, bytes: &[u8]) -> Stored {
@@ -299,13 +321,17 @@ fn fields(variant: &dyn DynConfig) -> (Fields, Fields) {
     (key, tuning)
 }
 
-fn assemble(program: &str, packed: Vec<Packed>, families: Vec<String>) -> Result<Built, BuildError> {
+fn assemble(program: &str, packed: Vec<Packed>, replaced: Vec<String>) -> Result<Built, BuildError> {
     let mut tree = Tree::with_manifest(PACK_MANIFEST);
     let compiled = packed.iter().filter(|p| p.compiled).count();
-    let mut kernels = vec![];
+    let (mut kernels, mut families) = (vec![], BTreeMap::new());
     for one in packed {
         tree.insert(&one.entry.object.file, one.object)?;
         tree.insert(&one.entry.header.file, one.header)?;
+        for (stored, bytes) in one.entry.ir.values().zip(one.ir) {
+            tree.insert(&stored.file, bytes)?;
+        }
+        families.insert(one.family.name.clone(), one.family);
         kernels.push(one.entry);
     }
     let manifest = Manifest {
@@ -313,11 +339,12 @@ fn assemble(program: &str, packed: Vec<Packed>, families: Vec<String>) -> Result
         generator: program.to_owned(),
         version: env!("CARGO_PKG_VERSION").to_owned(),
         files: tree.files().map(|f| f.0.to_owned()).collect(),
+        families: families.into_values().collect(),
         kernels,
     };
     tree.insert(PACK_MANIFEST, text(&manifest))?;
     let own = manifest.clone();
-    let tree = tree.keeping(move |earlier| Ok(with(&own, earlier, &families)));
+    let tree = tree.keeping(move |earlier| Ok(with(&own, earlier, &replaced)));
     Ok(Built { tree, manifest, compiled })
 }
 
@@ -331,6 +358,8 @@ fn with(own: &Manifest, earlier: &[u8], families: &[String]) -> Option<Kept> {
     // Whichever program comes second, both write the same.
     let mut both = Manifest { generator: earlier.generator, ..own.clone() };
     both.kernels.extend(earlier.kernels.into_iter().filter(|kernel| !families.contains(&kernel.family)));
+    both.families.extend(earlier.families.into_iter().filter(|family| !families.contains(&family.name)));
+    both.families.sort_by(|a, b| a.name.cmp(&b.name));
     let kept: BTreeSet<String> = both.kernels[own.kernels.len()..].iter().flat_map(Entry::files).collect();
     if kept.is_empty() {
         return None;

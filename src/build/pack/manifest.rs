@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use peerwarp_codegen::family::Target;
+use peerwarp_codegen::family::{FamilyEntry, FieldInfo, FieldRole, Target};
 use peerwarp_codegen::print::{ArgsLayout, LaunchShape, Timeline, WaitSite};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -28,8 +28,61 @@ pub struct Manifest {
     pub version: String,
     /// Every other file of the pack, by path with `/` relative to its folder.
     pub files: Vec<String>,
+    /// The families of its kernels, by name, for programs that do not have their types.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub families: Vec<PackFamily>,
     /// The compiled kernels, by target and variant.
     pub kernels: Vec<Entry>,
+}
+
+/// A family of a pack.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct PackFamily {
+    /// Its name.
+    pub name: String,
+    /// What its kernel does.
+    pub doc: String,
+    /// Its key fields.
+    pub key: Vec<PackField>,
+}
+
+/// A key field of a family.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct PackField {
+    /// Its name.
+    pub name: String,
+    /// What it means.
+    pub help: String,
+    /// The values that it may have, in words.
+    pub allowed: String,
+    /// Its value where none is given; none if it must be given.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub default: Option<Value>,
+    /// Whether it is the world size.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub ranks: bool,
+    /// Whether a variant with more of it does as well.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub covers: bool,
+}
+
+impl PackFamily {
+    pub(super) fn of(family: FamilyEntry) -> PackFamily {
+        let key = family.fields().iter().filter(|field| field.role == FieldRole::Key);
+        let field = |field: &FieldInfo| PackField {
+            name: field.name.to_owned(),
+            help: field.help.to_owned(),
+            allowed: field.allowed.to_string(),
+            default: field.constant().map(|value| serde_json::json!(value)),
+            ranks: field.ranks,
+            covers: field.covers,
+        };
+        PackFamily {
+            name: family.name().to_owned(),
+            doc: family.doc().to_owned(),
+            key: key.map(field).collect(),
+        }
+    }
 }
 
 /// A compiled kernel.
@@ -74,6 +127,9 @@ pub struct Entry {
     pub object: Stored,
     /// The C header with the argument struct.
     pub header: Stored,
+    /// The kernel itself, by lanes of a warp: what programs without the family's type run, on simulated ranks too.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub ir: BTreeMap<u32, Stored>,
     /// SHA-256 of the emitted source without its comments.
     pub source_sha256: String,
     /// SHA-256 of all that the object was made from: the source's code, includes of our own, compiler, its version and options.
@@ -84,8 +140,8 @@ pub struct Entry {
 
 impl Entry {
     /// The paths of its files.
-    pub(super) fn files(&self) -> [String; 2] {
-        [&self.object, &self.header].map(|stored| stored.file.clone())
+    pub(super) fn files(&self) -> impl Iterator<Item = String> {
+        [&self.object, &self.header].into_iter().chain(self.ir.values()).map(|stored| stored.file.clone())
     }
 }
 

@@ -31,6 +31,7 @@
 
 mod buffers;
 mod build;
+mod carried;
 mod compile;
 mod embedded;
 pub(crate) mod limits;
@@ -46,10 +47,13 @@ use peerwarp_codegen::family::Target;
 
 pub use buffers::PackBuffer;
 pub use build::{BuildError, Built, Options, Refusal, build};
+pub use carried::PackedKernel;
 pub(crate) use compile::Compiler;
 pub use compile::{CompileError, CompilerError};
 pub use embedded::Embedded;
-pub use manifest::{Entry, Manifest, PACK_MANIFEST, Residency, Resources, SCHEMA, Stored, Toolchain};
+pub use manifest::{
+    Entry, Manifest, PACK_MANIFEST, PackFamily, PackField, Residency, Resources, SCHEMA, Stored, Toolchain,
+};
 
 use embedded::Bytes;
 
@@ -60,6 +64,8 @@ use crate::input::trust::Rule;
 /// A pack that was opened: every object is there, and is the one that the manifest means.
 #[derive(Debug)]
 pub struct Pack {
+    /// Its folder; empty if it is inside of a program.
+    dir: PathBuf,
     manifest: Manifest,
     /// In the order of the manifest's kernels.
     objects: Vec<Bytes>,
@@ -138,8 +144,10 @@ impl Pack {
         let text =
             file::trusted(&path, file::MANIFEST, Links::Refuse, Rule::Named).map_err(refused(&path))?;
         let pack = Pack::read(&path, &text, |stored| intact(dir, stored).map(Bytes::Read))?;
-        pack.manifest.kernels.iter().try_for_each(|kernel| intact(dir, &kernel.header).map(drop))?;
-        Ok(pack)
+        let others =
+            pack.manifest.kernels.iter().flat_map(|k| std::iter::once(&k.header).chain(k.ir.values()));
+        others.collect::<Vec<_>>().into_iter().try_for_each(|stored| intact(dir, stored).map(drop))?;
+        Ok(Pack { dir: dir.to_owned(), ..pack })
     }
 
     fn read(
@@ -151,7 +159,7 @@ impl Pack {
         let objects = manifest.kernels.iter().map(|k| object(&k.object)).collect::<Result<_, _>>()?;
         let names = manifest.kernels.iter().map(|k| (k.target, k.variant.clone()));
         let index = names.zip(0..).collect();
-        Ok(Pack { manifest, objects, index })
+        Ok(Pack { dir: PathBuf::new(), manifest, objects, index })
     }
 
     /// The kernel of a variant for a target, if it is in the pack.
@@ -162,6 +170,18 @@ impl Pack {
     /// All kernels.
     pub fn kernels(&self) -> impl Iterator<Item = Kernel<'_>> {
         (0..self.objects.len()).map(|at| self.kernel(at))
+    }
+
+    /// The kernel of an entry, for programs that do not have the family's type.
+    ///
+    /// # Errors
+    /// A file of it is not the one that the manifest means, or is of another version. A pack inside of a program has none.
+    pub fn carried(&self, entry: &Entry) -> Result<PackedKernel, PackError> {
+        let read = |(lanes, stored): (&u32, &Stored)| {
+            let form = |why| PackError::Manifest { path: self.dir.join(&stored.file), why };
+            Ok((*lanes, carried::read(&intact(&self.dir, stored)?).map_err(form)?))
+        };
+        Ok(PackedKernel::new(entry, entry.ir.iter().map(read).collect::<Result<_, PackError>>()?))
     }
 
     /// The targets that it has kernels for.

@@ -59,6 +59,11 @@ pub(super) fn check(manifest: &Manifest) -> Result<(), String> {
                 ensure(is_listed, "file", name, "one of `files`")?;
                 ensure(stored.insert(name.clone()), "file", name, "a file of this kernel alone")?;
             }
+            for (lanes, stored) in &kernel.ir {
+                file("ir", stored)?;
+                ensure([32, 64].contains(lanes), "ir", lanes, "lanes of a warp: 32 or 64")?;
+                ensure(listed.contains(stored.file.as_str()), "file", &stored.file, "one of `files`")?;
+            }
             let is_new = kernels.insert((kernel.target, kernel.variant.clone()));
             ensure(is_new, "variant", &kernel.variant, "one kernel of a variant for a target")
         };
