@@ -1,0 +1,25 @@
+//! Kernels of one's own, each in a file: configuration, parameters, kernel, and what it is compared with.
+//!
+//! | family | what it does |
+//! |---|---|
+//! | [`ring_gather`] | every rank's vector on every rank, passed from neighbour to neighbour |
+//! | [`ulysses`] | the transpose of sequence parallelism: from parts of the tokens to parts of the heads |
+//!
+//! `peerwarp pack` compiles them, and a Python program calls them by the names of their parameters.
+
+pub mod ring_gather;
+pub mod ulysses;
+
+use peerwarp::harness::elements::{encode, mixed};
+use peerwarp::harness::workload::Turn;
+use peerwarp::prelude::Dtype;
+
+pub use ring_gather::RingGather;
+pub use ulysses::Ulysses;
+
+/// Bytes of `count` elements of a rank, which every type holds exactly.
+fn numbers(dtype: Dtype, count: usize, turn: Turn) -> Vec<u8> {
+    let first = turn.seed ^ u64::from(turn.rank) << 40 ^ u64::from(turn.round) << 48;
+    let values: Vec<f32> = (0..count as u64).map(|i| (mixed(first ^ i) % 255) as f32 - 127.0).collect();
+    encode(dtype, &values)
+}

@@ -1,0 +1,60 @@
+//! The kernels on simulated ranks, against plain Rust.
+
+use std::sync::Arc;
+
+use kernels::{RingGather, Ulysses};
+use peerwarp::codegen::sim::{Options, Strategy};
+use peerwarp::harness::session::SimSession;
+use peerwarp::harness::suite;
+use peerwarp::harness::workload::{Inputs, Workload};
+use peerwarp::prelude::*;
+use proptest::prelude::*;
+
+/// Runs more launches than a channel has banks.
+fn agrees<F: Workload>(settings: &str, seed: u64) {
+    let config = F::from_text(settings).unwrap_or_else(|e| panic!("{settings}: {e}"));
+    let inputs = Inputs { seed, rounds: 5, ..Inputs::default() };
+    let problem = suite::of::<F>().problem(&[config.into_variant()], &inputs).unwrap();
+    let session = SimSession::new(Arc::from(problem)).unwrap();
+    for strategy in [Strategy::Random, Strategy::Adversarial] {
+        let ran = session.run(&Options { seed, strategy, ..Options::default() });
+        let ran = ran.unwrap_or_else(|findings| panic!("{settings}: {findings}"));
+        assert!(ran.verdict.ok() && ran.verdict.compared > 0, "{settings}: {:?}", ran.verdict);
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 12, ..ProptestConfig::default() })]
+
+    #[test]
+    fn rings_of_any_length_gather_all_vectors(
+        elements in 1u32..3000,
+        ranks in 2u32..6,
+        dtype in prop::sample::select(vec!["f32", "bf16", "fp16"]),
+        blocks in prop::sample::select(vec![1u32, 4]),
+        seed: u64,
+    ) {
+        agrees::<RingGather>(&format!("elements={elements} ranks={ranks} dtype={dtype} warps=4 blocks={blocks}"), seed);
+    }
+
+    #[test]
+    fn heads_of_all_tokens_arrive_at_their_ranks(
+        own in 1u32..12,
+        heads in 1u32..3,
+        dim in prop::sample::select(vec![8u32, 24, 128]),
+        ranks in 2u32..5,
+        seed: u64,
+    ) {
+        let (tokens, heads) = (own * ranks, heads * ranks);
+        agrees::<Ulysses>(&format!("tokens={tokens} heads={heads} dim={dim} ranks={ranks} warps=4 blocks=1"), seed);
+    }
+}
+
+#[test]
+fn tokens_and_heads_that_ranks_do_not_divide_are_refused() {
+    let said = |settings: &str| Ulysses::from_text(settings).unwrap_err().to_string();
+    let tokens = said("tokens=65 heads=8 dim=16 ranks=2");
+    assert!(tokens.contains("`tokens` = 65") && tokens.contains("a multiple of the 2 ranks"), "{tokens}");
+    let heads = said("tokens=64 heads=7 dim=16 ranks=2");
+    assert!(heads.contains("`heads` = 7") && heads.contains("a multiple of the 2 ranks"), "{heads}");
+}
