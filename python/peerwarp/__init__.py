@@ -14,6 +14,7 @@ from peerwarp._collectives import Collectives
 from peerwarp._core import __version__
 from peerwarp._device import DispatchedTensors
 from peerwarp._moe import Dispatched, MoeAllToAll
+from peerwarp._operation import Operation, Parameter, operation
 from peerwarp._pack import Buffer, Kernel, Pack
 from peerwarp._world import World
 from peerwarp.errors import (
@@ -38,9 +39,12 @@ __all__ = [
     "MissingPackage",
     "MoeAllToAll",
     "NoDriver",
+    "Operation",
     "Pack",
+    "Parameter",
     "PeerwarpError",
     "RaceFound",
     "World",
     "__version__",
+    "operation",
 ]

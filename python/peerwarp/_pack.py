@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
+from typing import Any
 
 from peerwarp import _core
+from peerwarp._operation import Operation, _gpu_world, settings
+from peerwarp._world import World
 from peerwarp.errors import InvalidArgument
 
 
@@ -55,20 +58,37 @@ class Kernel:
 
 
 class Pack:
-    """Kernels that `peerwarp pack` compiled. Made by `Pack.open`."""
+    """Kernels that `peerwarp pack` compiled. Made by `Pack.open`.
 
-    def __init__(self, path: str, kernels: tuple[Kernel, ...]) -> None:
-        self.path, self.kernels = path, kernels
+    Attributes:
+        path: its folder.
+        kernels: all of its kernels.
+        families: names of the key fields of each family, by the family's name.
+    """
+
+    def __init__(self, path: str, core: _core.PackFile) -> None:
+        self.path, self._core = path, core
+        kernels = []
+        for name, family, target, ranks, entry, blocks, threads, params in core.kernels():
+            buffers = tuple(Buffer(*param) for param in params)
+            kernels.append(Kernel(name, family, target, ranks, entry, blocks, threads, buffers))
+        self.kernels = tuple(kernels)
+        self.families = {name: tuple(fields) for name, _, fields in core.families()}
 
     @classmethod
     def open(cls, path: str | os.PathLike[str]) -> Pack:
         """The pack in a folder. All of its files are read, and compared with the hashes in its manifest."""
         folder = os.fspath(path)
-        kernels = []
-        for name, family, target, ranks, entry, blocks, threads, params in _core.open_pack(folder):
-            buffers = tuple(Buffer(*param) for param in params)
-            kernels.append(Kernel(name, family, target, ranks, entry, blocks, threads, buffers))
-        return cls(folder, tuple(kernels))
+        return cls(folder, _core.PackFile(folder))
+
+    def operation(self, family: str, world: World, **key: Any) -> Operation:
+        """An operation of a family, for a key: `pack.operation("kv_push", world, page=65536, pool=64)`.
+
+        The variant is the one for just this key, else the one that covers it with as little more as there is. The world says the
+        number of ranks. A GPU runs the pack's machine code; simulated ranks run the kernel that the pack carries.
+        """
+        core = _gpu_world(world)
+        return Operation(world, self._core.select(family, settings(key), world.ranks, core))
 
     def kernel(self, name: str, target: str | None = None) -> Kernel:
         """The kernel of a variant, for a target where the pack has several."""

@@ -10,12 +10,12 @@ import os
 import re
 import socket
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
 from peerwarp import _core
-from peerwarp._device import Device
+from peerwarp._device import ELEMENTS, Device
 from peerwarp.errors import InvalidArgument, MissingPackage, NoDriver, PeerwarpError
 
 T = TypeVar("T")
@@ -60,6 +60,29 @@ class World:
         world = cls(_core.GpuWorld.alone(gpu, budget, shared, compilers()), 1, 0)
         world._gpu = gpu
         return world
+
+    def empty(self, shape: int | Sequence[int], dtype: str) -> Any:
+        """Memory that every rank reaches, for parameters that are windows: a tensor of this rank's part, of zeros.
+
+        In a world of GPUs all ranks make it in the same order, with the same size. The memory lives as long as the tensor and what
+        shares its memory, and keeps the world. In a simulated world it is a list with one array for each rank.
+
+        Args:
+            shape: the tensor's shape.
+            dtype: the type of its elements: `"bf16"`, `"fp16"`, `"fp8"`, `"f32"`, `"i32"` or `"u8"`.
+        """
+        if dtype not in ELEMENTS:
+            raise InvalidArgument("dtype", dtype, ", ".join(ELEMENTS))
+        axes = (shape,) if isinstance(shape, int) else tuple(shape)
+        lengths = tuple(whole(f"shape[{axis}]", length, 1, 2**62) for axis, length in enumerate(axes))
+        on = runs_on(self)
+        if isinstance(on, Device):
+            address, owner = on.core.symmetric(math.prod(lengths) * ELEMENTS[dtype][2])
+            return on.tensor(owner, address, dtype, lengths)
+        import numpy as np
+
+        name = {"bf16": "uint16", "fp16": "float16", "fp8": "uint8", "f32": "float32", "i32": "int32", "u8": "uint8"}[dtype]
+        return [np.zeros(lengths, name) for _ in range(self.ranks)]
 
     @classmethod
     def from_torch(

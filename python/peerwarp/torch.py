@@ -6,6 +6,8 @@ know a `Collectives` or `MoeAllToAll` by a number, which `handle(..)` gives.
     >>> h = peerwarp.torch.handle(peerwarp.Collectives(world))
     >>> torch.ops.peerwarp.all_reduce(x, out, h, "sum")
 
+`define` does so for an `Operation` of any family.
+
 Import this module for it; it needs PyTorch.
 """
 
@@ -21,6 +23,7 @@ from torch import Tensor
 from peerwarp._collectives import Collectives
 from peerwarp._device import DeviceMoe, DispatchedTensors, Step
 from peerwarp._moe import MoeAllToAll
+from peerwarp._operation import Operation, Parameter
 from peerwarp.errors import InvalidArgument
 
 _numbers = itertools.count(1)
@@ -31,10 +34,10 @@ _handles: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
 BUFFERS = ("rows", "scales", "gather", "ids", "sent_weights", "expert_start", "expert_rows", "tokens_from", "overflow", "needed")
 
 
-def handle(of: Collectives | MoeAllToAll) -> int:
-    """The number by which `torch.ops.peerwarp.*` know an operation, as long as it lives."""
-    if not isinstance(of, (Collectives, MoeAllToAll)) or of._device is None:
-        raise InvalidArgument("of", type(of).__name__, "a Collectives or MoeAllToAll of a world of GPUs")
+def handle(of: Collectives | MoeAllToAll | Operation) -> int:
+    """The number by which operations of `torch.ops` know what they run, as long as it lives."""
+    if not isinstance(of, (Collectives, MoeAllToAll, Operation)) or of._device is None:
+        raise InvalidArgument("of", type(of).__name__, "a Collectives, MoeAllToAll or Operation of a world of GPUs")
     number = _handles.get(of)
     if number is None:
         number = _handles[of] = next(_numbers)
@@ -134,6 +137,43 @@ for _schema, _run in _OPS:
     _name = _schema.partition("(")[0]
     _library.impl(_name, _run, "CUDA")
     torch.library.register_fake(f"peerwarp::{_name}", _fake, lib=_library)
+
+
+#: One library of `torch.ops` for each family.
+_families: dict[str, torch.library.Library] = {}
+_defined: dict[str, Any] = {}
+
+
+def define(of: Operation) -> Any:
+    """`torch.ops.peerwarp_<family>.<variant>`: it takes what the operation does, in the order of `parameters`, and then the number
+    that `handle` gives. Outputs are mutated, and nothing is returned.
+
+        >>> push = peerwarp.torch.define(op)
+        >>> push(x, out, peerwarp.torch.handle(op))
+    """
+    handle(of)
+    if of.name in _defined:
+        return _defined[of.name]
+    namespace = f"peerwarp_{of.family}"
+    library = _families.setdefault(of.family, torch.library.Library(namespace, "FRAGMENT"))
+    arguments = ", ".join(_argument(parameter, at) for at, parameter in enumerate(of.parameters))
+    library.define(f"{of.name}({arguments}, int handle) -> ()")
+    names = [parameter.name for parameter in of.parameters]
+
+    def run(*passed: Any) -> None:
+        _of(passed[-1], Operation)(**dict(zip(names, passed[:-1], strict=True)))
+
+    library.impl(of.name, run, "CUDA")
+    torch.library.register_fake(f"{namespace}::{of.name}", _fake, lib=library)
+    _defined[of.name] = getattr(getattr(torch.ops, namespace), of.name)
+    return _defined[of.name]
+
+
+def _argument(parameter: Parameter, at: int) -> str:
+    if parameter.is_number:
+        return f"{'float' if parameter.dtype == 'f32' else 'int'} {parameter.name}"
+    written = f"(a{at}!)" if parameter.is_output else ""
+    return f"Tensor{written} {parameter.name}"
 
 
 class _Dispatch(torch.autograd.Function):

@@ -38,7 +38,7 @@ impl From<InputError> for Failure {
     fn from(error: InputError) -> Failure {
         Failure::Invalid {
             field: error.field.clone(),
-            value: error.value.clone(),
+            value: if error.value.is_empty() { "nothing".into() } else { error.value.clone() },
             allowed: error.allowed.clone(),
         }
     }

@@ -8,8 +8,9 @@ mod command;
 mod device;
 mod doctor;
 mod error;
+mod kernel;
 mod moe;
-mod pack;
+mod operation;
 mod simulated;
 mod world;
 
@@ -25,15 +26,17 @@ mod _core {
     #[pymodule_export]
     use crate::command::command;
     #[pymodule_export]
-    use crate::device::{DeviceCollectives, DeviceMoe, Exchange};
+    use crate::device::{DeviceCollectives, DeviceMoe, DeviceOperation, Exchange};
     #[pymodule_export]
     use crate::doctor::findings;
     #[pymodule_export]
+    use crate::kernel::{Kernel, PackFile, shipped_kernel};
+    #[pymodule_export]
     use crate::moe::{MoeAllToAll, Round};
     #[pymodule_export]
-    use crate::pack::open_pack;
+    use crate::operation::SimulatedOperation;
     #[pymodule_export]
-    use crate::world::{FaultWord, GpuWorld, SimulatedWorld, draw_secret, why_no_gpu};
+    use crate::world::{FaultWord, GpuWorld, SimulatedWorld, SymmetricMemory, draw_secret, why_no_gpu};
     use pyo3::prelude::*;
 
     #[pymodule_init]

@@ -6,11 +6,13 @@ use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
 use peerwarp::build::toolchain::{Tool, find_in};
+use peerwarp::codegen::family::Target;
 use peerwarp::families::moe::MoeRegistry;
 use peerwarp::harness::choose::Device;
 use peerwarp::runtime::cache::ModuleCache;
 use peerwarp::runtime::gpu::Gpu;
 use peerwarp::runtime::image::Jit;
+use peerwarp::runtime::op::SymmetricPart;
 use peerwarp::runtime::{Launched, RuntimeError, Secret, World, WorldOptions, gpus};
 use pyo3::prelude::*;
 
@@ -68,6 +70,25 @@ impl GpuWorld {
             let images = world.agree(self.images())?;
             act(&world, images)
         })
+    }
+
+    /// Does something in the world that needs no compiler.
+    pub fn with_world<T: Send>(
+        &self,
+        py: Python<'_>,
+        act: impl FnOnce(&Arc<World>) -> Result<T, Failure> + Send,
+    ) -> Result<T, Failure> {
+        detached(py, || act(&self.world()?))
+    }
+
+    /// What kernels are compiled for.
+    pub fn target(&self) -> Result<Target, Failure> {
+        Ok(self.world()?.members()[0].gpu.info().target)
+    }
+
+    /// What variants are chosen for.
+    pub fn device(&self) -> Result<Device, Failure> {
+        Ok(Device::of_gpu(self.world()?.members()[0].gpu.info()))
     }
 
     fn world(&self) -> Result<Arc<World>, Failure> {
@@ -152,6 +173,15 @@ impl GpuWorld {
         Ok((world.fault_word(rank)?, FaultWord { _world: world }))
     }
 
+    /// Zeroed memory on every rank that all ranks reach: this rank's address, and what keeps it there. All ranks make it in the same
+    /// order, with the same size.
+    fn symmetric(&self, py: Python<'_>, bytes: u64) -> Result<(u64, SymmetricMemory), Failure> {
+        self.with_world(py, |world| {
+            let part = world.symmetric::<u8>(bytes)?.swap_remove(0);
+            Ok((part.buffer().ptr(), SymmetricMemory { _part: part, _world: Arc::clone(world) }))
+        })
+    }
+
     /// Clears flags, epochs and counters on all ranks.
     fn reset(&self, py: Python<'_>) -> Result<(), Failure> {
         detached(py, || Ok(self.world()?.reset()?))
@@ -177,6 +207,13 @@ impl GpuWorld {
 /// Keeps a world, so that its words stay where they are.
 #[pyclass(frozen)]
 pub struct FaultWord {
+    _world: Arc<World>,
+}
+
+/// Keeps memory that all ranks reach, and its world.
+#[pyclass(frozen)]
+pub struct SymmetricMemory {
+    _part: SymmetricPart<u8>,
     _world: Arc<World>,
 }
 

@@ -27,6 +27,10 @@ impl Element {
     pub const F16: Element = Element::new(2, 16);
     pub const F32: Element = Element::new(2, 32);
     pub const BF16: Element = Element::new(4, 16);
+    pub const U32: Element = Element::new(1, 32);
+    pub const I64: Element = Element::new(0, 64);
+    pub const U64: Element = Element::new(1, 64);
+    pub const U8: Element = Element::new(1, 8);
     pub const FP8: Element = Element::new(10, 8);
     /// Whose byte of all ones is a NaN, and a NaN without its sign: e4m3fn, e5m2, or their bits as bytes without a sign.
     const PACKED_FLOATS: [Element; 3] = [Element::FP8, Element::new(12, 8), Element::new(1, 8)];
@@ -103,6 +107,11 @@ impl Seen {
         self.shape().iter().product()
     }
 
+    /// Its size.
+    pub fn bytes(&self) -> u64 {
+        self.elements() * self.element.bytes()
+    }
+
     /// Whether it is of such elements, of this shape, and begins where kernels can load 16 bytes at once.
     pub fn is(&self, element: Element, shape: [u64; 2]) -> bool {
         self.element == element && *self.shape() == shape && self.is_aligned()
@@ -126,7 +135,7 @@ impl Seen {
 
     /// Whether two tensors share memory.
     pub fn overlaps(&self, other: &Seen) -> bool {
-        let end = |of: &Seen| of.address.saturating_add(of.elements() * of.element.bytes());
+        let end = |of: &Seen| of.address.saturating_add(of.bytes());
         self.address < end(other) && other.address < end(self)
     }
 }

@@ -4,6 +4,7 @@
 mod collectives;
 mod exchange;
 mod moe;
+mod operation;
 
 use peerwarp::runtime::gpu::RawStream;
 
@@ -12,6 +13,7 @@ use crate::error::Failure;
 pub use collectives::DeviceCollectives;
 pub use exchange::Exchange;
 pub use moe::DeviceMoe;
+pub use operation::DeviceOperation;
 
 /// A stream of any library.
 fn stream_of(handle: u64) -> RawStream<'static> {

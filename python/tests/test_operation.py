@@ -1,0 +1,129 @@
+"""Kernels of any family: of a pack of another crate, and those that come with the package."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from conftest import random, same_bits
+
+import peerwarp
+from peerwarp import InvalidArgument, Operation, Pack, World
+from peerwarp._arrays import from_bf16
+
+
+@pytest.fixture(scope="module")
+def pack() -> Pack:
+    """A pack of the crate `examples/kernels`, with its catalogue."""
+    folder = os.environ.get("PEERWARP_TEST_KERNELS")
+    if folder is None:
+        pytest.skip("PEERWARP_TEST_KERNELS names no pack of examples/kernels")
+    return Pack.open(folder)
+
+
+@pytest.fixture
+def ring(pack: Pack) -> Operation:
+    return pack.operation("ring_gather", World.simulated(2, seed=3), elements=1000, dtype="f32")
+
+
+def vectors(ranks: int, elements: int) -> list[np.ndarray]:
+    return [random((elements,), "float32", rank) for rank in range(ranks)]
+
+
+def test_a_pack_says_what_its_families_ask_for(pack: Pack, ring: Operation) -> None:
+    assert pack.families["ring_gather"] == ("elements", "ranks", "dtype")
+    assert pack.families["ulysses"] == ("tokens", "heads", "dim", "ranks", "dtype")
+    assert (ring.family, ring.name.partition("__")[0]) == ("ring_gather", "ring_gather_n1000_r2_f32")
+    x, out = ring.parameters
+    assert (x.name, x.dtype, x.elements, x.is_output) == ("x", "f32", 1000, False)
+    assert (out.name, out.elements, out.is_output) == ("out", 2000, True)
+
+
+def test_a_ring_gathers_in_every_call(ring: Operation) -> None:
+    for call in range(4):
+        x = [array + call for array in vectors(2, 1000)]
+        out = [np.zeros((2, 1000), np.float32) for _ in x]
+        ring(x=x, out=out)
+        assert all(same_bits(found, np.stack(x)) for found in out)
+
+
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_tokens_with_all_heads_become_all_tokens_with_some_heads(pack: Pack, ranks: int) -> None:
+    transpose = pack.operation("ulysses", World.simulated(ranks), tokens=64, heads=32, dim=128)
+    x = [random((64 // ranks, 32, 128), "uint16", rank) for rank in range(ranks)]
+    out = [np.zeros((64, 32 // ranks, 128), np.uint16) for _ in x]
+    transpose(x=[array.reshape(-1) for array in x], out=[array.reshape(-1) for array in out])
+    whole = np.concatenate(x)
+    for rank, found in enumerate(out):
+        heads = slice(rank * 32 // ranks, (rank + 1) * 32 // ranks)
+        assert same_bits(found, np.ascontiguousarray(whole[:, heads]))
+
+
+def test_a_family_of_the_package_multiplies_on_one_rank() -> None:
+    multiply = peerwarp.operation("matmul", World.simulated(1), m=24, n=40, k=64, dtype="bf16", activation="none")
+    x, w = random((24, 64), "uint16", 1), random((40, 64), "uint16", 2)
+    out = np.zeros((24, 40), np.uint16)
+    multiply(x=[x], w=[w], out=[out])
+    wanted = from_bf16(x) @ from_bf16(w).T
+    assert np.allclose(from_bf16(out), wanted, rtol=2**-8, atol=1e-3)
+
+
+def test_numbers_are_one_for_all_ranks_or_one_each() -> None:
+    dispatch = peerwarp.operation("ragged_all_to_all", World.simulated(2), capacity=8, dtype="f32")
+    x = [np.arange(16, dtype=np.float32) + 100 * rank for rank in range(2)]
+    counts = [np.array([8, 3], np.uint32), np.array([0, 5], np.uint32)]
+    out, came = [np.zeros(16, np.float32) for _ in x], [np.zeros(2, np.int32) for _ in x]
+    dispatch(x=x, send_counts=counts, out=out, recv_counts=came)
+    assert [list(one) for one in came] == [[8, 0], [3, 5]]
+    assert same_bits(out[1][:3], x[0][8:11]) and same_bits(out[1][8:13], x[1][8:13])
+    assert not out[1][3:8].any(), "what nobody sends stays as it was"
+
+
+REFUSED: list[tuple[Callable[[Pack, Operation], object], str, str]] = [
+    (lambda pack, _: pack.operation("ring", World.simulated(2)), "family", "ring_gather, ulysses"),
+    (lambda pack, _: pack.operation("ring_gather", World.simulated(2), element=1), "field of ring_gather", "elements, ranks, dtype"),
+    (lambda pack, _: pack.operation("ring_gather", World.simulated(2), dtype="f32"), "elements", "from 1 to 67108864"),
+    (lambda pack, _: pack.operation("ring_gather", World.simulated(2), elements="many", dtype="f32"), "elements", "from 1 to 67108864"),
+    (
+        lambda pack, _: pack.operation("ring_gather", World.simulated(2), elements=1001, dtype="f32"),
+        "key of ring_gather",
+        "the nearest are ring_gather_n1000_r2_f32",
+    ),
+    (lambda pack, _: pack.operation("ring_gather", World.simulated(3), elements=1000, dtype="f32"), "key of ring_gather", "nearest"),
+    (lambda *_: peerwarp.operation("matmull", World.simulated(1)), "family", "matmul"),
+    (lambda *_: peerwarp.operation("matmul", World.simulated(1), m=0, n=8, k=8, dtype="bf16"), "m", "from 1 to 1048576"),
+    (lambda _, ring: ring(x=vectors(2, 1000)), "out", "x, out"),
+    (lambda _, ring: ring(x=vectors(2, 1000), out=vectors(2, 2000), n=1), "parameter", "x, out"),
+    (lambda _, ring: ring(x=vectors(2, 999), out=vectors(2, 2000)), "x[0].shape", "1000 elements"),
+    (lambda _, ring: ring(x=vectors(3, 1000), out=vectors(2, 2000)), "x", "2, one for each rank"),
+    (lambda _, ring: ring(x=[np.zeros(1000)] * 2, out=vectors(2, 2000)), "x[0].dtype", "float32"),
+    (lambda _, ring: ring(x=vectors(2, 1000), out=[np.zeros(2000, np.float32)] * 2), "out[1]", "memory of its own"),
+    (lambda _, ring: ring(x=vectors(2, 1000), out=[one[::2] for one in vectors(2, 4000)]), "out[0].strides", "contiguous"),
+    (lambda _, ring: ring(x=1.0, out=vectors(2, 2000)), "x", "a list of 2 arrays"),
+]
+
+
+@pytest.mark.parametrize(("call", "field", "allowed"), REFUSED, ids=[field for _, field, _ in REFUSED])
+def test_what_does_not_fit_is_named(
+    pack: Pack, ring: Operation, call: Callable[[Pack, Operation], object], field: str, allowed: str
+) -> None:
+    with pytest.raises(InvalidArgument) as refused:
+        call(pack, ring)
+    assert refused.value.field == field
+    assert allowed in refused.value.allowed
+
+
+def test_outputs_may_not_be_inputs(ring: Operation) -> None:
+    both = vectors(2, 3000)
+    with pytest.raises(InvalidArgument, match=r"out\[0\] = memory of x"):
+        ring(x=[one[:1000] for one in both], out=[one[500:2500] for one in both])
+
+
+def test_a_pack_without_kernels_of_its_families_says_so() -> None:
+    folder = os.environ.get("PEERWARP_TEST_PACK", str(Path(__file__).parents[2] / "tests/data/pack"))
+    with pytest.raises(InvalidArgument) as refused:
+        Pack.open(folder).operation("scale", World.simulated(2), n=8)
+    assert refused.value.field == "family"
