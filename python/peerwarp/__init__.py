@@ -12,6 +12,7 @@ for races. Arrays are NumPy's, or anything that speaks DLPack and is in the CPU'
 
 from peerwarp._collectives import Collectives
 from peerwarp._core import __version__
+from peerwarp._crate import Crate, build
 from peerwarp._device import DispatchedTensors
 from peerwarp._moe import Dispatched, MoeAllToAll
 from peerwarp._operation import Operation, Parameter, operation
@@ -31,6 +32,7 @@ __all__ = [
     "Aborted",
     "Buffer",
     "Collectives",
+    "Crate",
     "Dispatched",
     "DispatchedTensors",
     "Finding",
@@ -46,5 +48,6 @@ __all__ = [
     "RaceFound",
     "World",
     "__version__",
+    "build",
     "operation",
 ]

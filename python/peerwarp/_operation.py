@@ -197,7 +197,7 @@ class Operation:
 
 
 def _number(field: str, value: Any) -> int | float:
-    if isinstance(value, bool) or not hasattr(value, "__index__") and not hasattr(value, "__float__"):
+    if isinstance(value, bool) or not (hasattr(value, "__index__") or hasattr(value, "__float__")):
         raise InvalidArgument(field, value, "a number")
     return int(value) if hasattr(value, "__index__") else float(value)
 

@@ -173,6 +173,11 @@ impl GpuWorld {
         Ok((world.fault_word(rank)?, FaultWord { _world: world }))
     }
 
+    /// What kernels are compiled for: `cuda:sm_90a`.
+    fn target_name(&self) -> Result<String, Failure> {
+        Ok(self.target()?.to_string())
+    }
+
     /// Zeroed memory on every rank that all ranks reach: this rank's address, and what keeps it there. All ranks make it in the same
     /// order, with the same size.
     fn symmetric(&self, py: Python<'_>, bytes: u64) -> Result<(u64, SymmetricMemory), Failure> {

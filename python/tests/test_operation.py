@@ -8,9 +8,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import random, same_bits
 
 import peerwarp
+from conftest import random, same_bits
 from peerwarp import InvalidArgument, Operation, Pack, World
 from peerwarp._arrays import from_bf16
 
@@ -82,17 +82,17 @@ def test_numbers_are_one_for_all_ranks_or_one_each() -> None:
     assert not out[1][3:8].any(), "what nobody sends stays as it was"
 
 
+def of(pack: Pack, ranks: int = 2, **key: object) -> Operation:
+    return pack.operation("ring_gather", World.simulated(ranks), **key)
+
+
 REFUSED: list[tuple[Callable[[Pack, Operation], object], str, str]] = [
     (lambda pack, _: pack.operation("ring", World.simulated(2)), "family", "ring_gather, ulysses"),
-    (lambda pack, _: pack.operation("ring_gather", World.simulated(2), element=1), "field of ring_gather", "elements, ranks, dtype"),
-    (lambda pack, _: pack.operation("ring_gather", World.simulated(2), dtype="f32"), "elements", "from 1 to 67108864"),
-    (lambda pack, _: pack.operation("ring_gather", World.simulated(2), elements="many", dtype="f32"), "elements", "from 1 to 67108864"),
-    (
-        lambda pack, _: pack.operation("ring_gather", World.simulated(2), elements=1001, dtype="f32"),
-        "key of ring_gather",
-        "the nearest are ring_gather_n1000_r2_f32",
-    ),
-    (lambda pack, _: pack.operation("ring_gather", World.simulated(3), elements=1000, dtype="f32"), "key of ring_gather", "nearest"),
+    (lambda pack, _: of(pack, element=1), "field of ring_gather", "elements, ranks, dtype"),
+    (lambda pack, _: of(pack, dtype="f32"), "elements", "from 1 to 67108864"),
+    (lambda pack, _: of(pack, elements="many", dtype="f32"), "elements", "from 1 to 67108864"),
+    (lambda pack, _: of(pack, elements=1001, dtype="f32"), "key of ring_gather", "the nearest are ring_gather_n1000_r2_f32"),
+    (lambda pack, _: of(pack, ranks=3, elements=1000, dtype="f32"), "key of ring_gather", "the nearest are"),
     (lambda *_: peerwarp.operation("matmull", World.simulated(1)), "family", "matmul"),
     (lambda *_: peerwarp.operation("matmul", World.simulated(1), m=0, n=8, k=8, dtype="bf16"), "m", "from 1 to 1048576"),
     (lambda _, ring: ring(x=vectors(2, 1000)), "out", "x, out"),

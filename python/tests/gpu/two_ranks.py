@@ -2,8 +2,8 @@
 
 torchrun --nproc-per-node 2 python/tests/gpu/two_ranks.py [PART ..]
 
-PART: behaviours, collectives, moe, formats, quantised, layouts, halves, faults, overlap, compiled, gradients, host_times;
-all of them if none is named.
+PART: behaviours, collectives, moe, formats, quantised, layouts, halves, faults, overlap, compiled, gradients, operations,
+host_times; all of them if none is named. `operations` needs a pack of examples/kernels, which PEERWARP_TEST_KERNELS names.
 
 Each part prints what was found up to then; the first that fails ends all of them.
 """
@@ -550,8 +550,85 @@ def gradients(world: peerwarp.World) -> None:
     FOUND["gradients"] = True
 
 
+def refused(call: Callable[[], object], field: str) -> None:
+    """Whether a call is refused, by the name of what is wrong."""
+    try:
+        call()
+    except peerwarp.InvalidArgument as error:
+        assert error.field.startswith(field), error
+    else:
+        raise AssertionError(f"{field} was not refused")
+
+
+def kernels() -> peerwarp.Pack:
+    return peerwarp.Pack.open(os.environ["PEERWARP_TEST_KERNELS"])
+
+
+def operations(world: peerwarp.World) -> None:
+    """Kernels of another crate, and shipped ones: against PyTorch, in graphs, compiled, and what is refused."""
+    rank, ranks = dist.get_rank(), dist.get_world_size()
+    ring = kernels().operation("ring_gather", world, elements=524288, dtype="f32")
+    x, out = drawn(200, 524288), torch.empty(ranks, 524288, device="cuda")
+    graph = torch.cuda.CUDAGraph()
+    ring(x=x, out=out)
+    with torch.cuda.graph(graph):
+        ring(x=x, out=out)
+    for seed in range(201, 221):
+        x.copy_(drawn(seed, 524288))
+        graph.replay()
+        torch.cuda.synchronize()
+        assert torch.equal(out, torch.stack(everybodys(x))), "ring_gather"
+    push, number = pt.define(ring), pt.handle(ring)
+    torch.library.opcheck(getattr(torch.ops.peerwarp_ring_gather, ring.name).default, (x, out, number))
+
+    def layer(x: torch.Tensor) -> torch.Tensor:
+        out = torch.empty(ranks, x.numel(), device=x.device)
+        push(x * 2, out, number)
+        return out.sum(0)
+
+    compiled = torch.compile(layer, backend="aot_eager", fullgraph=True)
+    assert torch.equal(compiled(x), layer(x))
+    for tokens_, heads in ((64, 32), (4096, 32)):
+        transpose = kernels().operation("ulysses", world, tokens=tokens_, heads=heads, dim=128)
+        x = drawn(230, tokens_ // ranks, heads, 128, dtype=torch.bfloat16)
+        out = torch.empty(tokens_, heads // ranks, 128, dtype=torch.bfloat16, device="cuda")
+        for _ in range(20):
+            out.zero_()
+            transpose(x=x.view(-1), out=out.view(-1))
+        assert torch.equal(out, torch.cat(everybodys(x))[:, rank * heads // ranks : (rank + 1) * heads // ranks])
+    # What does not fit is named, and the next call is right.
+    x, out = drawn(240, 524288), torch.empty(ranks, 524288, device="cuda")
+    refused(lambda: ring(x=x), "out")
+    refused(lambda: ring(x=x[:-4], out=out), "x.shape")
+    refused(lambda: ring(x=x.half(), out=out), "x.dtype")
+    refused(lambda: ring(x=x.cpu(), out=out), "x.device")
+    refused(lambda: ring(x=torch.stack([x, x], 1)[:, 0], out=out), "x.strides")
+    refused(lambda: ring(x=out.view(-1)[:524288], out=out), "memory of out")
+    ring(x=x, out=out)
+    assert torch.equal(out, torch.stack(everybodys(x)))
+    # Families of the package.
+    a, w = drawn(250, 256, 512, dtype=torch.bfloat16), drawn(251, 384, 512, dtype=torch.bfloat16)
+    product = torch.empty(256, 384, dtype=torch.bfloat16, device="cuda")
+    peerwarp.operation("matmul", world, m=256, n=384, k=512, dtype="bf16")(x=a, w=w, out=product)
+    torch.testing.assert_close(product, a @ w.T, rtol=2e-2, atol=2e-1)
+    registered = peerwarp.operation("registered_all_reduce", world, elements=4096, dtype="f32")
+    (window,) = registered.parameters
+    mine = world.empty(4096, "f32")
+    for seed in range(260, 270):
+        mine.copy_(drawn(seed, 4096))
+        dist.barrier()
+        wanted = sum(everybodys(mine))
+        dist.barrier()
+        registered(**{window.name: mine})
+        torch.testing.assert_close(mine, wanted)
+    refused(lambda: registered(**{window.name: torch.zeros(4096, device="cuda")}), f"memory of {window.name}")
+    FOUND["operations"] = ["ring_gather in a graph and compiled", "ulysses", "refusals", "matmul", "registered_all_reduce"]
+
+
 def host_times(world: peerwarp.World) -> None:
     """What a call takes the host, in microseconds: nobody waits for the GPU in between."""
+    ring = kernels().operation("ring_gather", world, elements=1000, dtype="f32")
+    vector, gathered = drawn(91, 1000), torch.empty(dist.get_world_size(), 1000, device="cuda")
     op = peerwarp.MoeAllToAll(world, hidden=HIDDEN, experts=EXPERTS, topk=TOPK, max_tokens=TOKENS)
     all_of = peerwarp.Collectives(world)
     x, ids, weights = tokens(90, TOKENS)
@@ -564,6 +641,8 @@ def host_times(world: peerwarp.World) -> None:
     for name, call in (
         ("dispatch + combine", lambda: op.combine(op.dispatch(x, ids, weights), y, out=out)),
         ("all_reduce", lambda: all_of.all_reduce(x, out=total)),
+        ("an operation of a pack", lambda: ring(x=vector, out=gathered)),
+        ("an empty kernel of PyTorch", lambda: torch.cuda._sleep(0)),
     ):
         took = []
         for _ in range(15):
@@ -577,7 +656,21 @@ def host_times(world: peerwarp.World) -> None:
         FOUND[f"host us, {name}"] = round(sorted(took)[len(took) // 2], 2)
 
 
-ALL = (behaviours, collectives, moe, formats, quantised, layouts, halves, faults, overlap, compiled, gradients, host_times)
+ALL = (
+    behaviours,
+    collectives,
+    moe,
+    formats,
+    quantised,
+    layouts,
+    halves,
+    faults,
+    overlap,
+    compiled,
+    gradients,
+    operations,
+    host_times,
+)
 PARTS = {part.__name__: part for part in ALL}
 
 
