@@ -6,6 +6,7 @@ mod beside;
 mod bugs;
 mod build;
 mod collectives;
+mod functions;
 mod job;
 mod looks;
 mod matmul;

@@ -42,6 +42,11 @@ functions! {
         exp Exp f32, "e to the power of this.";
         sqrt Sqrt f32, "Square root.";
         tanh Tanh f32, "Hyperbolic tangent, within 2 units in the last place on every target.";
+        rsqrt Rsqrt f32, "1 / sqrt of this, rounded once: the same bits on every target. NaN below zero.";
+        log Log f32, "Natural logarithm, within 1 unit in the last place; the same bits on every target. NaN below zero.";
+        erf Erf f32, "Error function, within 1.5 units in the last place; the same bits on every target.";
+        sin Sin f32, "Sine of radians, within 2 units in the last place; the same bits on every target. NaN beyond 2^20.";
+        cos Cos f32, "Cosine of radians, within 2 units in the last place; the same bits on every target. NaN beyond 2^20.";
     }
 }
 

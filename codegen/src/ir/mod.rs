@@ -10,6 +10,7 @@ pub mod analysis;
 mod binary;
 mod build;
 pub mod explain;
+mod functions;
 mod kernel;
 pub mod mutate;
 mod names;

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{Const, Dtype};
+use super::{Const, Dtype, functions};
 
 /// An element type that arithmetic takes.
 pub(crate) trait OneOperand: Copy {
@@ -110,6 +110,16 @@ unary_ops! {
     Sqrt = "sqrt" of [F32], keeps_zeros: false, rounded: f32::sqrt;
     /// Hyperbolic tangent, `F32` only. The simulator rounds the tangent of an `f64`; targets are within 2 units in the last place.
     Tanh = "tanh" of [F32], keeps_zeros: false, rounded: |x| f64::from(x).tanh() as f32;
+    /// 1 / sqrt(x), `F32` only, rounded once.
+    Rsqrt = "rsqrt" of [F32], keeps_zeros: false, float: functions::rsqrt;
+    /// Natural logarithm, `F32` only, within 1 unit in the last place.
+    Log = "log" of [F32], keeps_zeros: false, float: functions::log;
+    /// Error function, `F32` only, within 1.5 units in the last place.
+    Erf = "erf" of [F32], keeps_zeros: false, float: functions::erf;
+    /// Sine, `F32` only, within 2 units in the last place up to 2^20, and NaN beyond.
+    Sin = "sin" of [F32], keeps_zeros: false, float: functions::sin;
+    /// Cosine, `F32` only, within 2 units in the last place up to 2^20, and NaN beyond.
+    Cos = "cos" of [F32], keeps_zeros: false, float: functions::cos;
     /// Number of set bits; the result is `U32`.
     PopCount = "popcount" of [I32 U32 U64], keeps_zeros: false, count: |x| x.count_ones();
     /// Number of zero bits below the lowest set bit; the width for zero; the result is `U32`.

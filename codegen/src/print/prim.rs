@@ -146,6 +146,14 @@ prims! {
     Math = own "math", Nothing, [];
     /// The hyperbolic tangent.
     Tanh = common "tanh", Target, [];
+    /// Reciprocal square root.
+    Rsqrt = own "rsqrt", Nothing, [Bits];
+    /// The natural logarithm.
+    Log = common "log", Nothing, [Bits, Math];
+    /// The error function.
+    Erf = common "erf", Nothing, [Bits, Math];
+    /// Sine and cosine.
+    Trig = common "trig", Nothing, [Bits, Math];
     /// Population count and trailing zeros.
     BitCount = own "bitcount", Nothing, [];
     /// Saturating float to integer.
@@ -340,6 +348,11 @@ impl Prim {
             UnaryOp::Exp => Call(Prim::Math, "exp_of"),
             UnaryOp::Sqrt => Call(Prim::Math, "sqrt_of"),
             UnaryOp::Tanh => Call(Prim::Tanh, "tanh_of"),
+            UnaryOp::Rsqrt => Call(Prim::Rsqrt, "rsqrt_of"),
+            UnaryOp::Log => Call(Prim::Log, "log_of"),
+            UnaryOp::Erf => Call(Prim::Erf, "erf_of"),
+            UnaryOp::Sin => Call(Prim::Trig, "sin_of"),
+            UnaryOp::Cos => Call(Prim::Trig, "cos_of"),
             UnaryOp::PopCount => Call(Prim::BitCount, "popcount"),
             UnaryOp::TrailingZeros => Call(Prim::BitCount, "trailing_zeros"),
         }

@@ -6,6 +6,7 @@ pub mod census;
 pub mod difference;
 pub mod digest;
 pub mod freight;
+pub mod functions;
 pub mod looks;
 pub mod mail;
 pub mod norms;
@@ -42,6 +43,7 @@ pub const ALL: &[Fixture] = &[
     ("hand_over", signals::hand_over),
     ("census", census::census),
     ("freight", freight::freight),
+    ("functions", functions::functions),
     ("broadcast", broadcast::broadcast),
     ("tails", tails::tails),
     ("tails_of_vectors", tails::tails_of_vectors),

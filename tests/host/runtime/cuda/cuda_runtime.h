@@ -181,6 +181,7 @@ PEERWARP_INLINE float __uint_as_float(const unsigned x) { return ::host::from_bi
 PEERWARP_INLINE float __int_as_float(const int x) { return ::host::from_bits<float>(unsigned(x)); }
 PEERWARP_INLINE float __fmaf_rn(const float x, const float y, const float z) { return __builtin_fmaf(x, y, z); }
 PEERWARP_INLINE float __fmul_rn(const float x, const float y) { return x * y; }
+PEERWARP_INLINE float __frsqrt_rn(const float x) { return float(1.0 / __builtin_sqrt(double(x))); }
 PEERWARP_INLINE float __fsqrt_rn(const float x) { return __builtin_sqrtf(x); }
 
 PEERWARP_INLINE int __float2int_rz(const float x) {

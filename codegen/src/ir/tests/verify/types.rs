@@ -64,6 +64,9 @@ fn which_dtypes_unary_operations_take() {
     assert_eq!(allowed(UnaryOp::Exp, false), [F32]);
     assert_eq!(allowed(UnaryOp::Sqrt, false), [F32]);
     assert_eq!(allowed(UnaryOp::Tanh, false), [F32]);
+    for op in [UnaryOp::Rsqrt, UnaryOp::Log, UnaryOp::Erf, UnaryOp::Sin, UnaryOp::Cos] {
+        assert_eq!(allowed(op, false), [F32]);
+    }
     assert_eq!(allowed(UnaryOp::PopCount, true), [I32, U32, U64]);
     assert_eq!(allowed(UnaryOp::TrailingZeros, true), [I32, U32, U64]);
     assert_eq!(allowed(UnaryOp::PopCount, false), [U32], "the count is u32 whatever was counted");
