@@ -9,7 +9,7 @@ use peerwarp_codegen::dsl::{Binder, TraceMeta, trace};
 use peerwarp_codegen::ir::mutate::{self, Access, Mutation, Site, Slot};
 use peerwarp_codegen::ir::{CompareOp, Kernel, Planted, verify};
 use peerwarp_codegen::sim::{Bindings, Compiled, FindingKind, Machine, Options};
-use signals::{RANKS, ROW, credit, credit_by_barrier, hand_over, meeting};
+use signals::{PARTS, RANKS, ROW, credit, credit_by_barrier, hand_over, meeting, requests};
 
 use FindingKind::*;
 
@@ -36,7 +36,7 @@ fn machine(kernel: Planted) -> Machine {
 /// What a rank has at the end.
 fn expected(kernel: &Kernel, rank: u32) -> Vec<f32> {
     match kernel.name.as_str() {
-        "credit" => row((rank + RANKS - 1) % RANKS),
+        "credit" | "requests" => row((rank + RANKS - 1) % RANKS),
         "hand_over" => {
             let mut scaled: Vec<f32> = row(rank).iter().map(|x| 2.0 * x).collect();
             scaled.rotate_left(16);
@@ -70,7 +70,7 @@ fn found(kernel: &Planted) -> Vec<Option<FindingKind>> {
 #[test]
 fn rows_arrive_launch_after_launch() {
     for warp_size in [32, 64] {
-        for kernel in [credit, credit_by_barrier, meeting, hand_over].map(|make| make(warp_size)) {
+        for kernel in [credit, credit_by_barrier, meeting, hand_over, requests].map(|make| make(warp_size)) {
             let kernel = Planted::new(verify(kernel).unwrap().into_kernel()).unwrap();
             assert_eq!(found(&kernel), []);
         }
@@ -130,6 +130,70 @@ fn flags_between_blocks_order_what_the_blocks_store() {
     // Either rank may be the first to be found.
     let said = |rank| format!("is awaited from block 1, but rank {rank} scale block 0 signalled it");
     assert!(findings.contains(&said(0)) || findings.contains(&said(1)), "{findings}");
+}
+
+#[test]
+fn a_count_that_is_short_is_never_taken() {
+    let (kernel, count) = (requests(32), || Site::signal("push", "sent"));
+    let but_one = mutate::Condition::new("place", CompareOp::Ne, 32);
+    planted(&kernel, &Mutation::Guard { site: count(), when: but_one, whole_parcel: true }, &[Deadlock]);
+    let amount = |by| Mutation::Offset { site: count(), slot: Slot::Value, by };
+    planted(&kernel, &amount(-1), &[Deadlock]);
+    let short = mutate::mutate(&kernel, &amount(-1)).unwrap();
+    let findings = machine(short).run(&Options::default()).unwrap_err().to_string();
+    assert!(findings.contains("waits for sent[0] = 4 from rank"), "{findings}");
+    assert!(findings.contains("(it holds 0)"), "{findings}");
+}
+
+#[test]
+fn a_count_that_goes_too_far_is_found() {
+    let twice = Mutation::Offset { site: Site::signal("push", "sent"), slot: Slot::Value, by: 1 };
+    planted(&requests(32), &twice, &[EpochConfusion, DataRace, UninitializedRead, LostSignal]);
+    let other = Mutation::Offset { site: Site::wait("decode", "sent"), slot: Slot::From, by: 1 };
+    planted(&requests(32), &other, &[WrongSender, OutOfBounds]);
+}
+
+#[test]
+fn a_count_that_is_taken_too_early_is_found() {
+    let (kernel, take) = (requests(32), || Site::wait("decode", "sent"));
+    let count = |by| Mutation::Offset { site: take(), slot: Slot::Value, by };
+    // What the last block put is not ordered before the load, and is counted with the next launch's.
+    let early = [DataRace, UninitializedRead, LostSignal, EpochConfusion, UnwaitedSignal, StaleRead];
+    planted(&kernel, &count(-1), &early);
+    planted(&kernel, &count(1), &[Deadlock]);
+    planted(&kernel, &Mutation::Drop(take()), &[DataRace, UninitializedRead, UnwaitedSignal, LostSignal]);
+    // Without the barrier the next launch counts while this one's count may not have been taken.
+    planted(
+        &kernel,
+        &Mutation::Drop(Site::wait("decode", "taken")),
+        &[LostSignal, EpochConfusion, UnwaitedSignal],
+    );
+}
+
+#[test]
+fn what_is_put_comes_before_the_count() {
+    let (kernel, count) = (requests(32), || Site::signal("push", "sent"));
+    let unordered = [DataRace, UninitializedRead, StaleRead];
+    planted(&kernel, &Mutation::SignalFirst(count()), &unordered);
+    planted(&kernel, &Mutation::Relax(count()), &[DataRace, UninitializedRead, StaleRead, LostSignal]);
+}
+
+#[test]
+fn flags_and_counts_are_told_apart() {
+    let error = refused(4, |flags, epoch| _ = flags.wait_all(0, PARTS + 1, 1, epoch));
+    assert!(error.contains("5 elements from element 0 on of `flags`"), "{error}");
+    let kernel = requests(32);
+    let text = kernel.to_string();
+    assert!(text.contains("signal @sent[0] += 1 to") && text.contains("wait @sent[0] == 4"), "{text}");
+    let told = peerwarp_codegen::ir::explain(&verify(kernel).unwrap()).to_string();
+    assert!(told.contains(", adding `1`") && told.contains(", takes `4`"), "{told}");
+    // An epoch is no count: a wait for many flags knows of none.
+    let mut mixed = requests(32);
+    let of = |kernel: &Kernel, name| kernel.params.iter().position(|p| p.name == name).unwrap();
+    let (taken, sent) = (of(&mixed, "taken"), of(&mixed, "sent"));
+    mixed.params[taken].kind = mixed.params[sent].kind;
+    let refused = verify(mixed).unwrap_err().to_string();
+    assert!(refused.contains("`taken`") && refused.contains("a flag array"), "{refused}");
 }
 
 #[test]
@@ -203,7 +267,13 @@ fn every_bug_of_one_change_is_found() {
         // The flag after it is waited for next.
         "block_wait of done: count + 1",
     ];
-    let kernels = [(credit(32), 1), (credit_by_barrier(32), 0), (meeting(32), 2), (hand_over(32), 1)];
+    let kernels = [
+        (credit(32), 1),
+        (credit_by_barrier(32), 0),
+        (meeting(32), 2),
+        (hand_over(32), 1),
+        (requests(32), 0),
+    ];
     for (kernel, equal) in kernels {
         let all = mutate::every(&kernel);
         let survives = |m: &&mutate::Mutant| {

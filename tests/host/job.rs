@@ -105,9 +105,11 @@ impl Job {
     pub fn buffers_of(&mut self, kernel: &Kernel, renamed: impl Fn(&str) -> String) {
         for p in &kernel.params {
             let fill = match p.kind {
-                ParamKind::Flags | ParamKind::BlockFlags | ParamKind::EpochWord | ParamKind::Counters => {
-                    Some(0)
-                }
+                ParamKind::Flags
+                | ParamKind::Counts
+                | ParamKind::BlockFlags
+                | ParamKind::EpochWord
+                | ParamKind::Counters => Some(0),
                 ParamKind::Messages(transport) => Some(transport.traits().empty),
                 ParamKind::Local | ParamKind::Symmetric | ParamKind::Window | ParamKind::Scalar => None,
             };
@@ -157,9 +159,11 @@ impl Job {
                 ParamKind::Local | ParamKind::EpochWord | ParamKind::Counters | ParamKind::BlockFlags => {
                     Field::Local(self.find(&renamed(&p.name)))
                 }
-                ParamKind::Symmetric | ParamKind::Window | ParamKind::Flags | ParamKind::Messages(_) => {
-                    Field::Symmetric(self.find(&renamed(&p.name)))
-                }
+                ParamKind::Symmetric
+                | ParamKind::Window
+                | ParamKind::Flags
+                | ParamKind::Counts
+                | ParamKind::Messages(_) => Field::Symmetric(self.find(&renamed(&p.name))),
                 ParamKind::Scalar => Field::Value(scalars(&p.name)),
             };
             if let Field::Symmetric(buffer) = what

@@ -101,6 +101,12 @@ fn statement(instruction: &str, operands: &[String], registers: &[&str]) -> Resu
             let (order, scope) = (ordering(order), scope(at).ok_or_else(refused)?);
             format!("::host::atomic_store({to}, {value}, {order}, {scope});")
         }
+        (["red", order @ ("relaxed" | "release"), at, "global", "add", "u32"], [to, amount]) => {
+            let to = address(to).ok_or_else(refused)?;
+            let (order, scope) = (ordering(order), scope(at).ok_or_else(refused)?);
+            let next = format!("[&](const unsigned old) {{ return old + ({amount}); }}");
+            format!("::host::atomic_update({to}, {order}, {scope}, {next});")
+        }
         (
             ["atom", order @ ("relaxed" | "acquire" | "release" | "acq_rel"), at, "global", "inc", "u32"],
             [to, from, most],

@@ -5,7 +5,7 @@
 #[path = "../../codegen/tests/printed/signals.rs"]
 mod fixtures;
 
-use fixtures::{RANKS, ROW, credit, hand_over, meeting};
+use fixtures::{RANKS, ROW, credit, hand_over, meeting, requests};
 use peerwarp_codegen::ir::{Kernel, verify};
 use peerwarp_codegen::print::{EmitInfo, emit};
 
@@ -27,7 +27,7 @@ fn row(rank: u32) -> Vec<f32> {
 
 fn expected(name: &str, rank: u32) -> Vec<f32> {
     match name {
-        "credit" => row((rank + RANKS - 1) % RANKS),
+        "credit" | "requests" => row((rank + RANKS - 1) % RANKS),
         "meeting" => (0..ROW as usize).map(|i| (0..RANKS).map(|r| row(r)[i]).sum()).collect(),
         _ => {
             let mut out: Vec<f32> = row(rank).iter().map(|x| 2.0 * x).collect();
@@ -81,7 +81,7 @@ impl Host {
 #[test]
 fn emitted_signals_are_clean() {
     for language in Language::ALL {
-        for make in [credit, meeting, hand_over] {
+        for make in [credit, meeting, hand_over, requests] {
             let host = Host::new(make, language);
             for (seed, wrong) in host.runs(&host.text).into_iter().enumerate() {
                 assert!(
@@ -125,6 +125,13 @@ fn wrong_orders_in_cuda_are_caught() {
                 "if (group.lane == 0) store_release_device",
             ),
             (meeting, "group.sync();\n#pragma unroll 1\n", ""),
+            (requests, "red.release.sys", "red.relaxed.sys"),
+            (requests, "red.release.sys", "red.release.gpu"),
+            (
+                requests,
+                "group.sync();\n    if (group.lane == 0) add_release_system",
+                "if (group.lane == 0) add_release_system",
+            ),
         ],
     );
 }
@@ -138,6 +145,40 @@ fn wrong_orders_in_hip_are_caught() {
             (hand_over, "{ __builtin_amdgcn_fence(__ATOMIC_ACQUIRE, \"agent\"); }", "{}"),
             (hand_over, "release_device();\n        const u32 before", "const u32 before"),
             (hand_over, "acquire_device(counter);", ""),
+            (
+                requests,
+                "__builtin_amdgcn_fence(__ATOMIC_RELEASE, \"\");\n    stores_done();\n    __hip_atomic_fetch_add",
+                "__hip_atomic_fetch_add",
+            ),
+            (
+                requests,
+                "stores_done();\n    group.sync();\n    if (group.lane == 0) add_release_system",
+                "if (group.lane == 0) add_release_system",
+            ),
         ],
     );
+}
+
+/// A count that stays what it is satisfies the next launch's wait before anything is put.
+#[test]
+fn a_count_that_is_not_set_back_is_caught() {
+    for (language, reset) in [
+        (
+            Language::Cuda,
+            "if (arrived) asm volatile(\"st.relaxed.sys.global.u32 [%0], %1;\" ::\"l\"(counts + index), \"r\"(0) : \"memory\");",
+        ),
+        (
+            Language::Hip,
+            "if (arrived) __hip_atomic_store(counts + index, 0u, __ATOMIC_RELAXED, __HIP_MEMORY_SCOPE_SYSTEM);",
+        ),
+    ] {
+        let host = Host::new(requests, language);
+        let text = host.text.clone().edited(reset, "", 1);
+        for (seed, wrong) in host.runs(&text).into_iter().enumerate() {
+            assert!(
+                wrong.iter().any(|w| w.starts_with("wrong result")),
+                "{language:?}, seed {seed}: {wrong:?}"
+            );
+        }
+    }
 }

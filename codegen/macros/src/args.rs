@@ -245,8 +245,8 @@ fn spec(field: &Field, config: &Path, codegen: &TokenStream, errors: &mut Errors
         }
         (
             Some((at, _)),
-            "Ptr" | "Sym" | "Window" | "Packets" | "Ll" | "Flags" | "BlockFlags" | "EpochWord" | "Counters"
-            | "Val",
+            "Ptr" | "Sym" | "Window" | "Packets" | "Ll" | "Flags" | "Counts" | "BlockFlags" | "EpochWord"
+            | "Counters" | "Val",
         ) => {
             let message =
                 format!("`{kind}` has an element type of its own; `#[dtype(..)]` is for AnyPtr and AnySym");

@@ -52,6 +52,7 @@
 //! | memory of this rank that peers read | [`Window`], [`Window::signal`]; [`Window::of`], with the receipt of a wait |
 //! | sending | [`send_to`], [`Parcel::put`], [`Parcel::signal`]; without data [`Flags::signal`] |
 //! | receiving | [`Flags::from`], [`FlagsFrom::wait`], [`Flags::wait_all`], [`Flags::wait_some`], which yield [`Arrived`] |
+//! | a request that several blocks complete | [`Counts`]: [`Parcel::count`], [`Counts::add`], [`CountsFrom::take`] |
 //! | between blocks of a rank | [`BlockFlags::signal`], [`BlockFlagsFrom::wait`]; [`Group::last`] for the last one to come |
 //! | a barrier of all ranks | [`Flags::meet`], [`Flags::meet_at`] |
 //! | of all ranks at once, by the switch | [`Window::load_reduce`]; [`multicast`] |
@@ -68,6 +69,7 @@ mod block_flags;
 mod buffer;
 mod channel;
 mod check;
+mod counts;
 mod element;
 mod error;
 mod fold;
@@ -103,6 +105,7 @@ pub use channel::{
     InboundSome, Incoming, IncomingEach, IncomingField, IncomingSome, IncomingSomeField, Message,
     OpenChannel, Outbound, Outgoing, OutgoingField, Payload, Slots, Spare, Transport,
 };
+pub use counts::{Counts, CountsFrom};
 pub use dynamic::{Counter, Counters, Dynamic, DynamicIter};
 pub use element::{Bits, Constant, Element, F8, Int, Num};
 pub use error::TraceError;
@@ -137,11 +140,11 @@ pub mod prelude {
 
     pub use super::{
         AnyChannel, AnyField, AnyLl, AnyMatrix, AnyPackets, AnyPtr, AnySym, AnySymMatrix, AnyTile, AnyWindow,
-        AnyWindowMatrix, Arrived, BlockFlags, Channel, ChannelShape, Counter, Counters, DevRange, Element,
-        Epoch, EpochWord, F8, Field, Flags, Group, Incoming, Index, IntoIndex, IntoTile, IntoVal, KernelArgs,
-        Ll, MatrixRows, Message, OpenChannel, Operand, Outgoing, Packets, Parcel, Peers, Ptr, Shared, Slots,
-        Sym, Tile, TileRange, TileVar, Tiles, TraceError, Transport, Val, Var, Window, arange, bit,
-        multicast, rank, ranks, role, role_beside, send_to, shared, splat, tiles, var,
+        AnyWindowMatrix, Arrived, BlockFlags, Channel, ChannelShape, Counter, Counters, Counts, DevRange,
+        Element, Epoch, EpochWord, F8, Field, Flags, Group, Incoming, Index, IntoIndex, IntoTile, IntoVal,
+        KernelArgs, Ll, MatrixRows, Message, OpenChannel, Operand, Outgoing, Packets, Parcel, Peers, Ptr,
+        Shared, Slots, Sym, Tile, TileRange, TileVar, Tiles, TraceError, Transport, Val, Var, Window, arange,
+        bit, multicast, rank, ranks, role, role_beside, send_to, shared, splat, tiles, var,
     };
     pub use crate::ir::ReduceOp;
     pub use half::{bf16, f16};

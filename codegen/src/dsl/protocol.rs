@@ -3,6 +3,7 @@
 use std::marker::PhantomData;
 
 use super::buffer::{Buf, cast};
+use super::counts::Counts;
 use super::element::Element;
 use super::error::TraceError;
 use super::index::{Index, IntoIndex};
@@ -253,14 +254,26 @@ impl Parcel {
         self.signal_at(flags, i.index(), epoch, loc);
     }
 
+    /// Publishes the parcel: adds `amount` to count `i` of `counts` on every target, after all puts of all lanes, as
+    /// [`Parcel::signal`] stores an epoch. Several blocks may count up one: see [`Counts`].
+    #[track_caller]
+    pub fn count(self, counts: &Counts, i: impl IntoIndex, amount: impl IntoVal<u32>) {
+        let loc = Loc::caller();
+        self.signal_with(&counts.buf, i.index(), amount.val().to_raw(), loc);
+    }
+
     pub(crate) fn signal_at(self, flags: &Flags, i: Index, epoch: Epoch, loc: Loc) {
+        self.signal_with(&flags.buf, i, epoch.value.to_raw(), loc);
+    }
+
+    fn signal_with(self, flags: &Buf, i: Index, value: Raw, loc: Loc) {
         let parcel = self.parcel;
         attempt(loc, |t| {
             self.check(t, loc)?;
             t.parcels[parcel.index()].check_signal(t, loc)?;
-            let flag = param_of(&flags.buf).expect("flags are a parameter");
-            let index = flags.buf.at(t, i, 1, loc)?;
-            let value = epoch_value(t, epoch, loc)?;
+            let flag = param_of(flags).expect("flags are a parameter");
+            let index = flags.at(t, i, 1, loc)?;
+            let value = t.use_value(value.trace, value.id, loc)?;
             t.parcels[parcel.index()].signalled = Some(flag);
             let order = SignalOrder::Release;
             t.push(CommOp::Signal(Signal { parcel, flag, index, value, order }), loc);
@@ -397,7 +410,7 @@ impl Flags {
             let count = t.use_value(count.trace, count.id, loc)?;
             let only = only.map(|m| t.use_value(m.trace, m.id, loc)).transpose()?;
             let value = epoch_value(t, epoch, loc)?;
-            self.arrive(t, loc, |receipt, flag| {
+            arrive(&self.buf, t, loc, |receipt, flag| {
                 let or_later = false;
                 OpKind::Comm(CommOp::WaitAll(WaitAll {
                     receipt,
@@ -421,7 +434,7 @@ impl Flags {
             let index = self.buf.at(t, Index::whole(first), ranks.into(), loc)?;
             let count = t.use_value(count.trace, count.id, loc)?;
             let value = epoch_value(t, epoch, loc)?;
-            self.arrive(t, loc, |receipt, flag| {
+            arrive(&self.buf, t, loc, |receipt, flag| {
                 let (only, per_rank, or_later) = (None, 1, true);
                 OpKind::Comm(CommOp::WaitAll(WaitAll {
                     receipt,
@@ -436,20 +449,39 @@ impl Flags {
             })
         })
     }
+}
 
-    fn arrive(
-        &self,
-        t: &mut Trace,
-        loc: Loc,
-        op: impl FnOnce(ReceiptId, ParamId) -> OpKind,
-    ) -> Result<Arrived, TraceError> {
-        let flag = param_of(&self.buf).expect("flags are a parameter");
-        let receipt = t.builder.receipt(flag, loc);
-        let made = t.made(loc);
-        t.receipts.push(made);
-        t.push(op(receipt, flag), loc);
-        Ok(Arrived { receipt, trace: t.id, _here: PhantomData })
-    }
+/// Adds a wait for flags to the trace.
+fn arrive(
+    flags: &Buf,
+    t: &mut Trace,
+    loc: Loc,
+    op: impl FnOnce(ReceiptId, ParamId) -> OpKind,
+) -> Result<Arrived, TraceError> {
+    let flag = param_of(flags).expect("flags are a parameter");
+    let receipt = t.builder.receipt(flag, loc);
+    let made = t.made(loc);
+    t.receipts.push(made);
+    t.push(op(receipt, flag), loc);
+    Ok(Arrived { receipt, trace: t.id, _here: PhantomData })
+}
+
+/// Waits until a flag or count of a rank has a value.
+pub(super) fn wait_for_one(flags: &Buf, from: Raw, i: Index, value: Raw, loc: Loc) -> Arrived {
+    require_role(loc, "a wait");
+    attempt(loc, |t| {
+        if let Some(Const::U32(r)) = t.constant_of(from)
+            && r >= t.builder.kernel.ranks
+        {
+            return Err(no_such_rank(t, r, loc));
+        }
+        let index = flags.at(t, i, 1, loc)?;
+        let from = t.use_value(from.trace, from.id, loc)?;
+        let value = t.use_value(value.trace, value.id, loc)?;
+        arrive(flags, t, loc, |receipt, flag| {
+            OpKind::Comm(CommOp::Wait(Wait { receipt, flag, index, from, value }))
+        })
+    })
 }
 
 impl FlagsFrom {
@@ -461,20 +493,6 @@ impl FlagsFrom {
     }
 
     pub(crate) fn wait_at(&self, i: Index, epoch: Epoch, loc: Loc) -> Arrived {
-        require_role(loc, "a wait");
-        let from = self.from.to_raw();
-        attempt(loc, |t| {
-            if let Some(Const::U32(r)) = t.constant_of(from)
-                && r >= t.builder.kernel.ranks
-            {
-                return Err(no_such_rank(t, r, loc));
-            }
-            let index = self.flags.buf.at(t, i, 1, loc)?;
-            let from = t.use_value(from.trace, from.id, loc)?;
-            let value = epoch_value(t, epoch, loc)?;
-            self.flags.arrive(t, loc, |receipt, flag| {
-                OpKind::Comm(CommOp::Wait(Wait { receipt, flag, index, from, value }))
-            })
-        })
+        wait_for_one(&self.flags.buf, self.from.to_raw(), i, epoch.value.to_raw(), loc)
     }
 }

@@ -1,14 +1,32 @@
 //! Signals without data, and barriers made of them.
 
+use super::buffer::Buf;
 use super::error::TraceError;
 use super::index::{Index, IntoIndex};
 use super::mem::{Epoch, Flags, param_of};
-use super::protocol::{Arrived, ParcelState, Peers, epoch_value};
+use super::protocol::{Arrived, ParcelState, Peers};
 use super::scope::require_role;
 use super::trace::attempt;
-use super::val::{FromRaw, IntoVal};
+use super::val::{FromRaw, IntoVal, Raw};
 use super::{rank, ranks};
 use crate::ir::{CommOp, Const, Loc, Signal, SignalOrder};
+
+/// Signals a flag or count of ranks without data.
+pub(super) fn signal_bare(flags: &Buf, to: Peers, i: Index, value: Raw, loc: Loc) {
+    require_role(loc, "a signal");
+    attempt(loc, |t| {
+        let target = to.target(t, loc)?;
+        let flag = param_of(flags).expect("flags are a parameter");
+        let index = flags.at(t, i, 1, loc)?;
+        let value = t.use_value(value.trace, value.id, loc)?;
+        let parcel = t.builder.bare_parcel(target, loc);
+        let made = t.made(loc);
+        t.parcels.push(ParcelState { made, puts: vec![], signalled: Some(flag) });
+        let order = SignalOrder::Release;
+        t.push(CommOp::Signal(Signal { parcel, flag, index, value, order }), loc);
+        Ok(())
+    });
+}
 
 impl Flags {
     /// Signals ranks without sending them anything: stores the epoch to flag `i` on each of them. For data, there is
@@ -34,24 +52,11 @@ impl Flags {
     /// ```
     #[track_caller]
     pub fn signal(&self, to: Peers, i: impl IntoIndex, epoch: Epoch) {
-        let loc = Loc::caller();
-        require_role(loc, "a signal");
-        self.signal_at(to, i.index(), epoch, loc);
+        self.signal_at(to, i.index(), epoch, Loc::caller());
     }
 
     pub(super) fn signal_at(&self, to: Peers, i: Index, epoch: Epoch, loc: Loc) {
-        attempt(loc, |t| {
-            let target = to.target(t, loc)?;
-            let flag = param_of(&self.buf).expect("flags are a parameter");
-            let index = self.buf.at(t, i, 1, loc)?;
-            let value = epoch_value(t, epoch, loc)?;
-            let parcel = t.builder.bare_parcel(target, loc);
-            let made = t.made(loc);
-            t.parcels.push(ParcelState { made, puts: vec![], signalled: Some(flag) });
-            let order = SignalOrder::Release;
-            t.push(CommOp::Signal(Signal { parcel, flag, index, value, order }), loc);
-            Ok(())
-        });
+        signal_bare(&self.buf, to, i, epoch.value.to_raw(), loc);
     }
 
     /// A barrier of all ranks: signals every rank and waits for every rank. What any rank's group did before its `meet` comes

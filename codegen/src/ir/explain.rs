@@ -192,7 +192,12 @@ pub fn explain(kernel: &Kernel) -> Explain {
         shared_limit: None,
         loader_warps: 0,
         symmetric_bytes: symmetric.map(|p| p.len * u64::from(p.element_bytes())).sum(),
-        flags: kernel.params.iter().filter(|p| p.kind == ParamKind::Flags).map(|p| p.len).sum(),
+        flags: kernel
+            .params
+            .iter()
+            .filter(|p| matches!(p.kind, ParamKind::Flags | ParamKind::Counts))
+            .map(|p| p.len)
+            .sum(),
         epochs: epochs(kernel),
         buffers: kernel.params.iter().map(buffer).collect(),
         shared: kernel.shared.iter().map(shared).collect(),

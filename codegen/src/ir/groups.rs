@@ -41,7 +41,7 @@ macro_rules! any {
     (ends) => { Insn::Split { .. } | Insn::Join | Insn::End };
     // Parameters: what peers reach, and a rank's own that hold no data.
     (symmetric) => {
-        ParamKind::Symmetric | ParamKind::Window | ParamKind::Flags | ParamKind::Messages(_)
+        ParamKind::Symmetric | ParamKind::Window | ParamKind::Flags | ParamKind::Counts | ParamKind::Messages(_)
     };
     (private) => { any!(counted) | ParamKind::EpochWord | ParamKind::Scalar };
     (counted) => { ParamKind::Counters | ParamKind::BlockFlags };

@@ -149,6 +149,8 @@ pub enum ParamKind {
     Window,
     /// A symmetric array of `U32` flags, zero before the first launch.
     Flags,
+    /// A symmetric array of `U32` counts, zero before the first launch: a signal adds to one, and the wait for it sets it back to zero.
+    Counts,
     /// A symmetric buffer of messages that say by themselves that they have arrived.
     Messages(Transport),
     /// A word of this rank's global memory that holds the epoch (`U32[1]`, zero before the first launch).
@@ -233,7 +235,8 @@ impl ParamKind {
             | ParamKind::Local
             | ParamKind::Symmetric
             | ParamKind::Window
-            | ParamKind::Flags => dtype.bytes(),
+            | ParamKind::Flags
+            | ParamKind::Counts => dtype.bytes(),
         }
     }
 }
@@ -381,6 +384,11 @@ impl Kernel {
     /// Threads of a block, those of roles beside others not counted.
     pub fn block_threads(&self) -> u32 {
         self.block_warps * self.warp_size
+    }
+
+    /// Whether a parameter's signals add, and waits take what they wait for.
+    pub fn counts(&self, flag: ParamId) -> bool {
+        self.params.get(flag.index()).is_some_and(|p| p.kind == ParamKind::Counts)
     }
 
     /// Blocks of all roles together.

@@ -300,10 +300,10 @@ operation_structs! {
         /// Store-release of `value` to element `index` of a symmetric `U32` flag array on the parcel's target ranks, after
         /// all that every lane of the group did before: the puts of the parcel, and also its other stores (those to windows
         /// among them), loads, takings and waits, and whatever those came after (such as earlier launches of this rank). A bare
-        /// parcel has no puts.
+        /// parcel has no puts. To an element of `Counts` the value is added.
         Signal = "signal", { parcel: ParcelId, flag: ParamId, index: In, value: In, order: SignalOrder }
         /// Polls this rank's own `flag[index]` until it equals `value`, then acquires. Bounded; on expiry the world aborts.
-        /// `from` (`U32`) is the rank that signals, for the diagnosis.
+        /// `from` (`U32`) is the rank that signals, for the diagnosis. An element of `Counts` is then zero again.
         Wait = "wait", { receipt: ReceiptId, flag: ParamId, index: In, from: In, value: In }
         /// `Wait` on the `count` (`U32`) flags from `index` on, all against `value`; flag `index + i` is signalled by rank
         /// `(index + i) / per_rank % ranks`. With `only` (`U64`, then `count` is 64 at most), just those whose bit is set. With

@@ -171,11 +171,12 @@ impl ParamKind {
     pub const Ll: ParamKind = ParamKind::Messages(Transport::Ll);
 
     /// Every kind.
-    pub const ALL: [ParamKind; 10] = [
+    pub const ALL: [ParamKind; 11] = [
         ParamKind::Local,
         ParamKind::Symmetric,
         ParamKind::Window,
         ParamKind::Flags,
+        ParamKind::Counts,
         ParamKind::Packets,
         ParamKind::Ll,
         ParamKind::EpochWord,

@@ -91,6 +91,7 @@ impl ParamKind {
             ParamKind::Symmetric => ["Symmetric", "symmetric", "a symmetric buffer"],
             ParamKind::Window => ["Window", "window", "a window"],
             ParamKind::Flags => ["Flags", "flags", "a flag array"],
+            ParamKind::Counts => ["Counts", "counts", "an array of counts"],
             ParamKind::Messages(transport) => transport.traits().words,
             ParamKind::EpochWord => ["EpochWord", "epoch", "an epoch word"],
             ParamKind::Counters => ["Counters", "counters", "an array of counters"],

@@ -294,7 +294,9 @@ fn declarations(kernel: &Kernel, names: &ArgNames, language: Language) -> Vec<St
         match p.kind {
             ParamKind::Local if !written.contains(&id) => format!("const {ty}* {name};"),
             ParamKind::Local | ParamKind::Counters | ParamKind::BlockFlags => format!("{ty}* {name};"),
-            ParamKind::Symmetric | ParamKind::Window | ParamKind::Flags => format!("{ty}* {name}[{ranks}];"),
+            ParamKind::Symmetric | ParamKind::Window | ParamKind::Flags | ParamKind::Counts => {
+                format!("{ty}* {name}[{ranks}];")
+            }
             ParamKind::Messages(transport) => {
                 let word = transport.traits().word.unwrap_or(p.dtype);
                 format!("{}* {name}[{ranks}];", scalar_type(word, language))
@@ -322,6 +324,7 @@ pub(super) fn buffers(kernel: &Kernel, names: &ArgNames, timeline: Option<&Timel
             ParamKind::Local => ("LOCAL", all),
             ParamKind::Symmetric | ParamKind::Window => ("SYMMETRIC", all),
             ParamKind::Flags => ("FLAGS", all),
+            ParamKind::Counts => ("COUNTS", all),
             ParamKind::Messages(transport) => (transport.traits().constant, all),
             ParamKind::EpochWord => ("EPOCH", EPOCH_BYTES),
             ParamKind::Counters => ("COUNTERS", all),
@@ -368,6 +371,7 @@ fn comment(p: &Param) -> String {
         ParamKind::Symmetric => format!("symmetric {}[{}]", p.dtype, p.len),
         ParamKind::Window => format!("peers read it, {}[{}]", p.dtype, p.len),
         ParamKind::Flags => format!("{} flags on each rank", p.len),
+        ParamKind::Counts => format!("{} counts on each rank", p.len),
         ParamKind::Messages(transport) => format!("{} {}[{}]", transport.traits().comment, p.dtype, p.len),
         ParamKind::EpochWord => "advances with each launch".into(),
         ParamKind::Counters => format!("{} counters, zero at first", p.len),

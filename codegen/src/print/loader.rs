@@ -15,7 +15,7 @@ use crate::{
     family::{CudaArch, Target},
     ir::{
         CommOp, ControlOp, DOT_COLUMNS, Dot, Dtype, Kernel, LoadMatrix, LoadRow, Loc, MatrixOp, MemoryOp, Op,
-        OpId, OpKind, Param, ParamId, ParamKind, Place, Region, Role, Rows, SharedId, ValueId, ValueOp,
+        OpId, OpKind, Param, ParamId, ParamKind, Place, Region, Role, Rows, SharedId, ValueId, ValueOp, Wait,
     },
 };
 
@@ -451,6 +451,7 @@ impl<'f, 'k> Fit<'f, 'k> {
                 ControlOp::Split { .. } => Err("the block is split into groups"),
             },
             OpKind::Comm(op) => match op {
+                CommOp::Wait(Wait { flag, .. }) if kernel.counts(*flag) => Err("a count is taken once"),
                 CommOp::Wait(_) | CommOp::WaitAll(_) | CommOp::BlockWait(_) => {
                     unless(!tail, "the last block waits alone")
                 }

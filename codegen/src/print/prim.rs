@@ -236,6 +236,10 @@ prims! {
     Signal = own "signal", Nothing, [System];
     /// Signal a set of ranks.
     SignalRanks = own "signal_ranks", Nothing, [System];
+    /// Count up on one rank.
+    Count = own "count", Nothing, [System];
+    /// Count up on a set of ranks.
+    CountRanks = own "count_ranks", Nothing, [Count];
     /// Signal a set of ranks what earlier launches did.
     SignalReleased = cuda "signal_released", Nothing, [Block, System];
     /// Rows of a matrix in memory.
@@ -284,6 +288,8 @@ prims! {
     Poll = own "poll", Block, [Index, System, Clock];
     /// Wait for one flag.
     Wait = common "wait", Nothing, [Poll];
+    /// Take what is counted.
+    TakeCount = own "take_count", Nothing, [Poll];
     /// Wait for many flags.
     WaitAll = common "wait_all", Nothing, [Poll];
     /// Wait for those of a few flags that a mask picks.

@@ -214,18 +214,23 @@ impl Emitter<'_, '_> {
             true => "every lane's puts are there before it is".into(),
             false => format!("what every lane has stored to {} is there before it is", windows.join(", ")),
         };
-        self.w.comment(&format!("Signal {name}: {what} ({place})"));
+        let counts = self.f.p.kernel.counts(flag);
+        let verb = if counts { "Count up" } else { "Signal" };
+        self.w.comment(&format!("{verb} {name}: {what} ({place})"));
         self.await_copies(id, parcel);
         match self.f.p.kernel.parcels[parcel.index()].target {
             Target::Rank(rank) => {
-                self.used.add(Prim::Signal);
+                let (prim, function) =
+                    if counts { (Prim::Count, "count_rank") } else { (Prim::Signal, "signal_rank") };
+                self.used.add(prim);
                 let flags = Expr::index(&self.arg(flag), &self.scalar(rank)?);
                 let at = Expr::offset(&flags, &index);
-                self.w.line(&format!("signal_rank({group}, {}, {});", at.text, value.plain()));
+                self.w.line(&format!("{function}({group}, {}, {});", at.text, value.plain()));
             }
             Target::Mask(set) => {
                 let (prim, call) = match released {
                     true => (Prim::SignalReleased, "signal_released(".to_owned()),
+                    false if counts => (Prim::CountRanks, format!("count_ranks({group}, ")),
                     false => (Prim::SignalRanks, format!("signal_ranks({group}, ")),
                 };
                 self.used.add(prim);
@@ -257,21 +262,27 @@ impl Emitter<'_, '_> {
         self.flush()?;
         let loc = self.f.p.kernel.op(id).loc;
         let Wait { receipt, flag, index, from, value } = *op;
-        self.used.add(Prim::Wait);
+        let counts = self.f.p.kernel.counts(flag);
+        let (prim, function) =
+            if counts { (Prim::TakeCount, "take_count") } else { (Prim::Wait, "wait_flag") };
+        self.used.add(prim);
         let name = self.f.p.kernel.params[flag.index()].name.clone();
         let (index, mut from, value) = (self.scalar(index)?, self.scalar(from)?, self.scalar(value)?);
         self.w.gap();
-        self.w.comment(&format!(
-            "Wait for {name}: what the rank put before setting it can be read from here on ({})",
-            self.place(loc)
-        ));
+        let what = match counts {
+            true => format!(
+                "Take {name}, which is zero again then: what the rank put before it counted can be read"
+            ),
+            false => format!("Wait for {name}: what the rank put before setting it can be read"),
+        };
+        self.w.comment(&format!("{what} from here on ({})", self.place(loc)));
         if from.prec < Prec::Product {
             let peer = self.names.fresh("peer");
             self.w.line(&format!("const u32 {peer} = {};", from.plain()));
             from = Expr::atom(peer);
         }
         self.leave_unless(&format!(
-            "wait_flag({}, args, {}[args.rank], {}, {}, {}, {})",
+            "{function}({}, args, {}[args.rank], {}, {}, {}, {})",
             self.group.name,
             self.arg(flag).text,
             index.plain(),

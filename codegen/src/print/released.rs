@@ -19,12 +19,13 @@ fn of_role(kernel: &Kernel, target: Target, role: usize) -> Option<OpId> {
     }
     let ops = &kernel.roles[role].body.ops;
     let id = *ops.iter().find(|id| !matches!(kernel.op(**id).kind, OpKind::Value(_)))?;
-    let OpKind::Comm(CommOp::Signal(Signal { parcel, order: SignalOrder::Release, .. })) = kernel.op(id).kind
+    let OpKind::Comm(CommOp::Signal(Signal { parcel, flag, order: SignalOrder::Release, .. })) =
+        kernel.op(id).kind
     else {
         return None;
     };
     let parcel = &kernel.parcels[parcel.index()];
-    (parcel.bare && matches!(parcel.target, ir::Target::Mask(_))).then_some(id)
+    (parcel.bare && !kernel.counts(flag) && matches!(parcel.target, ir::Target::Mask(_))).then_some(id)
 }
 
 /// The same of all roles.

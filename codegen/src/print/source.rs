@@ -311,7 +311,7 @@ pub(super) fn asks_status(kernel: &Kernel) -> bool {
 /// Whether ranks say anything to each other.
 fn talks(kernel: &Kernel) -> bool {
     let mut kinds = kernel.params.iter().map(|p| p.kind);
-    kinds.any(|kind| matches!(kind, ParamKind::Flags | ParamKind::Messages(_)))
+    kinds.any(|kind| matches!(kind, ParamKind::Flags | ParamKind::Counts | ParamKind::Messages(_)))
 }
 
 /// Texts of the primitives.

@@ -12,7 +12,7 @@ use super::launch::Launch;
 use super::machine::{Bound, Step};
 use super::shadow::Event;
 use super::world::World;
-use crate::ir::{Kernel, OpKind, ParamId, ValueOp};
+use crate::ir::{Kernel, OpKind, ParamId, ParamKind, ValueOp};
 
 /// A wait that is not satisfied.
 struct Stuck {
@@ -25,7 +25,7 @@ struct Stuck {
     block: Option<u64>,
     /// Of a flag or an LL element; packets have none.
     value: Option<u32>,
-    /// Whether a later value does, too.
+    /// Whether a later value does, too, or the value is a count and no epoch.
     or_later: bool,
     ahead: OnceCell<Vec<Ahead>>,
 }
@@ -64,7 +64,8 @@ impl World<'_> {
                     let (from, value) = self.awaited(agent, index);
                     let insn = &agent.role_code().code[agent.pc as usize];
                     let or_later =
-                        matches!(insn, Insn::Comm(CommInsn::WaitAll(insns::WaitAll { or_later: true, .. })));
+                        matches!(insn, Insn::Comm(CommInsn::WaitAll(insns::WaitAll { or_later: true, .. })))
+                            || self.machine.buffers[buffer].kind == ParamKind::Counts;
                     let (block, ahead) = (awaited_block(agent, index), OnceCell::new());
                     all.push(Stuck { agent: id, rank, buffer, index, from, block, value, or_later, ahead });
                 }

@@ -132,8 +132,9 @@ impl World<'_> {
         let flags = self.memory[agent.rank as usize][agent.buffer(flag)].flags.as_ref();
         let now = flags.and_then(|f| f.get(index)).map(|f| (f.value, f.by));
         let seen = now.map_or(0, |n| n.0);
+        let newer = if agent.compiled.kernel().counts(flag) { "" } else { "the newer " };
         let message = format!(
-            "the wait expects {name}[{index}] = {expected}, but it already holds the newer {seen}: this wait would \
+            "the wait expects {name}[{index}] = {expected}, but it already holds {newer}{seen}: this wait would \
              never end"
         );
         let at = agent.event(&self.sites);
@@ -192,6 +193,25 @@ impl World<'_> {
             return;
         };
         self.find_at(kind, message, by, Some(other), &name, (index, index + 1));
+    }
+
+    /// Checks that whoever adds to a count knows that it has been taken.
+    pub fn check_taken(
+        &mut self,
+        taken: Event,
+        (rank, buffer, index): (usize, usize, u64),
+        by: Event,
+        signal: &Signal,
+    ) {
+        if (Who { clock: &signal.clock, event: by }).after(taken) {
+            return;
+        }
+        let name = self.machine.buffers[buffer].name.clone();
+        let message = format!(
+            "nothing orders this signal of {name}[{index}] of rank {rank} after the wait that takes the count before: it could be \
+             counted with that"
+        );
+        self.find_at(FindingKind::LostSignal, message, by, Some(taken), &name, (index, index + 1));
     }
 
     /// Turns what an access of an agent clashes with into findings, and empties the list.

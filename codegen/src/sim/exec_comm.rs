@@ -169,7 +169,9 @@ impl World<'_> {
         let buffer = agent.buffer(flag);
         let by = agent.event(&self.sites);
         let step = agent.step.number;
-        let signal = Signal { value, step, clock: agent.publish(), release: order == SignalOrder::Release };
+        let adds = agent.compiled.kernel().counts(flag);
+        let signal =
+            Signal { value, step, clock: agent.publish(), release: order == SignalOrder::Release, adds };
         for &rank in targets {
             self.counts[agent.kernel].signals[agent.rank as usize][rank] += 1;
             let cargo = Cargo::Flag { buffer, index, signal: signal.clone() };
@@ -264,7 +266,13 @@ impl World<'_> {
     fn set_flag(&mut self, rank: usize, buffer: usize, index: u64, by: Event, signal: &Signal) {
         let Some(flags) = &mut self.memory[rank][buffer].flags else { return };
         let released = signal.release.then(|| signal.clock.clone());
-        let (old, waiters) = flags.set(index, Flag::of(signal, by, released));
+        let (old, taken, waiters) = if signal.adds {
+            let (taken, waiters) = flags.add(index, signal, by, released);
+            (None, taken, waiters)
+        } else {
+            let (old, waiters) = flags.set(index, Flag::of(signal, by, released));
+            (old, None, waiters)
+        };
         for id in waiters {
             if let Some(agent) = self.agents.get(id) {
                 self.sched.ready(Task::Agent(id), agent.priority);
@@ -272,6 +280,9 @@ impl World<'_> {
         }
         if let Some(old) = old {
             self.check_overwritten(&old, (rank, buffer, index), by, signal);
+        }
+        if let Some(taken) = taken {
+            self.check_taken(taken, (rank, buffer, index), by, signal);
         }
     }
 
@@ -329,7 +340,8 @@ impl World<'_> {
         let event = agent.event(&self.sites);
         let Some(flags) = &mut self.memory[rank][buffer].flags else { return Ok(true) };
         let seen = flags.value(w.index);
-        let later = newer(seen, w.value);
+        let counts = agent.compiled.kernel().counts(w.flag);
+        let later = if counts { seen > w.value } else { newer(seen, w.value) };
         if seen != w.value && !(later && w.or_later) {
             if later {
                 return Err(self.missed_epoch(agent, w.flag, w.index, w.value));
@@ -337,18 +349,22 @@ impl World<'_> {
             flags.wait(w.index, id);
             return Ok(false);
         }
-        let mut sender = None;
+        let mut senders = vec![];
         let mut step = 0;
         if let Some(flag) = flags.get_mut(w.index) {
             flag.seen.push(event);
-            sender = Some(flag.by);
+            senders.push(flag.by);
+            senders.append(&mut flag.others);
             step = if later { 0 } else { flag.step };
             if let Some(released) = &flag.released {
                 agent.clock.join(released);
             }
+            if counts {
+                flag.take(event);
+            }
         }
         agent.arrived_from = agent.arrived_from.min(step);
-        if let Some(by) = sender {
+        for by in senders {
             self.check_sender(agent, w.flag, w.index, w.from, by);
         }
         Ok(true)

@@ -23,7 +23,8 @@ pub enum FindingKind {
     OutOfBounds,
     /// A scatter with two lanes that write one element.
     ScatterConflict,
-    /// A signal that another one overwrites before, or without being ordered after, the wait for it.
+    /// A signal that another one overwrites before, or without being ordered after, the wait for it; one that is added to a count
+    /// without being ordered after the wait that took what was counted before.
     LostSignal,
     /// A signal that nobody ever waits for.
     UnwaitedSignal,
@@ -34,7 +35,7 @@ pub enum FindingKind {
     UntakenPacket,
     /// A flag signalled twice with the same value.
     DoubledSignal,
-    /// A wait that meets a newer epoch than it expects, a signal older than what the flag holds, or a read under a
+    /// A wait that meets a newer epoch or a larger count than it expects, a signal older than what the flag holds, or a read under a
     /// wait for one epoch of data of a newer one.
     EpochConfusion,
     /// A launch that begins its epoch before the launch before it is over, which advances the same word.

@@ -19,12 +19,49 @@ pub(super) struct Flag {
     pub released: Option<Rc<Clock>>,
     /// The waits that this value satisfied.
     pub seen: Vec<Event>,
+    /// Of a count, signals of other ranks than `by`.
+    pub others: Vec<Event>,
+    /// Of a count, the wait that has last set it back to zero.
+    pub taken: Option<Event>,
 }
 
 impl Flag {
     /// What a signal leaves.
     pub fn of(signal: &Signal, by: Event, released: Option<Rc<Clock>>) -> Flag {
-        Flag { value: signal.value, by, step: signal.step, released, seen: vec![] }
+        Flag {
+            value: signal.value,
+            by,
+            step: signal.step,
+            released,
+            seen: vec![],
+            others: vec![],
+            taken: None,
+        }
+    }
+
+    /// A signal that adds to a count: whoever takes it gets to know what each of its signals releases.
+    fn add(&mut self, signal: &Signal, by: Event, released: Option<Rc<Clock>>) {
+        let first = self.value == 0;
+        self.step = if first { signal.step } else { self.step.min(signal.step) };
+        if !first && self.by.agent.rank() != by.agent.rank() {
+            self.others.push(self.by);
+        }
+        self.value = self.value.wrapping_add(signal.value);
+        self.released = match (self.released.take(), released) {
+            (Some(mut before), Some(now)) => {
+                Rc::make_mut(&mut before).join(&now);
+                Some(before)
+            }
+            (before, now) => before.or(now),
+        };
+        self.by = by;
+        self.seen.clear();
+    }
+
+    /// A wait takes a count.
+    pub fn take(&mut self, wait: Event) {
+        *self =
+            Flag { value: 0, released: None, seen: vec![wait], others: vec![], taken: Some(wait), ..*self };
     }
 }
 
@@ -72,6 +109,22 @@ impl FlagArray {
         self.indices.push(index);
         *slot = self.flags.len() as u32;
         (None, waiters)
+    }
+
+    /// Adds to a count; returns the wait that took it before, and who waits for it.
+    pub fn add(
+        &mut self,
+        index: u64,
+        signal: &Signal,
+        by: Event,
+        released: Option<Rc<Clock>>,
+    ) -> (Option<Event>, Vec<AgentId>) {
+        if let Some(count) = self.get_mut(index) {
+            count.add(signal, by, released);
+            let taken = count.taken;
+            return (taken, self.waiters.wake(index..index + 1).collect());
+        }
+        (None, self.set(index, Flag::of(signal, by, released)).1)
     }
 
     pub fn wait(&mut self, index: u64, agent: AgentId) {

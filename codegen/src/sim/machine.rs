@@ -193,7 +193,7 @@ impl Machine {
         let b = &self.buffers[buffer];
         let at = at * size_of::<T>() as u64;
         let to = at + size_of_val(data) as u64;
-        if matches!(b.kind, ParamKind::Flags | ParamKind::Messages(_)) {
+        if matches!(b.kind, ParamKind::Flags | ParamKind::Counts | ParamKind::Messages(_)) {
             return Err(SimError::NotPlain { name: name.into(), kind: b.kind.noun() });
         }
         if to > b.bytes {

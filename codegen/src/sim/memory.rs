@@ -49,7 +49,7 @@ pub(super) struct Block {
 
 impl Block {
     pub fn new(kind: ParamKind, bytes: u64, checked: bool) -> Block {
-        let of_flags = matches!(kind, ParamKind::Flags | ParamKind::BlockFlags);
+        let of_flags = matches!(kind, ParamKind::Flags | ParamKind::Counts | ParamKind::BlockFlags);
         let flags = of_flags.then(|| FlagArray::new(bytes / 4));
         let checked = checked && is_plain(kind);
         // Zeroed memory comes from the system as untouched pages: an unused part of a buffer costs nothing.
@@ -84,7 +84,11 @@ pub(super) fn is_plain(kind: ParamKind) -> bool {
         | ParamKind::Window
         | ParamKind::Counters
         | ParamKind::Scalar => true,
-        ParamKind::Flags | ParamKind::BlockFlags | ParamKind::EpochWord | ParamKind::Messages(_) => false,
+        ParamKind::Flags
+        | ParamKind::Counts
+        | ParamKind::BlockFlags
+        | ParamKind::EpochWord
+        | ParamKind::Messages(_) => false,
     }
 }
 

@@ -69,6 +69,8 @@ pub(super) struct Signal {
     /// The signaller's clock. The waiter gets to know it only of a release.
     pub clock: Rc<Clock>,
     pub release: bool,
+    /// Whether the value is added to what is there.
+    pub adds: bool,
 }
 
 /// A place at the destination.

@@ -41,6 +41,7 @@ pub const ALL: &[Fixture] = &[
     ("credit", signals::credit),
     ("meeting", signals::meeting),
     ("hand_over", signals::hand_over),
+    ("requests", signals::requests),
     ("census", census::census),
     ("freight", freight::freight),
     ("functions", functions::functions),

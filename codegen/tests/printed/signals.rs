@@ -123,3 +123,30 @@ fn add_up(b: Group, x: Ptr<f32>, parts: Ptr<f32>, sum: Ptr<f32>, ticket: Counter
         g.last(ticket.counter(0), || sum.set(0, parts.load(0, 8).sum()));
     });
 }
+
+/// Blocks push parts of a row to the next rank, which takes the row when all of them have counted.
+pub fn requests(warp_size: u32) -> Kernel {
+    traced("requests", "Pushes a row to the next rank in parts.", warp_size, |p| {
+        let (x, out) = (p.arg::<Ptr<f32>>("x", ROW.into()), p.arg::<Ptr<f32>>("out", ROW.into()));
+        let (pool, sent) = (p.arg::<Sym<f32>>("pool", ROW.into()), p.arg::<Counts>("sent", 1));
+        let taken = p.arg::<Flags>("taken", (2 * RANKS).into());
+        let epoch = p.arg::<EpochWord>("epoch", 1).begin();
+        role("push", PARTS, |b| push(b, x, pool, sent));
+        role("decode", 1, |_| decode(out, pool, sent, taken, epoch));
+    })
+}
+
+#[kernel]
+fn push(b: Group, x: Ptr<f32>, pool: Sym<f32>, sent: Counts) {
+    let place = b.index() * PART;
+    let mut page = send_to(Peers::rank((rank() + 1) % RANKS));
+    page.put(&pool, place, x.load(place, PART));
+    page.count(&sent, 0, 1);
+}
+
+#[kernel]
+fn decode(out: Ptr<f32>, pool: Sym<f32>, sent: Counts, taken: Flags, epoch: Epoch) {
+    let all = sent.from((rank() + RANKS - 1) % RANKS).take(0, PARTS);
+    out.store(0, pool.load(&all, 0, ROW));
+    let _everybody = taken.meet(epoch);
+}

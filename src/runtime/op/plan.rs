@@ -212,7 +212,11 @@ impl Plan {
         all.insert(buffer.name.clone(), (*end, bytes));
         *end = (*end + bytes).next_multiple_of(ALIGN);
         match kind {
-            ParamKind::Flags | ParamKind::BlockFlags | ParamKind::EpochWord | ParamKind::Counters => {
+            ParamKind::Flags
+            | ParamKind::Counts
+            | ParamKind::BlockFlags
+            | ParamKind::EpochWord
+            | ParamKind::Counters => {
                 self.cleared.push((buffer.name, 0));
             }
             // No message has arrived.

@@ -230,11 +230,18 @@ impl<'k> Teller<'k> {
             }
             OpKind::Comm(CommOp::Signal(Signal { parcel, flag, index, value, .. })) => {
                 let signal = at(Deed::Signals, Place::Param(*flag), index, value);
-                Action { ranks: Some(self.parcel_target(*parcel)), ..signal }
+                let by = if self.kernel.counts(*flag) {
+                    format!(", adding `{}`", text(value))
+                } else {
+                    String::new()
+                };
+                Action { ranks: Some(self.parcel_target(*parcel) + &by), ..signal }
             }
             OpKind::Comm(CommOp::Wait(Wait { flag, index, from, value, .. })) => {
                 let wait = at(Deed::Waits, Place::Param(*flag), index, value);
-                Action { ranks: Some(format!("rank `{}`", text(from))), ..wait }
+                let counts = self.kernel.counts(*flag);
+                let all = if counts { format!(", takes `{}`", text(value)) } else { String::new() };
+                Action { ranks: Some(format!("rank `{}`{all}", text(from))), ..wait }
             }
             OpKind::Comm(CommOp::WaitAll(WaitAll { flag, index, count, only, value, .. })) => {
                 let wait = at(Deed::Waits, Place::Param(*flag), index, value);

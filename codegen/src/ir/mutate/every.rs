@@ -179,6 +179,12 @@ impl Every<'_> {
             OpKind::Matrix(MatrixOp::ReduceLines(_)) => vec![],
             OpKind::Memory(_) | OpKind::Comm(CommOp::Put(_)) => vec![index],
             OpKind::Comm(CommOp::BulkCopy(_)) => vec![index, (1, "source", 1)],
+            OpKind::Comm(CommOp::Signal(Signal { flag, .. })) if self.kernel.counts(*flag) => {
+                vec![index, (1, "amount", 1), (1, "amount", -1)]
+            }
+            OpKind::Comm(CommOp::Wait(Wait { flag, .. })) if self.kernel.counts(*flag) => {
+                vec![index, from, (2, "count", 1), (2, "count", -1)]
+            }
             OpKind::Comm(CommOp::Signal(_) | CommOp::BlockSignal(_)) => vec![index, (1, "epoch", 1)],
             OpKind::Comm(CommOp::BlockWait(_)) => {
                 vec![index, (1, "count", 1), (2, "awaited block", 1), (3, "epoch", 1)]

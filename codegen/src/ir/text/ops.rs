@@ -216,11 +216,13 @@ impl Line<'_> {
                 let published = self.published(*parcel);
                 let bare = self.kernel.parcels.get(parcel.index()).is_some_and(|p| p.bare);
                 let bare = if bare { ", without data" } else { "" };
-                format!("signal {at} <- {}{}{published}{bare}{relaxed}", v(value), self.to(*parcel))
+                let how = if self.kernel.counts(*flag) { "+=" } else { "<-" };
+                format!("signal {at} {how} {}{}{published}{bare}{relaxed}", v(value), self.to(*parcel))
             }
             OpKind::Comm(CommOp::Wait(Wait { receipt, flag, index, from, value })) => {
                 let at = self.element(Place::Param(*flag), *index);
-                format!("^{} = wait {at} == {} from rank {}", receipt.0, v(value), v(from))
+                let taken = if self.kernel.counts(*flag) { ", taken" } else { "" };
+                format!("^{} = wait {at} == {} from rank {}{taken}", receipt.0, v(value), v(from))
             }
             OpKind::Comm(CommOp::WaitAll(WaitAll {
                 receipt,

@@ -119,9 +119,11 @@ fn parameter(report: &mut Report<'_>, p: &Param) {
             (p.dtype != Dtype::Bool, "truth values live in registers only; use u32")
         }
         ParamKind::Messages(transport) => (transport.carries(p.dtype), transport.traits().elements),
-        ParamKind::Flags | ParamKind::BlockFlags | ParamKind::EpochWord | ParamKind::Counters => {
-            (p.dtype == Dtype::U32, "it is always u32")
-        }
+        ParamKind::Flags
+        | ParamKind::Counts
+        | ParamKind::BlockFlags
+        | ParamKind::EpochWord
+        | ParamKind::Counters => (p.dtype == Dtype::U32, "it is always u32"),
         ParamKind::Scalar => (p.dtype.is_arithmetic(), "scalars are passed as i32, u32, u64 or f32"),
     };
     if !dtype_ok {

@@ -237,7 +237,7 @@ impl Check<'_, '_> {
         if let Place::Param(p) = place {
             match self.report.param(p).kind {
                 ParamKind::Local | ParamKind::Symmetric | ParamKind::Window | ParamKind::Counters => {}
-                ParamKind::Flags | ParamKind::BlockFlags => {
+                ParamKind::Flags | ParamKind::Counts | ParamKind::BlockFlags => {
                     self.add(Problem::FlagAccess { param: self.report.param(p).name.clone() })
                 }
                 ParamKind::Messages(transport) => {
@@ -266,7 +266,9 @@ impl Check<'_, '_> {
             match self.report.param(p).kind {
                 ParamKind::Local | ParamKind::Window | ParamKind::Counters => {}
                 ParamKind::Symmetric => self.add(Problem::StoreToSymmetric { param }),
-                ParamKind::Flags | ParamKind::BlockFlags => self.add(Problem::FlagAccess { param }),
+                ParamKind::Flags | ParamKind::Counts | ParamKind::BlockFlags => {
+                    self.add(Problem::FlagAccess { param })
+                }
                 ParamKind::Messages(transport) => self.add(Problem::MessageAccess { transport, param }),
                 ParamKind::EpochWord | ParamKind::Scalar => self.param(p, ParamKind::Local, "a buffer"),
             }

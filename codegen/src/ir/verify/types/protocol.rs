@@ -41,10 +41,10 @@ impl Check<'_, '_> {
                 let parcel = &self.report.kernel.parcels[parcel.index()];
                 self.target(parcel.target);
                 parcel.windows.iter().for_each(|w| self.param(*w, ParamKind::Window, "a window"));
-                self.flag(*flag, *index, *value);
+                self.flag_or_count(*flag, *index, *value);
             }
             CommOp::Wait(Wait { flag, index, from, value, .. }) => {
-                self.flag(*flag, *index, *value);
+                self.flag_or_count(*flag, *index, *value);
                 self.operand("source rank", *from, U32);
             }
             CommOp::WaitAll(WaitAll { flag, index, count, only, per_rank, value, or_later, .. }) => {
@@ -92,6 +92,14 @@ impl Check<'_, '_> {
 
     fn flag(&mut self, flag: ParamId, index: ValueId, value: ValueId) {
         self.param(flag, ParamKind::Flags, "a flag array");
+        self.scalar_index(index);
+        self.operand("value", value, U32);
+    }
+
+    fn flag_or_count(&mut self, flag: ParamId, index: ValueId, value: ValueId) {
+        if !self.report.kernel.counts(flag) {
+            return self.flag(flag, index, value);
+        }
         self.scalar_index(index);
         self.operand("value", value, U32);
     }
