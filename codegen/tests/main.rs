@@ -22,6 +22,7 @@ mod findings;
 mod flight;
 mod goes_on;
 mod hip_conversions;
+mod histogram;
 mod host_semantics;
 mod kernel_diagnostics;
 mod kernel_info;

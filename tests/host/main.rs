@@ -7,6 +7,7 @@ mod bugs;
 mod build;
 mod collectives;
 mod functions;
+mod histogram;
 mod job;
 mod looks;
 mod matmul;

@@ -224,18 +224,21 @@ impl Buf {
         });
     }
 
-    pub(crate) fn scatter(&self, index: Raw, value: Raw, mask: Raw, loc: Loc) {
+    pub(crate) fn scatter(&self, index: Raw, value: Raw, mask: Raw, adds: bool, loc: Loc) {
         require_role(loc, "a scatter");
         let mask = spread(mask, index.len.unwrap_or(1), loc);
         attempt(loc, |t| {
             self.check(t, loc)?;
+            if adds {
+                self.updatable(t, loc)?;
+            }
             if index.len != value.len {
                 return Err(length_mismatch(loc, index.len.unwrap_or(1), value.len.unwrap_or(1)));
             }
             let index = t.use_value(index.trace, index.id, loc)?;
             let always = t.uniform(t.use_value(mask.trace, mask.id, loc)?) == Some(Const::Bool(true));
             let (value, mask) = Part::default().masked(t, value, (!always).then_some(mask), loc)?;
-            t.push(MemoryOp::Scatter { place: self.place, index, value, mask }, loc);
+            t.push(MemoryOp::Scatter { place: self.place, index, value, mask, adds }, loc);
             Ok(())
         });
     }

@@ -182,7 +182,37 @@ macro_rules! local_memory {
                 mask: impl Operand<bool>,
             ) {
                 let (tile, mask) = (tile.tile().to_raw(), mask.raw());
-                self.buf.scatter(index.tile().to_raw(), tile, mask, Loc::caller());
+                self.buf.scatter(index.tile().to_raw(), tile, mask, false, Loc::caller());
+            }
+        }
+
+        impl<T: super::Int> $name<T> {
+            /// Adds `tile[k]` to element `index[k]` for each `k` where `mask` holds, atomically. Indices may be equal; the additions
+            /// order nothing else. With ones it counts: `bins.scatter_add(bin, splat(1u32, 128), true)`.
+            #[track_caller]
+            pub fn scatter_add(
+                &self,
+                index: impl IntoTile<u32>,
+                tile: impl IntoTile<T>,
+                mask: impl Operand<bool>,
+            ) {
+                let (tile, mask) = (tile.tile().to_raw(), mask.raw());
+                self.buf.scatter(index.tile().to_raw(), tile, mask, true, Loc::caller());
+            }
+        }
+
+        impl $name<f32> {
+            /// As `scatter_add` of integers. Floats are added in no order, so sums differ in their last bits from run to run, and
+            /// from seed to seed of the simulator.
+            #[track_caller]
+            pub fn scatter_add_unordered(
+                &self,
+                index: impl IntoTile<u32>,
+                tile: impl IntoTile<f32>,
+                mask: impl Operand<bool>,
+            ) {
+                let (tile, mask) = (tile.tile().to_raw(), mask.raw());
+                self.buf.scatter(index.tile().to_raw(), tile, mask, true, Loc::caller());
             }
         }
 

@@ -232,8 +232,9 @@ operations! {
         }
         /// Writes a scalar or consecutive elements from element `index` on, where `mask` holds.
         Store = "store", { place: Place, index: In, value: In, mask: OptIn }
-        /// Writes `value[i]` to element `index[i]` where `mask` holds. Indices must be distinct.
-        Scatter = "scatter", { place: Place, index: In, value: In, mask: OptIn }
+        /// Writes `value[i]` to element `index[i]` where `mask` holds. Indices must be distinct. With `adds`, relaxed atomic additions
+        /// instead, of integers or `F32`, in no order: indices may be equal.
+        Scatter = if *adds { "scatter_add" } else { "scatter" }, { place: Place, index: In, value: In, mask: OptIn, adds: bool }
         /// Relaxed atomic on one element, done once by the group; `out` is the old value, had by every lane.
         Atomic = op.pick(["atomic_sum", "atomic_min", "atomic_max", "atomic_and", "atomic_or"]), { out: Out, op: ReduceOp, place: Place, index: In, value: In }
         /// Counts in order: for each `i` where `mask` (`Bool` tile) holds, one after the other, `out[i]` is element `index[i]`

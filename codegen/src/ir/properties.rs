@@ -262,6 +262,7 @@ impl MemoryOp {
             MemoryOp::Load { place, index, .. }
             | MemoryOp::LoadMasked { place, index, .. }
             | MemoryOp::Gather { place, index, .. } => (Access::Load, place, index),
+            MemoryOp::Scatter { place, index, adds: true, .. } => (Access::Atomic, place, index),
             MemoryOp::Store { place, index, .. } | MemoryOp::Scatter { place, index, .. } => {
                 (Access::Store, place, index)
             }

@@ -277,7 +277,7 @@ fn receive_rows(s: &mut Sample, p: Params, epoch: ValueId) {
     let lanes = s.value("lanes", Type::tile(Dtype::U32, 64), |out| ValueOp::Arange { out });
     let limit = s.value("", Type::tile(Dtype::U32, 64), |out| ValueOp::Splat { out, a: eight });
     let few = s.compare("few", CompareOp::Lt, lanes, limit);
-    s.op(MemoryOp::Scatter { place, index: lanes, value: lanes, mask: Some(few) });
+    s.op(MemoryOp::Scatter { place, index: lanes, value: lanes, mask: Some(few), adds: false });
     let old =
         s.value("old", u, |out| MemoryOp::Atomic { out, op: ReduceOp::Sum, place, index: zero, value: one });
     let back = s.value("back", Type::tile(Dtype::U32, 64), |out| MemoryOp::Gather {

@@ -31,7 +31,7 @@ pub(super) struct Access {
     pub place: Place,
     /// Whether it writes.
     pub write: bool,
-    /// Whether it is a put: puts of a parcel are not ordered among each other.
+    /// Whether it is a put, or additions: such are not ordered among each other.
     pub put: bool,
     /// Who.
     pub lanes: Lanes,
@@ -132,6 +132,9 @@ pub(super) fn accesses(p: &Program, layouts: &Layouts, op: OpId) -> Vec<Access> 
         OpKind::Memory(MemoryOp::LoadMasked { out, place, index, .. }) => one(place, false, false, spread(out), Some(index)),
         OpKind::Memory(MemoryOp::Gather { place, .. }) => one(place, false, false, Lanes::Anywhere, None),
         OpKind::Memory(MemoryOp::Store { place, index, value, .. }) => one(place, true, false, spread(value), Some(index)),
+        OpKind::Memory(MemoryOp::Scatter { place, adds: true, .. }) => {
+            one(place, true, true, Lanes::Anywhere, None)
+        }
         OpKind::Memory(MemoryOp::Scatter { place, .. } | MemoryOp::Tally { place, .. }) => {
             one(place, true, false, Lanes::Anywhere, None)
         }

@@ -280,12 +280,19 @@ impl Emitter<'_, '_> {
                 let base = self.base(place)?;
                 self.store_all(&base, place, index, value, mask, step)?;
             }
-            MemoryOp::Scatter { place, index, value, mask } => {
+            MemoryOp::Scatter { place, index, value, mask, adds } => {
                 let at = self.element(index, step)?;
-                let cell = Expr::index(&self.base(place)?, &at);
+                let base = self.base(place)?;
                 let e = self.element(value, step)?;
                 let condition = self.condition(mask, step)?;
-                self.w.line(&format!("{condition}{} = {};", cell.text, e.plain()));
+                let does = if adds {
+                    self.used.add(Prim::AtomicSum);
+                    let scope = if place.shared().is_some() { "_shared" } else { "" };
+                    Expr::call(&format!("fetch_sum{scope}"), [&Expr::offset(&base, &at), &e]).text
+                } else {
+                    format!("{} = {}", Expr::index(&base, &at).text, e.plain())
+                };
+                self.w.line(&format!("{condition}{does};"));
             }
             MemoryOp::Atomic { .. } | MemoryOp::Tally { .. } | MemoryOp::Ticket { .. } => {
                 let loc = self.f.p.kernel.op(item.op).loc;

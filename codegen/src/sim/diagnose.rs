@@ -343,6 +343,7 @@ pub(super) fn describe(kernel: &Kernel, op: OpId) -> String {
             MemoryOp::Load { .. } | MemoryOp::LoadMasked { .. } => "load of",
             MemoryOp::Gather { .. } => "gather from",
             MemoryOp::Store { .. } => "store to",
+            MemoryOp::Scatter { adds: true, .. } => "additions to",
             MemoryOp::Scatter { .. } => "scatter to",
             MemoryOp::Atomic { .. } => "atomic on",
             MemoryOp::Tally { .. } => "tally on",

@@ -14,7 +14,7 @@ use super::shadow::{DataEpoch, Receipt, Who};
 use super::value::{Tile, runs};
 use super::wire::Spot;
 use super::world::World;
-use crate::ir::{Dtype, ParamId, ParamKind, Place, ReceiptId, SignalOrder};
+use crate::ir::{BinaryOp, Dtype, ParamId, ParamKind, Place, ReceiptId, SignalOrder};
 
 /// An access that may not happen; the finding is recorded.
 pub(super) struct Fault;
@@ -64,7 +64,7 @@ impl World<'_> {
             MemoryInsn::Scatter(ref scatter) => self.scatter(agent, scatter),
             MemoryInsn::Atomic { op, on, out, value } => {
                 let op = fold_op(op);
-                self.atomic(agent, on, |old| {
+                self.atomic(agent, (on.place, agent.get(on.index), on.dtype), |old| {
                     scalar_binary(op, on.dtype, old, agent.get(value)).unwrap_or(old)
                 })
                 .map(|old| agent.set(out, old))
@@ -311,11 +311,25 @@ impl World<'_> {
     }
 
     fn scatter(&mut self, agent: &Agent, insn: &Scatter) -> Result<(), Fault> {
-        let Scatter { place, dtype, index, value, mask } = *insn;
+        let Scatter { place, dtype, index, value, mask, adds } = *insn;
         let size = dtype.bytes() as usize;
         let mask = mask.map(|m| agent.tile(m));
         self.check_indices(agent, place, agent.tile(index), mask)?;
         let index = agent.tile(index).view::<u32>();
+        if adds {
+            let set = |&i: &usize| mask.is_none_or(|m| m.view::<u8>()[i] != 0);
+            let mut lanes: Vec<usize> = (0..index.len()).filter(set).collect();
+            // No lane is the first to add: a float's sum shows that.
+            let first = self.sched.below(lanes.len().max(1));
+            lanes.rotate_left(first);
+            for i in lanes {
+                let by = read_bits(agent.tile(value).view(), i as u64, size);
+                self.atomic(agent, (place, index[i].into(), dtype), |old| {
+                    scalar_binary(BinaryOp::Add, dtype, old, by).unwrap_or(old)
+                })?;
+            }
+            return Ok(());
+        }
         self.distinct(agent, place, index, mask);
         for (a, b) in contiguous(index, mask) {
             let (at, to) = (u64::from(index[a]), u64::from(index[a]) + (b - a) as u64);
@@ -389,7 +403,8 @@ impl World<'_> {
     ) -> Result<bool, Fault> {
         self.progress();
         let is_last = |old: u64| old as u32 == count.wrapping_sub(1);
-        let old = self.atomic(agent, on, |old| if is_last(old) { 0 } else { old + 1 })?;
+        let at = (on.place, agent.get(on.index), on.dtype);
+        let old = self.atomic(agent, at, |old| if is_last(old) { 0 } else { old + 1 })?;
         if order == SignalOrder::Release {
             let place = (agent.rank, agent.buffer(counter), agent.get(on.index));
             if let Some(released) = self.tickets.get(&place) {
@@ -400,26 +415,30 @@ impl World<'_> {
         Ok(is_last(old))
     }
 
-    fn atomic(&mut self, agent: &Agent, on: Access, f: impl Fn(u64) -> u64) -> Result<u64, Fault> {
-        let at = agent.get(on.index);
-        let size = on.dtype.bytes() as usize;
-        self.bounds(agent, on.place, at, at.saturating_add(1))?;
+    fn atomic(
+        &mut self,
+        agent: &Agent,
+        (place, at, dtype): (Place, u64, Dtype),
+        f: impl Fn(u64) -> u64,
+    ) -> Result<u64, Fault> {
+        let size = dtype.bytes() as usize;
+        self.bounds(agent, place, at, at.saturating_add(1))?;
         let event = agent.event(&self.sites);
-        self.settle_place(agent, on.place, at * size as u64, (at + 1) * size as u64);
-        if let Place::Param(p) = on.place
+        self.settle_place(agent, place, at * size as u64, (at + 1) * size as u64);
+        if let Place::Param(p) = place
             && agent.compiled.kernel().params[p.index()].kind == ParamKind::Counters
         {
             self.draws.insert((agent.rank, agent.buffer(p), at), event);
         }
         let mut clashes = std::mem::take(&mut self.clashes);
-        let memory = self.at_place(agent, on.place);
+        let memory = self.at_place(agent, place);
         if let Some(shadow) = &mut memory.shadow {
             let from = at * size as u64;
             shadow.atomic(from, from + size as u64, Who { clock: &agent.clock, event }, &mut clashes);
         }
         let old = read_bits(memory.bytes(), at, size);
         write_bits(memory.bytes_mut(), at, size, f(old));
-        self.report_clashes(agent, on.place, size as u64, Receipt::default(), &mut clashes);
+        self.report_clashes(agent, place, size as u64, Receipt::default(), &mut clashes);
         self.clashes = clashes;
         Ok(old)
     }

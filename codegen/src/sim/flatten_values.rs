@@ -142,12 +142,13 @@ impl Flattener<'_> {
                 value: self.any(value),
                 mask: mask.map(|m| self.any(m)),
             },
-            MemoryOp::Scatter { place, index, value, mask } => MemoryInsn::Scatter(Scatter {
+            MemoryOp::Scatter { place, index, value, mask, adds } => MemoryInsn::Scatter(Scatter {
                 place,
                 dtype: self.kernel.ty(value).dtype,
                 index: self.tile(index),
                 value: self.tile(value),
                 mask: mask.map(|m| self.tile(m)),
+                adds,
             }),
             MemoryOp::Tally { out, place, index, mask } => MemoryInsn::Tally {
                 place,

@@ -163,6 +163,7 @@ pub(super) struct Scatter {
     pub index: TileReg,
     pub value: TileReg,
     pub mask: Option<TileReg>,
+    pub adds: bool,
 }
 
 /// Of a put.

@@ -7,6 +7,7 @@ pub mod difference;
 pub mod digest;
 pub mod freight;
 pub mod functions;
+pub mod histogram;
 pub mod looks;
 pub mod mail;
 pub mod norms;
@@ -45,6 +46,7 @@ pub const ALL: &[Fixture] = &[
     ("census", census::census),
     ("freight", freight::freight),
     ("functions", functions::functions),
+    ("histogram", histogram::histogram),
     ("broadcast", broadcast::broadcast),
     ("tails", tails::tails),
     ("tails_of_vectors", tails::tails_of_vectors),

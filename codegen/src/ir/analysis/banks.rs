@@ -256,7 +256,8 @@ impl Run<'_> {
                 let known = self.word(place, index, out);
                 self.set(out, known);
             }
-            MemoryOp::Store { place, index, value, .. } | MemoryOp::Scatter { place, index, value, .. } => {
+            MemoryOp::Store { place, index, value, .. }
+            | MemoryOp::Scatter { place, index, value, adds: false, .. } => {
                 let (index, value) = (self.get(index).value, self.get(value));
                 self.words.insert((place, index), value);
             }
@@ -275,7 +276,7 @@ impl Run<'_> {
                     self.words.insert((place, self.get(index).value), new);
                 }
             }
-            MemoryOp::Tally { .. } | MemoryOp::Ticket { .. } => {}
+            MemoryOp::Tally { .. } | MemoryOp::Ticket { .. } | MemoryOp::Scatter { adds: true, .. } => {}
         }
     }
 

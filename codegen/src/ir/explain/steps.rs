@@ -178,9 +178,12 @@ impl<'k> Teller<'k> {
                 MemoryOp::LoadMasked { out, place, index, mask, .. }
                 | MemoryOp::Gather { out, place, index, mask, .. },
             ) => masked(at(Deed::Reads, *place, index, out), Some(mask)),
+            OpKind::Memory(MemoryOp::Scatter { place, index, value, mask, adds: true }) => {
+                masked(at(Deed::Updates, *place, index, value), mask.as_ref())
+            }
             OpKind::Memory(
                 MemoryOp::Store { place, index, value, mask }
-                | MemoryOp::Scatter { place, index, value, mask },
+                | MemoryOp::Scatter { place, index, value, mask, .. },
             ) => masked(at(Deed::Writes, *place, index, value), mask.as_ref()),
             OpKind::Memory(MemoryOp::Atomic { place, index, value, .. }) => {
                 at(Deed::Updates, *place, index, value)

@@ -164,8 +164,14 @@ impl Line<'_> {
             OpKind::Memory(MemoryOp::Store { place, index, value, mask }) => {
                 format!("store {} <- {}{}", self.element(*place, *index), v(value), self.mask(*mask))
             }
-            OpKind::Memory(MemoryOp::Scatter { place, index, value, mask }) => {
-                format!("scatter {} <- {}{}", self.element(*place, *index), v(value), self.mask(*mask))
+            OpKind::Memory(MemoryOp::Scatter { place, index, value, mask, .. }) => {
+                format!(
+                    "{} {} <- {}{}",
+                    kind.name(),
+                    self.element(*place, *index),
+                    v(value),
+                    self.mask(*mask)
+                )
             }
             OpKind::Memory(MemoryOp::Atomic { place, index, value, .. }) => {
                 format!("{} {} <- {}", kind.name(), self.element(*place, *index), v(value))

@@ -195,7 +195,12 @@ impl Check<'_, '_> {
                 self.scalar_index(*index);
                 self.mask(*value, *mask);
             }
-            MemoryOp::Scatter { place, index, value, mask } => {
+            MemoryOp::Scatter { place, index, value, mask, adds } => {
+                if *adds {
+                    self.updatable(*place);
+                    let dtype = self.dtype(*place);
+                    self.arithmetic(dtype, dtype.is_int() || dtype == Dtype::F32);
+                }
                 self.writable(*place);
                 self.element(*place, *value);
                 self.tile("value", *value);

@@ -136,7 +136,7 @@ fn an_index_that_wraps_is_found_where_it_is_used() {
             let mask = s.compare("", CompareOp::Eq, lane, none);
             let mask = (!masked).then_some(mask);
             let index = if masked { lane } else { far };
-            s.op(MemoryOp::Scatter { place: out.into(), index, value: lane, mask });
+            s.op(MemoryOp::Scatter { place: out.into(), index, value: lane, mask, adds: false });
             let sum = s.value("", U, |out| ValueOp::Reduce { out, op: ReduceOp::Sum, a: far });
             s.set(out, zero, sum);
         });

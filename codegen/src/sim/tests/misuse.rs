@@ -35,7 +35,7 @@ fn indices_outside_of_buffers() {
     let finding = find(|s, out| {
         let far = s.u32(1 << 20);
         let index = s.value("", tile(2), |out| ValueOp::Splat { out, a: far });
-        s.op(MemoryOp::Scatter { place: out.into(), index, value: index, mask: None });
+        s.op(MemoryOp::Scatter { place: out.into(), index, value: index, mask: None, adds: false });
     });
     assert!(matches!(finding.kind, FindingKind::ScatterConflict | FindingKind::OutOfBounds));
     let finding = find(|s, out| {
@@ -129,7 +129,7 @@ fn scatters_that_write_an_element_twice() {
     let finding = find(|s, out| {
         let five = s.u32(5);
         let index = s.value("", tile(2), |out| ValueOp::Splat { out, a: five });
-        s.op(MemoryOp::Scatter { place: out.into(), index, value: index, mask: None });
+        s.op(MemoryOp::Scatter { place: out.into(), index, value: index, mask: None, adds: false });
     });
     assert_eq!((finding.kind, finding.elements), (FindingKind::ScatterConflict, Some((5, 6))));
 }

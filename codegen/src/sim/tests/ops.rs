@@ -152,7 +152,13 @@ fn gathers_and_scatters() {
         let some = s.compare("", CompareOp::Ne, index, one);
         let values = s.value("", tile(4), |out| ValueOp::Splat { out, a: eight });
         let values = s.add(values, index);
-        s.op(MemoryOp::Scatter { place: out.into(), index: spread, value: values, mask: Some(some) });
+        s.op(MemoryOp::Scatter {
+            place: out.into(),
+            index: spread,
+            value: values,
+            mask: Some(some),
+            adds: false,
+        });
         let other = s.value("", tile(4), |out| ValueOp::Splat { out, a: nine });
         let got = s.value("", tile(4), |o| {
             OpKind::Memory(MemoryOp::Gather {

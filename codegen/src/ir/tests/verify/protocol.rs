@@ -390,7 +390,7 @@ fn narrow_indices() {
     let scatter = narrow(&|s, p| {
         let lanes = s.value("lanes", tile(Dtype::U32), |out| ValueOp::Arange { out });
         let value = s.value("", tile(Dtype::F32), |out| ValueOp::Cast { out, a: lanes });
-        s.op(MemoryOp::Scatter { place: Place::Param(p.x), index: lanes, value, mask: None });
+        s.op(MemoryOp::Scatter { place: Place::Param(p.x), index: lanes, value, mask: None, adds: false });
     });
     assert!(scatter.contains("u32 %lanes"), "{scatter}");
     let masked_put = narrow(&|s, p| {

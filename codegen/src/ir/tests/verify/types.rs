@@ -280,7 +280,7 @@ fn parameter_kinds() {
     });
     note(&|s, _| {
         let index = of(s, lanes);
-        s.op(MemoryOp::Scatter { place, index, value: index, mask: None });
+        s.op(MemoryOp::Scatter { place, index, value: index, mask: None, adds: false });
     });
     assert_snapshot!(all);
     let (mut s, _) = start();
@@ -435,7 +435,7 @@ fn access_types() {
             let (index, value) = (of(s, index), of(s, value));
             let mask = mask.map(|m| of(s, m));
             s.op(match scatter {
-                true => OpKind::Memory(MemoryOp::Scatter { place, index, value, mask }),
+                true => OpKind::Memory(MemoryOp::Scatter { place, index, value, mask, adds: false }),
                 false => OpKind::Memory(MemoryOp::Store { place, index, value, mask }),
             });
         }))
