@@ -1,5 +1,6 @@
 //! What the crate does, as one that uses it sees it. A package of its own, so that tests are built without optimisation.
 
+mod alike;
 mod banks;
 mod beside;
 mod channel;

@@ -2,6 +2,7 @@
 //! preludes of our own, a fiber for every GPU thread, all ranks in one process, under seeded schedules. See
 //! `docs/explanation/host-execution.md`.
 
+mod alike;
 mod beside;
 mod bugs;
 mod build;

@@ -80,6 +80,15 @@ impl BlockFlags {
         });
     }
 
+    /// Waits until the `count` flags from flag `i` on are signalled with this epoch, as [`Flags::wait_all`](super::Flags::wait_all) does
+    /// for those of ranks. Flag `i` is signalled by block `i / per_block` of its role; `i` is a multiple of `per_block`.
+    #[track_caller]
+    pub fn wait_all(&self, i: impl IntoVal<u32>, count: impl IntoVal<u32>, per_block: u32, epoch: Epoch) {
+        let (loc, i) = (Loc::caller(), i.val());
+        let from = BlockFlagsFrom { flags: *self, from: i / per_block.max(1) };
+        from.wait_for(i.index(), count.val().to_raw(), per_block, epoch, loc);
+    }
+
     /// The same flags, as signalled by block `block` of its role: the one that a timed-out wait blames.
     #[track_caller]
     pub fn from(&self, block: impl IntoVal<u32>) -> BlockFlagsFrom {

@@ -8,7 +8,7 @@ use super::fold::Pure;
 use super::index::{Index, Part};
 use super::protocol::Arrived;
 use super::scope::{Thing, require_role};
-use super::tile::{check_len, spread};
+use super::tile::{Tile, check_len, spread};
 use super::trace::{InboxRead, Trace, attempt};
 use super::val::{FromRaw, Raw, length_mismatch, pure};
 use crate::ir::{Const, Dtype, Loc, MemoryOp, ParamKind, Place, ReceiptId, ReduceOp, Type, ValueId};
@@ -211,6 +211,19 @@ impl Buf {
             let out = t.emit(ty, loc, |out| MemoryOp::Gather { out, place, index, mask, other, receipt });
             Ok(t.raw(out))
         })
+    }
+
+    /// As [`Buf::gather`], of any floats as `f32`.
+    pub(crate) fn gather_f32(
+        &self,
+        index: Raw,
+        mask: Raw,
+        other: Raw,
+        receipt: Option<&Arrived>,
+        loc: Loc,
+    ) -> Tile<f32> {
+        let there = self.gather(index, mask, cast(other, self.dtype, loc), receipt, loc);
+        Tile::from_raw(cast(there, Dtype::F32, loc))
     }
 
     pub(crate) fn store(&self, index: Index, value: Raw, mask: Option<Raw>, loc: Loc) {

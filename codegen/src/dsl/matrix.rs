@@ -3,10 +3,11 @@
 use super::any::AnyTile;
 use super::args::{Arg, Bound, MatrixArg};
 use super::buffer::{Buf, cast};
+use super::element::Element;
 use super::error::TraceError;
 use super::group::Group;
-use super::index::IntoIndex;
-use super::mem::{AnyPtr, AnySym, param_of};
+use super::index::{Index, IntoIndex};
+use super::mem::{AnyPtr, AnySym, Ptr, Sym, param_of};
 use super::protocol::{Arrived, Parcel};
 use super::scope::{Thing, require_role};
 use super::tile::{IntoTile, Tile, check_len};
@@ -18,7 +19,8 @@ use crate::ir::{
 };
 
 /// A matrix in this rank's global memory, whose shape and element type the config chooses (`#[shape(|c| [rows, columns])]`,
-/// `#[dtype(|c| ..)]`). Rows follow one another, each of whole 16 bytes.
+/// `#[dtype(|c| ..)]`). Rows follow one another, each of whole 16 bytes; or each of one element, which no product takes: what a
+/// reduction makes of a row is stored there as one number, `least.rows(row, 64).store_f32(0, x.row_min())`.
 ///
 /// What a kernel reads beyond the last row or column is zero, and what it stores there is left out: tiles need not divide a
 /// matrix.
@@ -244,23 +246,42 @@ impl Parcel {
     }
 }
 
-impl AnyPtr {
-    /// A matrix of `shape` rows and columns each of whose rows is the elements from element `i` on, as `f32`; zeros from the
-    /// buffer's end on.
-    #[track_caller]
-    pub fn load_rows_f32(&self, i: impl IntoIndex, shape: [u32; 2]) -> Tile<f32> {
-        let loc = Loc::caller();
-        require_role(loc, "a load");
-        let i = i.index();
-        let raw = attempt(loc, |t| {
-            let ty = matrix_type(self.buf.dtype, shape, loc)?;
-            i.part.all(t, shape[1], "a matrix of equal rows", loc)?;
-            let (place, index) = (self.buf.place, self.buf.at(t, i, 0, loc)?);
-            let out = t.emit(ty, loc, |out| MatrixOp::LoadRow(LoadRow { out, place, index, receipt: None }));
-            Ok(t.raw(out))
-        });
-        Tile::from_raw(cast(raw, Dtype::F32, loc))
-    }
+/// A matrix of equal rows, as `f32`.
+fn equal_rows(buf: &Buf, i: Index, shape: [u32; 2], receipt: Option<&Arrived>, loc: Loc) -> Tile<f32> {
+    require_role(loc, "a load");
+    let raw = attempt(loc, |t| {
+        let ty = matrix_type(buf.dtype, shape, loc)?;
+        i.part.all(t, shape[1], "a matrix of equal rows", loc)?;
+        let (place, index) = (buf.place, buf.at(t, i, 0, loc)?);
+        let receipt = buf.receipt(t, receipt, loc)?;
+        let out = t.emit(ty, loc, |out| MatrixOp::LoadRow(LoadRow { out, place, index, receipt }));
+        Ok(t.raw(out))
+    });
+    Tile::from_raw(cast(raw, Dtype::F32, loc))
+}
+
+macro_rules! load_rows {
+    ($([$($generic:tt)*] $own:ty, $symmetric:ty;)+) => { $(
+        impl $($generic)* $own {
+            /// A matrix of `shape` rows and columns each of whose rows is the elements from element `i` on, as `f32`; zeros from the
+            /// buffer's end on.
+            #[track_caller]
+            pub fn load_rows_f32(&self, i: impl IntoIndex, shape: [u32; 2]) -> Tile<f32> {
+                equal_rows(&self.buf, i.index(), shape, None, Loc::caller())
+            }
+        }
+        impl $($generic)* $symmetric {
+            /// The same of this rank's own instance, covered by the receipt of a wait.
+            #[track_caller]
+            pub fn load_rows_f32(&self, receipt: &Arrived, i: impl IntoIndex, shape: [u32; 2]) -> Tile<f32> {
+                equal_rows(&self.buf, i.index(), shape, Some(receipt), Loc::caller())
+            }
+        }
+    )+ };
+}
+load_rows! {
+    [<T: Element>] Ptr<T>, Sym<T>;
+    [] AnyPtr, AnySym;
 }
 
 /// Reductions along rows and columns of a matrix that a group holds. Each gives a vector, as a matrix of the same shape that has the

@@ -360,6 +360,26 @@ impl AnyPtr {
         Val::from_raw(super::buffer::cast(raw, Dtype::F32, loc))
     }
 
+    /// Element `index[k]` as `f32` for each `k` where `mask` holds, else `other`, rounded to the element type.
+    #[track_caller]
+    pub fn gather_f32(
+        &self,
+        index: impl IntoTile<u32>,
+        mask: impl Operand<bool>,
+        other: impl Operand<f32>,
+    ) -> Tile<f32> {
+        self.buf.gather_f32(index.tile().to_raw(), mask.raw(), other.raw(), None, Loc::caller())
+    }
+
+    /// Writes `tile[k]`, rounded to the element type, to element `index[k]` for each `k` where `mask` holds. Those indices must be
+    /// distinct.
+    #[track_caller]
+    pub fn scatter_f32(&self, index: impl IntoTile<u32>, tile: impl IntoTile<f32>, mask: impl Operand<bool>) {
+        let loc = Loc::caller();
+        let tile = super::buffer::cast(tile.tile().to_raw(), self.buf.dtype, loc);
+        self.buf.scatter(index.tile().to_raw(), tile, mask.raw(), false, loc);
+    }
+
     /// Writes a tile to the elements from element `i` on, rounded to the element type.
     #[track_caller]
     pub fn store_f32(&self, i: impl IntoIndex, tile: impl IntoTile<f32>) {
@@ -376,6 +396,18 @@ impl AnySym {
         let loc = Loc::caller();
         let raw = self.buf.load(i.index(), Some(len), Some(receipt), loc);
         Tile::from_raw(super::buffer::cast(raw, Dtype::F32, loc))
+    }
+
+    /// Element `index[k]` as `f32` for each `k` where `mask` holds, else `other`, rounded to the element type.
+    #[track_caller]
+    pub fn gather_f32(
+        &self,
+        receipt: &Arrived,
+        index: impl IntoTile<u32>,
+        mask: impl Operand<bool>,
+        other: impl Operand<f32>,
+    ) -> Tile<f32> {
+        self.buf.gather_f32(index.tile().to_raw(), mask.raw(), other.raw(), Some(receipt), Loc::caller())
     }
 
     /// Element `i` as `f32`.

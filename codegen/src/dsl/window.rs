@@ -301,6 +301,20 @@ impl AnyPeerWindow {
         Val::from_raw(cast(raw, Dtype::F32, loc))
     }
 
+    /// Element `index[k]` as `f32` for each `k` where `mask` holds, else `other`, rounded to the element type.
+    #[track_caller]
+    pub fn gather_f32(
+        &self,
+        receipt: &Arrived,
+        index: impl IntoTile<u32>,
+        mask: impl Operand<bool>,
+        other: impl Operand<f32>,
+    ) -> Tile<f32> {
+        let loc = Loc::caller();
+        let (index, mask, other) = (index.tile().to_raw(), mask.raw(), other.raw());
+        self.buf(receipt, loc).gather_f32(index, mask, other, Some(receipt), loc)
+    }
+
     /// The `len` elements from element `i` on, as they are.
     #[track_caller]
     pub fn load(&self, receipt: &Arrived, i: impl IntoIndex, len: u32) -> AnyTile {

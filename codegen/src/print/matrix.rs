@@ -2,8 +2,8 @@
 
 use crate::family::{CudaArch, Target};
 use crate::ir::{
-    CommOp, DOT_COLUMNS, Dot, Dtype, Kernel, LoadMatrix, LoadRow, Loc, MatrixOp, OpId, OpKind, Place,
-    PutMatrix, Region, Rows, SharedId, StoreMatrix, Target as To, ValueId,
+    CommOp, DOT_COLUMNS, Dot, Dtype, Kernel, LoadMatrix, LoadRow, Loc, MatrixOp, OpId, OpKind, ParamId,
+    Place, PutMatrix, Region, Rows, SharedId, StoreMatrix, Target as To, ValueId,
 };
 
 use super::{
@@ -146,9 +146,12 @@ pub(super) fn room_of(kind: &OpKind) -> Option<SharedId> {
 /// of a row are what the matrix instructions of NVIDIA's GPUs leave them.
 pub(super) fn exchanges(f: &Facts, Moved { rows, column, matrix }: Moved<'_>) -> bool {
     let Some(Fragments { columns, across, .. }) = f.layouts.of(matrix).fragments else { return false };
-    let dtype = rows.place.param().map(|p| f.p.kernel.params[p.index()].dtype);
+    let halves = |p: ParamId| {
+        let param = &f.p.kernel.params[p.index()];
+        param.dtype.bytes() == 2 && param.columns != Some(1)
+    };
     matches!(f.target, Target::Cuda(_))
-        && dtype.is_some_and(|dtype| dtype.bytes() == 2)
+        && rows.place.param().is_some_and(halves)
         && (columns / across).is_multiple_of(EXCHANGED)
         && f.p.divisor(column, 8) == 8
 }

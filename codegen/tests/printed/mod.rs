@@ -1,5 +1,6 @@
 //! Kernels that the printer's tests emit, written in the DSL.
 
+pub mod alike;
 pub mod apart;
 pub mod broadcast;
 pub mod census;
@@ -45,6 +46,7 @@ pub const ALL: &[Fixture] = &[
     ("requests", signals::requests),
     ("census", census::census),
     ("freight", freight::freight),
+    ("alike", alike::alike),
     ("functions", functions::functions),
     ("histogram", histogram::histogram),
     ("broadcast", broadcast::broadcast),

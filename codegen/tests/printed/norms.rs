@@ -10,8 +10,8 @@ pub const COLUMNS: u32 = 64;
 pub const K: u32 = 72;
 /// Rows of tiles for which columns are added up.
 pub const BANDS: u32 = 2;
-/// Columns of what rows come to: whole 16 bytes.
-pub const EACH: u32 = 4;
+/// Columns of what rows come to: one number.
+pub const EACH: u32 = 1;
 
 #[derive(Clone, Copy)]
 struct Norms {

@@ -112,7 +112,7 @@ fn scale(b: Group, x: Ptr<f32>, scaled: Ptr<f32>, done: BlockFlags, epoch: Epoch
 fn turn(scaled: Ptr<f32>, out: Ptr<f32>, done: BlockFlags, epoch: Epoch) {
     done.from(0).wait(0, epoch);
     out.store(ROW - PART, scaled.load(0, PART));
-    done.from(1).wait_all(1, PARTS - 1, 1, epoch);
+    done.wait_all(1, PARTS - 1, 1, epoch);
     out.store(0, scaled.load(PART, ROW - PART));
 }
 

@@ -49,6 +49,11 @@ impl Check<'_, '_> {
         self.result(*out, ty.with_dtype(Dtype::F32));
         acc.iter().for_each(|acc| self.operand("accumulator", *acc, ty));
         let columns = [a, b].map(|rows| self.rows(rows));
+        if let Some(rows) = [a, b].into_iter().find(|rows| self.columns(rows.place) == Some(1)) {
+            let (param, unit) =
+                (self.report.place_name(rows.place), PACKET_BYTES / self.dtype(rows.place).bytes());
+            self.add(Problem::MatrixColumns { param, columns: 1, unit });
+        }
         if let [Some(a_columns), Some(b_columns)] = columns
             && a_columns != b_columns
         {
@@ -91,15 +96,19 @@ impl Check<'_, '_> {
         self.has_shape(rows.place)
     }
 
-    /// Columns of a parameter, which has to have whole 16 bytes a row.
+    fn columns(&self, place: Place) -> Option<u64> {
+        place.param().and_then(|p| self.report.param(p).columns)
+    }
+
+    /// Columns of a parameter, which has to have whole 16 bytes or one element a row.
     fn has_shape(&mut self, place: Place) -> Option<u64> {
-        let columns = place.param().and_then(|p| self.report.param(p).columns);
+        let columns = self.columns(place);
         let param = self.report.place_name(place);
         match columns {
             None => self.add(Problem::NoMatrix { op: self.name, param }),
             Some(columns) => {
                 let unit = PACKET_BYTES / self.dtype(place).bytes();
-                if !columns.is_multiple_of(unit.into()) {
+                if columns != 1 && !columns.is_multiple_of(unit.into()) {
                     self.add(Problem::MatrixColumns { param, columns, unit });
                 }
             }
