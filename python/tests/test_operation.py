@@ -62,6 +62,15 @@ def test_tokens_with_all_heads_become_all_tokens_with_some_heads(pack: Pack, ran
         assert same_bits(found, np.ascontiguousarray(whole[:, heads]))
 
 
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_a_histogram_counts_numbers_of_all_ranks(pack: Pack, ranks: int) -> None:
+    count = pack.operation("histogram", World.simulated(ranks), numbers=1000, bins=256)
+    x = [np.random.default_rng(rank).integers(0, 256, 1000, np.uint32) for rank in range(ranks)]
+    out = [np.zeros(256, np.uint32) for _ in x]
+    count(x=x, out=out)
+    assert all(same_bits(found, np.bincount(np.concatenate(x), minlength=256).astype(np.uint32)) for found in out)
+
+
 def test_a_family_of_the_package_multiplies_on_one_rank() -> None:
     multiply = peerwarp.operation("matmul", World.simulated(1), m=24, n=40, k=64, dtype="bf16", activation="none")
     x, w = random((24, 64), "uint16", 1), random((40, 64), "uint16", 2)
@@ -87,7 +96,7 @@ def of(pack: Pack, ranks: int = 2, **key: object) -> Operation:
 
 
 REFUSED: list[tuple[Callable[[Pack, Operation], object], str, str]] = [
-    (lambda pack, _: pack.operation("ring", World.simulated(2)), "family", "ring_gather, ulysses"),
+    (lambda pack, _: pack.operation("ring", World.simulated(2)), "family", "histogram, ring_gather, ulysses"),
     (lambda pack, _: of(pack, element=1), "field of ring_gather", "elements, ranks, dtype"),
     (lambda pack, _: of(pack, dtype="f32"), "elements", "from 1 to 67108864"),
     (lambda pack, _: of(pack, elements="many", dtype="f32"), "elements", "from 1 to 67108864"),

@@ -2,11 +2,13 @@
 //!
 //! | family | what it does |
 //! |---|---|
+//! | [`histogram`] | how many of all ranks' numbers fall into each bin |
 //! | [`ring_gather`] | every rank's vector on every rank, passed from neighbour to neighbour |
 //! | [`ulysses`] | the transpose of sequence parallelism: from parts of the tokens to parts of the heads |
 //!
 //! `peerwarp pack` compiles them, and a Python program calls them by the names of their parameters.
 
+pub mod histogram;
 pub mod ring_gather;
 pub mod ulysses;
 
@@ -14,6 +16,7 @@ use peerwarp::harness::elements::{encode, mixed};
 use peerwarp::harness::workload::Turn;
 use peerwarp::prelude::Dtype;
 
+pub use histogram::Histogram;
 pub use ring_gather::RingGather;
 pub use ulysses::Ulysses;
 

@@ -2,9 +2,9 @@
 
 use std::process::ExitCode;
 
-use kernels::{RingGather, Ulysses};
+use kernels::{Histogram, RingGather, Ulysses};
 use peerwarp::cli::{main as program, workload};
 
 fn main() -> ExitCode {
-    program(&[workload::<RingGather>(), workload::<Ulysses>()])
+    program(&[workload::<Histogram>(), workload::<RingGather>(), workload::<Ulysses>()])
 }

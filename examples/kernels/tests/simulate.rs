@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use kernels::{RingGather, Ulysses};
+use kernels::{Histogram, RingGather, Ulysses};
 use peerwarp::codegen::sim::{Options, Strategy};
 use peerwarp::harness::session::SimSession;
 use peerwarp::harness::suite;
@@ -35,6 +35,17 @@ proptest! {
         seed: u64,
     ) {
         agrees::<RingGather>(&format!("elements={elements} ranks={ranks} dtype={dtype} warps=4 blocks={blocks}"), seed);
+    }
+
+    #[test]
+    fn numbers_of_all_ranks_are_counted(
+        numbers in 1u32..9000,
+        bins in 1u32..300,
+        ranks in 1u32..4,
+        blocks in prop::sample::select(vec![1u32, 4]),
+        seed: u64,
+    ) {
+        agrees::<Histogram>(&format!("numbers={numbers} bins={bins} ranks={ranks} blocks={blocks}"), seed);
     }
 
     #[test]
