@@ -73,6 +73,7 @@ fn entry(variant: &Variant, slots: Option<u32>, files: &mut BTreeMap<String, Vec
             format!("object of {}", source.entry).into_bytes(),
         ),
         header: stored(format!("sm_90a/{}", source.abi_file_name), source.abi.clone().into_bytes()),
+        ir: BTreeMap::new(),
         waits: source.waits.clone(),
         source_sha256: sha256(source.text.as_bytes()),
         inputs_sha256: sha256(b""),
@@ -89,6 +90,7 @@ fn packed() -> (TempDir, Value) {
         generator: "test".into(),
         version: "0".into(),
         files: files.keys().cloned().collect(),
+        families: vec![],
         kernels,
     };
     let dir = tempfile::tempdir().unwrap();

@@ -91,6 +91,45 @@ fn truncated_foreign_and_missing_objects_are_told() {
     assert!(matches!(error(), PackError::Io { path, .. } if path == object));
 }
 
+/// The pack with a file for the kernel's warps.
+fn with_ir(lanes: u32, bytes: &[u8]) -> TempDir {
+    let (dir, _) = written();
+    let path = dir.path().join(PACK_MANIFEST);
+    let mut manifest: serde_json::Value =
+        serde_json::from_str(&fs::read_to_string(&path).unwrap()).unwrap();
+    let sha256 = crate::build::digest::sha256(bytes);
+    let stored = serde_json::json!({ "file": "sm_90a/k.mp", "bytes": bytes.len(), "sha256": sha256 });
+    manifest["kernels"][0]["ir"] = serde_json::json!({ lanes.to_string(): stored });
+    manifest["files"].as_array_mut().unwrap().push("sm_90a/k.mp".into());
+    fs::write(&path, manifest.to_string()).unwrap();
+    fs::write(dir.path().join("sm_90a/k.mp"), bytes).unwrap();
+    dir
+}
+
+#[test]
+fn kernels_that_are_none_are_told() {
+    let error = |bytes: &[u8]| {
+        let dir = with_ir(32, bytes);
+        let pack = Pack::open(dir.path()).unwrap();
+        pack.carried(&pack.manifest().kernels[0]).unwrap_err().to_string()
+    };
+    for (bytes, why) in [
+        (b"no kernel".to_vec(), "invalid type"),
+        (rmp_serde::to_vec(&(2, (), ())).unwrap(), "form = 2, and this version of Peerwarp reads 1"),
+        (rmp_serde::to_vec(&(1, [0u32; 0], "no kernel")).unwrap(), "invalid type: string"),
+    ] {
+        let said = error(&bytes);
+        assert!(said.contains("k.mp") && said.contains(why) && said.contains("`peerwarp pack`"), "{said}");
+    }
+    let lanes = Pack::open(with_ir(16, b"").path()).unwrap_err().to_string();
+    assert!(lanes.contains("ir = 16: must be lanes of a warp: 32 or 64"), "{lanes}");
+    let dir = with_ir(32, b"some bytes");
+    fs::write(dir.path().join("sm_90a/k.mp"), "other byte").unwrap();
+    assert!(matches!(Pack::open(dir.path()), Err(PackError::Object { bytes: 10, .. })));
+    fs::remove_file(dir.path().join("sm_90a/k.mp")).unwrap();
+    assert!(matches!(Pack::open(dir.path()), Err(PackError::Io { .. })));
+}
+
 #[test]
 fn manifests_that_cannot_be_read_are_told() {
     let (dir, _) = written();

@@ -17,10 +17,16 @@ use crate::input::InputError;
 use crate::models::slug;
 
 /// The tables that come with this program, by [`device_slug`]: all of generated/tuned.
-const BUILTIN: [(&str, &str); 1] = [("h200", include_str!("../../../generated/tuned/h200.toml"))];
+const BUILTIN: [(&str, &str); 2] = [
+    ("h100-80gb-hbm3", include_str!("../../../generated/tuned/h100-80gb-hbm3.toml")),
+    ("h200", include_str!("../../../generated/tuned/h200.toml")),
+];
 
 /// Devices that have the table of another one until they have their own, by how their names begin: they are of one class.
-const CLASSES: [(&str, &str); 2] = [("h100", "h200"), ("h200", "h200")];
+const CLASSES: [(&str, &str); 2] = [("h100", "h100-80gb-hbm3"), ("h200", "h200")];
+
+/// A table, and the one of the same architecture that has records for keys which it lacks.
+const COMPLETED: [(&str, &str); 1] = [("h100-80gb-hbm3", "h200")];
 
 /// The devices that stand for their targets where there is no GPU.
 const OFFLINE: [&str; 1] = ["h200"];
@@ -97,10 +103,18 @@ impl std::fmt::Display for Choice {
 fn builtin() -> &'static [(&'static str, Tuned)] {
     static PARSED: OnceLock<Vec<(&str, Tuned)>> = OnceLock::new();
     PARSED.get_or_init(|| {
-        let parsed = |(name, text): &(&'static str, &str)| {
-            (*name, Tuned::new(Table::parse(text, name).expect("embedded tables are well-formed")))
+        let parse =
+            |name: &str, text: &str| Table::parse(text, name).expect("embedded tables are well-formed");
+        let tables = BUILTIN.map(|(name, text)| (name, parse(name, text)));
+        let completed = |(name, table): &(&'static str, Table)| {
+            let completes = |(other, _): &&(&str, Table)| COMPLETED.contains(&(name, other));
+            let others = tables.iter().filter(completes).flat_map(|(_, other)| &other.records);
+            let mut whole = table.clone();
+            let lacking = others.filter(|record| table.record(&record.of()).is_none());
+            lacking.for_each(|record| whole.insert(record.clone()));
+            (*name, Tuned::new(whole))
         };
-        BUILTIN.iter().map(parsed).collect()
+        tables.iter().map(completed).collect()
     })
 }
 

@@ -143,22 +143,29 @@ fn devices_have_short_names() {
 fn devices_of_a_class_share_a_table_that_is_parsed_once() {
     let target: Target = "cuda:sm_90a".parse().unwrap();
     let of = |device: &str| Tuned::builtin(device, target);
-    let own = of("NVIDIA H200").unwrap();
-    let others = [
-        of("NVIDIA H100 80GB HBM3"),
-        of("NVIDIA H100 PCIe"),
-        of("NVIDIA H200 NVL"),
-        Tuned::builtin_for(target),
-    ];
-    for other in others {
-        // The same text is not read again: a choice has 50 ms.
-        assert!(Arc::ptr_eq(&own.table, &other.unwrap().table));
+    let (h100, h200) = (of("NVIDIA H100 80GB HBM3").unwrap(), of("NVIDIA H200").unwrap());
+    // The same text is not read again: a choice has 50 ms.
+    assert!(Arc::ptr_eq(&h100.table, &of("NVIDIA H100 PCIe").unwrap().table));
+    for other in [of("NVIDIA H200 NVL"), Tuned::builtin_for(target)] {
+        assert!(Arc::ptr_eq(&h200.table, &other.unwrap().table));
     }
     assert!([of("NVIDIA H20"), of("NVIDIA A100-SXM4-80GB"), of("NVIDIA H2000")].iter().all(Option::is_none));
     let ampere = "cuda:sm_80".parse().unwrap();
     assert!(
         Tuned::builtin("NVIDIA H100 80GB HBM3", ampere).is_none() && Tuned::builtin_for(ampere).is_none()
     );
+}
+
+#[test]
+fn a_table_has_records_of_its_class_for_keys_that_it_lacks() {
+    let target: Target = "cuda:sm_90a".parse().unwrap();
+    let whole = Tuned::builtin("NVIDIA H100 80GB HBM3", target).unwrap();
+    let [own, other] = BUILTIN.map(|(name, text)| Table::parse(text, name).unwrap());
+    let has = |table: &Table, record: &Record| table.record(&record.of()) == Some(record);
+    assert!(own.records.iter().all(|r| has(whole.table(), r)), "its own come first");
+    let lacking = other.records.iter().filter(|r| own.record(&r.of()).is_none());
+    assert!(lacking.clone().all(|r| has(whole.table(), r)));
+    assert_eq!(whole.table().records.len(), own.records.len() + lacking.count());
 }
 
 /// Every table in the folder is embedded, by the name of its device, and can be read.
