@@ -23,15 +23,23 @@ pub struct Ulysses {
     /// Type of the elements.
     #[key(values = [Dtype::Bf16, Dtype::Fp16, Dtype::F32], default = Dtype::Bf16)]
     pub dtype: Dtype,
-    /// Warps of a block, each of which sends messages of its own.
+    /// Warps of a block.
     #[tune(short = "w", values = [4, 8, 16], default = 8)]
     pub warps: u32,
+    /// Warps that send or receive a message together.
+    #[tune(short = "g", values = [1, 2, 4], default = |key| if key.tokens > 1024 { 1 } else { 4 })]
+    pub group: u32,
     /// Tokens of a message.
-    #[tune(short = "m", values = [1, 2, 4, 8], default = |key| if (key.tokens / key.ranks).is_multiple_of(4) { 4 } else { 1 })]
+    #[tune(short = "m", values = [1, 2, 4, 8], default = |key| rows(key))]
     pub rows: u32,
     /// Blocks of each role.
     #[tune(short = "b", shrinks, values = [1, 4, 16, 64], default = |key| if key.tokens > 256 { 64 } else { 16 })]
     pub blocks: u32,
+}
+
+/// Of many tokens several a message, so that flags cost little; of few tokens one, so that all groups have work.
+fn rows(key: &UlyssesKey) -> u32 {
+    if key.tokens > 1024 && (key.tokens / key.ranks).is_multiple_of(4) { 4 } else { 1 }
 }
 
 impl Legal for Ulysses {
@@ -102,8 +110,8 @@ pub struct UlyssesArgs {
 pub fn ulysses(c: &Ulysses, a: &UlyssesArgs) {
     let parts = a.parts.open(a.epoch.begin());
     role("send", c.blocks, |b| {
-        b.split(1, |warp| {
-            for i in warp.strided(c.messages() * (c.ranks - 1)) {
+        b.split(c.group, |group| {
+            for i in group.strided(c.messages() * (c.ranks - 1)) {
                 let to = (rank() + 1 + i / c.messages()) % c.ranks;
                 let number = i % c.messages();
                 let message = parts.to(Peers::rank(to)).slot(number);
@@ -113,15 +121,15 @@ pub fn ulysses(c: &Ulysses, a: &UlyssesArgs) {
                 }
                 message.done();
             }
-            for token in warp.strided(c.own_tokens()) {
+            for token in group.strided(c.own_tokens()) {
                 let own = a.x.load((token * c.ranks + rank()) * c.part(), c.part());
                 a.out.store((rank() * c.own_tokens() + token) * c.part(), own);
             }
         });
     });
     role("receive", c.blocks, |b| {
-        b.split(1, |warp| {
-            for i in warp.strided(c.messages() * (c.ranks - 1)) {
+        b.split(c.group, |group| {
+            for i in group.strided(c.messages() * (c.ranks - 1)) {
                 let from = (rank() + 1 + i / c.messages()) % c.ranks;
                 let number = i % c.messages();
                 let got = parts.from(from).slot(number).load(0, c.rows * c.part());

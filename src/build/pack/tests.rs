@@ -95,8 +95,7 @@ fn truncated_foreign_and_missing_objects_are_told() {
 fn with_ir(lanes: u32, bytes: &[u8]) -> TempDir {
     let (dir, _) = written();
     let path = dir.path().join(PACK_MANIFEST);
-    let mut manifest: serde_json::Value =
-        serde_json::from_str(&fs::read_to_string(&path).unwrap()).unwrap();
+    let mut manifest: serde_json::Value = serde_json::from_str(&fs::read_to_string(&path).unwrap()).unwrap();
     let sha256 = crate::build::digest::sha256(bytes);
     let stored = serde_json::json!({ "file": "sm_90a/k.mp", "bytes": bytes.len(), "sha256": sha256 });
     manifest["kernels"][0]["ir"] = serde_json::json!({ lanes.to_string(): stored });
