@@ -15,7 +15,7 @@ use crate::ir::{Dtype, Loc, ParamKind};
 ///   after every addition that it counts, and after what they came after.
 /// - **Reuse.** A rank adds to a count again only once it knows of the take, by a signal or a barrier: the checker reports
 ///   `lost-signal` where nothing orders the two. A count that goes past the awaited one is `epoch-confusion`, one that never gets
-///   there a `deadlock`, and one that nobody takes an `unwaited-signal`.
+///   there a `deadlock`, and one that is never taken an `unwaited-signal`.
 /// - **Targets.** CUDA adds with `red.release.sys`, HIP with a fence and an atomic addition. GPUs need atomics on each other's memory,
 ///   which NVLink and XGMI have and PCIe has not: there, the wait expires.
 ///
@@ -81,7 +81,7 @@ impl Counts {
 }
 
 impl CountsFrom {
-    /// Waits until count `i` is exactly `count`, and sets it back to zero. One group does so: others would wait for ever. The receipt
+    /// Waits until count `i` is exactly `count`, and sets it back to zero. One group does so: another one would wait for ever. The receipt
     /// covers what was put before each addition.
     #[track_caller]
     pub fn take(&self, i: impl IntoIndex, count: impl IntoVal<u32>) -> Arrived {

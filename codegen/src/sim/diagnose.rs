@@ -195,7 +195,7 @@ impl World<'_> {
         self.find_at(kind, message, by, Some(other), &name, (index, index + 1));
     }
 
-    /// Checks that whoever adds to a count knows that it has been taken.
+    /// Checks that an addition to a count comes after the take before it.
     pub fn check_taken(
         &mut self,
         taken: Event,

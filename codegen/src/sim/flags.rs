@@ -39,7 +39,7 @@ impl Flag {
         }
     }
 
-    /// A signal that adds to a count: whoever takes it gets to know what each of its signals releases.
+    /// A signal that adds to a count. The take joins what each addition releases.
     fn add(&mut self, signal: &Signal, by: Event, released: Option<Rc<Clock>>) {
         let first = self.value == 0;
         self.step = if first { signal.step } else { self.step.min(signal.step) };
