@@ -7,7 +7,7 @@ use peerwarp_codegen::dsl::prelude::*;
 use peerwarp_codegen::dsl::{TraceMeta, trace_args};
 use peerwarp_codegen::family::Choice;
 use peerwarp_codegen::ir::{Dtype, Kernel, Planted, verify};
-use peerwarp_codegen::sim::{Bindings, Compiled, Findings, Machine, Options, Outcome, Strategy};
+use peerwarp_codegen::sim::{Bindings, Compiled, FindingKind, Findings, Machine, Options, Outcome, Strategy};
 
 const RANKS: u32 = 3;
 const ROW: u32 = 64;
@@ -464,4 +464,69 @@ fn mistakes_end_the_trace() {
 /// Two slots of 64 floats of each sender.
 fn two(transport: Transport) -> Slip {
     Slip { shape: ChannelShape::new(transport, RANKS, Slots::BySender(2)), len: 64, dtype: Dtype::F32 }
+}
+
+/// Rows that several blocks put together.
+#[derive(Clone, Copy)]
+struct Together {
+    transport: Transport,
+    parts: u32,
+}
+
+#[derive(KernelArgs)]
+#[args(config = Together)]
+struct TogetherArgs {
+    #[len(|_| u64::from(ROW))]
+    x: Ptr<f32>,
+    #[len(|_| u64::from(RANKS * ROW))]
+    out: Ptr<f32>,
+    /// A row of each rank.
+    #[channel(|c| ChannelShape::new(c.transport, RANKS, Slots::BySender(1)).parts(c.parts))]
+    #[len(|_| ROW)]
+    rows: Channel<f32>,
+    epoch: EpochWord,
+}
+
+/// Blocks that put a part of a row each.
+const PUTTING: u32 = 4;
+
+#[kernel]
+fn put_together(_: &Together, a: &TogetherArgs) {
+    let rows = a.rows.open(a.epoch.begin());
+    role("send", PUTTING, |b| {
+        let at = b.index() * (ROW / PUTTING);
+        let row = rows.to(Peers::all()).slot(0);
+        row.put(at, a.x.load(at, ROW / PUTTING));
+        row.done();
+    });
+    role("receive", 1, |b| {
+        for from in b.strided(RANKS) {
+            a.out.store(from * ROW, rows.from(from).slot(0).load(0, ROW));
+        }
+    });
+    rows.credits();
+}
+
+#[test]
+fn several_blocks_put_a_message_together() {
+    let all = [Transport::Flags, Transport::Bulk, Transport::Packets, Transport::Ll];
+    for transport in all {
+        let kernel = traced(&Together { transport, parts: PUTTING }, put_together);
+        let outcome = explored(&launched(kernel, 5)).unwrap_or_else(|e| panic!("{transport:?}: {e}"));
+        let want: Vec<f32> = (0..RANKS).flat_map(|r| (0..ROW).map(move |i| (r * 100 + i) as f32)).collect();
+        (0..RANKS).for_each(|rank| assert_eq!(outcome.memory.read::<f32>(rank, "out").unwrap(), want));
+    }
+}
+
+#[test]
+fn parts_that_are_counted_wrongly_are_found() {
+    let found = |parts| {
+        let kernel = traced(&Together { transport: Transport::Flags, parts }, put_together);
+        explored(&launched(kernel, 5)).unwrap_err().list[0].kind
+    };
+    assert_eq!(found(PUTTING + 1), FindingKind::Deadlock);
+    let early = [FindingKind::DataRace, FindingKind::UninitializedRead, FindingKind::EpochConfusion];
+    assert!(early.contains(&found(PUTTING - 1)));
+    // Without parts, a flag is signalled by each block.
+    assert_eq!(found(1), FindingKind::DoubledSignal);
 }

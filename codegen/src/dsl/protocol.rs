@@ -266,7 +266,7 @@ impl Parcel {
         self.signal_with(&flags.buf, i, epoch.value.to_raw(), loc);
     }
 
-    fn signal_with(self, flags: &Buf, i: Index, value: Raw, loc: Loc) {
+    pub(crate) fn signal_with(self, flags: &Buf, i: Index, value: Raw, loc: Loc) {
         let parcel = self.parcel;
         attempt(loc, |t| {
             self.check(t, loc)?;
@@ -347,11 +347,7 @@ impl Flags {
     /// The same flags, as signalled by rank `from`: the rank that a timed-out wait blames.
     #[track_caller]
     pub fn from(&self, from: impl IntoVal<u32>) -> FlagsFrom {
-        self.signalled_by(from.val())
-    }
-
-    pub(crate) fn signalled_by(&self, from: Val<u32>) -> FlagsFrom {
-        FlagsFrom { flags: *self, from }
+        FlagsFrom { flags: *self, from: from.val() }
     }
 
     /// Waits until the `count` flags from flag `i` on are signalled with this epoch. Flag `i` is signalled by rank
@@ -488,11 +484,7 @@ impl FlagsFrom {
     /// Waits until flag `i` is signalled with this epoch.
     #[track_caller]
     pub fn wait(&self, i: impl IntoIndex, epoch: Epoch) -> Arrived {
-        let loc = Loc::caller();
-        self.wait_at(i.index(), epoch, loc)
-    }
-
-    pub(crate) fn wait_at(&self, i: Index, epoch: Epoch, loc: Loc) -> Arrived {
-        wait_for_one(&self.flags.buf, self.from.to_raw(), i, epoch.value.to_raw(), loc)
+        let (from, value) = (self.from.to_raw(), epoch.value.to_raw());
+        wait_for_one(&self.flags.buf, from, i.index(), value, Loc::caller())
     }
 }

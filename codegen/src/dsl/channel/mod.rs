@@ -23,6 +23,7 @@ pub(crate) use state::{ChannelState, MessageState, TakenOnce, at_end};
 
 use super::args::{Binder, ParamSpec};
 use super::buffer::Buf;
+use super::counts::Counts;
 use super::element::Element;
 use super::error::{TraceError, raise};
 use super::mem::Flags;
@@ -156,7 +157,8 @@ pub(super) struct Hub {
     /// In the trace's list.
     pub channel: usize,
     pub declared: Arc<Declared>,
-    pub flags: Option<Flags>,
+    /// Flags, or counts.
+    pub flags: Option<Buf>,
     pub credits: Option<credits::Credits>,
     pub stores: Vec<Store>,
 }
@@ -256,7 +258,10 @@ impl<T: Payload> Channel<T> {
         let mut fields = Fields { binder, declared: &declared, channel, next: 0, stores: vec![] };
         let handles = T::bind(&mut fields);
         let stores = fields.stores;
-        let flags = declared.shape.transport.has_flags().then(|| binder.next());
+        let flags = declared.shape.transport.has_flags().then(|| match declared.shape.counts() {
+            true => binder.next::<Counts>().buf,
+            false => binder.next::<Flags>().buf,
+        });
         let credits = declared.shape.credits.then(|| credits::Credits::bind(binder, &declared.shape));
         Channel { fields: handles, hub: Hub { channel, declared, flags, credits, stores } }
     }

@@ -8,8 +8,8 @@ use crate::dsl::buffer::cast;
 use crate::dsl::element::Element;
 use crate::dsl::error::{TraceError, fail_at};
 use crate::dsl::index::{Index, IntoIndex};
-use crate::dsl::mem::param_of;
-use crate::dsl::protocol::Arrived;
+use crate::dsl::mem::{Flags, param_of};
+use crate::dsl::protocol::{Arrived, wait_for_one};
 use crate::dsl::scope::{Thing, require_role};
 use crate::dsl::tile::{Tile, check_len, spread};
 use crate::dsl::trace::{Made, attempt};
@@ -88,10 +88,13 @@ impl<'a, T: Payload> Inbound<'a, T> {
     fn receive(&self, number: Val<u32>, flag: Val<u32>, loc: Loc) -> Incoming<'a, T> {
         let Inbound { open, sender } = *self;
         let places = Places::of(open.hub(), number, loc);
-        let arrived = open
-            .hub()
-            .flags
-            .map(|f| f.signalled_by(sender).wait_at(Index::whole(flag.to_raw()), open.epoch, loc));
+        let hub = open.hub();
+        let value = match hub.declared.shape.counts() {
+            true => host(hub.declared.shape.parts, loc),
+            false => open.epoch.value,
+        };
+        let flag = Index::whole(flag.to_raw());
+        let arrived = hub.flags.map(|f| wait_for_one(&f, sender.to_raw(), flag, value.to_raw(), loc));
         Incoming { reading: Reading::new(open, arrived, loc), sender, places }
     }
 }
@@ -125,6 +128,14 @@ impl<'a, T: Payload> InboundSome<'a, T> {
             let help = "their slots are next to each other with `Slots::ByNumber(n)`: say so in its `#[channel(..)]`";
             fail_at(loc, message, help);
         }
+        if declared.shape.counts() {
+            let message = format!("messages of several ranks at once, of channel `{name}`, which have parts");
+            fail_at(
+                loc,
+                message,
+                "what is counted is taken one by one: `channel.from(rank).slot(slot)` for each",
+            );
+        }
         let first = times(slot, ranks, loc);
         let arrived = open.hub().flags.map(|flags| {
             let first = match batch {
@@ -133,7 +144,7 @@ impl<'a, T: Payload> InboundSome<'a, T> {
             };
             let (first, count, only) =
                 (Index::whole(first.to_raw()), host(ranks, loc).to_raw(), senders.to_raw());
-            flags.wait_for(first, count, Some(only), 1, open.epoch, loc)
+            Flags { buf: flags }.wait_for(first, count, Some(only), 1, open.epoch, loc)
         });
         let first = open.in_bank(first, loc);
         IncomingSome { reading: Reading::new(open, arrived, loc), senders, first }

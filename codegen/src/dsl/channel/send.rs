@@ -13,7 +13,7 @@ use crate::dsl::protocol::{Parcel, Peers, send_to_at};
 use crate::dsl::scope::{Thing, require_role};
 use crate::dsl::tile::IntoTile;
 use crate::dsl::trace::attempt;
-use crate::dsl::val::{FromRaw, IntoVal, Raw, Val};
+use crate::dsl::val::{FromRaw, IntoVal, Raw, Val, host};
 use crate::dsl::{buffer::Buf, messages};
 use crate::ir::Loc;
 
@@ -26,8 +26,8 @@ pub struct Outbound<'a, T: Payload> {
 
 /// A message on its way: put its elements, then finish it. With flags, receivers see it once it is finished; otherwise, as it is put.
 ///
-/// With flags each receiver's slot is signalled once, so that a message is put by one group. Without, several groups may have a
-/// message of their own to the same slot, each for other elements.
+/// With flags a message is put by one group, or by as many as its [parts](super::ChannelShape::parts): each opens the slot for itself.
+/// Without, several groups may have a message of their own to the same slot, each for other elements.
 #[must_use = "put something into the message and finish it with `done`"]
 pub struct Outgoing<'a, T: Payload> {
     sending: Sending<'a, T>,
@@ -181,7 +181,11 @@ impl<'a, T: Payload> Sending<'a, T> {
             Ok(())
         });
         if let (Some(parcel), Some(flags)) = (self.parcel, hub.flags) {
-            parcel.signal_at(&flags, Index::whole(number.to_raw()), self.open.epoch, loc);
+            let value = match hub.declared.shape.counts() {
+                true => host(1u32, loc),
+                false => self.open.epoch.value,
+            };
+            parcel.signal_with(&flags, Index::whole(number.to_raw()), value.to_raw(), loc);
         }
     }
 }

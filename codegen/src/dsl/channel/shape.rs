@@ -83,6 +83,7 @@ pub struct ChannelShape {
     pub(super) credits: bool,
     pub(super) batches: Option<u32>,
     pub(super) read_many: bool,
+    pub(super) parts: u32,
     float_words: bool,
     names: Vec<(&'static str, &'static str)>,
 }
@@ -98,6 +99,7 @@ impl ChannelShape {
             credits: !transport.has_flags(),
             batches: None,
             read_many: false,
+            parts: 1,
             float_words: false,
             names: vec![],
         }
@@ -143,6 +145,18 @@ impl ChannelShape {
     #[must_use]
     pub fn read_many(self) -> Self {
         ChannelShape { read_many: true, ..self }
+    }
+
+    /// Lets `parts` groups put a message together, each other elements of it. Each finishes its part, and the receiver has the message when
+    /// all have: with flags, these are [counts](crate::dsl::Counts), which one group of the receiver takes.
+    #[must_use]
+    pub fn parts(self, parts: u32) -> Self {
+        ChannelShape { parts, ..self }
+    }
+
+    /// Whether its flags are counts.
+    pub(super) fn counts(&self) -> bool {
+        self.parts > 1 && self.transport.has_flags()
     }
 
     /// Lets elements of `u32` travel as packets: each holds floats, whose NaNs may become others. An integer of all ones would
@@ -202,7 +216,7 @@ impl ChannelShape {
     /// What a flag is for.
     fn signalled(&self, channel: &str) -> String {
         let what = if self.batches.is_some() { "batch of messages" } else { "message" };
-        format!("A {what} of `{channel}`")
+        format!("{what} of `{channel}`")
     }
 
     /// The order of flags.
@@ -284,8 +298,12 @@ impl Declared {
         }
         if shape.transport.has_flags() {
             let len = shape.bank_flags() * u64::from(shape.banks);
-            let doc = format!("{} has arrived, `{}`.", shape.signalled(name), shape.order());
-            params.push(spec("arrived", ParamKind::Flags, Dtype::U32, len, doc));
+            let (kind, what) = match shape.counts() {
+                true => (ParamKind::Counts, "Each part of a"),
+                false => (ParamKind::Flags, "A"),
+            };
+            let doc = format!("{what} {} has arrived, `{}`.", shape.signalled(name), shape.order());
+            params.push(spec("arrived", kind, Dtype::U32, len, doc));
         }
         if shape.credits {
             let doc = format!("A rank is done with what `{name}` brought in earlier launches, `[rank]`.");
@@ -320,6 +338,22 @@ impl Declared {
             return wrong(
                 format!("messages of channel `{name}` are read more than once, and travel as packets"),
                 "a packet is taken once: let them travel as LL elements or with flags".to_owned(),
+            );
+        }
+        if shape.parts == 0 {
+            return wrong(
+                format!("messages of channel `{name}` have no parts"),
+                "a message has at least one part: leave `.parts(..)` out".to_owned(),
+            );
+        }
+        if shape.read_many && shape.parts > 1 {
+            return wrong(
+                format!(
+                    "messages of channel `{name}` have {} parts and are read more than once",
+                    shape.parts
+                ),
+                "what is counted is taken once: let one group read a message, or leave `.parts(..)` out"
+                    .to_owned(),
             );
         }
         if shape.batches.is_some() && !shape.transport.has_flags() {
