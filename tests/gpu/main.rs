@@ -8,6 +8,8 @@ mod cases;
 mod collectives;
 mod endurance;
 mod every_bit;
+mod op_families;
+mod ops;
 mod processes;
 mod products;
 mod soak;

@@ -15,6 +15,7 @@ mod matmul;
 mod misses;
 mod moe;
 mod norms;
+mod ops;
 mod ptx;
 mod puts;
 mod rewrite;
