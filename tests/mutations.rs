@@ -45,25 +45,25 @@ fn launches(tuning: &MoeTuning) -> Vec<Variant> {
 /// With each goes how many changes change nothing.
 fn cases() -> Vec<(&'static str, Vec<Variant>, usize)> {
     let mut tuning = MoeTuning::defaults_with(&SHAPE, Hook::None, Layout::ExpertMajor).unwrap().small();
-    tuning.dispatch.chunk = 1;
+    tuning.plan.dispatch.chunk = 1;
     let [flags, packets] = [Protocol::Flags, Protocol::Packets].map(|p| tuning.clone().with_protocol(p));
     let mut by_token = tuning.with_layout(Layout::RankMajor);
-    by_token.dispatch.send_blocks = 4;
+    by_token.plan.dispatch.send_blocks = 4;
     let [flags_by_token, packets_by_token] =
         [Protocol::Flags, Protocol::Packets].map(|p| by_token.clone().with_protocol(p));
     let mut bulk = by_token;
-    bulk.combine.batch = 2;
+    bulk.plan.combine.batch = 2;
     let bulk = bulk.with_protocol(Protocol::Bulk);
     let plain = flags.clone().with_dedup(false).with_split(true);
     // So many rows that blocks which have sent receive.
     let two = MoeShape { tokens: 16, ranks: 2, ..SHAPE };
     let joining = MoeTuning::defaults_with(&two, Hook::None, Layout::ExpertMajor).unwrap().small();
-    let joining = joining.with_protocol(Protocol::Flags).dispatch.into_variant();
+    let joining = joining.with_protocol(Protocol::Flags).dispatch().into_variant();
     // So many entries that senders count them.
     let many = MoeShape { experts: 36, topk: 32, tokens: 5, ..SHAPE };
     let mut counted = MoeTuning::defaults_with(&many, Hook::None, Layout::ExpertMajor).unwrap().small();
-    counted.dispatch.chunk = 8;
-    let counted = counted.with_protocol(Protocol::Packets).dispatch;
+    counted.plan.dispatch.chunk = 8;
+    let counted = counted.with_protocol(Protocol::Packets).dispatch();
     assert!(!counted.receivers_count());
     vec![
         ("expert-major, blocks that have sent receive", vec![joining], 4),
@@ -96,7 +96,7 @@ fn every_bug_of_bases_in_memory_is_found() {
         [(Layout::ExpertMajor8, Protocol::Flags), (Layout::RankMajor, Protocol::Packets)]
     {
         let tuning = MoeTuning::defaults_with(&SHAPE, Hook::None, layout).unwrap().small();
-        let mut dispatch = tuning.with_protocol(protocol).dispatch;
+        let mut dispatch = tuning.with_protocol(protocol).dispatch();
         (dispatch.bases, dispatch.chunk) = (Some(Bases::Memory), 1);
         // Else the block that reads the last record waits for bases too.
         dispatch.after_index = Some(Then::Leave);

@@ -324,7 +324,7 @@ impl MoeAllToAll {
                 .with_weighted(rows.3)
                 .with_split(split);
             tuning.check(&shape)?;
-            let drops = tuning.dispatch.room().drops;
+            let drops = tuning.dispatch().room().drops;
             let (rows, dispatches) = (tuning.semantics().rows(), tuning.dispatch_launches().len());
             let launches = SimLaunches::new(&tuning.launch_specs())?;
             Ok(Arc::new(Op { shape, layout, combined, quantise, drops, rows, dispatches, launches }))

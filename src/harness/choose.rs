@@ -1,6 +1,8 @@
 //! The one place that chooses which variants run.
 
-use peerwarp_codegen::family::{Family, FamilyError, FieldInfo, FieldRole, Registry, Target, Variant};
+use peerwarp_codegen::family::{
+    Family, FamilyError, FieldInfo, FieldRole, Operation, Registry, Target, Variant,
+};
 use peerwarp_codegen::print::{self, Excess};
 
 use crate::build::emit;
@@ -79,15 +81,27 @@ pub fn choose(suite: &dyn Suite, defaults: &[Variant], device: &Device) -> Resul
     Ok(Chosen { variants, by })
 }
 
+/// An operation for a key as [`choose`] plans it, and why so: its defaults where nothing near them goes together.
+///
+/// # Errors
+/// No plan is legal for the key.
+pub fn operation<O: Operation>(
+    suite: &dyn Suite,
+    key: &O::Key,
+    device: &Device,
+) -> Result<(O, Choice), O::Error> {
+    let default = O::with_default_plan(key)?;
+    let chosen = choose(suite, &default.components(), device).ok();
+    let found = chosen.and_then(|chosen| Some((O::of_components(&chosen.variants)?, chosen.by)));
+    Ok(found.unwrap_or((default, Choice::Default)))
+}
+
 /// The configuration of a family for a key, of those that [`choose`] says.
 ///
 /// # Errors
 /// None is legal for the key.
 pub fn config<F: Family>(key: &F::Key, device: &Device) -> Result<F, FamilyError> {
-    let default = F::with_defaults(key)?;
-    let chosen = choose(suite::plain::<F>(), &[default.clone().into_variant()], device).ok();
-    let found = chosen.and_then(|chosen| chosen.variants[0].as_any().downcast_ref::<F>().cloned());
-    Ok(found.unwrap_or(default))
+    Ok(operation(suite::plain::<F>(), key, device)?.0)
 }
 
 /// The same, as a [`Registry`](crate::runtime::registry::Registry) asks for what it compiles when it is needed.

@@ -141,7 +141,7 @@ impl Rank {
     fn new(world: &Arc<World>) -> Rank {
         let tuning = tuning_of(world);
         let op = MoeAllToAll::new(world, &tuning, &super::jit()).unwrap();
-        let shape = tuning.dispatch.shape();
+        let shape = tuning.key.shape;
         let gpu = Arc::clone(op.ranks()[0].gpu());
         let sums = Buffer::new(&gpu, u64::from(shape.tokens * shape.row_bytes())).unwrap();
         Rank { world: Arc::clone(world), tuning, op, place: Nothing::new(&gpu, &shape), sums }

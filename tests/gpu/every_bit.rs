@@ -30,7 +30,7 @@ impl Batch<'_> {
 
     /// Two launches a round, and so many replays of a graph behind.
     fn add(&mut self, tuning: &MoeTuning, n: &[u32], replays: u32) {
-        let problem = drawn(tuning.dispatch.shape(), n, ROUNDS, SEED);
+        let problem = drawn(tuning.key.shape, n, ROUNDS, SEED);
         let rounds = MoeRounds::new(&problem, &fitting(self.world, tuning), ROUNDS).unwrap();
         self.all.push((rounds, replays));
     }
@@ -118,8 +118,8 @@ fn in_bulk(all: &mut Batch<'_>) {
                         .with_dedup(dedup)
                         .with_split(split);
                     let mut tuning = tuning.with_protocol(Protocol::Bulk).with_layout(layout);
-                    tuning.combine.batch = batch;
-                    (tuning.dispatch.group_warps, tuning.combine.group_warps) = (2, 1);
+                    tuning.plan.combine.batch = batch;
+                    (tuning.plan.dispatch.group_warps, tuning.plan.combine.group_warps) = (2, 1);
                     all.add(&tuning, &n, 0);
                 }
             }
@@ -140,7 +140,7 @@ fn scheduled_dynamically(all: &mut Batch<'_>) {
             let tuning =
                 MoeTuning::defaults_with(&shape, Hook::None, Layout::ExpertMajor).unwrap().with_split(split);
             let mut tuning = tuning.with_protocol(Protocol::Flags).with_layout(layout);
-            let (dispatch, combine) = (&mut tuning.dispatch, &mut tuning.combine);
+            let (dispatch, combine) = (&mut tuning.plan.dispatch, &mut tuning.plan.combine);
             (dispatch.warps, dispatch.group_warps) = (warps, group_warps);
             (dispatch.send_blocks, dispatch.recv_blocks) = (64, 16);
             (combine.warps, combine.group_warps, combine.batch) = (warps, group_warps, batch);

@@ -162,7 +162,7 @@ fn drawn(shape: MoeShape, n: &[u32], rounds: u32, seed: u64) -> MoeProblem {
 }
 
 fn apart(world: &Arc<World>, tuning: &MoeTuning, n: &[u32], rounds: u32, seed: u64) -> GpuSession {
-    let problem = drawn(tuning.dispatch.shape(), n, rounds, seed);
+    let problem = drawn(tuning.key.shape, n, rounds, seed);
     session(world, MoeRounds::new(&problem, &fitting(world, tuning), rounds).unwrap())
 }
 
@@ -411,7 +411,7 @@ fn a_rank_that_skips_a_call_is_named_in_time_and_the_world_can_be_used_again() {
     let world = two(&gpus, &short());
     let shape = shape(64, 4, RowDtype::Bf16);
     let tuning = MoeTuning::defaults_with(&shape, Hook::None, Layout::ExpertMajor).unwrap();
-    for protocol in [tuning.dispatch.protocol, Protocol::Flags, Protocol::Packets] {
+    for protocol in [tuning.plan.way.out(), Protocol::Flags, Protocol::Packets] {
         skips_a_call(&world, &gpus, &tuning.clone().with_protocol(protocol));
     }
     every_bit(&world, &tuning, &[3, 4], 3, 0, 1);
@@ -419,8 +419,8 @@ fn a_rank_that_skips_a_call_is_named_in_time_and_the_world_can_be_used_again() {
 
 /// Dispatches on rank 0 alone, twice: the error names the wait, and the world can be used again.
 fn skips_a_call(world: &Arc<World>, gpus: &[Arc<dyn Gpu>], tuning: &MoeTuning) {
-    let shape = tuning.dispatch.shape();
-    let sites = wait_sites(&tuning.dispatch.trace(32).unwrap());
+    let shape = tuning.key.shape;
+    let sites = wait_sites(&tuning.dispatch().trace(32).unwrap());
     let mut op = MoeAllToAll::new(world, tuning, &jit()).unwrap();
     let place = Nothing::new(&gpus[0], &shape);
     for attempt in 0..2 {
@@ -434,7 +434,7 @@ fn skips_a_call(world: &Arc<World>, gpus: &[Arc<dyn Gpu>], tuning: &MoeTuning) {
         let site = WaitSite { role: wait.role.clone(), flag: wait.flag.clone(), line: wait.line };
         assert!(sites.contains(&site), "{aborted}: {site:?} is none of {sites:?}");
         assert_eq!((wait.expected, wait.seen), (1, 0), "{aborted}");
-        assert_eq!(wait.kernel, tuning.dispatch.variant_name(), "{aborted}");
+        assert_eq!(wait.kernel, tuning.dispatch().variant_name(), "{aborted}");
         assert!(took >= SHORT && took < SHORT * 4, "{took:?}");
         // SAFETY: as above.
         let refused = unsafe { op.ranks_mut()[1].dispatch_raw(&place.tokens(), place.stream.raw()) };

@@ -94,7 +94,7 @@ fn in_processes(world: &Arc<World>) {
     let replays = if take_turns { 101 } else { 3501 };
     every_bit(world, &tuning.clone().with_protocol(Protocol::Flags), &n, 3, replays, 9);
     every_bit(world, &tuning, &n, 3, replays, 10);
-    let shape = tuning.dispatch.shape();
+    let shape = tuning.key.shape;
     right(&mut in_one_launch(world, &shape, &n, 3, 10), replays);
     epochs_wrap(|rounds, seed| apart(world, &tuning, &n, rounds, seed));
     epochs_wrap(|rounds, seed| in_one_launch(world, &shape, &n, rounds, seed));
@@ -148,7 +148,7 @@ fn a_process_that_is_killed_is_named_in_time() {
     await_ready(&mut child, "ready");
     child.kill().unwrap();
     child.wait().unwrap();
-    let place = Nothing::new(&gpus[0], &tuning.dispatch.shape());
+    let place = Nothing::new(&gpus[0], &tuning.key.shape);
     let start = Instant::now();
     // SAFETY: there are no tokens, and the buffers live as long as the stream.
     let _routed = unsafe { op.ranks_mut()[0].dispatch_raw(&place.tokens(), place.stream.raw()).unwrap() };

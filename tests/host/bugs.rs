@@ -105,11 +105,11 @@ fn host(language: Language, groups: Groups, rows: Rows) -> MoeHost {
         MoeTuning::defaults_with(&problem.shape, Hook::None, Layout::ExpertMajor).unwrap().small();
     if rows == Rows::InBulk {
         tuning = tuning.with_layout(Layout::RankMajor);
-        tuning.combine.batch = 2;
+        tuning.plan.combine.batch = 2;
     }
     let mut tuning = tuning.with_protocol(protocol);
     let warps = if groups == Groups::OfOneWarp { 1 } else { 2 };
-    let (dispatch, combine) = (&mut tuning.dispatch, &mut tuning.combine);
+    let (dispatch, combine) = (&mut tuning.plan.dispatch, &mut tuning.plan.combine);
     (dispatch.warps, dispatch.group_warps, dispatch.chunk) = (2 * warps, warps, 1);
     (combine.warps, combine.group_warps) = (2 * warps, warps);
     (dispatch.send_blocks, dispatch.recv_blocks) = (1, 2);

@@ -121,8 +121,8 @@ impl MoeHost {
             }
         };
         let mut job = Job::new(plan.language, problem.shape.ranks);
-        let rows = Rows::of(&tuning.dispatch.clone().into_variant().params());
-        let rows = rows.and(Rows::of(&tuning.combine.clone().into_variant().params()));
+        let rows = Rows::of(&tuning.dispatch().into_variant().params());
+        let rows = rows.and(Rows::of(&tuning.combine().into_variant().params()));
         // What a launch is passed by value is its own: one for each number of rows, and for whoever is nobody.
         let mut launches = BTreeMap::new();
         for there in 0..=problem.shape.tokens {

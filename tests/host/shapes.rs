@@ -42,9 +42,9 @@ fn ragged(shape: MoeShape) -> MoeProblem {
 fn bf16_in_groups_of_two_warps() {
     let shape = MoeShape { hidden: 200, experts: 10, topk: 3, tokens: 5, ranks: 4, dtype: RowDtype::Bf16 };
     let mut tuning = small(&shape);
-    (tuning.dispatch.warps, tuning.dispatch.group_warps, tuning.dispatch.chunk) = (4, 2, 2);
-    (tuning.combine.warps, tuning.combine.group_warps) = (4, 2);
-    (tuning.dispatch.send_blocks, tuning.combine.recv_blocks) = (1, 1);
+    (tuning.plan.dispatch.warps, tuning.plan.dispatch.group_warps, tuning.plan.dispatch.chunk) = (4, 2, 2);
+    (tuning.plan.combine.warps, tuning.plan.combine.group_warps) = (4, 2);
+    (tuning.plan.dispatch.send_blocks, tuning.plan.combine.recv_blocks) = (1, 1);
     run(&ragged(shape), &tuning);
 }
 
@@ -70,7 +70,7 @@ fn fp16_rows_for_every_expert_in_two_phases() {
 fn rows_of_2880_elements_in_pieces() {
     let shape = MoeShape { hidden: 2880, experts: 6, topk: 2, tokens: 2, ranks: 2, dtype: RowDtype::Fp16 };
     let mut tuning = small(&shape);
-    (tuning.dispatch.vectors, tuning.combine.vectors) = (2, 2);
+    (tuning.plan.dispatch.vectors, tuning.plan.combine.vectors) = (2, 2);
     run(&ragged(shape), &tuning);
 }
 
@@ -83,7 +83,7 @@ fn masked_and_repeated_ids_and_a_rank_without_tokens() {
     let rounds = ids.map(|ids| Routing::with_weights(&shape, ids, 5)).into();
     let problem = MoeProblem::with_rounds(shape, rounds, 5).unwrap();
     let mut tuning = small(&shape);
-    tuning.dispatch.chunk = 1;
+    tuning.plan.dispatch.chunk = 1;
     run(&problem, &tuning);
     run(&problem, &tuning.with_dedup(false));
 }
@@ -92,8 +92,8 @@ fn masked_and_repeated_ids_and_a_rank_without_tokens() {
 fn rows_as_packets() {
     let shape = MoeShape { hidden: 200, experts: 10, topk: 3, tokens: 5, ranks: 4, dtype: RowDtype::Bf16 };
     let mut tuning = small(&shape).with_protocol(Protocol::Packets);
-    (tuning.dispatch.warps, tuning.dispatch.group_warps, tuning.dispatch.chunk) = (4, 2, 2);
-    (tuning.combine.warps, tuning.combine.group_warps) = (4, 2);
+    (tuning.plan.dispatch.warps, tuning.plan.dispatch.group_warps, tuning.plan.dispatch.chunk) = (4, 2, 2);
+    (tuning.plan.combine.warps, tuning.plan.combine.group_warps) = (4, 2);
     run(&ragged(shape), &tuning);
     run(&ragged(shape), &tuning.with_dedup(false).with_split(true));
 }
@@ -114,7 +114,7 @@ fn rows_as_bytes() {
     run(&ragged(shape), &small(&shape).with_layout(Layout::RankMajor));
     let token = MoeShape { hidden: 528, dtype: RowDtype::Fp8Token, ..shape };
     let mut apart = small(&token).with_layout(Layout::RankMajor).with_protocol(Protocol::Packets);
-    (apart.dispatch.vectors, apart.dispatch.send_blocks) = (1, 16);
+    (apart.plan.dispatch.vectors, apart.plan.dispatch.send_blocks) = (1, 16);
     run(&ragged(token), &apart);
     let mxfp8 = MoeShape { dtype: RowDtype::Mxfp8, ..shape };
     run(&ragged(mxfp8), &small(&mxfp8));
@@ -155,7 +155,7 @@ fn rounds_in_one_launch() {
 fn rows_by_token() {
     let shape = MoeShape { hidden: 200, experts: 10, topk: 3, tokens: 5, ranks: 4, dtype: RowDtype::Bf16 };
     let mut tuning = small(&shape).with_layout(Layout::RankMajor);
-    (tuning.dispatch.warps, tuning.dispatch.group_warps, tuning.dispatch.chunk) = (4, 2, 2);
+    (tuning.plan.dispatch.warps, tuning.plan.dispatch.group_warps, tuning.plan.dispatch.chunk) = (4, 2, 2);
     run(&ragged(shape), &tuning.clone().with_protocol(Protocol::Flags));
     let fp8 = MoeShape { hidden: 272, experts: 12, topk: 3, tokens: 4, ranks: 3, dtype: RowDtype::Fp8 };
     run(&ragged(fp8), &small(&fp8).with_layout(Layout::RankMajor).with_protocol(Protocol::Packets));
@@ -200,7 +200,7 @@ fn bases_in_memory() {
     ] {
         let tuning = MoeTuning::defaults_with(&shape, Hook::None, layout).unwrap().small();
         let mut tuning = tuning.with_protocol(protocol);
-        (tuning.dispatch.bases, tuning.dispatch.chunk) = (Some(Bases::Memory), 2);
+        (tuning.plan.dispatch.bases, tuning.plan.dispatch.chunk) = (Some(Bases::Memory), 2);
         run(&ragged(shape), &tuning);
     }
 }
@@ -211,12 +211,12 @@ fn bases_in_memory() {
 fn rows_in_bulk() {
     let shape = MoeShape { hidden: 200, experts: 10, topk: 3, tokens: 5, ranks: 4, dtype: RowDtype::Bf16 };
     let mut tuning = small(&shape).with_layout(Layout::RankMajor).with_protocol(Protocol::Bulk);
-    tuning.combine.batch = 2;
+    tuning.plan.combine.batch = 2;
     run(&ragged(shape), &tuning);
     let fp8 = MoeShape { hidden: 272, experts: 12, topk: 3, tokens: 4, ranks: 3, dtype: RowDtype::Fp8 };
     let mut tuning = small(&fp8).with_layout(Layout::RankMajor).with_protocol(Protocol::Bulk);
-    (tuning.dispatch.warps, tuning.dispatch.group_warps) = (4, 2);
-    (tuning.combine.warps, tuning.combine.group_warps) = (4, 2);
+    (tuning.plan.dispatch.warps, tuning.plan.dispatch.group_warps) = (4, 2);
+    (tuning.plan.combine.warps, tuning.plan.combine.group_warps) = (4, 2);
     run(&ragged(fp8), &tuning);
 }
 
@@ -225,9 +225,9 @@ fn rows_in_bulk() {
 fn several_rows_with_a_flag() {
     let shape = MoeShape { hidden: 200, experts: 10, topk: 3, tokens: 5, ranks: 4, dtype: RowDtype::Bf16 };
     let mut tuning = small(&shape).with_protocol(Protocol::Flags);
-    tuning.combine.batch = 2;
+    tuning.plan.combine.batch = 2;
     run(&ragged(shape), &tuning);
-    tuning.combine.batch = 8;
+    tuning.plan.combine.batch = 8;
     run(&ragged(shape), &tuning.with_dedup(false).with_split(true));
 }
 
@@ -236,10 +236,10 @@ fn several_rows_with_a_flag() {
 fn dynamic_scheduling() {
     let shape = MoeShape { hidden: 136, experts: 10, topk: 4, tokens: 17, ranks: 4, dtype: RowDtype::Bf16 };
     let mut tuning = small(&shape).with_layout(Layout::RankMajor).with_protocol(Protocol::Flags);
-    tuning.combine.batch = 2;
+    tuning.plan.combine.batch = 2;
     run(&ragged(shape), &tuning);
     let mut tuning = small(&shape).with_protocol(Protocol::Flags);
-    let (dispatch, combine) = (&mut tuning.dispatch, &mut tuning.combine);
+    let (dispatch, combine) = (&mut tuning.plan.dispatch, &mut tuning.plan.combine);
     (dispatch.warps, dispatch.group_warps, dispatch.send_blocks) = (4, 2, 1);
     (combine.warps, combine.group_warps, combine.send_blocks, combine.recv_blocks) = (4, 2, 1, 1);
     run(&ragged(shape), &tuning);
@@ -261,10 +261,10 @@ fn as_tuned(hidden: u32, vectors: Option<(u32, u32)>) {
     let shape = MoeShape { hidden, experts: 128, topk: 8, tokens: 8, ranks: 4, dtype: RowDtype::Bf16 };
     let problem = MoeProblem::uniform(shape, &[8, 3, 8, 0], 8).unwrap();
     let mut tuning = MoeTuning::defaults_with(&shape, Hook::None, Layout::ExpertMajor).unwrap();
-    (tuning.dispatch.send_blocks, tuning.dispatch.recv_blocks) = (4, 8);
-    (tuning.combine.send_blocks, tuning.combine.recv_blocks) = (8, 4);
+    (tuning.plan.dispatch.send_blocks, tuning.plan.dispatch.recv_blocks) = (4, 8);
+    (tuning.plan.combine.send_blocks, tuning.plan.combine.recv_blocks) = (8, 4);
     if let Some(vectors) = vectors {
-        (tuning.dispatch.vectors, tuning.combine.vectors) = vectors;
+        (tuning.plan.dispatch.vectors, tuning.plan.combine.vectors) = vectors;
     }
     for language in Language::ALL {
         let host = MoeHost::new(&problem, &tuning, Plan::new(language, 2));

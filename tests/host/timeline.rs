@@ -25,7 +25,7 @@ fn host(language: Language, slots: u32, split: bool, protocol: Protocol) -> MoeH
         .small()
         .with_split(split)
         .with_protocol(protocol);
-    (tuning.dispatch.warps, tuning.dispatch.group_warps) = (4, 2);
+    (tuning.plan.dispatch.warps, tuning.plan.dispatch.group_warps) = (4, 2);
     MoeHost::new(&problem, &tuning, Plan { timeline: Some(slots), ..Plan::new(language, 2) })
 }
 

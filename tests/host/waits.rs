@@ -40,7 +40,7 @@ fn a_rank_that_does_not_launch_is_named() {
         let tuning = MoeTuning::defaults_with(&shape, Hook::None, Layout::ExpertMajor).unwrap().small();
         let mut tuning = tuning.with_protocol(protocol);
         // One record a rank.
-        tuning.dispatch.chunk = shape.tokens;
+        tuning.plan.dispatch.chunk = shape.tokens;
         let silent = 1;
         let plan = Plan { silent: Some(silent), start_after: 6, ..Plan::new(language, 1) };
         let mut host = MoeHost::new(&problem, &tuning, plan);
@@ -56,7 +56,7 @@ fn a_rank_that_does_not_launch_is_named() {
                 assert_ne!(status.aborted, 0, "rank {rank} is told, seed {}", run.seed);
                 assert_eq!(word, 7u64.to_le_bytes(), "all blocks of rank {rank} have begun epoch 7");
                 if status.filled == 1 {
-                    check(&host, rank as u32, silent, &tuning.dispatch, status);
+                    check(&host, rank as u32, silent, &tuning.dispatch(), status);
                 }
             }
             let filled = |read: &Vec<u8>, rank: usize| read[before[rank] + 4] == 1;

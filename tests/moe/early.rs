@@ -56,7 +56,7 @@ fn what_begins_early_stays_within_its_buffers_whatever_it_finds() {
     for layout in [Layout::ExpertMajor, Layout::RankMajor] {
         for protocol in [Protocol::Flags, Protocol::Packets] {
             let tuning = small(&shape(64, 10, 4, TOKENS, RANKS)).with_layout(layout).with_protocol(protocol);
-            let kernels = [tuning.dispatch.trace(32), tuning.combine.trace(32)];
+            let kernels = [tuning.dispatch().trace(32), tuning.combine().trace(32)];
             for kernel in kernels.map(|k| k.unwrap()).iter().filter(|k| k.begins_early) {
                 early.push((kernel.name.clone(), layout, protocol));
                 for seed in 0..12 {
@@ -80,7 +80,7 @@ fn what_begins_early_stays_within_its_buffers_whatever_it_finds() {
 #[test]
 fn what_does_not_begin_early_may_stray() {
     let tuning = small(&shape(64, 10, 4, TOKENS, RANKS)).with_protocol(Protocol::Flags);
-    let combine = tuning.combine.trace(32).unwrap();
+    let combine = tuning.combine().trace(32).unwrap();
     assert!(!combine.begins_early);
     assert!((0..12).any(|seed| !strays(&combine, seed).is_empty()));
 }

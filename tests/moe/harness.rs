@@ -5,7 +5,7 @@ use std::sync::Arc;
 use peerwarp::codegen::ir::Planted;
 use peerwarp::codegen::ir::mutate::{Mutation, Site, mutate};
 use peerwarp::codegen::sim::{Findings, Options};
-use peerwarp::families::moe::kernels::{Hook, Layout, Phase, Protocol};
+use peerwarp::families::moe::kernels::{Combine, Dispatch, Hook, Layout, Phase, Protocol};
 use peerwarp::families::moe::run::{MoeRounds, MoeTuning, Round, Traffic};
 use peerwarp::families::moe::{MoeError, MoeProblem, MoeShape, Routing, RowDtype};
 use peerwarp::harness::session::{Ran, SimSession};
@@ -132,26 +132,27 @@ fn what_does_not_fit_is_refused() {
     assert_eq!(message(&fits, 0), "rounds = 0: must be 1 or more");
 
     let other = small(&MoeShape { dtype: RowDtype::Fp16, ..problem.shape });
-    let (mut wrong_dispatch, mut wrong_combine, mut unequal) = (fits.clone(), fits.clone(), fits.clone());
-    let mut other_layout = fits.clone().with_layout(Layout::RankMajor);
-    other_layout.combine.layout = Layout::ExpertMajor;
-    wrong_dispatch.dispatch = other.dispatch;
-    wrong_combine.combine = other.combine;
-    unequal.combine.dedup = false;
     assert!(
-        message(&wrong_dispatch, 1)
-            .starts_with("dispatch = moe_dispatch_h64_e4_k2_t2_r2_fp16_raw_expertmajor_both__")
+        message(&other, 1).starts_with("dispatch = moe_dispatch_h64_e4_k2_t2_r2_fp16_raw_expertmajor_both__")
     );
-    let combined = message(&wrong_combine, 1);
+    let apart = |d: &Dispatch, c: &Combine| MoeTuning::of(d, c).unwrap_err().to_string();
+    let (dispatch, combine) = (fits.dispatch(), fits.combine());
+    let combined = apart(&dispatch, &other.combine());
     assert_eq!(combined, "combined = fp16: must be bf16, as rows of bf16 go out");
-    assert!(message(&unequal, 1).ends_with("with layout, max_rows and dedup as dispatch has them"));
-
-    assert!(message(&other_layout, 1).ends_with("with layout, max_rows and dedup as dispatch has them"));
-
-    let mut half = fits.clone();
-    half.dispatch.phase = Phase::Send;
-    assert!(message(&half, 1).ends_with("in one phase"));
+    for other in [
+        Combine { dedup: false, ..combine.clone() },
+        Combine { layout: Layout::RankMajor, ..combine.clone() },
+        Combine { phase: Phase::Send, ..combine.clone() },
+    ] {
+        let said = apart(&dispatch, &other);
+        assert!(
+            said.ends_with("in one phase, with layout, max_rows and dedup as dispatch has them"),
+            "{said}"
+        );
+    }
+    let flags = fits.clone().with_protocol(Protocol::Flags).combine();
+    assert!(apart(&dispatch, &flags).ends_with("rows that come back as they went out, packets"));
     let mut illegal = fits;
-    illegal.combine.group_warps = 16;
+    illegal.plan.combine.group_warps = 16;
     assert!(matches!(MoeRounds::new(&problem, &illegal, 1), Err(MoeError::Family(_))));
 }

@@ -43,8 +43,8 @@ fn machine(small_one: &MoeTuning, large_one: &MoeTuning, shared: Shared, seed: u
     let mut launches = vec![];
     for (tuning, suffix, counts) in [(small_one, "_few", [0, 2, 2]), (large_one, "", [6, 6, 0])] {
         let kernels = [
-            (tuning.dispatch.params(), tuning.dispatch.trace(32).unwrap(), "epoch"),
-            (tuning.combine.params(), tuning.combine.trace(32).unwrap(), "combine_epoch"),
+            (tuning.dispatch().params(), tuning.dispatch().trace(32).unwrap(), "epoch"),
+            (tuning.combine().params(), tuning.combine().trace(32).unwrap(), "combine_epoch"),
         ];
         for (params, kernel, epoch) in kernels {
             let kernel = Arc::new(Compiled::new(verify(kernel).unwrap()));
@@ -57,12 +57,7 @@ fn machine(small_one: &MoeTuning, large_one: &MoeTuning, shared: Shared, seed: u
             }
             launches.push((kernel, bound, counts));
         }
-        give(
-            &mut machine,
-            tuning,
-            suffix,
-            &MoeProblem::uniform(tuning.dispatch.shape(), &counts, seed).unwrap(),
-        );
+        give(&mut machine, tuning, suffix, &MoeProblem::uniform(tuning.key.shape, &counts, seed).unwrap());
     }
     for rank in 0..RANKS {
         for (kernel, bound, counts) in launches.iter().cycle().take(4 * 4) {
@@ -80,12 +75,12 @@ fn give(machine: &mut Machine, tuning: &MoeTuning, suffix: &str, problem: &MoePr
     let called = |name: &str| format!("{name}{suffix}");
     for rank in 0..RANKS {
         let (ids, weights) = (&routing.ids[rank as usize], &routing.weights[rank as usize]);
-        let n = ids.len() as u32 / tuning.dispatch.topk;
+        let n = ids.len() as u32 / tuning.key.shape.topk;
         machine.write(rank, &called("n"), 0, &[n]).unwrap();
         machine.write(rank, &called("ids"), 0, ids).unwrap();
         machine.write(rank, &called("weights"), 0, weights).unwrap();
         machine.write(rank, &called("x"), 0, &vec![0u16; (n * HIDDEN) as usize]).unwrap();
-        let y = vec![0u16; (tuning.combine.placed_rows() * u64::from(HIDDEN)) as usize];
+        let y = vec![0u16; (tuning.combine().placed_rows() * u64::from(HIDDEN)) as usize];
         machine.write(rank, &called("y"), 0, &y).unwrap();
     }
 }

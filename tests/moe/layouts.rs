@@ -41,16 +41,16 @@ fn rows_of_ones_own_tokens_stay_where_they_are() {
         for layout in [Layout::ExpertMajor, Layout::ExpertMajor8, Layout::ExpertStrided] {
             let shape = shape(64, 6, 3, most, 2);
             let tuning = small(&shape, layout).with_protocol(protocol);
-            assert!(receives_from(&tuning.combine.trace(32).unwrap(), "y"), "{layout:?}, {protocol:?}");
-            let fewer = Combine { tokens: most - 1, ..tuning.combine.clone() };
+            assert!(receives_from(&tuning.combine().trace(32).unwrap(), "y"), "{layout:?}, {protocol:?}");
+            let fewer = Combine { tokens: most - 1, ..tuning.combine() };
             assert!(!receives_from(&fewer.trace(32).unwrap(), "y"), "{layout:?}, {protocol:?}");
             run(&MoeProblem::uniform(shape, &[most, 41], 11).unwrap(), &tuning, 2);
         }
         // A piece and a shorter one: of packets a lane would keep the registers of both.
         let shape = shape(272, 6, 3, most, 2);
         let mut tuning = small(&shape, Layout::ExpertMajor).with_protocol(protocol);
-        tuning.combine.vectors = 1;
-        let keeps = receives_from(&tuning.combine.trace(32).unwrap(), "y");
+        tuning.plan.combine.vectors = 1;
+        let keeps = receives_from(&tuning.combine().trace(32).unwrap(), "y");
         assert_eq!(keeps, protocol == Protocol::Flags, "{protocol:?}");
         run(&MoeProblem::uniform(shape, &[most, 41], 11).unwrap(), &tuning, 1);
     }
@@ -62,13 +62,13 @@ fn rows_of_ones_own_tokens_are_not_sent() {
     for (tokens, ranks, joins) in [(16, 2, true), (15, 2, false), (16, 3, false)] {
         let shape = shape(64, 6, 3, tokens, ranks);
         let tuning = small(&shape, Layout::ExpertMajor).with_protocol(Protocol::Flags);
-        let kernel = tuning.dispatch.trace(32).unwrap();
+        let kernel = tuning.dispatch().trace(32).unwrap();
         assert!(receives_from(&kernel, "x"), "{kernel}");
         assert_eq!(kernel.to_string().contains(", then recv"), joins, "{kernel}");
         run(&MoeProblem::uniform(shape, &[tokens, 9, 0][..ranks as usize], 12).unwrap(), &tuning, 3);
         // In a launch of its own it receives what all have sent, and packets are there as soon.
-        let split = Dispatch { phase: Phase::Recv, ..tuning.dispatch.clone() };
-        let packets = tuning.with_protocol(Protocol::Packets).dispatch;
+        let split = Dispatch { phase: Phase::Recv, ..tuning.dispatch() };
+        let packets = tuning.with_protocol(Protocol::Packets).dispatch();
         assert!([split, packets].iter().all(|d| !receives_from(&d.trace(32).unwrap(), "x")));
     }
 }
@@ -88,7 +88,7 @@ fn bases_in_memory_give_rows_the_same_places() {
         let shape = shape(64, experts, 3, 5, 2);
         let problem = MoeProblem::uniform(shape, &[5, 2], 3).unwrap();
         let in_memory = |mut tuning: MoeTuning| {
-            (tuning.dispatch.bases, tuning.dispatch.chunk) = (Some(Bases::Memory), 2);
+            (tuning.plan.dispatch.bases, tuning.plan.dispatch.chunk) = (Some(Bases::Memory), 2);
             tuning.check(&shape).unwrap();
             run(&problem, &tuning, 3);
         };
@@ -106,7 +106,7 @@ fn bases_in_memory_give_rows_the_same_places() {
 #[test]
 fn bases_that_do_not_go_together_with_the_rest_are_refused_by_their_name() {
     let shape = shape(64, 65535, 2, 3, 2);
-    let dispatch = small(&shape, Layout::RankMajor).with_protocol(Protocol::Packets).dispatch;
+    let dispatch = small(&shape, Layout::RankMajor).with_protocol(Protocol::Packets).dispatch();
     let said = |dispatch: Dispatch| dispatch.check().unwrap_err().to_string();
     let shared = said(Dispatch { bases: Some(Bases::Shared), ..dispatch.clone() });
     assert!(shared.contains("`bases` = shared") && shared.contains("memory: a block needs"), "{shared}");
@@ -125,7 +125,7 @@ fn as_many_experts_as_ids_can_name_have_bases_in_memory() {
         let problem = MoeProblem::uniform(shape, &[3, 1], 4).unwrap();
         for layout in [Layout::RankMajor, Layout::ExpertMajor] {
             let tuning = small(&shape, layout);
-            assert_eq!(tuning.dispatch.bases(), bases, "{experts}, {layout:?}");
+            assert_eq!(tuning.dispatch().bases(), bases, "{experts}, {layout:?}");
             run(&problem, &tuning, 2);
         }
     }
@@ -151,7 +151,7 @@ fn rows_beyond_the_stride_are_counted_and_contribute_nothing() {
     for protocol in [Protocol::Flags, Protocol::Packets] {
         let tuning = small(&shape, Layout::ExpertStrided).with_protocol(protocol);
         let mut batches = tuning.clone();
-        batches.combine.batch = if protocol == Protocol::Flags { 2 } else { 1 };
+        batches.plan.combine.batch = if protocol == Protocol::Flags { 2 } else { 1 };
         for tuning in [tuning, batches] {
             run_sim(&apart(&problem, &tuning, 3), 5);
             let round = Round::new(&problem, tuning.semantics(), 0);
@@ -182,7 +182,7 @@ fn rows_beyond_the_places_are_counted_and_contribute_nothing() {
             run(&problem, &tuning.clone().with_protocol(protocol), 3);
         }
         let mut batches = tuning.clone().with_protocol(Protocol::Flags).with_split(true);
-        batches.combine.batch = 4;
+        batches.plan.combine.batch = 4;
         run(&problem, &batches.with_hook(Hook::Expert), 2);
     }
 }
@@ -229,12 +229,12 @@ fn places_that_make_no_sense_are_refused_by_name() {
         let said = said(tuning);
         assert!(said.contains(value) && said.contains(allowed), "{said}");
     }
-    let mut apart = of(Layout::ExpertMajor, 8);
-    apart.combine.max_rows = 9;
-    assert!(said(apart).contains("with layout, max_rows and dedup as dispatch has them"));
-    let name = of(Layout::ExpertMajor, 8).dispatch.variant_name();
+    let [eight, nine] = [8, 9].map(|max_rows| of(Layout::ExpertMajor, max_rows));
+    let apart = MoeTuning::of(&eight.dispatch(), &nine.combine()).unwrap_err().to_string();
+    assert!(apart.contains("with layout, max_rows and dedup as dispatch has them"), "{apart}");
+    let name = of(Layout::ExpertMajor, 8).dispatch().variant_name();
     assert!(name.contains("_expertmajor_m8_both__"), "{name}");
-    assert_eq!(Dispatch::parse_variant(&name).unwrap(), of(Layout::ExpertMajor, 8).dispatch);
+    assert_eq!(Dispatch::parse_variant(&name).unwrap(), of(Layout::ExpertMajor, 8).dispatch());
 }
 
 #[test]

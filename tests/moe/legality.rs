@@ -3,6 +3,7 @@
 use peerwarp::codegen::family::{Family, Illegal, Legal, Target};
 use peerwarp::codegen::print::{self, EmitInfo};
 use peerwarp::families::moe::kernels::{Combine, CombineDtype, Dispatch, Hook, Layout, Protocol, Quantise};
+use peerwarp::families::moe::plan::Way;
 use peerwarp::families::moe::run::MoeTuning;
 use peerwarp::families::moe::{MoeShape, RowDtype};
 use peerwarp::models;
@@ -12,7 +13,7 @@ use crate::support::shape;
 fn dispatch(edit: impl FnOnce(&mut Dispatch)) -> Result<(), Illegal> {
     let mut config = MoeTuning::defaults_with(&shape(7168, 256, 8, 128, 8), Hook::None, Layout::ExpertMajor)
         .unwrap()
-        .dispatch;
+        .dispatch();
     edit(&mut config);
     config.legal()
 }
@@ -20,7 +21,7 @@ fn dispatch(edit: impl FnOnce(&mut Dispatch)) -> Result<(), Illegal> {
 fn combine(edit: impl FnOnce(&mut Combine)) -> Result<(), Illegal> {
     let mut config = MoeTuning::defaults_with(&shape(7168, 256, 8, 128, 8), Hook::None, Layout::ExpertMajor)
         .unwrap()
-        .combine;
+        .combine();
     edit(&mut config);
     config.legal()
 }
@@ -64,12 +65,12 @@ fn parts_of_rows_are_numbered_without_wrapping() {
         assert!(said.starts_with("`tokens` = 65536") && said.contains("at most "), "{said}");
     };
     let fits = plain(MoeTuning::defaults(&large(128, 65536)).unwrap());
-    fits.dispatch.legal().unwrap();
-    fits.combine.legal().unwrap();
+    fits.dispatch().legal().unwrap();
+    fits.combine().legal().unwrap();
     let mut wraps = fits;
-    (wraps.dispatch.tokens, wraps.combine.tokens) = (65536, 65536);
-    refused(wraps.dispatch.legal());
-    refused(wraps.combine.legal());
+    wraps.key.shape.tokens = 65536;
+    refused(wraps.dispatch().legal());
+    refused(wraps.combine().legal());
 }
 
 #[test]
@@ -97,7 +98,7 @@ fn defaults_for_prefill_by_token_are_emitted() {
             let tuning = MoeTuning::defaults_with(&shape, Hook::None, Layout::RankMajor).unwrap();
             for target in ["cuda:sm_90a", "hip:gfx942"].map(|t| t.parse::<Target>().unwrap()) {
                 let lanes = target.warp_size();
-                let kernels = [tuning.dispatch.trace(lanes), tuning.combine.trace(lanes)];
+                let kernels = [tuning.dispatch().trace(lanes), tuning.combine().trace(lanes)];
                 for kernel in kernels.map(Result::unwrap) {
                     let info = EmitInfo { command: "peerwarp generate".into() };
                     assert_eq!(
@@ -129,8 +130,8 @@ fn rows_that_packets_would_change_go_with_flags() {
         for layout in [Layout::RankMajor, Layout::ExpertMajor] {
             let tuning = MoeTuning::defaults_with(&shape, Hook::None, layout).unwrap();
             tuning.check(&shape).unwrap();
-            assert_eq!(tuning.dispatch.protocol == Protocol::Packets, packets, "{dtype}");
-            assert_eq!(tuning.combine.protocol, tuning.dispatch.protocol);
+            assert_eq!(tuning.plan.way.out() == Protocol::Packets, packets, "{dtype}");
+            assert_eq!(tuning.plan.way.back(), tuning.plan.way.out());
             let said = tuning.clone().with_protocol(Protocol::Packets).check(&shape);
             assert_eq!(said.is_ok(), packets, "{dtype}: {said:?}");
             assert!(packets || said.unwrap_err().to_string().contains("flags or bulk for"));
@@ -148,7 +149,7 @@ fn what_is_quantised_and_combined_is_refused_by_name() {
         tuning.check(&shape).unwrap_err().to_string()
     };
     let quantise: fn(MoeTuning) -> MoeTuning = |mut tuning| {
-        tuning.dispatch.quantise = Quantise::Bf16;
+        tuning.key.quantise = Quantise::Bf16;
         tuning
     };
     for dtype in [RowDtype::Bf16, RowDtype::Nvfp4, RowDtype::Bytes { row: 64, scales: 0 }] {
@@ -156,9 +157,8 @@ fn what_is_quantised_and_combined_is_refused_by_name() {
         assert!(said.contains("`quantise` = bf16") && said.contains("fp8 or mxfp8"), "{said}");
     }
     let bulk = said(RowDtype::Fp8, |mut tuning| {
-        (tuning.dispatch.quantise, tuning.dispatch.protocol) = (Quantise::Bf16, Protocol::Bulk);
-        tuning.combine = tuning.combine.clone();
-        tuning.combine.protocol = Protocol::Flags;
+        tuning.key.quantise = Quantise::Bf16;
+        tuning.plan.way = Way::Flags { bulk_out: true, bulk_back: false };
         tuning
     });
     assert!(bulk.contains("`protocol` = bulk") && bulk.contains("flags or packets"), "{bulk}");
@@ -169,7 +169,7 @@ fn what_is_quantised_and_combined_is_refused_by_name() {
     assert_eq!(hooked, "combined = fp16: must be bf16, as rows of fp8 come out of the hook");
     let shape = MoeShape { dtype: RowDtype::Mxfp8, ..shape(2048, 64, 4, 16, 4) };
     let name =
-        MoeTuning::defaults(&shape).unwrap().with_quantise(Quantise::Bf16).unwrap().dispatch.variant_name();
+        MoeTuning::defaults(&shape).unwrap().with_quantise(Quantise::Bf16).unwrap().dispatch().variant_name();
     assert!(name.contains("_mxfp8_qbf16_raw_"), "{name}");
 }
 
@@ -183,7 +183,11 @@ fn defaults_of_the_known_models() {
             let models::Shape { hidden, experts, topk, .. } = model.shape;
             let shape = MoeShape { hidden, experts, topk, tokens, ranks: 8, dtype };
             let tuning = MoeTuning::defaults_with(&shape, Hook::None, Layout::ExpertMajor).unwrap();
-            names.push(format!("{}\n  {}", tuning.dispatch.variant_name(), tuning.combine.variant_name()));
+            names.push(format!(
+                "{}\n  {}",
+                tuning.dispatch().variant_name(),
+                tuning.combine().variant_name()
+            ));
         }
     }
     insta::assert_snapshot!(names.join("\n"));

@@ -41,8 +41,8 @@ fn every_choice_runs_somewhere_and_is_right() {
         for layout in [Layout::RankMajor, Layout::ExpertMajor] {
             for protocol in [Protocol::Flags, Protocol::Packets] {
                 let mut base = small(&shape).with_layout(layout).with_protocol(protocol);
-                base.dispatch.chunk = 4;
-                for (words, dispatch) in with_each_choice(&base.dispatch) {
+                base.plan.dispatch.chunk = 4;
+                for (words, dispatch) in with_each_choice(&base.dispatch()) {
                     // Blocks send rows after records only if groups draw rows.
                     let drawn = dispatch.after_route == Some(Then::Send);
                     let schedule = if drawn { Some(Schedule::Dynamic) } else { dispatch.schedule };
@@ -52,12 +52,12 @@ fn every_choice_runs_somewhere_and_is_right() {
                         ran.entry("dispatch").or_default().insert(words);
                     }
                 }
-                for (words, combine) in with_each_choice(&base.combine) {
+                for (words, combine) in with_each_choice(&base.combine()) {
                     let own = if combine.own_first == Some(true) { Some(Own::InPlace) } else { combine.own };
                     let combine = Combine { own, ..combine };
                     if combine.check().is_ok() {
                         let mut tuning = base.clone();
-                        tuning.combine = combine;
+                        tuning.plan.combine = combine.plan();
                         run(&problem, &tuning, 3);
                         ran.entry("combine").or_default().insert(words);
                     }
@@ -73,14 +73,14 @@ fn every_choice_runs_somewhere_and_is_right() {
     }
     let shape = shape(72, 6, 3, 9, 2);
     let base = small(&shape);
-    assert_eq!(ran["dispatch"], all_choices(&base.dispatch));
-    assert_eq!(ran["combine"], all_choices(&base.combine));
+    assert_eq!(ran["dispatch"], all_choices(&base.dispatch()));
+    assert_eq!(ran["combine"], all_choices(&base.combine()));
     assert_eq!(ran["round trip"], all_choices(&RoundTrip::defaults(&shape).unwrap()));
 }
 
 fn with_dispatch(base: &MoeTuning, dispatch: Dispatch) -> MoeTuning {
     let mut tuning = base.clone();
-    tuning.dispatch = dispatch;
+    tuning.plan.dispatch = dispatch.plan();
     tuning
 }
 
@@ -89,7 +89,7 @@ fn keys(tokens: u32) -> (DispatchKey, CombineKey) {
     let shape = MoeShape { tokens, ..shape(7168, 256, 8, tokens, 2) };
     let tuning = MoeTuning::defaults_with(&shape, Hook::None, Layout::ExpertMajor);
     let tuning = tuning.unwrap();
-    (tuning.dispatch.key(), tuning.combine.key())
+    (tuning.dispatch().key(), tuning.combine().key())
 }
 
 #[test]

@@ -4,6 +4,7 @@ use peerwarp::codegen::family::{Family, Target};
 use peerwarp::codegen::ir;
 use peerwarp::codegen::print::{self, EmitInfo};
 use peerwarp::families::moe::kernels::{Combine, Dispatch, Hook, Layout, Protocol, RoundTrip};
+use peerwarp::families::moe::plan::Way;
 use peerwarp::families::moe::run::MoeTuning;
 use peerwarp::families::moe::{MoeProblem, MoeShape, Routing, RowDtype};
 use proptest::prelude::*;
@@ -41,14 +42,13 @@ fn tunings(shape: MoeShape) -> impl Strategy<Value = MoeTuning> {
     (blocks, warps, warps_of_combine(), protocol).prop_filter_map("legal", move |(b, w, cw, p)| {
         let mut tuning = MoeTuning::defaults_with(&shape, Hook::None, Layout::ExpertMajor).ok()?;
         let ([dedup, split, hook, packets, packets_back, tokens], chunk) = p;
-        let d = &mut tuning.dispatch;
+        let protocol = |packets| if packets { Protocol::Packets } else { Protocol::Flags };
+        tuning.plan.way = Way::new(protocol(packets), protocol(packets_back))?;
+        let d = &mut tuning.plan.dispatch;
         (d.send_blocks, d.recv_blocks, d.warps, d.group_warps, d.vectors) = (b.0, b.1, w.0, w.1, w.2);
         d.chunk = chunk;
-        let protocol = |packets| if packets { Protocol::Packets } else { Protocol::Flags };
-        d.protocol = protocol(packets);
-        let c = &mut tuning.combine;
+        let c = &mut tuning.plan.combine;
         (c.send_blocks, c.recv_blocks, c.warps, c.group_warps, c.vectors) = (b.2, b.3, cw.0, cw.1, cw.2);
-        c.protocol = protocol(packets_back);
         let hook = if hook { Hook::Expert } else { Hook::None };
         let layout = if tokens && dedup { Layout::RankMajor } else { Layout::ExpertMajor };
         let tuning = tuning.with_dedup(dedup).with_split(split).with_hook(hook).with_layout(layout);
@@ -90,7 +90,7 @@ fn prints(config: &impl Family) {
 
 /// The round trip in one launch with the same blocks and warps, where that is legal.
 fn round_trip(tuning: &MoeTuning) -> Option<RoundTrip> {
-    let (d, c) = (&tuning.dispatch, &tuning.combine);
+    let (d, c) = (&tuning.plan.dispatch, &tuning.plan.combine);
     let fused = RoundTrip {
         warps: d.warps,
         send_blocks: d.send_blocks,
@@ -98,7 +98,7 @@ fn round_trip(tuning: &MoeTuning) -> Option<RoundTrip> {
         recv_blocks: c.recv_blocks,
         group_warps: d.group_warps,
         vectors: d.vectors,
-        ..RoundTrip::defaults(&d.shape()).ok()?
+        ..RoundTrip::defaults(&tuning.key.shape).ok()?
     };
     fused.check().is_ok().then_some(fused)
 }
@@ -110,8 +110,8 @@ fn as_many_scales_as_records() {
     let tuning = MoeTuning::defaults_with(&shape, Hook::None, Layout::ExpertMajor)
         .unwrap()
         .with_protocol(Protocol::Packets);
-    assert_eq!(tuning.dispatch.scales(), tuning.dispatch.records());
-    prints(&tuning.dispatch);
+    assert_eq!(tuning.dispatch().scales(), tuning.dispatch().records());
+    prints(&tuning.dispatch());
 }
 
 proptest! {
@@ -145,8 +145,8 @@ proptest! {
         match MoeTuning::defaults_with(&shape, Hook::None, Layout::ExpertMajor) {
             Ok(tuning) => {
                 tuning.check(&shape).unwrap();
-                prop_assert!(tuning.dispatch.trace(32).is_ok());
-                prop_assert!(tuning.combine.trace(64).is_ok());
+                prop_assert!(tuning.dispatch().trace(32).is_ok());
+                prop_assert!(tuning.combine().trace(64).is_ok());
             }
             // Of blocks, every row has whole ones.
             Err(e) if of_blocks(dtype) && e.to_string().contains("hidden") => {

@@ -81,8 +81,8 @@ fn lied(variant: &Variant, shape: &MoeShape, buffer: &'static str, bytes: u64) -
 fn rows_that_are_told_of_and_not_there_are_found() {
     let shape = shape(64, 4, 2, 4, 2);
     let tuning = MoeTuning::defaults(&shape).unwrap().with_layout(Layout::RankMajor);
-    let packets = tuning.clone().with_protocol(Protocol::Packets).dispatch.into_variant();
-    let flags = tuning.with_protocol(Protocol::Flags).dispatch.into_variant();
+    let packets = tuning.clone().with_protocol(Protocol::Packets).dispatch().into_variant();
+    let flags = tuning.with_protocol(Protocol::Flags).dispatch().into_variant();
     let fused = RoundTrip::defaults(&shape).unwrap().into_variant();
     let (row, entries) = (u64::from(2 * shape.row_bytes()), u64::from(2 * shape.topk) * 4);
     for (variant, buffer, bytes) in [

@@ -56,13 +56,13 @@ fn rows_as_bytes_in_every_mode() {
         let shape = MoeShape { dtype, ..shape(1152, 6, 2, 3, 2) };
         let problem = MoeProblem::uniform(shape, &[3, 2], 5).unwrap();
         for tuning in modes(&small(&shape)) {
-            let combined = if tuning.split { CombineDtype::Fp16 } else { CombineDtype::Bf16 };
+            let combined = if tuning.key.split { CombineDtype::Fp16 } else { CombineDtype::Bf16 };
             let tuning = tuning.with_combined(combined);
             run(&problem, &tuning, 2);
             run(&problem, &tuning.with_layout(Layout::ExpertMajor).with_protocol(Protocol::Flags), 2);
         }
         let mut apart = small(&shape).with_layout(Layout::RankMajor).with_protocol(Protocol::Packets);
-        (apart.dispatch.vectors, apart.dispatch.send_blocks) = (1, 16);
+        (apart.plan.dispatch.vectors, apart.plan.dispatch.send_blocks) = (1, 16);
         if apart.check(&shape).is_ok() {
             run(&problem, &apart, 2);
         }
@@ -87,7 +87,7 @@ fn rows_quantised_on_their_way() {
         let shape = MoeShape { dtype, ..shape(hidden, 6, 2, 3, 3) };
         let problem = MoeProblem::uniform(shape, &[3, 2, 3], 5).unwrap();
         for tuning in modes(&small(&shape).with_quantise(quantise).unwrap().small()) {
-            let combined = if tuning.split { CombineDtype::Fp16 } else { CombineDtype::Bf16 };
+            let combined = if tuning.key.split { CombineDtype::Fp16 } else { CombineDtype::Bf16 };
             run(&problem, &tuning.clone().with_combined(combined), 2);
             let hooked = tuning.with_hook(Hook::Expert);
             if hooked.check(&shape).is_ok() {
@@ -218,7 +218,7 @@ fn many_records_a_rank() {
     let problem = MoeProblem::uniform(shape, &[11, 4, 0], 6).unwrap();
     for chunk in [1, 2, 4, 16] {
         let mut tuning = small(&shape);
-        tuning.dispatch.chunk = chunk;
+        tuning.plan.dispatch.chunk = chunk;
         run(&problem, &tuning, 3);
     }
 }
@@ -228,14 +228,14 @@ fn many_records_a_rank() {
 fn rows_that_go_rank_by_rank() {
     let shape = shape(64, 7, 2, 33, 3);
     let problem = MoeProblem::uniform(shape, &[33, 5, 0], 8).unwrap();
-    for tuning in modes(&small(&shape)).into_iter().filter(|t| t.dispatch.protocol == Protocol::Packets) {
+    for tuning in modes(&small(&shape)).into_iter().filter(|t| t.plan.way.out() == Protocol::Packets) {
         run(&problem, &tuning, 3);
     }
 }
 
 /// How many work counters dispatch and combine have.
 fn counters(tuning: &MoeTuning) -> (usize, usize) {
-    let (dispatch, combine) = (tuning.dispatch.clone().into_variant(), tuning.combine.clone().into_variant());
+    let (dispatch, combine) = (tuning.dispatch().into_variant(), tuning.combine().into_variant());
     let counters = |params: Vec<ParamSpec>| params.iter().filter(|p| p.kind == ParamKind::Counters).count();
     (counters(dispatch.params()), counters(combine.params()))
 }
@@ -256,7 +256,7 @@ fn dynamic_scheduling() {
     ] {
         let tuning = small(&shape).with_dedup(dedup).with_split(split);
         let mut tuning = tuning.with_protocol(protocol).with_layout(layout);
-        tuning.combine.batch = batch;
+        tuning.plan.combine.batch = batch;
         // Where a slot goes to one rank, dynamic scheduling does not pay.
         assert_eq!(counters(&tuning), (dedup.into(), 2), "{tuning:?}");
         run(&problem, &tuning, 3);
@@ -277,7 +277,7 @@ fn rows_in_many_pieces() {
     let problem = MoeProblem::uniform(shape, &[2, 1], 6).unwrap();
     for vectors in [1, 2, 4, 8] {
         let mut tuning = small(&shape);
-        (tuning.dispatch.vectors, tuning.combine.vectors) = (vectors, vectors);
+        (tuning.plan.dispatch.vectors, tuning.plan.combine.vectors) = (vectors, vectors);
         run(&problem, &tuning, 2);
     }
 }
@@ -312,10 +312,10 @@ fn records_in_parts() {
     for layout in [Layout::ExpertMajor, Layout::ExpertMajor8, Layout::RankMajor] {
         for protocol in [Protocol::Flags, Protocol::Packets] {
             let mut tuning = small(&shape).with_layout(layout).with_protocol(protocol);
-            tuning.dispatch.chunk = 512;
-            tuning.dispatch.count = Some(Count::Sender);
+            tuning.plan.dispatch.chunk = 512;
+            tuning.plan.dispatch.count = Some(Count::Sender);
             // 1536 entries are one part and a half.
-            assert_eq!(tuning.dispatch.record_entries(), 1536);
+            assert_eq!(tuning.dispatch().record_entries(), 1536);
             run(&problem, &tuning, 2);
         }
     }

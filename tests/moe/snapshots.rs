@@ -15,7 +15,7 @@ use crate::support::{shape, small};
 
 fn tuning() -> MoeTuning {
     let mut tuning = small(&shape(2880, 10, 4, 16, 4));
-    tuning.dispatch.chunk = 8;
+    tuning.plan.dispatch.chunk = 8;
     tuning
 }
 
@@ -31,12 +31,12 @@ fn fused() -> RoundTrip {
 
 #[test]
 fn cuda_of_dispatch() {
-    insta::assert_snapshot!(emitted(&tuning().dispatch, "cuda:sm_90a").roles());
+    insta::assert_snapshot!(emitted(&tuning().dispatch(), "cuda:sm_90a").roles());
 }
 
 #[test]
 fn cuda_of_combine() {
-    insta::assert_snapshot!(emitted(&tuning().combine, "cuda:sm_90a").roles());
+    insta::assert_snapshot!(emitted(&tuning().combine(), "cuda:sm_90a").roles());
 }
 
 #[test]
@@ -45,8 +45,8 @@ fn digests() {
     let mut all = String::new();
     for target in ["cuda:sm_90a", "hip:gfx942"] {
         for (name, source) in [
-            ("dispatch", emitted(&tuning.dispatch, target)),
-            ("combine", emitted(&tuning.combine, target)),
+            ("dispatch", emitted(&tuning.dispatch(), target)),
+            ("combine", emitted(&tuning.combine(), target)),
             ("round_trip", emitted(&fused(), target)),
         ] {
             all += &format!("{name} {target} {}\n", digest(&source));

@@ -39,7 +39,7 @@ pub fn modes(tuning: &MoeTuning) -> Vec<MoeTuning> {
         let tuning = tuning.clone().with_dedup(dedup).with_split(split);
         tuning.with_protocol(protocol).with_layout(layout)
     };
-    modes.map(tuned).into_iter().filter(|t| t.check(&t.dispatch.shape()).is_ok()).collect()
+    modes.map(tuned).into_iter().filter(|t| t.check(&t.key.shape).is_ok()).collect()
 }
 
 /// Rounds of dispatch, expert and combine on simulated ranks.

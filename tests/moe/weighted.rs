@@ -48,9 +48,9 @@ fn weights_are_applied_once_whoever_applies_them() {
 fn a_variant_that_weights_has_a_name_of_its_own_and_the_other_one_keeps_its() {
     let shape = shape(64, 4, 2, 2, 2);
     let (plain, weighted) = (MoeTuning::defaults(&shape).unwrap().small(), weighted(&shape));
-    let name = weighted.combine.variant_name();
-    assert_eq!(name.replace("_weighted", ""), plain.combine.variant_name());
-    assert_eq!(Combine::parse_variant(&name).unwrap(), weighted.combine);
+    let name = weighted.combine().variant_name();
+    assert_eq!(name.replace("_weighted", ""), plain.combine().variant_name());
+    assert_eq!(Combine::parse_variant(&name).unwrap(), weighted.combine());
     let refused = weighted.with_layout(Layout::ExpertMajor).check(&shape).unwrap_err().to_string();
     assert!(refused.contains("`weighted` = true") && refused.contains("in any case"), "{refused}");
 }

@@ -39,8 +39,8 @@ fn problem_of_many() -> MoeProblem {
 fn tuning_of_many(problem: &MoeProblem) -> MoeTuning {
     let tuning = MoeTuning::defaults_with(&problem.shape, Hook::None, Layout::ExpertMajor).unwrap().small();
     let mut tuning = tuning.with_protocol(Protocol::Packets);
-    tuning.dispatch.chunk = 8;
-    assert!(!tuning.dispatch.receivers_count());
+    tuning.plan.dispatch.chunk = 8;
+    assert!(!tuning.dispatch().receivers_count());
     tuning
 }
 
@@ -48,19 +48,19 @@ fn tuning_of_many(problem: &MoeProblem) -> MoeTuning {
 fn tuning(problem: &MoeProblem, protocol: Protocol) -> MoeTuning {
     let mut tuning =
         MoeTuning::defaults_with(&problem.shape, Hook::None, Layout::ExpertMajor).unwrap().small();
-    tuning.dispatch.chunk = 1;
+    tuning.plan.dispatch.chunk = 1;
     tuning.with_protocol(protocol)
 }
 
 /// The same with rows by token, and so many groups that each sends parts of rows to one rank, where they are packets.
 fn by_token(problem: &MoeProblem, protocol: Protocol) -> MoeTuning {
     let mut tuning = tuning(problem, protocol).with_layout(Layout::RankMajor);
-    tuning.dispatch.send_blocks = 4;
+    tuning.plan.dispatch.send_blocks = 4;
     tuning
 }
 
 fn in_bulk(mut tuning: MoeTuning) -> MoeTuning {
-    tuning.combine.batch = 2;
+    tuning.plan.combine.batch = 2;
     tuning.with_protocol(Protocol::Bulk)
 }
 
@@ -121,7 +121,7 @@ fn the_kernels_as_they_are_are_clean_over_thousands_of_schedules() {
     let [flags_by_token, packets_by_token] =
         [Protocol::Flags, Protocol::Packets].map(|protocol| by_token(&problem, protocol));
     let mut batches = flags.clone();
-    batches.combine.batch = 2;
+    batches.plan.combine.batch = 2;
     let bulk = in_bulk(flags_by_token.clone());
     let apart = [flags, packets, plain, flags_by_token, packets_by_token, batches, bulk];
     let apart = apart.map(|tuning| MoeRounds::new(&problem, &tuning, 3).unwrap());

@@ -9,8 +9,8 @@ use std::{env, fs};
 
 use peerwarp::build::emit;
 use peerwarp::cli;
-use peerwarp::codegen::family::{Registry, Target, Variant};
-use peerwarp::families::moe::MoeSuite;
+use peerwarp::codegen::family::{Operation, Registry, Target, Variant};
+use peerwarp::families::moe::{MoeSuite, MoeTuning};
 use peerwarp::harness::request::{self, Request};
 use peerwarp::harness::tune::Tuned;
 use peerwarp::harness::workload::{Given, Suite};
@@ -132,6 +132,33 @@ fn plans_and_texts_are_those_of_the_record() {
         now.len(),
         changed.join("\n")
     );
+}
+
+/// A dispatch and a combine that are chosen for a key are projections of one key and one plan. What users set in one of them alone
+/// may not go together, and is refused when it is to be run.
+#[test]
+fn chosen_launches_of_moe_are_projections_of_one_plan() {
+    let registry = Registry::new(cli::builtin().iter().map(|entry| entry.family()));
+    let record = fs::read_to_string(RECORD).unwrap();
+    let mut found = 0;
+    for line in record.lines() {
+        let fields: Vec<&str> = line.split(" | ").collect();
+        let variants = fields[3].split(' ').map(|name| registry.parse(name).ok()).collect::<Option<Vec<_>>>();
+        let variants: Vec<Variant> = variants.unwrap_or_default();
+        let dispatch = variants.iter().find_map(|v| v.as_any().downcast_ref());
+        let combine = variants.iter().find_map(|v| v.as_any().downcast_ref());
+        let Some((dispatch, combine)) = dispatch.zip(combine) else { continue };
+        match MoeTuning::of(dispatch, combine) {
+            Err(_) if fields[2].contains(" set.") => continue,
+            Err(e) => panic!("{line}: {e}"),
+            Ok(tuning) => {
+                let own: Vec<String> = tuning.components().iter().map(|v| v.variant_name()).collect();
+                assert_eq!(own.join(" "), fields[3]);
+                found += 1;
+            }
+        }
+    }
+    assert!(found >= 400, "{found} pairs");
 }
 
 #[test]

@@ -29,6 +29,33 @@ fn a_family() {
 }
 
 #[test]
+fn a_plan_has_what_launches_do_not_share() {
+    let input = parse_quote! {
+        #[family(name = "scale_rows", kernel = scale, args = ScaleArgs, warps = warps, plan = ScalePlan)]
+        pub struct Scale {
+            #[key(short = "h", range = 8..=65536)]
+            pub hidden: u32,
+            #[tune(short = "w", values = [4, 8])]
+            pub warps: u32,
+            #[tune(shared)]
+            pub path: Path,
+        }
+    };
+    let all = pretty(crate::family::expand(&input, &quote!(::peerwarp::codegen)).unwrap());
+    let plan = all.find("pub struct ScalePlan").expect("a plan");
+    insta::assert_snapshot!(&all[plan..]);
+    let without: syn::DeriveInput = parse_quote! {
+        #[family(name = "scale_rows", kernel = scale, args = ScaleArgs, warps = 4)]
+        pub struct Scale {
+            #[tune(shared)]
+            pub path: Path,
+        }
+    };
+    let refused = crate::family::expand(&without, &quote!(::peerwarp::codegen)).unwrap_err().to_string();
+    assert_eq!(refused, "launches share a field where the family has a `plan = Name`");
+}
+
+#[test]
 fn kernel_args() {
     let input = parse_quote! {
         #[args(config = Scale)]

@@ -85,6 +85,7 @@
 //! | `args = Type` | its parameters, a struct with `#[derive(KernelArgs)]` |
 //! | `warps = field` | the field with the warps a block has, or a number |
 //! | `key = Name` | name of the key type to make; without it the struct's name and `Key` |
+//! | `plan = Name` | name of a type to make of the tuning fields, for a family of an [`Operation`] of several launches |
 //! | `revision = 2` | number of the kernel's version, 1 without it: a change that alters its time counts it up, and earlier tuned records count as earlier |
 //! | `serde` | implement serde's traits for the configuration, by the names of variants and with all checks |
 //!
@@ -99,6 +100,7 @@
 //! | `default = 8` | of a tuning field, or a closure over the key; without it the first of its values. Of a key, which must be given without it |
 //! | `shrinks` | of a tuning field that is a number: with a smaller one a block takes less shared memory, or there are fewer blocks |
 //! | `rule = path` | of a tuning field of type `Option<T>`: the function of the configuration that chooses it where it is `auto`, its default |
+//! | `shared` | of a tuning field: the operation's plan holds it once, as launches of other families have it too |
 //! | `help = "text"` | what it means; without it the first paragraph of the field's docs |
 //! | `ranks` | on one key field, a `u32`: it is the world size, 1 without such a field |
 //! | `omitted` | with a default that is a value, and a short name: variant names leave it out where it has its default |
@@ -110,6 +112,7 @@ mod error;
 mod field;
 mod legal;
 mod name;
+mod operation;
 mod search;
 #[doc(hidden)]
 pub mod serial;
@@ -125,6 +128,7 @@ pub use entry::{DynConfig, DynFamily, DynKernel, FamilyEntry, Registry, Variant,
 pub use error::{FamilyError, NameError};
 pub use field::{Allowed, FieldDefault, FieldInfo, FieldRole};
 pub use legal::{Illegal, Legal};
+pub use operation::Operation;
 pub use target::{CudaArch, HipArch, Target, TargetError};
 pub use traits::{Family, FamilyKey, Fields};
 pub use value::{Choice, FieldType, Value};

@@ -1,6 +1,6 @@
 //! Configurations as others see them: through the registry, as JSON, as parameters and as a trace.
 
-use peerwarp_codegen::family::{Family, FamilyError, Fields, Registry, Value};
+use peerwarp_codegen::family::{Family, FamilyError, Fields, Operation, Registry, Value};
 use peerwarp_codegen::ir::{Dtype, ParamKind};
 
 use super::odd::*;
@@ -47,6 +47,17 @@ fn configurations_and_keys_go_through_json_by_name_and_are_checked() {
         serde_json::from_str::<Rows>("\"bf8\"").unwrap_err().to_string(),
     ];
     insta::assert_snapshot!(all.join("\n"));
+}
+
+#[test]
+fn a_family_is_the_operation_of_one_launch() {
+    let odd = Odd::with_default_plan(&key()).unwrap();
+    assert_eq!(odd, Odd::with_defaults(&key()).unwrap());
+    let launches = odd.components();
+    assert_eq!(launches.iter().map(|v| v.variant_name()).collect::<Vec<_>>(), [odd.variant_name()]);
+    assert_eq!(Odd::of_components(&launches), Some(odd.clone()));
+    assert_eq!(Bare::of_components(&launches), None, "of another family");
+    assert_eq!(Odd::of_components(&[odd.launches(), launches].concat()), None, "two launches");
 }
 
 #[test]

@@ -153,7 +153,7 @@ impl DeviceMoe {
             };
             let found = capacities.iter().map(each).collect::<Result<Vec<_>, _>>()?;
             let names = |(tuning, from): &(MoeTuning, &str)| {
-                let names = [tuning.dispatch.variant_name(), tuning.combine.variant_name()];
+                let names = [tuning.dispatch().variant_name(), tuning.combine().variant_name()];
                 (names.join(" "), (*from).to_owned())
             };
             let kernels = found.iter().map(names).collect::<Vec<_>>();

@@ -17,7 +17,7 @@ struct Pair {
 }
 
 fn variants(tuning: &MoeTuning) -> [Variant; 2] {
-    [tuning.dispatch.clone().into_variant(), tuning.combine.clone().into_variant()]
+    [tuning.dispatch().into_variant(), tuning.combine().into_variant()]
 }
 
 fn times(model: &Model, tuning: &MoeTuning) -> Pair {
@@ -84,9 +84,9 @@ fn what_it_would_take_is_at_least_as_good_by_its_own_measure() {
 fn registers_limit_what_is_in_flight() {
     let model = Model::new(SHAPE);
     let mut tuning = defaults(SHAPE);
-    (tuning.combine.warps, tuning.combine.vectors) = (16, 8);
+    (tuning.plan.combine.warps, tuning.plan.combine.vectors) = (16, 8);
     assert!(!model.fits(&variants(&tuning))[1]);
-    tuning.combine.warps = 8;
+    tuning.plan.combine.warps = 8;
     assert!(model.fits(&variants(&tuning))[1]);
 }
 
@@ -99,15 +99,15 @@ fn by_token(shape: MoeShape, protocol: Protocol) -> MoeTuning {
 fn rows_that_arrive_in_place_cost_their_receivers_no_move() {
     let model = Model::new(SHAPE);
     let mut tuning = by_token(SHAPE, Protocol::Flags);
-    (tuning.dispatch.recv_blocks, tuning.dispatch.chunk) = (1, 128);
+    (tuning.plan.dispatch.recv_blocks, tuning.plan.dispatch.chunk) = (1, 128);
     let narrow = tuning.clone();
-    tuning.dispatch.group_warps = tuning.dispatch.warps;
-    assert_eq!(model.take(&narrow.dispatch, 128.0), model.take(&tuning.dispatch, 128.0));
+    tuning.plan.dispatch.group_warps = tuning.plan.dispatch.warps;
+    assert_eq!(model.take(&narrow.dispatch(), 128.0), model.take(&tuning.dispatch(), 128.0));
     // 1024 slots and those 5.28 rows a token in 16 warps, a look at each.
-    assert_close(model.take(&tuning.dispatch, 128.0), (1024.0 + model.rows(true)) / 16.0 * COSTS.look_us);
+    assert_close(model.take(&tuning.dispatch(), 128.0), (1024.0 + model.rows(true)) / 16.0 * COSTS.look_us);
     // A hook looks into rows, so that they are moved.
     let hooked = narrow.with_hook(Hook::Expert);
-    assert!(model.take(&hooked.dispatch, 128.0) > 2.0 * model.take(&tuning.dispatch, 128.0));
+    assert!(model.take(&hooked.dispatch(), 128.0) > 2.0 * model.take(&tuning.dispatch(), 128.0));
 }
 
 #[test]
@@ -117,8 +117,8 @@ fn packets_by_token_are_stored_once_and_not_for_every_entry() {
     let model = Model::new(shape);
     let token = by_token(shape, Protocol::Packets);
     let expert = token.clone().with_layout(Layout::ExpertMajor);
-    let turns = Fields(&token.dispatch).turns(256.0, shape.row_bytes(), "recv_blocks");
-    let apart = model.take(&expert.dispatch, 128.0) - model.take(&token.dispatch, 128.0);
+    let turns = Fields(&token.dispatch()).turns(256.0, shape.row_bytes(), "recv_blocks");
+    let apart = model.take(&expert.dispatch(), 128.0) - model.take(&token.dispatch(), 128.0);
     // Four entries a row there.
     assert_close(apart, turns * 3.0 * COSTS.load_us);
 }
@@ -130,21 +130,21 @@ fn the_index_is_beside_the_rows_and_waits_for_all_records() {
     let packets = by_token(one, Protocol::Packets);
     // Of one token it is what takes longest: the rows may take as long as they like until they take longer.
     let mut slower = packets.clone();
-    slower.dispatch.vectors = if packets.dispatch.vectors == 1 { 2 } else { 1 };
-    assert_close(model.dispatch(&packets.dispatch), model.dispatch(&slower.dispatch));
-    let index = model.index(&packets.dispatch);
+    slower.plan.dispatch.vectors = if packets.plan.dispatch.vectors == 1 { 2 } else { 1 };
+    assert_close(model.dispatch(&packets.dispatch()), model.dispatch(&slower.dispatch()));
+    let index = model.index(&packets.dispatch());
     assert_close(index, COSTS.bases_us + 3.0 * COSTS.look_us);
     // Of many it is what ends first.
     let model = Model::new(SHAPE);
     let mut tuning = by_token(SHAPE, Protocol::Packets);
-    let before = model.dispatch(&tuning.dispatch);
-    tuning.dispatch.recv_blocks = 2;
-    assert!(model.dispatch(&tuning.dispatch) > before + 1.0);
+    let before = model.dispatch(&tuning.dispatch());
+    tuning.plan.dispatch.recv_blocks = 2;
+    assert!(model.dispatch(&tuning.dispatch()) > before + 1.0);
     // More entries than the warps of its block look at in one turn take another one.
-    let mut many = tuning.dispatch.clone();
+    let mut many = tuning.dispatch();
     (many.tokens, many.chunk, many.warps) = (4096, 32, 2);
     // So many records have other rules.
-    (many.count, many.bases) = (Some(tuning.dispatch.count()), Some(tuning.dispatch.bases()));
+    (many.count, many.bases) = (Some(tuning.dispatch().count()), Some(tuning.dispatch().bases()));
     assert_close(model.index(&many), COSTS.bases_us + 1024.0 * 3.0 * COSTS.look_us);
 }
 
@@ -154,23 +154,23 @@ fn by_token_nothing_is_summed_where_rows_are_sent_back() {
     let model = Model::new(shape);
     let mut token = by_token(shape, Protocol::Flags);
     // So few that send that the link is not what they wait for.
-    token.combine.send_blocks = 1;
+    token.plan.combine.send_blocks = 1;
     let expert = token.clone().with_layout(Layout::ExpertMajor);
-    let turns = Fields(&token.combine).turns(2048.0, 14336, "send_blocks");
+    let turns = Fields(&token.combine()).turns(2048.0, 14336, "send_blocks");
     // Three rows are in flight at once, of the four that each of two ranks has.
-    let loads = 4.0 / 3.0 * Fields(&expert.combine).local_us(&COSTS);
-    assert_close(model.combine(&expert.combine) - model.combine(&token.combine), turns * loads);
+    let loads = 4.0 / 3.0 * Fields(&expert.combine()).local_us(&COSTS);
+    assert_close(model.combine(&expert.combine()) - model.combine(&token.combine()), turns * loads);
 }
 
 #[test]
 fn blocks_send_no_more_than_an_sm_stores() {
     let model = Model::new(SHAPE);
     let mut tuning = by_token(SHAPE, Protocol::Packets);
-    (tuning.dispatch.warps, tuning.dispatch.vectors) = (16, 8);
+    (tuning.plan.dispatch.warps, tuning.plan.dispatch.vectors) = (16, 8);
     let sending = |blocks: u32| {
         let mut dispatch = tuning.clone();
-        dispatch.dispatch.send_blocks = blocks;
-        model.dispatch(&dispatch.dispatch)
+        dispatch.plan.dispatch.send_blocks = blocks;
+        model.dispatch(&dispatch.dispatch())
     };
     // 676 rows of 14 KiB at 40 GB/s, by one block or by two.
     let stored = model.rows(true) * 14336.0 / 40e3;

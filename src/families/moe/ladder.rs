@@ -2,8 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::families::moe::run::MoeTuning;
-use crate::families::moe::{MoeAllToAll, MoeRank, MoeShape};
+use crate::families::moe::{MoeAllToAll, MoeRank, MoeShape, MoeTuning};
 use crate::runtime::image::Images;
 use crate::runtime::{RuntimeError, World};
 
@@ -71,8 +70,8 @@ fn ascending(tunings: &[MoeTuning]) -> Result<(), RuntimeError> {
         return Err(RuntimeError::invalid("capacities", "none", "one or more"));
     }
     for pair in tunings.windows(2) {
-        let [before, next] = [&pair[0], &pair[1]]
-            .map(|tuning| (tuning.dispatch.shape(), tuning.dispatch.layout, tuning.combine.dtype));
+        let [before, next] =
+            [&pair[0], &pair[1]].map(|tuning| (tuning.key.shape, tuning.key.layout, tuning.key.combined));
         let (few, many) = (before.0.tokens, next.0.tokens);
         if many <= few {
             return Err(RuntimeError::invalid(

@@ -4,9 +4,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use crate::families::moe::MoeShape;
 use crate::families::moe::kernels::{CombineDtype, Layout, Quantise};
-use crate::families::moe::run::MoeTuning;
+use crate::families::moe::{MoeKey, MoeShape, MoeTuning};
 use crate::runtime::gpu::{DevicePtr, Gpu, RawStream};
 use crate::runtime::handles::Buffer;
 use crate::runtime::image::Images;
@@ -103,7 +102,7 @@ impl MoeAllToAll {
         tuning: &MoeTuning,
         images: &dyn Images,
     ) -> Result<Vec<MoeRank>, RuntimeError> {
-        let shape = tuning.dispatch.shape();
+        let shape = tuning.key.shape;
         if shape.ranks != world.ranks() {
             let allowed = format!("{}, the size of the world", world.ranks());
             return Err(RuntimeError::invalid("ranks", shape.ranks, allowed));
@@ -150,11 +149,7 @@ pub struct MoeRank {
     all_rows: Buffer,
     /// Of the last dispatch.
     ticket: Ticket,
-    shape: MoeShape,
-    layout: Layout,
-    combined: CombineDtype,
-    quantise: Quantise,
-    split: bool,
+    key: MoeKey,
     in_place: bool,
 }
 
@@ -169,12 +164,8 @@ impl MoeRank {
             operands: OPERANDS.map(|name| op.operand(name)),
             addresses: vec![0; op.operands().len()],
             ticket: Ticket { operation, rank: op.rank(), serial: 0, resets: 0 },
-            shape: tuning.dispatch.shape(),
-            layout: tuning.dispatch.layout,
-            combined: tuning.combine.dtype,
-            quantise: tuning.dispatch.quantise,
-            split: tuning.split,
-            in_place: tuning.dispatch.in_place(),
+            key: tuning.key,
+            in_place: tuning.dispatch().in_place(),
             op,
         })
     }
@@ -191,22 +182,22 @@ impl MoeRank {
 
     /// The shape that it is for.
     pub fn shape(&self) -> &MoeShape {
-        &self.shape
+        &self.key.shape
     }
 
     /// How rows stand after dispatch.
     pub fn layout(&self) -> Layout {
-        self.layout
+        self.key.layout
     }
 
     /// What experts' outputs and combined rows are.
     pub fn combined(&self) -> CombineDtype {
-        self.combined
+        self.key.combined
     }
 
     /// What rows are given as that dispatch quantises.
     pub fn quantise(&self) -> Quantise {
-        self.quantise
+        self.key.quantise
     }
 
     /// Chooses what dispatch writes to `entry_expert` where an entry is not this rank's, from the next dispatch on: -1 unless told.
@@ -214,8 +205,8 @@ impl MoeRank {
     /// # Errors
     /// It is an expert.
     pub fn set_nobody(&mut self, nobody: i32) -> Result<(), RuntimeError> {
-        if u32::try_from(nobody).is_ok_and(|id| id < self.shape.experts) {
-            let allowed = format!("negative, or {} or more: no expert", self.shape.experts);
+        if u32::try_from(nobody).is_ok_and(|id| id < self.key.shape.experts) {
+            let allowed = format!("negative, or {} or more: no expert", self.key.shape.experts);
             return Err(RuntimeError::invalid("nobody", nobody, allowed));
         }
         self.op.set_scalar("nobody", nobody)
@@ -395,7 +386,7 @@ impl MoeRank {
 
     /// How many launches a dispatch has, and a combine.
     fn halves(&self) -> usize {
-        if self.split { 2 } else { 1 }
+        self.key.phases().len()
     }
 
     /// Dispatch with what is checked and held.
@@ -488,7 +479,7 @@ impl MoeRank {
 
     fn is_split(&self) -> Result<(), RuntimeError> {
         let allowed = "true in the tuning, for launches that send or receive only";
-        if self.split { Ok(()) } else { Err(RuntimeError::invalid("split", false, allowed)) }
+        if self.key.split { Ok(()) } else { Err(RuntimeError::invalid("split", false, allowed)) }
     }
 }
 

@@ -45,7 +45,8 @@ fn blocks_have_sms_alone_unless_they_are_to_share_them() {
         let _ = unsafe { op.ranks_mut()[0].dispatch_raw(&TOKENS, RawStream::DEFAULT).unwrap() };
         machine.launches.lock().unwrap()[0].config.shared_bytes
     };
-    let image = Uncompiled.image(&*tuning().dispatch.into_variant(), Target::Cuda(CudaArch::Sm90a)).unwrap();
+    let image =
+        Uncompiled.image(&*tuning().dispatch().into_variant(), Target::Cuda(CudaArch::Sm90a)).unwrap();
     let (needed, alone) = (image.launch.shared_bytes, image.launch.exclusive_sm_bytes.unwrap());
     assert!(needed < alone, "{needed} {alone}");
     assert_eq!((shared_bytes(false), shared_bytes(true)), (alone, needed));
@@ -57,7 +58,8 @@ fn ranks_that_share_a_gpu_have_room_for_the_blocks_of_all_of_them() {
     let gpu = MockGpu::all(&machine, 1).remove(0);
     let options = WorldOptions { share_gpus: true, ..WorldOptions::default() };
     let world = Arc::new(World::of_gpus(&[Arc::clone(&gpu), gpu], &options).unwrap());
-    let image = Uncompiled.image(&*tuning().dispatch.into_variant(), Target::Cuda(CudaArch::Sm90a)).unwrap();
+    let image =
+        Uncompiled.image(&*tuning().dispatch().into_variant(), Target::Cuda(CudaArch::Sm90a)).unwrap();
     assert!(image.launch.overlaps_previous && image.launch.exclusive_sm_bytes.is_some());
     let op = |per_sm| {
         machine.per_sm.store(per_sm, std::sync::atomic::Ordering::Relaxed);
@@ -70,7 +72,7 @@ fn ranks_that_share_a_gpu_have_room_for_the_blocks_of_all_of_them() {
     assert_eq!((config.cooperative, config.overlaps_previous), (false, false));
     assert_eq!(config.shared_bytes, image.launch.shared_bytes);
     let mut large = tuning();
-    (large.dispatch.send_blocks, large.dispatch.recv_blocks) = (64, 64);
+    (large.plan.dispatch.send_blocks, large.plan.dispatch.recv_blocks) = (64, 64);
     machine.per_sm.store(1, std::sync::atomic::Ordering::Relaxed);
     let said = MoeAllToAll::new(&world, &large, &Uncompiled).unwrap_err().to_string();
     assert!(
@@ -113,7 +115,7 @@ fn launches_get_the_buffers_of_their_rank_and_nothing_is_left() {
     }
     let launches = machine.launches.lock().unwrap().clone();
     assert_eq!(launches.iter().map(|l| l.gpu).collect::<Vec<_>>(), [0, 0, 1, 1]);
-    let (dispatch, combine) = (tuning.dispatch.into_variant(), tuning.combine.into_variant());
+    let (dispatch, combine) = (tuning.dispatch().into_variant(), tuning.combine().into_variant());
     for (rank, pair) in launches.chunks(2).enumerate() {
         let d = |name, at| member(&pair[0], &*dispatch, name, at);
         let c = |name, at| member(&pair[1], &*combine, name, at);
@@ -161,7 +163,7 @@ fn a_launch_has_as_many_rows_as_it_is_told() {
         assert_eq!(said.to_string(), "rows_there = 5: at most 4");
     }
     let launches = machine.launches.lock().unwrap().clone();
-    let variants = [tuning.dispatch.into_variant(), tuning.combine.into_variant()];
+    let variants = [tuning.dispatch().into_variant(), tuning.combine().into_variant()];
     assert_eq!(launches.len(), 2);
     for (launched, variant) in launches.iter().zip(&variants) {
         let [rows, n] = ["rows_there", "n"].map(|name| member(launched, &**variant, name, 0));
@@ -190,7 +192,7 @@ fn what_says_nobody_and_how_long_waits_last_can_be_chosen_between_calls() {
     rank.set_wait_budget(Duration::from_secs(60)).unwrap();
     round(rank);
     let launches = machine.launches.lock().unwrap().clone();
-    let variants = [tuning.dispatch.into_variant(), tuning.combine.into_variant()];
+    let variants = [tuning.dispatch().into_variant(), tuning.combine().into_variant()];
     let of = |name: &str| -> Vec<u64> {
         launches.iter().zip(variants.iter().cycle()).map(|(l, v)| member(l, &**v, name, 0)).collect()
     };
@@ -203,14 +205,14 @@ fn what_says_nobody_and_how_long_waits_last_can_be_chosen_between_calls() {
 fn rows_that_arrive_in_their_places_are_the_rank_s_own_inbox() {
     let machine = Machine::default();
     let tuning = tuning().with_protocol(Protocol::Flags).with_layout(Layout::RankMajor);
-    assert!(tuning.dispatch.in_place());
+    assert!(tuning.dispatch().in_place());
     let mut op = MoeAllToAll::new(&world(&machine), &tuning, &Uncompiled).unwrap();
     for rank in op.ranks_mut() {
         // SAFETY: nothing runs on mocks.
         let _routed = unsafe { rank.dispatch_raw(&TOKENS, RawStream::DEFAULT).unwrap() };
     }
     let launches = machine.launches.lock().unwrap().clone();
-    let dispatch = tuning.dispatch.into_variant();
+    let dispatch = tuning.dispatch().into_variant();
     for (at, (rank, launch)) in op.ranks().iter().zip(&launches).enumerate() {
         let rows = rank.buffer("rows").unwrap();
         assert_eq!(rows.0, member(launch, &*dispatch, "inbox", at));
@@ -241,7 +243,7 @@ fn what_lasts_from_round_to_round_is_told_from_what_does_not() {
                 rank.combine_raw(routed, 0x60, 0x70, RawStream::DEFAULT).unwrap();
             }
             let launches = machine.launches.lock().unwrap().split_off(0);
-            let variants = [tuning.dispatch.clone().into_variant(), tuning.combine.clone().into_variant()];
+            let variants = [tuning.dispatch().into_variant(), tuning.combine().into_variant()];
             let word = |ptr: u64| {
                 let mut bytes = [0; 4];
                 // SAFETY: the mock refuses what is not there.
@@ -428,7 +430,7 @@ fn launches_of_a_round_share_all_but_their_epochs() {
             for tuning in [tuning.clone().with_split(true), tuning] {
                 let specs = tuning.launch_specs();
                 let labels: Vec<&str> = specs.iter().map(|spec| spec.label.as_str()).collect();
-                match tuning.split {
+                match tuning.key.split {
                     false => assert_eq!(labels, ["dispatch", "combine"]),
                     true => {
                         assert_eq!(labels, ["dispatch send", "dispatch recv", "combine send", "combine recv"])
@@ -439,7 +441,7 @@ fn launches_of_a_round_share_all_but_their_epochs() {
                     let of = all.iter().filter(|b| b.binding == binding);
                     of.map(|b| b.name.as_str()).collect::<Vec<_>>()
                 };
-                let hooked = tuning.dispatch.hook == Hook::Expert;
+                let hooked = tuning.key.hook == Hook::Expert;
                 let inputs = ["x", "n", "ids", "weights", "y"];
                 assert_eq!(bound(Binding::Input), inputs[..if hooked { 4 } else { 5 }]);
                 assert_eq!(bound(Binding::Output), ["out"]);

@@ -1,6 +1,7 @@
 use super::*;
 
-use crate::families::moe::RowDtype;
+use crate::families::moe::kernels::{Hook, Layout};
+use crate::families::moe::{MoeShape, RowDtype};
 use crate::harness::tune::{Candidate, Record, Task, example};
 use crate::harness::workload::Given;
 
@@ -14,7 +15,7 @@ fn tuning(tokens: u32) -> MoeTuning {
 
 fn tokens_of(selected: Selected<'_, MoeTuning>) -> Option<u32> {
     match selected {
-        Selected::Exact(t) | Selected::Covering(t) => Some(t.dispatch.tokens),
+        Selected::Exact(t) | Selected::Covering(t) => Some(t.key.shape.tokens),
         Selected::Jit => None,
     }
 }
@@ -31,7 +32,8 @@ fn exact_then_the_smallest_that_covers() {
 
 #[test]
 fn of_two_for_one_key_the_first_counts() {
-    let other = MoeTuning { dispatch: Dispatch { vectors: 1, ..tuning(8).dispatch }, ..tuning(8) };
+    let mut other = tuning(8);
+    other.plan.dispatch.vectors = 1;
     let registry = MoeRegistry::new([other.clone(), tuning(8)], false);
     assert_eq!(registry.select(&MoeKey::new(shape(8))).unwrap(), Selected::Exact(&other));
 }
@@ -71,7 +73,7 @@ fn what_is_not_compiled_is_compiled_or_the_nearest_are_named() {
     let wide = MoeTuning::defaults(&MoeShape { hidden: 128, ..shape(200) }).unwrap();
     let without = MoeRegistry::new([tuning(8), tuning(64), tuning(200), wide.clone(), tuning(90)], false);
     let error = without.select(&key).unwrap_err();
-    let name = |t: &MoeTuning| t.dispatch.variant_name();
+    let name = |t: &MoeTuning| t.dispatch().variant_name();
     assert_eq!(error.nearest, [name(&tuning(200)), name(&tuning(90)), name(&tuning(64))]);
     assert!(error.to_string().contains("tokens: 100") && error.to_string().contains(&error.nearest[0]));
     let error = without.select(&MoeKey::new(MoeShape { hidden: 128, ..shape(201) })).unwrap_err();
@@ -96,15 +98,14 @@ fn variants_are_paired_with_those_that_go_with_them() {
         [&eight, &split, &plain].into_iter().flat_map(MoeTuning::combine_launches).collect();
     assert_eq!(pairs(&dispatch, &combine), [eight.clone(), split.clone(), plain]);
     // Neither a half alone, nor a dispatch without its combine.
-    let lonely = [split.dispatch_launches()[0].clone(), eight.dispatch];
+    let lonely = [split.dispatch_launches()[0].clone(), eight.dispatch()];
     assert_eq!(pairs(&lonely, &split.combine_launches()), []);
     assert_eq!(pairs(&split.dispatch_launches(), &split.combine_launches()[1..]), []);
 }
 
 /// A record of the small variants of a pair of defaults.
 fn record(default: &MoeTuning) -> Record {
-    let variants =
-        |tuning: &MoeTuning| [tuning.dispatch.clone().into_variant(), tuning.combine.clone().into_variant()];
+    let variants = |tuning: &MoeTuning| [tuning.dispatch().into_variant(), tuning.combine().into_variant()];
     let task = Task::new(&super::super::workload::MoeSuite, variants(default), Given::new());
     example::record_of(&task, &Candidate::new(variants(&default.clone().small())))
 }

@@ -6,10 +6,10 @@ use peerwarp_codegen::family::{
     Allowed, Choice, DynFamily, Family, FamilyEntry, FieldInfo, FieldRole, Registry, Value,
 };
 
-use super::RowDtype;
 use super::gpumode::gpumode;
-use super::kernels::{Combine, CombineKey, Layout, Phase, Protocol, RoundTrip};
+use super::kernels::{Combine, Layout, RoundTrip};
 use super::routing::{self, Source};
+use super::{MoeKey, MoeShape, MoeTuning, RowDtype};
 use crate::harness::request::Request;
 use crate::harness::workload::{Given, On, OptionSpec};
 use crate::input::InputError;
@@ -346,7 +346,9 @@ fn has(family: &dyn DynFamily, field: &str) -> bool {
 pub(super) fn request(label: &str, family: FamilyEntry, key: &Settings, tuning: Settings) -> Request {
     let (mut key, mut tuning) = (key.clone(), tuning);
     let mut defaults = vec![];
-    tuning.extend(back_with_flags(family, &key, &tuning));
+    if family.name() == Combine::NAME {
+        tuning.extend(as_planned(&key, &tuning));
+    }
     for field in family.fields().iter().filter(|f| f.role == FieldRole::Key) {
         let first = if family.name() == RoundTrip::NAME && field.name == "hook" {
             Some("expert".to_owned())
@@ -372,35 +374,26 @@ pub(super) fn request(label: &str, family: FamilyEntry, key: &Settings, tuning: 
     Request { key, tuning, defaults, ..Request::family(label, family.name()) }
 }
 
-/// What combine is told where rows that are dispatched cannot go as packets: its own type does not say so, and they come back as they
-/// went out.
-fn back_with_flags(family: FamilyEntry, key: &Settings, tuning: &Settings) -> Settings {
+/// What combine does otherwise than its own type says, where rows cannot go out as packets: as the operation's plan has it.
+fn as_planned(key: &Settings, tuning: &Settings) -> Settings {
     let value =
         |name: &str| key.iter().chain(tuning).find(|(field, _)| field == name).map(|(_, value)| value);
-    let number = |name: &str| value(name)?.parse::<u32>().ok();
-    let told = || {
-        let row = value("dtype")?.parse::<RowDtype>().ok().filter(|row| !row.survives_packets())?;
+    let number = |name: &str| value(name)?.parse().ok();
+    let planned = || {
+        let (hidden, experts, topk) = (number("hidden")?, number("experts")?, number("topk")?);
+        let (tokens, ranks) = (number("tokens")?, number("ranks")?);
+        let dtype = value("dtype")?.parse::<RowDtype>().ok().filter(|row| !row.survives_packets())?;
         let layout = value("layout").map_or(Some(Layout::RankMajor), |name| Layout::from_name(name))?;
-        let combine = Combine::with_defaults(&CombineKey {
-            hidden: number("hidden")?,
-            experts: number("experts")?,
-            topk: number("topk")?,
-            tokens: number("tokens")?,
-            ranks: number("ranks")?,
-            dtype: row.into(),
-            layout,
-            max_rows: number("max-rows").unwrap_or(0),
-            weighted: false,
-            phase: Phase::Both,
-        });
-        Some(combine.ok()?.back_from(Protocol::Flags))
+        let shape = MoeShape { hidden, experts, topk, tokens, ranks, dtype };
+        MoeKey { layout, ..MoeKey::new(shape) }.defaults().ok()
     };
-    if family.name() != Combine::NAME || value("protocol").is_some() {
+    let Some(MoeTuning { plan, .. }) = planned().filter(|_| value("protocol").is_none()) else {
         return vec![];
-    }
-    let Some(combine) = told() else { return vec![] };
-    let fields =
-        [("protocol", combine.protocol.name().to_owned()), ("group_warps", combine.group_warps.to_string())];
+    };
+    let fields = [
+        ("protocol", plan.way.back().name().to_owned()),
+        ("group_warps", plan.combine.group_warps.to_string()),
+    ];
     fields.map(|(field, value)| (field.to_owned(), value)).into()
 }
 

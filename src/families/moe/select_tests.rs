@@ -4,10 +4,8 @@ use peerwarp_codegen::ir::Dtype;
 use peerwarp_codegen::kernel;
 
 use super::*;
-use crate::families::moe::MoeShape;
 use crate::families::moe::MoeSuite;
 use crate::families::moe::kernels::Phase;
-use crate::families::moe::run::MoeTuning;
 use crate::harness::request::resolve;
 use crate::harness::workload::Suite;
 
@@ -128,7 +126,7 @@ fn what_comes_back_goes_as_what_went_out() {
         let dtype = dtype.parse().unwrap();
         let shape = MoeShape { hidden: 2048, experts: 64, topk: 6, tokens: 8, ranks: 8, dtype };
         let defaults = MoeTuning::defaults(&shape).unwrap();
-        assert_eq!(names, [defaults.dispatch.variant_name(), defaults.combine.variant_name()]);
+        assert_eq!(names, [defaults.dispatch().variant_name(), defaults.combine().variant_name()]);
     }
 }
 

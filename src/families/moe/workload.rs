@@ -6,10 +6,10 @@ use peerwarp_codegen::family::{Family, FamilyEntry, Registry, Variant};
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
-use super::kernels::{Combine, CombineDtype, CombineKey, Dispatch, DispatchKey, Hook, Phase, RoundTrip};
+use super::kernels::{Combine, Dispatch, Phase, RoundTrip};
 use super::routing::{self, Source};
-use super::run::{MoeRounds, MoeTuning};
-use super::{MoeError, MoeProblem, MoeShape, Routing, RowDtype, baselines, catalogue, cost, select, tuned};
+use super::run::MoeRounds;
+use super::{MoeError, MoeProblem, MoeShape, MoeTuning, Routing, baselines, catalogue, cost, legal, select};
 use crate::harness::bench::Limits;
 use crate::harness::request::Request;
 use crate::harness::tune::{Components, CostModel};
@@ -73,7 +73,7 @@ impl Suite for MoeSuite {
     }
 
     fn components(&self) -> Components {
-        Components { together: Some(tuned::together) }
+        Components { together: Some(legal::together) }
     }
 
     fn cost_model(&self, variants: &[Variant]) -> Option<Box<dyn CostModel>> {
@@ -116,8 +116,8 @@ fn rounds(variants: &[Variant], inputs: &Inputs) -> Result<MoeRounds, WorkloadEr
         return Err(InputError::not_allowed("VARIANT", other.variant_name(), allowed).into());
     }
     let tuning = tuning(variants)?;
-    tuning.check(&tuning.dispatch.shape())?;
-    let problem = problem(tuning.dispatch.shape(), inputs)?;
+    tuning.check(&tuning.key.shape)?;
+    let problem = problem(tuning.key.shape, inputs)?;
     Ok(MoeRounds::new(&problem, &tuning, inputs.rounds)?)
 }
 
@@ -136,32 +136,24 @@ fn problem(shape: MoeShape, inputs: &Inputs) -> Result<MoeProblem, WorkloadError
 fn tuning(variants: &[Variant]) -> Result<MoeTuning, WorkloadError> {
     let dispatch = one(variants, |d: &Dispatch| d.phase, |d, phase| Dispatch { phase, ..d })?;
     let combine = one(variants, |c: &Combine| c.phase, |c, phase| Combine { phase, ..c })?;
-    let (dispatch, combine, split) = match (dispatch, combine) {
-        (Some((d, split)), Some((c, other))) => {
-            if split != other {
-                let (field, allowed) = ("phase of combine", "the same launches as dispatch");
-                return Err(InputError::conflict(field, c.variant_name(), d.variant_name(), allowed).into());
-            }
-            (d, c, split)
+    match (dispatch, combine) {
+        (Some(d), Some(c)) if d.phase != c.phase => {
+            let (field, allowed) = ("phase of combine", "the same launches as dispatch");
+            Err(InputError::conflict(field, c.variant_name(), d.variant_name(), allowed).into())
         }
-        (Some((d, split)), None) => {
-            let c = combine_for(&d)?;
-            (d, c, split)
-        }
-        (None, Some((c, split))) => (dispatch_for(&c)?, c, split),
-        (None, None) => {
-            return Err(InputError::missing("variant", "moe_dispatch, moe_combine, or both").into());
-        }
-    };
-    Ok(MoeTuning { dispatch, combine, split })
+        (Some(d), Some(c)) => Ok(MoeTuning::of(&d, &c)?),
+        (Some(d), None) => Ok(MoeTuning::of_dispatch(&d)?),
+        (None, Some(c)) => Ok(MoeTuning::of_combine(&c)?),
+        (None, None) => Err(InputError::missing("variant", "moe_dispatch, moe_combine, or both").into()),
+    }
 }
 
-/// The configuration of one family, in one phase, and whether it is to be launched in two.
+/// The configuration of one family: of two halves, the one that sends.
 fn one<F: Family>(
     variants: &[Variant],
     phase: impl Fn(&F) -> Phase,
     in_phase: impl Fn(F, Phase) -> F,
-) -> Result<Option<(F, bool)>, WorkloadError> {
+) -> Result<Option<F>, WorkloadError> {
     let all: Vec<&F> = variants.iter().filter_map(|v| v.as_any().downcast_ref()).collect();
     let whole = |c: &F| in_phase(c.clone(), Phase::Both);
     let conflict = |a: &F, b: &F| {
@@ -170,36 +162,17 @@ fn one<F: Family>(
     };
     match all[..] {
         [] => Ok(None),
-        [c] if phase(c) == Phase::Both => Ok(Some((c.clone(), false))),
+        [c] if phase(c) == Phase::Both => Ok(Some(c.clone())),
         [c] => {
             let allowed = "both, or split for two launches: one half alone never ends";
             Err(InputError::not_allowed("phase", c.variant_name(), allowed).into())
         }
         [a, b] if phase(a) != Phase::Both && phase(b) != Phase::Both && phase(a) != phase(b) => {
-            if whole(a) == whole(b) { Ok(Some((whole(a), true))) } else { conflict(a, b) }
+            let send = in_phase(a.clone(), Phase::Send);
+            if whole(a) == whole(b) { Ok(Some(send)) } else { conflict(a, b) }
         }
         [a, b, ..] => conflict(a, b),
     }
-}
-
-fn combine_for(d: &Dispatch) -> Result<Combine, WorkloadError> {
-    let MoeShape { hidden, experts, topk, tokens, ranks, dtype } = d.shape();
-    let (dtype, layout, max_rows, phase) = (dtype.into(), d.layout, d.max_rows, Phase::Both);
-    let weighted = false;
-    let key = CombineKey { hidden, experts, topk, tokens, ranks, dtype, layout, max_rows, weighted, phase };
-    let combine = Combine { dedup: d.dedup, ..Combine::with_defaults(&key)? };
-    Ok(combine.with_protocol(d.protocol.arrival()))
-}
-
-fn dispatch_for(c: &Combine) -> Result<Dispatch, WorkloadError> {
-    let Combine { hidden, experts, topk, tokens, ranks, .. } = *c;
-    let dtype = match c.dtype {
-        CombineDtype::Bf16 => RowDtype::Bf16,
-        CombineDtype::Fp16 => RowDtype::Fp16,
-    };
-    let shape = MoeShape { hidden, experts, topk, tokens, ranks, dtype };
-    let key = DispatchKey::of(&shape, Hook::None, c.layout, c.max_rows);
-    Ok(Dispatch { dedup: c.dedup, protocol: c.protocol.arrival(), ..Dispatch::with_defaults(&key)? })
 }
 
 /// Routing of one round. If sizes may vary, they do so from round to round too.

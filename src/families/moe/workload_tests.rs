@@ -1,4 +1,6 @@
 use super::*;
+use crate::families::moe::RowDtype;
+use crate::families::moe::kernels::CombineDtype;
 use crate::harness::workload::Given;
 use std::sync::Arc;
 
@@ -38,18 +40,18 @@ fn error(variants: &[Variant]) -> String {
 #[test]
 fn selections_give_fitting_pairs() {
     let both = tuning(&resolve(&[])).unwrap();
-    assert!(!both.split && both.dispatch.dedup && both.combine.dtype == CombineDtype::Bf16);
-    assert_eq!(both.dispatch.dtype, RowDtype::Fp8);
+    assert!(!both.key.split && both.plan.dedup && both.key.combined == CombineDtype::Bf16);
+    assert_eq!(both.key.shape.dtype, RowDtype::Fp8);
     let plain = resolve(&[("dedup", "false"), ("moe_combine.send_blocks", "4")]);
     let plain = tuning(&plain).unwrap();
-    assert!(!plain.dispatch.dedup && !plain.combine.dedup);
-    assert_eq!(plain.combine.send_blocks, 4);
-    assert_ne!(plain.dispatch.send_blocks, 4);
+    assert!(!plain.plan.dedup);
+    assert_eq!(plain.plan.combine.send_blocks, 4);
+    assert_ne!(plain.plan.dispatch.send_blocks, 4);
 
     let halves = |phases: [&str; 2]| phases.iter().flat_map(|p| resolve(&[("phase", p)])).collect::<Vec<_>>();
     for order in [["send", "recv"], ["recv", "send"]] {
         let split = tuning(&halves(order)).unwrap();
-        assert_eq!(split, MoeTuning { split: true, ..both.clone() });
+        assert_eq!(split, both.clone().with_split(true));
     }
 }
 
@@ -59,8 +61,8 @@ fn the_other_family_is_filled_in() {
         let mut variants = resolve(&[("dedup", "false")]);
         variants.retain(|v| v.family().name() == keep);
         let t = tuning(&variants).unwrap();
-        assert!(!t.dispatch.dedup && !t.combine.dedup);
-        t.check(&t.dispatch.shape()).unwrap();
+        assert!(!t.plan.dedup);
+        t.check(&t.key.shape).unwrap();
     }
 }
 
@@ -93,7 +95,7 @@ impl<const N: usize> ConcatVariants for [Vec<Variant>; N] {
 
 #[test]
 fn sizes_vary_with_the_seed_and_the_round_if_they_may() {
-    let shape = tuning(&resolve(&[])).unwrap().dispatch.shape();
+    let shape = tuning(&resolve(&[])).unwrap().key.shape;
     let counts = |seed, round, ragged| {
         let inputs = Inputs { seed, ragged, ..Inputs::default() };
         routing_of(&shape, &inputs, round).unwrap().tokens_per_rank(shape.topk)

@@ -15,7 +15,49 @@ pub fn emit(model: &Model, codegen: &TokenStream) -> TokenStream {
     let (key, config) = (key_type(model, codegen), config(model, codegen));
     let family = family(model, codegen);
     let serde = model.serde.then(|| serial::config(&model.ident, codegen));
-    quote!(#key #config #family #serde)
+    let plan = plan_type(model);
+    quote!(#key #config #family #serde #plan)
+}
+
+/// Fields as members of another struct.
+fn members(fields: &[&Field]) -> Vec<TokenStream> {
+    let member = |f: &&Field| {
+        let (vis, ident, ty) = (&f.vis, &f.ident, &f.ty);
+        let doc =
+            if f.help.is_empty() { format!("As in the configuration: `{ident}`.") } else { f.help.clone() };
+        quote!(#[doc = #doc] #vis #ident: #ty)
+    };
+    fields.iter().map(member).collect()
+}
+
+/// The type of the tuning fields that launches do not share, and the configuration as a projection of a key and a plan.
+fn plan_type(model: &Model) -> Option<TokenStream> {
+    let Model { ident, key, vis, .. } = model;
+    let plan = model.plan.as_ref()?;
+    let of = |shared: bool| model.fields.iter().filter(move |f| f.tune && f.shared.is_some() == shared);
+    let own: Vec<&Field> = of(false).collect();
+    let keys = model.fields.iter().filter(|f| !f.tune).map(|f| &f.ident);
+    let (names, members) = (own.iter().map(|f| &f.ident).collect::<Vec<_>>(), members(&own));
+    let (shared, types): (Vec<_>, Vec<_>) = of(true).map(|f| (&f.ident, &f.ty)).unzip();
+    let doc = format!("The plan of [`{ident}`]: what tuning chooses of it, and no other launch shares.");
+    Some(quote! {
+        #[doc = #doc]
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+        #vis struct #plan {
+            #(#members,)*
+        }
+        #[automatically_derived]
+        impl #ident {
+            /// The launch for a key, a plan and what launches share.
+            #vis fn of(key: #key, plan: #plan, #(#shared: #types),*) -> #ident {
+                #ident { #(#keys: key.#keys,)* #(#names: plan.#names,)* #(#shared),* }
+            }
+            /// Its plan.
+            #vis fn plan(&self) -> #plan {
+                #plan { #(#names: self.#names),* }
+            }
+        }
+    })
 }
 
 /// The type of the key fields alone.
@@ -23,12 +65,7 @@ fn key_type(model: &Model, codegen: &TokenStream) -> TokenStream {
     let (ident, key, vis) = (&model.ident, &model.key, &model.vis);
     let doc = format!("The key of [`{ident}`]: the part of it that comes from the problem.");
     let keys: Vec<&Field> = model.fields.iter().filter(|f| !f.tune).collect();
-    let members = keys.iter().map(|f| {
-        let (vis, ident, ty) = (&f.vis, &f.ident, &f.ty);
-        let doc =
-            if f.help.is_empty() { format!("As in the configuration: `{ident}`.") } else { f.help.clone() };
-        quote!(#[doc = #doc] #vis #ident: #ty)
-    });
+    let members = members(&keys);
     let fields =
         fields_impl(key, &keys, &quote!(<#ident as #codegen::family::Family>::key_fields()), codegen);
     let serde = serial::key(key, codegen);

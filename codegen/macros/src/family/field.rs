@@ -29,6 +29,8 @@ pub struct Field {
     pub shrinks: bool,
     /// What a rule chooses, and which.
     pub rule: Option<(Type, Expr)>,
+    /// Whether the plan of an operation holds it once for all launches, and where it says so.
+    pub shared: Option<Span>,
 }
 
 /// The restriction of a field's values.
@@ -51,7 +53,18 @@ impl Field {
         let tune = attr.path().is_ident("tune");
         check_type(&field.ty, errors);
         let known: &[&str] = if tune {
-            &["short", "range", "multiple_of", "values", "default", "help", "omitted", "shrinks", "rule"]
+            &[
+                "short",
+                "range",
+                "multiple_of",
+                "values",
+                "default",
+                "help",
+                "omitted",
+                "shrinks",
+                "rule",
+                "shared",
+            ]
         } else {
             &["short", "range", "multiple_of", "values", "default", "help", "ranks", "covers", "omitted"]
         };
@@ -106,6 +119,7 @@ impl Field {
             errors.at(span, "only a number is smaller than another one");
         }
         let shrinks = shrinks.is_some();
+        let shared = set.flag("shared", errors);
         // A tuning field without a default has the first of its values.
         let constant = default.as_ref().map_or(tune, |default| !matches!(default, Expr::Closure(_)));
         if let (Some(span), false) = (omitted, short.is_some() && constant) {
@@ -133,6 +147,7 @@ impl Field {
             omitted,
             shrinks,
             rule,
+            shared,
         })
     }
 

@@ -18,6 +18,8 @@ pub struct Model {
     pub args: Path,
     pub warps: Warps,
     pub key: Ident,
+    /// The type of the tuning fields, if one is to be made.
+    pub plan: Option<Ident>,
     pub serde: bool,
     /// What the author counts up when a change alters the kernel's time.
     pub revision: Option<LitInt>,
@@ -57,9 +59,12 @@ impl Model {
         let missing = || syn::Error::new(input.ident.span(), "incomplete family");
         let header = header.ok_or_else(missing)?;
         fields.sort_by_key(|f| f.tune);
-        let Header { name, kernel, args, warps, key, serde, revision } = header;
+        let Header { name, kernel, args, warps, key, plan, serde, revision } = header;
+        if let (None, Some(span)) = (&plan, fields.iter().find_map(|f| f.shared)) {
+            return Err(syn::Error::new(span, "launches share a field where the family has a `plan = Name`"));
+        }
         let (ident, vis) = (input.ident.clone(), input.vis.clone());
-        Ok(Model { ident, vis, fields, name, kernel, args, warps, key, serde, revision, ranks })
+        Ok(Model { ident, vis, fields, name, kernel, args, warps, key, plan, serde, revision, ranks })
     }
 }
 
@@ -70,6 +75,7 @@ struct Header {
     args: Path,
     warps: Warps,
     key: Ident,
+    plan: Option<Ident>,
     serde: bool,
     revision: Option<LitInt>,
 }
@@ -89,7 +95,7 @@ impl Header {
         if let Some(second) = attrs.next() {
             errors.at(second.span(), "one `#[family(..)]` says it all");
         }
-        let known = ["name", "kernel", "args", "warps", "key", "serde", "revision"];
+        let known = ["name", "kernel", "args", "warps", "key", "plan", "serde", "revision"];
         let mut set = Settings::of(attr, &known, errors);
         let mut required = |name: &str, example: &str, errors: &mut Errors| {
             let value = set.value(name, example, errors);
@@ -101,15 +107,9 @@ impl Header {
         let kernel = required("kernel", "scale", errors).and_then(|e| path(&e, "kernel", errors));
         let args = required("args", "ScaleArgs", errors).and_then(|e| path(&e, "args", errors));
         let warps = required("warps", "warps", errors).and_then(|e| warps(&e, fields, exists, errors));
-        let key = set.value("key", "ScaleKey", errors).and_then(|e| path(&e, "key", errors));
-        let key = match key.as_ref().map(Path::get_ident) {
-            Some(Some(ident)) => ident.clone(),
-            Some(None) => {
-                errors.at(key.span(), "`key` is the name of the type to make, not a path to one");
-                return None;
-            }
-            None => Ident::new(&format!("{}Key", input.ident), input.ident.span()),
-        };
+        let key = made(&mut set, "key", "ScaleKey", errors);
+        let key = key.unwrap_or_else(|| Ident::new(&format!("{}Key", input.ident), input.ident.span()));
+        let plan = made(&mut set, "plan", "ScalePlan", errors);
         let serde = set.flag("serde", errors).is_some();
         let revision = set.value("revision", "2", errors).and_then(|e| revision(&e, errors));
         let name = match set.text("name", "scale", errors) {
@@ -119,8 +119,17 @@ impl Header {
             }
             None => kernel.as_ref()?.segments.last()?.ident.to_string(),
         };
-        Some(Header { name, kernel: kernel?, args: args?, warps: warps?, key, serde, revision })
+        Some(Header { name, kernel: kernel?, args: args?, warps: warps?, key, plan, serde, revision })
     }
+}
+
+/// The name of a type to make.
+fn made(set: &mut Settings, name: &str, example: &str, errors: &mut Errors) -> Option<Ident> {
+    let path = set.value(name, example, errors).and_then(|e| path(&e, name, errors))?;
+    if path.get_ident().is_none() {
+        errors.at(path.span(), format!("`{name}` is the name of the type to make, not a path to one"));
+    }
+    path.get_ident().cloned()
 }
 
 fn path(value: &Expr, name: &str, errors: &mut Errors) -> Option<Path> {

@@ -134,7 +134,7 @@ fn batch_of_combine(key: &CombineKey) -> u32 {
 
 /// Configuration of [`combine`](super::combine()).
 #[derive(Family, Clone, Debug, PartialEq)]
-#[family(name = "moe_combine", kernel = super::combine::combine, args = CombineArgs, warps = warps, serde)]
+#[family(name = "moe_combine", kernel = super::combine::combine, args = CombineArgs, warps = warps, plan = CombinePlan, serde)]
 pub struct Combine {
     /// Elements of a row.
     #[key(short = "h", range = 8..=65536, multiple_of = 8)]
@@ -184,10 +184,10 @@ pub struct Combine {
     #[tune(short = "v", values = [1, 2, 4, 8], default = |key| vectors_of_combine(key))]
     pub vectors: u32,
     /// Whether an owner sums its rows of a token before it sends them; as dispatch was configured.
-    #[tune(default = true)]
+    #[tune(default = true, shared)]
     pub dedup: bool,
     /// How rows come back: as packets only if they went out as packets.
-    #[tune(default = |key| default_protocol(key))]
+    #[tune(default = |key| default_protocol(key), shared)]
     pub protocol: Protocol,
     /// Tokens whose rows come back with one flag, where they come with flags.
     #[tune(short = "b", values = [1, 2, 4, 8, 16], default = |key| batch_of_combine(key))]
@@ -333,7 +333,7 @@ impl Combine {
     }
 
     /// The problem's shape, as of rows that go out as they come back.
-    fn shape(&self) -> MoeShape {
+    pub(in crate::families::moe) fn shape(&self) -> MoeShape {
         let Combine { hidden, experts, topk, tokens, ranks, .. } = *self;
         let dtype = match self.dtype {
             CombineDtype::Bf16 => RowDtype::Bf16,
@@ -402,13 +402,6 @@ impl Combine {
         Pieces { shared: self.protocol == Protocol::Packets, ..self.summed_pieces() }
     }
 
-    /// The same with rows that travel so; packets have no flags to share.
-    #[must_use]
-    pub(crate) fn with_protocol(self, protocol: Protocol) -> Combine {
-        let batch = if protocol == Protocol::Packets { 1 } else { self.batch };
-        Combine { protocol, batch, ..self }
-    }
-
     /// Whether what this rank has of its own tokens stays where it is, and is summed from there.
     pub(super) fn keeps_own(&self) -> bool {
         self.own() == Own::InPlace
@@ -419,16 +412,10 @@ impl Combine {
         self.ranks - u32::from(self.keeps_own())
     }
 
-    /// The same for rows that went out so. Where there are few of them and they are no packets all the same, as many warps move
-    /// one as would if there were more.
-    #[must_use]
-    pub(crate) fn back_from(self, protocol: Protocol) -> Combine {
-        if self.protocol.arrival() == protocol.arrival() {
-            return self;
-        }
+    /// Warps that move a row together where rows travel so.
+    pub(in crate::families::moe) fn group_warps_with(&self, protocol: Protocol) -> u32 {
         let warps = group_warps(2 * self.hidden, protocol, self.tokens);
-        let group_warps = with_barriers(warps.min(self.warps), self.warps);
-        Combine { group_warps, ..self.with_protocol(protocol.arrival()) }
+        with_barriers(warps.min(self.warps), self.warps)
     }
 
     /// Batches of a rank's tokens.

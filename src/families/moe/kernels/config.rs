@@ -32,7 +32,7 @@ pub(super) const COUNTED_AT_ONCE: u32 = 4096;
 
 /// Configuration of [`dispatch`](super::dispatch()).
 #[derive(Family, Clone, Debug, PartialEq)]
-#[family(name = "moe_dispatch", kernel = super::dispatch::dispatch, args = DispatchArgs, warps = warps, serde)]
+#[family(name = "moe_dispatch", kernel = super::dispatch::dispatch, args = DispatchArgs, warps = warps, plan = DispatchPlan, serde)]
 pub struct Dispatch {
     /// Elements of a row.
     #[key(short = "h", range = 8..=65536, multiple_of = 8)]
@@ -93,10 +93,10 @@ pub struct Dispatch {
     #[tune(short = "c", values = [1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384], default = |key| record_tokens(key))]
     pub chunk: u32,
     /// Whether a row goes once to every rank that owns one of its experts, not once for every expert.
-    #[tune(default = true)]
+    #[tune(default = true, shared)]
     pub dedup: bool,
     /// How rows travel.
-    #[tune(default = |key| protocol_of_key(key))]
+    #[tune(default = |key| protocol_of_key(key), shared)]
     pub protocol: Protocol,
     /// Who counts the entries of a record.
     #[tune(short = "count", rule = Dispatch::count_rule)]
@@ -134,28 +134,6 @@ pub struct Dispatch {
 }
 
 impl DispatchKey {
-    /// The key for a shape.
-    pub fn of(shape: &MoeShape, hook: Hook, layout: Layout, max_rows: u32) -> DispatchKey {
-        let MoeShape { hidden, experts, topk, tokens, ranks, .. } = *shape;
-        let (dtype, (row_bytes, scale_bytes)) = (shape.dtype.format(), shape.dtype.sizes());
-        let phase = Phase::Both;
-        DispatchKey {
-            hidden,
-            experts,
-            topk,
-            tokens,
-            ranks,
-            dtype,
-            row_bytes,
-            scale_bytes,
-            quantise: Quantise::None,
-            hook,
-            layout,
-            max_rows,
-            phase,
-        }
-    }
-
     /// What rows are sent as, with their sizes.
     fn rows(&self) -> RowDtype {
         self.dtype.with_sizes(self.row_bytes, self.scale_bytes)

@@ -104,8 +104,8 @@ mod send_back;
 
 pub use bases_in_memory::BaseArgs;
 pub use combine::{CombineArgs, CombineLaunch, ReturnArgs, combine};
-pub use combine_config::{Combine, CombineDtype, CombineKey};
-pub use config::{Dispatch, DispatchKey};
+pub use combine_config::{Combine, CombineDtype, CombineKey, CombinePlan};
+pub use config::{Dispatch, DispatchKey, DispatchPlan};
 pub use dispatch::{DispatchArgs, DispatchLaunch, TokenArgs, TokenLaunch, dispatch, dispatch_with};
 pub use hook::{Hook, RowHook};
 pub use inbox::{InboxArgs, Row};

@@ -7,21 +7,20 @@ use peerwarp_codegen::family::{Choice, Family, Illegal, Legal};
 use peerwarp_codegen::ir::PACKET_BYTES;
 
 use super::combine::{ReturnArgs, returned, sum_of_owners};
-use super::combine_config::{Combine, CombineDtype};
-use super::config::Dispatch;
+use super::combine_config::{Combine, CombinePlan};
+use super::config::{Dispatch, DispatchPlan};
 use super::deliver::{hooked, scales_at_hand};
 use super::device::{at, local_experts, owners};
 use super::dispatch::{NOWHERE, TokenArgs, TokenLaunch, arriving, rows_there, tokens};
 use super::hook::{Hook, RowHook, stand_in_expert};
 use super::inbox::{InboxArgs, Received};
-use super::layout::Layout;
 use super::limits::{fewer, groups_of, resident, rows_of, topk_of};
 use super::plan::{Bases, Copies, Count};
-use super::protocol::{Phase, Protocol};
-use super::quantise::Quantise;
+use super::protocol::Protocol;
 use super::records::{ReadyArgs, await_ready, notify_ready};
 use super::send::send;
-use crate::families::moe::RowDtype;
+use crate::families::moe::plan::Way;
+use crate::families::moe::{MoeKey, MoePlan, MoeShape, MoeTuning, RowDtype};
 
 /// Numbers of tokens with which it pays on more than two ranks that more blocks send, and receive when they are done: rows come back
 /// while others still go out.
@@ -122,30 +121,26 @@ pub struct RoundTrip {
 impl RoundTrip {
     /// The dispatch that it begins with: what says how rows go out.
     pub fn dispatch(&self) -> Dispatch {
+        self.operation().dispatch()
+    }
+
+    /// The combine that it ends with: what says how rows come back.
+    pub fn combine(&self) -> Combine {
+        self.operation().combine()
+    }
+
+    /// The operation that it does in one launch.
+    pub(in crate::families::moe) fn operation(&self) -> MoeTuning {
         let RoundTrip { hidden, experts, topk, tokens, ranks, dtype, hook, .. } = *self;
-        let RoundTrip { warps, send_blocks, group_warps, vectors, .. } = *self;
-        Dispatch {
-            hidden,
-            experts,
-            topk,
-            tokens,
-            ranks,
-            dtype,
-            row_bytes: 0,
-            scale_bytes: 0,
-            quantise: Quantise::None,
-            hook,
-            layout: Layout::RankMajor,
-            max_rows: 0,
-            phase: Phase::Both,
+        let RoundTrip { warps, send_blocks, expert_blocks, recv_blocks, group_warps, vectors, .. } = *self;
+        let key = MoeKey { hook, ..MoeKey::new(MoeShape { hidden, experts, topk, tokens, ranks, dtype }) };
+        let dispatch = DispatchPlan {
             warps,
             send_blocks,
-            recv_blocks: self.expert_blocks,
+            recv_blocks: expert_blocks,
             group_warps,
             vectors,
             chunk: 1,
-            dedup: true,
-            protocol: Protocol::Packets,
             count: Some(Count::Receiver),
             bases: Some(Bases::Shared),
             own: None,
@@ -157,31 +152,14 @@ impl RoundTrip {
             index: None,
             route_blocks: None,
             note_blocks: None,
-        }
-    }
-
-    /// The combine that it ends with: what says how rows come back.
-    pub fn combine(&self) -> Combine {
-        let RoundTrip { hidden, experts, topk, tokens, ranks, warps, group_warps, .. } = *self;
-        Combine {
-            hidden,
-            experts,
-            topk,
-            tokens,
-            ranks,
-            dtype: CombineDtype::from(self.dtype),
-            layout: Layout::RankMajor,
-            max_rows: 0,
-            weighted: false,
-            phase: Phase::Both,
+        };
+        let combine = CombinePlan {
             warps,
-            send_blocks: self.expert_blocks,
-            recv_blocks: self.recv_blocks,
+            send_blocks: expert_blocks,
+            recv_blocks,
             group_warps,
             // Several ranks' pieces are in flight together.
-            vectors: (self.vectors / 2).max(1),
-            dedup: true,
-            protocol: Protocol::Packets,
+            vectors: (vectors / 2).max(1),
             batch: 1,
             own: None,
             own_first: None,
@@ -191,7 +169,8 @@ impl RoundTrip {
             share: None,
             tiles_in_flight: self.tiles_in_flight,
             rows_in_flight: None,
-        }
+        };
+        MoeTuning { key, plan: MoePlan { dedup: true, way: Way::Packets, dispatch, combine } }
     }
 
     /// Entries of a rank.

@@ -3,28 +3,20 @@
 use peerwarp_codegen::family::Family;
 
 use super::Semantics;
-use crate::families::moe::kernels::{Hook, Layout, Quantise, RoundTrip, RoundTripKey};
-use crate::families::moe::{MoeError, MoeShape};
+use crate::families::moe::kernels::{Hook, Layout, RoundTrip};
+use crate::families::moe::{MoeError, MoeKey, MoeShape};
 
 impl RoundTrip {
     /// The defaults for a shape, with the stand-in expert.
     pub fn defaults(shape: &MoeShape) -> Result<RoundTrip, MoeError> {
         shape.check()?;
-        Ok(RoundTrip::with_defaults(&key(shape, Hook::Expert))?)
+        Ok(RoundTrip::with_defaults(&key(shape, Hook::Expert).round_trip())?)
     }
 
     /// How its rounds are computed.
     pub fn semantics(&self) -> Semantics {
-        Semantics {
-            hook: self.hook,
-            layout: Layout::ExpertMajor,
-            max_rows: 0,
-            dedup: true,
-            in_place: false,
-            combined: self.dtype.into(),
-            weighted: false,
-            quantise: Quantise::None,
-        }
+        // Each expert's rows are weighted by themselves.
+        Semantics { layout: Layout::ExpertMajor, ..self.operation().semantics() }
     }
 
     /// The same with as few blocks and warps as show all of the protocol.
@@ -37,14 +29,13 @@ impl RoundTrip {
     }
 }
 
-fn key(shape: &MoeShape, hook: Hook) -> RoundTripKey {
-    let MoeShape { hidden, experts, topk, tokens, ranks, .. } = *shape;
-    RoundTripKey { hidden, experts, topk, tokens, ranks, dtype: shape.dtype.format(), hook }
+fn key(shape: &MoeShape, hook: Hook) -> MoeKey {
+    MoeKey { hook, ..MoeKey::new(*shape) }
 }
 
 /// Whether a variant is legal and for this shape.
 pub(super) fn check(config: &RoundTrip, shape: &MoeShape) -> Result<(), MoeError> {
-    if config.key() != key(shape, config.hook) {
+    if config.key() != key(shape, config.hook).round_trip() {
         return Err(MoeError::invalid("round_trip", config.variant_name(), format!("must be for {shape}")));
     }
     Ok(config.check()?)

@@ -22,10 +22,9 @@ mod expect;
 mod fused;
 mod rounds;
 mod traffic;
-mod tuning;
 
+pub use super::MoeTuning;
 pub use data::{Inputs, Round, Semantics};
 pub use expect::Expected;
 pub use rounds::MoeRounds;
 pub use traffic::{RankTraffic, Traffic};
-pub use tuning::MoeTuning;

@@ -8,9 +8,9 @@ use peerwarp_codegen::ir::{Const, Dtype};
 use peerwarp_codegen::threads;
 
 use super::data::{Round, Semantics};
-use super::{MoeTuning, Traffic, between, fused};
+use super::{Traffic, between, fused};
 use crate::families::moe::kernels::{Layout, Quantise, RoundTrip};
-use crate::families::moe::{MoeError, MoeProblem, MoeShape, work};
+use crate::families::moe::{MoeError, MoeProblem, MoeShape, MoeTuning, work};
 use crate::harness::elements::decode;
 use crate::harness::elements::loops::{larger, off_and_largest};
 use crate::harness::suite::random_bytes;
@@ -45,7 +45,7 @@ impl MoeRounds {
         problem.check()?;
         tuning.check(&problem.shape)?;
         let launches = tuning.launch_specs();
-        MoeRounds::of(problem, tuning.semantics(), launches, tuning.dispatch_launches().len(), false, rounds)
+        MoeRounds::of(problem, tuning.semantics(), launches, tuning.key.phases().len(), false, rounds)
     }
 
     /// Rounds in one launch each.

@@ -1,0 +1,115 @@
+//! The key: what a problem asks of the operation. Each launch has its part of it.
+
+use peerwarp_codegen::family::Operation;
+
+use super::kernels::{CombineDtype, CombineKey, DispatchKey, Hook, Layout, Phase, Quantise, RoundTripKey};
+use super::{MoeError, MoeShape, MoeTuning};
+use crate::runtime::registry::CoverKey;
+
+/// What a problem asks of its kernels.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct MoeKey {
+    /// The shape. Its `tokens` are the most that a rank has; variants for more do as well.
+    pub shape: MoeShape,
+    /// What happens to rows on their way into dispatch's output.
+    pub hook: Hook,
+    /// How rows stand at the rank that receives them.
+    pub layout: Layout,
+    /// Rows by expert that there are places for, as [`Dispatch::max_rows`](super::kernels::Dispatch::max_rows).
+    pub max_rows: u32,
+    /// What rows are combined in.
+    pub combined: CombineDtype,
+    /// Whether combine applies the weights to rank-major rows.
+    pub weighted: bool,
+    /// What rows are quantised from before they are sent.
+    pub quantise: Quantise,
+    /// Whether sending and receiving are launches of their own.
+    pub split: bool,
+}
+
+impl MoeKey {
+    /// One launch an operation, and rows as they are, by source rank and token.
+    pub fn new(shape: MoeShape) -> MoeKey {
+        let combined = shape.dtype.into();
+        MoeKey {
+            shape,
+            hook: Hook::None,
+            layout: Layout::RankMajor,
+            max_rows: 0,
+            combined,
+            weighted: false,
+            quantise: Quantise::None,
+            split: false,
+        }
+    }
+
+    /// The operation with the default plan.
+    ///
+    /// # Errors
+    /// The shape is not allowed, or no plan is legal for it.
+    pub fn defaults(&self) -> Result<MoeTuning, MoeError> {
+        MoeTuning::with_default_plan(self)
+    }
+
+    /// What the launches of dispatch do, and those of combine, in order.
+    pub(super) fn phases(&self) -> &'static [Phase] {
+        if self.split { &[Phase::Send, Phase::Recv] } else { &[Phase::Both] }
+    }
+
+    /// Dispatch's part.
+    pub(super) fn dispatch(&self, phase: Phase) -> DispatchKey {
+        let MoeKey { hook, layout, max_rows, quantise, .. } = *self;
+        let MoeShape { hidden, experts, topk, tokens, ranks, dtype } = self.shape;
+        let (dtype, (row_bytes, scale_bytes)) = (dtype.format(), dtype.sizes());
+        DispatchKey {
+            hidden,
+            experts,
+            topk,
+            tokens,
+            ranks,
+            dtype,
+            row_bytes,
+            scale_bytes,
+            quantise,
+            hook,
+            layout,
+            max_rows,
+            phase,
+        }
+    }
+
+    /// Combine's part.
+    pub(super) fn combine(&self, phase: Phase) -> CombineKey {
+        let MoeKey { layout, max_rows, combined: dtype, weighted, .. } = *self;
+        let MoeShape { hidden, experts, topk, tokens, ranks, .. } = self.shape;
+        CombineKey { hidden, experts, topk, tokens, ranks, dtype, layout, max_rows, weighted, phase }
+    }
+
+    /// The part of a round trip in one launch.
+    pub(super) fn round_trip(&self) -> RoundTripKey {
+        let MoeShape { hidden, experts, topk, tokens, ranks, dtype } = self.shape;
+        RoundTripKey { hidden, experts, topk, tokens, ranks, dtype: dtype.format(), hook: self.hook }
+    }
+}
+
+impl CoverKey for MoeKey {
+    fn class(&self) -> MoeKey {
+        MoeKey { shape: MoeShape { tokens: 0, ..self.shape }, ..*self }
+    }
+
+    fn covers(&self, asked: &MoeKey) -> bool {
+        self.shape.tokens >= asked.shape.tokens
+    }
+
+    fn volume(&self) -> u128 {
+        self.shape.tokens.into()
+    }
+
+    fn distance(&self, asked: &MoeKey) -> (usize, u128) {
+        let (differ, off) = self.dispatch(Phase::Both).distance(&asked.dispatch(Phase::Both));
+        let own = |key: &MoeKey| (key.combined, key.weighted, key.split);
+        let ((c, w, s), (combined, weighted, split)) = (own(self), own(asked));
+        let more = [c != combined, w != weighted, s != split];
+        (differ + more.into_iter().filter(|&differs| differs).count(), off)
+    }
+}

@@ -1,0 +1,298 @@
+//! The plan: every choice of the operation, each once. Launches are projections of the key and the plan.
+
+use peerwarp_codegen::family::{Family, Operation, Variant};
+
+use super::kernels::{
+    Combine, CombineDtype, CombinePlan, Dispatch, DispatchPlan, Hook, Layout, Phase, Protocol, Quantise,
+};
+use super::run::Semantics;
+use super::{MoeError, MoeKey, MoeShape};
+use crate::runtime::op::LaunchSpec;
+
+/// How rows travel, out and back.
+///
+/// Rows come back as they went out. A return with a flag frees the slot of a row that went with a flag; the credits of dispatch and
+/// combine free packets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Way {
+    /// As packets.
+    Packets,
+    /// With flags.
+    Flags {
+        /// Whether dispatch copies rows in bulk.
+        bulk_out: bool,
+        /// Whether combine does.
+        bulk_back: bool,
+    },
+}
+
+impl Way {
+    /// With these protocols; none if rows do not come back as they went out.
+    pub fn new(out: Protocol, back: Protocol) -> Option<Way> {
+        match (out, back) {
+            (Protocol::Packets, Protocol::Packets) => Some(Way::Packets),
+            (Protocol::Packets, _) | (_, Protocol::Packets) => None,
+            _ => Some(Way::Flags { bulk_out: out == Protocol::Bulk, bulk_back: back == Protocol::Bulk }),
+        }
+    }
+
+    /// How dispatch sends rows.
+    pub fn out(self) -> Protocol {
+        match self {
+            Way::Packets => Protocol::Packets,
+            Way::Flags { bulk_out: true, .. } => Protocol::Bulk,
+            Way::Flags { .. } => Protocol::Flags,
+        }
+    }
+
+    /// How combine sends them back.
+    pub fn back(self) -> Protocol {
+        match self {
+            Way::Packets => Protocol::Packets,
+            Way::Flags { bulk_back: true, .. } => Protocol::Bulk,
+            Way::Flags { .. } => Protocol::Flags,
+        }
+    }
+}
+
+impl From<Protocol> for Way {
+    fn from(protocol: Protocol) -> Way {
+        Way::new(protocol, protocol).expect("a protocol goes with itself")
+    }
+}
+
+/// Every choice of the operation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MoePlan {
+    /// Whether a row goes once to every rank that owns one of its experts, and comes back once from each.
+    pub dedup: bool,
+    /// How rows travel.
+    pub way: Way,
+    /// What dispatch alone chooses.
+    pub dispatch: DispatchPlan,
+    /// What combine alone chooses.
+    pub combine: CombinePlan,
+}
+
+/// An operation as it is planned for a key: a dispatch and a combine that fit each other.
+#[derive(Clone, Debug, PartialEq)]
+pub struct MoeTuning {
+    /// What the problem asks.
+    pub key: MoeKey,
+    /// What is chosen for it.
+    pub plan: MoePlan,
+}
+
+impl MoeTuning {
+    /// The defaults for a shape: one launch an operation, deduplicated, no hook, rank-major rows.
+    ///
+    /// # Errors
+    /// As of [`MoeKey::defaults`].
+    pub fn defaults(shape: &MoeShape) -> Result<MoeTuning, MoeError> {
+        MoeKey::new(*shape).defaults()
+    }
+
+    /// The defaults for a shape with a hook and rows in an order: what is best depends on both.
+    ///
+    /// # Errors
+    /// As of [`MoeKey::defaults`].
+    pub fn defaults_with(shape: &MoeShape, hook: Hook, layout: Layout) -> Result<MoeTuning, MoeError> {
+        MoeKey { hook, layout, ..MoeKey::new(*shape) }.defaults()
+    }
+
+    /// The same with or without deduplication. Without it, rows are expert-major: one that goes once for every entry has no place by
+    /// token.
+    #[must_use]
+    pub fn with_dedup(mut self, dedup: bool) -> MoeTuning {
+        self.plan.dedup = dedup;
+        if dedup { self } else { self.with_layout(Layout::ExpertMajor) }
+    }
+
+    /// The same with rows that travel in a certain way, there and back. Packets have no flags to share.
+    #[must_use]
+    pub fn with_protocol(mut self, protocol: Protocol) -> MoeTuning {
+        self.plan.way = protocol.into();
+        if protocol == Protocol::Packets {
+            self.plan.combine.batch = 1;
+        }
+        self
+    }
+
+    /// The same with a hook on the dispatched rows.
+    #[must_use]
+    pub fn with_hook(mut self, hook: Hook) -> MoeTuning {
+        self.key.hook = hook;
+        self
+    }
+
+    /// The same with rows in another order.
+    #[must_use]
+    pub fn with_layout(mut self, layout: Layout) -> MoeTuning {
+        self.key.layout = layout;
+        self
+    }
+
+    /// The same with places for so many rows by expert: of all of a rank's experts, or of each at a fixed stride. 0 lets there be as
+    /// many as there can be rows.
+    #[must_use]
+    pub fn with_max_rows(mut self, max_rows: u32) -> MoeTuning {
+        self.key.max_rows = max_rows;
+        self
+    }
+
+    /// The same with a combine that applies the weights to rank-major rows, or one that leaves them to the experts.
+    #[must_use]
+    pub fn with_weighted(mut self, weighted: bool) -> MoeTuning {
+        self.key.weighted = weighted;
+        self
+    }
+
+    /// The same with rows that are combined in another type: those of less than 16 bits an element, without a hook, in bf16 or fp16.
+    #[must_use]
+    pub fn with_combined(mut self, combined: CombineDtype) -> MoeTuning {
+        self.key.combined = combined;
+        self
+    }
+
+    /// The same with rows that dispatch quantises, of fp8 or mxfp8, and the defaults for a dispatch that does.
+    ///
+    /// # Errors
+    /// There are no defaults of that kind: `dtype` is another one.
+    pub fn with_quantise(mut self, quantise: Quantise) -> Result<MoeTuning, MoeError> {
+        if quantise != self.key.quantise {
+            self.key.quantise = quantise;
+            self.plan.dispatch = self.key.defaults()?.plan.dispatch;
+        }
+        Ok(self)
+    }
+
+    /// The same with one launch an operation, or one for sending and one for receiving.
+    #[must_use]
+    pub fn with_split(mut self, split: bool) -> MoeTuning {
+        self.key.split = split;
+        self
+    }
+
+    /// The same with at most so many blocks a launch, or as few as it can have.
+    #[must_use]
+    pub fn within(mut self, blocks: u32) -> MoeTuning {
+        self.plan.dispatch = self.dispatch().within(blocks).plan();
+        self.plan.combine = self.combine().within(blocks).plan();
+        self
+    }
+
+    /// The same with as few blocks and warps as show all of the protocol.
+    #[must_use]
+    pub fn small(mut self) -> MoeTuning {
+        let d = &mut self.plan.dispatch;
+        (d.warps, d.send_blocks, d.recv_blocks, d.group_warps) = (2, 2, 2, 1);
+        let c = &mut self.plan.combine;
+        (c.warps, c.send_blocks, c.recv_blocks, c.group_warps) = (2, 2, 2, 1);
+        self
+    }
+
+    /// What the results depend on.
+    pub fn semantics(&self) -> Semantics {
+        let MoeKey { hook, layout, max_rows, combined, weighted, quantise, .. } = self.key;
+        let (dedup, in_place) = (self.plan.dedup, self.dispatch().in_place());
+        Semantics { hook, layout, max_rows, dedup, in_place, combined, weighted, quantise }
+    }
+
+    /// Dispatch, as if it were one launch.
+    pub fn dispatch(&self) -> Dispatch {
+        self.dispatch_in(Phase::Both)
+    }
+
+    /// Combine, as if it were one launch.
+    pub fn combine(&self) -> Combine {
+        self.combine_in(Phase::Both)
+    }
+
+    /// The launches of a dispatch, in order.
+    pub fn dispatch_launches(&self) -> Vec<Dispatch> {
+        self.key.phases().iter().map(|phase| self.dispatch_in(*phase)).collect()
+    }
+
+    /// The launches of a combine, in order.
+    pub fn combine_launches(&self) -> Vec<Combine> {
+        self.key.phases().iter().map(|phase| self.combine_in(*phase)).collect()
+    }
+
+    pub(super) fn dispatch_in(&self, phase: Phase) -> Dispatch {
+        Dispatch::of(self.key.dispatch(phase), self.plan.dispatch, self.plan.dedup, self.plan.way.out())
+    }
+
+    pub(super) fn combine_in(&self, phase: Phase) -> Combine {
+        Combine::of(self.key.combine(phase), self.plan.combine, self.plan.dedup, self.plan.way.back())
+    }
+
+    /// The launches of a round, dispatch's and then combine's, which share buffers by name. Each of the two counts epochs of its
+    /// own. Where dispatch's hook makes the experts' outputs, combine's `y` is dispatch's `rows`.
+    pub fn launch_specs(&self) -> Vec<LaunchSpec> {
+        self.specs(self.semantics().y_is_rows())
+    }
+
+    /// The same, in which `y` is or is not `rows`.
+    pub(super) fn specs(&self, y_is_rows: bool) -> Vec<LaunchSpec> {
+        let label = |name: &str, phase: &Phase| match phase {
+            Phase::Both => name.to_owned(),
+            Phase::Send => format!("{name} send"),
+            Phase::Recv => format!("{name} recv"),
+        };
+        let phases = self.key.phases().iter();
+        let dispatch = phases
+            .clone()
+            .map(|phase| LaunchSpec::new(label("dispatch", phase), self.dispatch_in(*phase).into_variant()));
+        let combine = phases.map(|phase| {
+            let spec = LaunchSpec::new(label("combine", phase), self.combine_in(*phase).into_variant());
+            let spec = spec.with_buffer("epoch", "combine_epoch");
+            if y_is_rows { spec.with_buffer("y", "rows") } else { spec }
+        });
+        dispatch.chain(combine).collect()
+    }
+}
+
+impl Operation for MoeTuning {
+    type Key = MoeKey;
+    type Error = MoeError;
+
+    /// Choices depend on the rows alone: a key that is split or drops rows has the same plan.
+    fn with_default_plan(key: &MoeKey) -> Result<MoeTuning, MoeError> {
+        key.shape.check()?;
+        let MoeKey { hook, layout, quantise, .. } = *key;
+        let rows = MoeKey { hook, layout, quantise, ..MoeKey::new(key.shape) };
+        let dispatch = Dispatch::with_defaults(&rows.dispatch(Phase::Both))?;
+        let combine = Combine::with_defaults(&rows.combine(Phase::Both))?;
+        let out = dispatch.protocol.arrival();
+        let own = Way::new(dispatch.protocol, combine.protocol);
+        let way = own.unwrap_or(out.into());
+        let plan = MoePlan { dedup: true, way, dispatch: dispatch.plan(), combine: combine.plan() };
+        let mut tuning = MoeTuning { key: *key, plan };
+        if own.is_none() {
+            // Rows that cannot go out as packets come back with flags, a row by as many warps as if there were more of them.
+            tuning.plan.combine.group_warps = combine.group_warps_with(out);
+            tuning = tuning.with_protocol(out);
+        }
+        Ok(tuning)
+    }
+
+    fn launches(&self) -> Vec<Variant> {
+        let dispatch = self.dispatch_launches().into_iter().map(Family::into_variant);
+        dispatch.chain(self.combine_launches().into_iter().map(Family::into_variant)).collect()
+    }
+
+    /// Of an operation in halves, those that send.
+    fn components(&self) -> Vec<Variant> {
+        let first = self.key.phases()[0];
+        vec![self.dispatch_in(first).into_variant(), self.combine_in(first).into_variant()]
+    }
+
+    fn of_components(variants: &[Variant]) -> Option<MoeTuning> {
+        let (dispatch, combine) = MoeTuning::components_of(variants)?;
+        MoeTuning::of(dispatch, combine).ok()
+    }
+}
+
+#[cfg(test)]
+#[path = "plan_tests.rs"]
+mod tests;
