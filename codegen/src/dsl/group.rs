@@ -233,6 +233,12 @@ impl Group {
         self.warps * with(Loc::caller(), |t| t.builder.kernel.warp_size)
     }
 
+    /// Whether its lanes reduce numbers of so many bits in one instruction: 32 lanes do, of up to 32 bits. Others take several steps.
+    #[track_caller]
+    pub fn reduces_at_once(&self, bits: u32) -> bool {
+        self.lanes() == 32 && bits <= 32
+    }
+
     /// Blocks of the role, those of roles that [go on](Group::goes_on_as) as it included.
     pub fn blocks(&self) -> u32 {
         self.blocks

@@ -7,9 +7,10 @@ use super::combine_config::Combine;
 use super::device::{at, expert, owner, owners};
 use super::layout::Layout;
 use super::pieces::each_piece;
-use super::plan::{Begin, Schedule};
-use super::protocol::{Phase, Protocol};
+use super::plan::Schedule;
+use super::protocol::Protocol;
 use super::records::await_ready;
+use super::roles::{role_of, take};
 use super::send_back::{owned_sum, placed, send};
 
 /// What rows of combine come back in.
@@ -101,23 +102,14 @@ pub struct CombineArgs {
 /// followed by the one with `recv`, on the same buffers.
 #[kernel]
 pub fn combine(c: &Combine, a: &CombineArgs) {
-    // Of the two launches of a split operation, the second one ends the epoch.
-    let epoch = match c.phase {
-        Phase::Send => a.epoch.peek(),
-        // The launch before is the experts' or dispatch.
-        Phase::Both if c.begin() == Begin::Early => a.epoch.begin_early(),
-        Phase::Both | Phase::Recv => a.epoch.begin(),
-    };
+    let epoch = take(&a.epoch, c.phase, c.begin());
     let back = a.back.returns.open(epoch);
-    if c.phase.sends() {
-        role("send", c.send_blocks, |b| b.split(c.group_warps, |g| send(c, a, g, back)));
-    }
-    if c.phase.receives() {
-        role("recv", c.recv_blocks, |b| b.split(c.group_warps, |g| receive(c, a, g, back)));
-        if let Some(ready) = a.ready {
-            role("ready", c.ready_blocks(), |_| await_ready(&ready, c.ranks, epoch));
-        }
-    }
+    let [sending, receiving, ready] = c.roles();
+    role_of("send", sending, |b| b.split(c.group_warps, |g| send(c, a, g, back)));
+    role_of("recv", receiving, |b| b.split(c.group_warps, |g| receive(c, a, g, back)));
+    role_of("ready", ready, |_| {
+        await_ready(&a.ready.expect("packets order nothing"), c.ranks, epoch);
+    });
 }
 
 /// How many tokens this rank has.

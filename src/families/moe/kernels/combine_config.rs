@@ -387,14 +387,14 @@ impl Combine {
     }
 
     pub(crate) fn blocks(&self) -> u32 {
-        let send = if self.phase.sends() { self.send_blocks } else { 0 };
-        let recv = if self.phase.receives() { self.recv_blocks } else { 0 };
-        send + recv + self.ready_blocks()
+        self.roles().iter().sum()
     }
 
-    /// Blocks that wait until all ranks are ready, where records order nothing.
-    pub fn ready_blocks(&self) -> u32 {
-        u32::from(self.protocol == Protocol::Packets && self.phase.receives())
+    /// Blocks that send, that receive, and that wait until all ranks are ready, where records order nothing.
+    pub(super) fn roles(&self) -> [u32; 3] {
+        let send = if self.phase.sends() { self.send_blocks } else { 0 };
+        let recv = if self.phase.receives() { self.recv_blocks } else { 0 };
+        [send, recv, u32::from(self.protocol == Protocol::Packets && self.phase.receives())]
     }
 
     /// How groups divide rows that they send: a flag is for a row, a packet for itself.

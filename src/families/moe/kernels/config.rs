@@ -16,7 +16,7 @@ use super::limits::{
     with_barriers,
 };
 use super::pieces::{Pieces, piece_len};
-use super::plan::{Bases, Copies, Count, Index, Own, Schedule, Then};
+use super::plan::{Bases, Begin, Copies, Count, Index, Own, Schedule, Then};
 use super::protocol::{Phase, Protocol, protocol_of};
 use super::quantise::{self, Quantise};
 use crate::families::moe::{ExpertMap, MoeShape, RowDtype, SCALE_BLOCK};
@@ -131,6 +131,18 @@ pub struct Dispatch {
     /// Blocks that write down entries' weights and experts, where those that receive rows do not.
     #[tune(short = "noteblocks", values = [1, 2, 3, 4, 5, 6, 7, 8], rule = Dispatch::note_blocks_rule)]
     pub note_blocks: Option<u32>,
+}
+
+/// Blocks of the roles of a dispatch.
+#[derive(Clone, Copy)]
+pub(super) struct Roles {
+    pub route: u32,
+    pub send: u32,
+    pub recv: u32,
+    pub index: u32,
+    pub bases: u32,
+    pub entries: u32,
+    pub ready: u32,
 }
 
 impl DispatchKey {
@@ -327,11 +339,6 @@ impl Dispatch {
         if self.receivers_count() { self.note_blocks() } else { 0 }
     }
 
-    /// Blocks that compute the bases, if those that need them do not.
-    pub fn base_blocks(&self) -> u32 {
-        u32::from(self.keeps_bases_in_memory())
-    }
-
     /// Whether records come with flags, and not as LL elements.
     pub(super) fn records_have_flags(&self) -> bool {
         self.protocol.arrival() == Protocol::Flags || self.keeps_bases_in_memory()
@@ -398,14 +405,35 @@ impl Dispatch {
     }
 
     pub(crate) fn blocks(&self) -> u32 {
-        let send = if self.phase.sends() { self.route_blocks() + self.send_blocks } else { 0 };
-        self.ready_blocks()
-            + send
-            + if self.phase.receives() {
-                self.recv_blocks + self.index_blocks() + self.entry_blocks() + self.base_blocks()
-            } else {
-                0
-            }
+        let Roles { route, send, recv, index, bases, entries, ready } = self.roles();
+        route + send + recv + index + bases + entries + ready
+    }
+
+    /// The blocks of each role of a launch.
+    pub(super) fn roles(&self) -> Roles {
+        let sends = |blocks| if self.phase.sends() { blocks } else { 0 };
+        let receives = |blocks| if self.phase.receives() { blocks } else { 0 };
+        Roles {
+            route: sends(self.route_blocks()),
+            send: sends(self.send_blocks),
+            recv: receives(self.recv_blocks),
+            index: receives(self.index_blocks()),
+            bases: receives(u32::from(self.keeps_bases_in_memory())),
+            entries: receives(self.entry_blocks()),
+            ready: self.ready_blocks(),
+        }
+    }
+
+    /// When a launch takes its epoch. The launch before is a combine: of what it leaves nothing is an index here, unless bases are in
+    /// memory.
+    pub(super) fn begin(&self) -> Begin {
+        let early = self.phase == Phase::Both && self.protocol == Protocol::Packets;
+        if early && !self.keeps_bases_in_memory() { Begin::Early } else { Begin::InTurn }
+    }
+
+    /// Warps of a receiving group, where rows stand by token: one is enough where there is nothing to move.
+    pub(super) fn receiving_warps(&self) -> u32 {
+        if self.in_place() { 1 } else { self.group_warps }
     }
 
     /// Bytes of shared memory that a block of a launch of this phase declares at most.

@@ -69,8 +69,7 @@ pub(super) fn expert(id: Val<i32>) -> Val<u32> {
 /// The ranks that own any of `count` entries from entry `first` on, a bit each.
 #[kernel]
 pub(super) fn owners(map: ExpertMap, ids: &Ptr<i32>, first: Val<u32>, count: u32, g: Group) -> Val<u64> {
-    if g.lanes() == 32 && count > 1 && map.ranks <= 32 {
-        // One load, and one instruction that reduces 32 bits of 32 lanes. Groups with more lanes reduce in several steps.
+    if count > 1 && g.reduces_at_once(map.ranks) {
         let expert = ids.load(first, count).cast::<u32>();
         let there = expert < map.experts;
         let owner = owner_of_each(map, there.select(expert, 0));

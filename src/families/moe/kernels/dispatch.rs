@@ -12,8 +12,9 @@ use super::index::{index, note_entries};
 use super::layout::Places;
 use super::pieces::each_piece;
 use super::plan::{Schedule, Then};
-use super::protocol::{Phase, Protocol};
+use super::protocol::Protocol;
 use super::records::{FlagRecordArgs, ReadyArgs, Record, RecordArgs, RecordInParts, Records, notify_ready};
+use super::roles::{go_on, role_of, take};
 use super::rows::Rows;
 use super::send::send;
 
@@ -152,62 +153,48 @@ pub fn dispatch(c: &Dispatch, a: &DispatchArgs) {
 /// [`dispatch`] with a hook of one's own, for configurations whose [`Hook`](super::Hook) is not [`Hook::None`](super::Hook::None).
 #[kernel]
 pub fn dispatch_with(c: &Dispatch, a: &DispatchArgs, hook: RowHook<'_>) {
-    // Of the two launches of a split operation, the second one ends the epoch.
-    let epoch = match (c.phase, c.protocol) {
-        (Phase::Send, _) => a.epoch.peek(),
-        // The launch before is a combine. Of what it leaves nothing is an index here, unless bases are in memory.
-        (Phase::Both, Protocol::Packets) if !c.keeps_bases_in_memory() => a.epoch.begin_early(),
-        (Phase::Both | Phase::Recv, _) => a.epoch.begin(),
-    };
+    let epoch = take(&a.epoch, c.phase, c.begin());
     // Records exist twice: this launch uses the bank that starts here.
     let bank = epoch.parity() * c.records();
-    if c.phase.sends() {
-        role("route", c.route_blocks(), |b| {
-            if c.receivers_count() {
-                b.split(1, |g| tell(c, a, g, epoch, bank));
-            } else {
-                route(c, a, b, epoch, bank);
-                if c.after_route() == Then::Send {
-                    b.goes_on_as("send");
-                }
-            }
-        });
-        role("send", c.send_blocks, |b| {
-            b.split(c.group_warps, |g| send(c, &a.tokens, &a.inbox, g, epoch));
-            if c.after_send() == Then::Receive {
-                b.goes_on_as("recv");
-            }
-        });
-    }
-    if c.phase.receives() {
-        if c.layout.by_expert() {
-            role("recv", c.recv_blocks, |b| receive(c, a, b, epoch, bank, hook));
+    let roles = c.roles();
+    role_of("route", roles.route, |b| {
+        if c.receivers_count() {
+            b.split(1, |g| tell(c, a, g, epoch, bank));
         } else {
-            // Blocks that look for rows begin first, but a role is declared before the one that its blocks go on as.
-            let recv = || role("recv", c.recv_blocks, |b| receive_by_token(c, a, b, epoch, bank, hook));
-            if c.after_index() == Then::Leave {
-                recv();
+            route(c, a, b, epoch, bank);
+        }
+        go_on(&b, c.after_route());
+    });
+    role_of("send", roles.send, |b| {
+        b.split(c.group_warps, |g| send(c, &a.tokens, &a.inbox, g, epoch));
+        go_on(&b, c.after_send());
+    });
+    let receiving = || {
+        role_of("recv", roles.recv, |b| {
+            if c.layout.by_expert() {
+                receive(c, a, b, epoch, bank, hook);
+            } else {
+                receive_by_token(c, a, b, epoch, bank, hook);
             }
-            role("index", c.index_blocks(), |b| {
-                index(c, a, b, epoch, bank);
-                if c.after_index() == Then::Receive {
-                    b.goes_on_as("recv");
-                }
-            });
-            if c.after_index() == Then::Receive {
-                recv();
-            }
-        }
-        if c.base_blocks() > 0 {
-            role("bases", c.base_blocks(), |b| lay_out_in_memory(c, a, b, epoch, bank));
-        }
-        if c.entry_blocks() > 0 {
-            role("entries", c.entry_blocks(), |b| b.split(1, |g| note_entries(c, a, g, epoch, bank)));
-        }
+        });
+    };
+    let indexing = || {
+        role_of("index", roles.index, |b| {
+            index(c, a, b, epoch, bank);
+            go_on(&b, c.after_index());
+        });
+    };
+    // Blocks that look for rows begin first, but a role is declared before the one that its blocks go on as.
+    if c.after_index() == Then::Receive {
+        indexing();
+        receiving();
+    } else {
+        receiving();
+        indexing();
     }
-    if c.ready_blocks() > 0 {
-        role("ready", c.ready_blocks(), |_| notify_ready(&a.ready, c.ranks, epoch));
-    }
+    role_of("bases", roles.bases, |b| lay_out_in_memory(c, a, b, epoch, bank));
+    role_of("entries", roles.entries, |b| b.split(1, |g| note_entries(c, a, g, epoch, bank)));
+    role_of("ready", roles.ready, |_| notify_ready(&a.ready, c.ranks, epoch));
 }
 
 /// How many tokens this rank sends.
@@ -439,8 +426,7 @@ fn receive_by_token(
         Protocol::Packets => c.tokens.val(),
     };
     let pieces = c.pieces();
-    // Where there is nothing to move, a warp that waits is enough.
-    b.split(if c.in_place() { 1 } else { c.group_warps }, |g| {
+    b.split(c.receiving_warps(), |g| {
         let scales = scales_at_hand(c);
         for i in g.strided(most * (c.ranks * pieces.parts())) {
             let (message, part) = pieces.part(i);

@@ -97,6 +97,7 @@ mod plan;
 mod protocol;
 mod quantise;
 mod records;
+mod roles;
 mod round_trip;
 mod rows;
 mod send;

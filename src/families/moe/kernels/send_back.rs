@@ -172,7 +172,7 @@ fn row_of_entry(c: &Combine, a: &CombineArgs, entry: Val<u32>) -> Val<u32> {
 /// Which of a token's entries have rows here, a bit each.
 #[kernel]
 pub(super) fn placed(c: &Combine, a: &CombineArgs, g: Group, entry: Val<u32>) -> Val<u32> {
-    if g.lanes() == 32 {
+    if g.reduces_at_once(c.topk) {
         let there = here(a).load(entry, c.topk) >= 0;
         there.select(splat(1u32, c.topk) << arange(c.topk), 0).or_all()
     } else {
