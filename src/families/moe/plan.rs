@@ -193,9 +193,8 @@ impl MoeTuning {
 
     /// What the results depend on.
     pub fn semantics(&self) -> Semantics {
-        let MoeKey { hook, layout, max_rows, combined, weighted, quantise, .. } = self.key;
-        let (dedup, in_place) = (self.plan.dedup, self.dispatch().in_place());
-        Semantics { hook, layout, max_rows, dedup, in_place, combined, weighted, quantise }
+        let key = MoeKey { split: false, ..self.key };
+        Semantics { key, dedup: self.plan.dedup, in_place: self.dispatch().in_place() }
     }
 
     /// Dispatch, as if it were one launch.

@@ -2,11 +2,11 @@
 
 use std::any::Any;
 
-use peerwarp_codegen::family::{Family, FamilyEntry, Registry, Variant};
+use peerwarp_codegen::family::{Family, FamilyEntry, Operation, Registry, Variant};
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
-use super::kernels::{Combine, Dispatch, Phase, RoundTrip};
+use super::kernels::{Combine, Dispatch, RoundTrip};
 use super::routing::{self, Source};
 use super::run::MoeRounds;
 use super::{MoeError, MoeProblem, MoeShape, MoeTuning, Routing, baselines, catalogue, cost, legal, select};
@@ -134,45 +134,40 @@ fn problem(shape: MoeShape, inputs: &Inputs) -> Result<MoeProblem, WorkloadError
 /// Which kernels run together, from the variants that were selected. Of a family that is not among them, the variant
 /// that goes with the other's.
 fn tuning(variants: &[Variant]) -> Result<MoeTuning, WorkloadError> {
-    let dispatch = one(variants, |d: &Dispatch| d.phase, |d, phase| Dispatch { phase, ..d })?;
-    let combine = one(variants, |c: &Combine| c.phase, |c, phase| Combine { phase, ..c })?;
-    match (dispatch, combine) {
+    let (dispatch, combine): (Vec<&Dispatch>, Vec<&Combine>) = (own(variants), own(variants));
+    let tuning = match (dispatch.first(), combine.first()) {
         (Some(d), Some(c)) if d.phase != c.phase => {
             let (field, allowed) = ("phase of combine", "the same launches as dispatch");
-            Err(InputError::conflict(field, c.variant_name(), d.variant_name(), allowed).into())
+            let conflict = InputError::conflict(field, c.variant_name(), d.variant_name(), allowed);
+            return Err(conflict.into());
         }
-        (Some(d), Some(c)) => Ok(MoeTuning::of(&d, &c)?),
-        (Some(d), None) => Ok(MoeTuning::of_dispatch(&d)?),
-        (None, Some(c)) => Ok(MoeTuning::of_combine(&c)?),
-        (None, None) => Err(InputError::missing("variant", "moe_dispatch, moe_combine, or both").into()),
-    }
-}
-
-/// The configuration of one family: of two halves, the one that sends.
-fn one<F: Family>(
-    variants: &[Variant],
-    phase: impl Fn(&F) -> Phase,
-    in_phase: impl Fn(F, Phase) -> F,
-) -> Result<Option<F>, WorkloadError> {
-    let all: Vec<&F> = variants.iter().filter_map(|v| v.as_any().downcast_ref()).collect();
-    let whole = |c: &F| in_phase(c.clone(), Phase::Both);
-    let conflict = |a: &F, b: &F| {
-        let allowed = "one variant of a family, or the two halves of one";
-        Err(InputError::conflict("VARIANT", b.variant_name(), a.variant_name(), allowed).into())
+        (Some(d), Some(c)) => MoeTuning::of(d, c)?,
+        (Some(d), None) => MoeTuning::of_dispatch(d)?,
+        (None, Some(c)) => MoeTuning::of_combine(c)?,
+        (None, None) => {
+            return Err(InputError::missing("variant", "moe_dispatch, moe_combine, or both").into());
+        }
     };
-    match all[..] {
-        [] => Ok(None),
-        [c] if phase(c) == Phase::Both => Ok(Some(c.clone())),
-        [c] => {
-            let allowed = "both, or split for two launches: one half alone never ends";
-            Err(InputError::not_allowed("phase", c.variant_name(), allowed).into())
-        }
-        [a, b] if phase(a) != Phase::Both && phase(b) != Phase::Both && phase(a) != phase(b) => {
-            let send = in_phase(a.clone(), Phase::Send);
-            if whole(a) == whole(b) { Ok(Some(send)) } else { conflict(a, b) }
-        }
-        [a, b, ..] => conflict(a, b),
+    let mut launches = tuning.launches();
+    let ours = [Dispatch::NAME, Combine::NAME];
+    let variants = || variants.iter().filter(|v| ours.contains(&v.family().name()));
+    for variant in variants() {
+        let name = variant.variant_name();
+        let Some(at) = launches.iter().position(|launch| launch.variant_name() == name) else {
+            let first = variants().find(|v| v.family().name() == variant.family().name());
+            let first = first.map_or_else(String::new, |v| v.variant_name());
+            let allowed = "one variant of a family, or the two halves of one";
+            return Err(InputError::conflict("VARIANT", name, first, allowed).into());
+        };
+        launches.remove(at);
     }
+    // Of a family that is given nothing is missing.
+    let is_half = |v: &&Variant| launches.iter().any(|launch| launch.family().name() == v.family().name());
+    if let Some(half) = variants().find(is_half) {
+        let allowed = "both, or split for two launches: one half alone never ends";
+        return Err(InputError::not_allowed("phase", half.variant_name(), allowed).into());
+    }
+    Ok(tuning)
 }
 
 /// Routing of one round. If sizes may vary, they do so from round to round too.

@@ -34,7 +34,7 @@ fn beyond_rows(round: &Round, memory: &mut dyn RankMemory, poison: u8) -> Result
             untouched(&format!("{name}, row {place}"), row, 0, poison)?;
         }
     }
-    if round.semantics.layout.by_expert() {
+    if round.semantics.key.layout.by_expert() {
         return Ok(());
     }
     let rows = round.grouped[rank as usize].rows.len();

@@ -9,31 +9,21 @@ use rand_chacha::ChaCha8Rng;
 use rayon::prelude::*;
 
 use crate::families::moe::SCALE_BLOCK;
-use crate::families::moe::kernels::{CombineDtype, Hook, Layout, Quantise};
+use crate::families::moe::kernels::Hook;
 use crate::families::moe::reference::{self, Entry, Grouped, Tokens};
-use crate::families::moe::{MoeProblem, MoeShape, Routing, RowDtype};
+use crate::families::moe::{MoeKey, MoeProblem, MoeShape, Routing, RowDtype};
 use crate::harness::blocks::Blocks;
 use crate::harness::{elements, fp8};
 
 /// What the results of a round depend on, beside the problem.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Semantics {
-    /// What dispatch does to rows.
-    pub hook: Hook,
-    /// How rows stand between dispatch and combine.
-    pub layout: Layout,
-    /// Rows by expert that there are places for, as dispatch has it.
-    pub max_rows: u32,
+    /// What the problem asks. Of an operation that is split, as if it were not.
+    pub key: MoeKey,
     /// Whether owners sum their rows of a token.
     pub dedup: bool,
     /// Whether rows arrive in their places.
     pub in_place: bool,
-    /// What rows are combined in.
-    pub combined: CombineDtype,
-    /// Whether combine applies the weights to rank-major rows.
-    pub weighted: bool,
-    /// What rows are quantised from on their way.
-    pub quantise: Quantise,
 }
 
 impl Semantics {
@@ -45,18 +35,18 @@ impl Semantics {
     /// Whether combine takes the rows that dispatch yields, as a hook made the experts' outputs of them. Rank-major, combine then yields
     /// the plain sums of the owners' rows, unless it is weighted: a hook applies no weights.
     pub fn y_is_rows(&self) -> bool {
-        self.hook != Hook::None
+        self.key.hook != Hook::None
     }
 
     /// Whether combine or the experts apply the weights.
     pub fn weighs(&self) -> bool {
-        self.layout.by_expert() || self.weighted || !self.y_is_rows()
+        self.key.layout.by_expert() || self.key.weighted || !self.y_is_rows()
     }
 
     /// The routing with the weights that are applied, given what dispatch has to bring each rank.
     fn applied(&self, shape: &MoeShape, routing: &Routing, grouped: &[Grouped]) -> Routing {
         let mut routing = routing.clone();
-        if self.layout.room(shape, self.max_rows).drops {
+        if self.key.layout.room(shape, self.key.max_rows).drops {
             for grouped in grouped {
                 let placed = grouped.rows.iter().zip(self.places(shape, &grouped.counts));
                 for (entry, _) in placed.filter(|(_, place)| place.is_none()) {
@@ -133,12 +123,12 @@ impl Round {
         let (shape, routing) = (problem.shape, problem.routing(round).clone());
         let ranks = (0..shape.ranks).into_par_iter();
         let n = routing.tokens_per_rank(shape.topk);
-        let from = semantics.quantise.from();
+        let from = semantics.key.quantise.from();
         let random = |rank| random_tokens(&shape, from, n[rank as usize], stream(problem.seed, round, rank));
         let tokens: Vec<Tokens> = ranks.clone().map(random).collect();
         let grouped: Vec<Grouped> =
             ranks.clone().map(|rank| reference::dispatch(&shape, &routing, rank)).collect();
-        let combined = semantics.combined.dtype();
+        let combined = semantics.key.combined.dtype();
         let applied = semantics.applied(&shape, &routing, &grouped);
         let sums = |rank: u32| {
             let (mut out, mut in_order) = (vec![], vec![]);
@@ -147,7 +137,7 @@ impl Round {
                     experts_outputs((&shape, combined), &routing, &tokens[rank as usize], (rank, token));
                 let output = |owner: u32, _| &outputs[&owner][..];
                 in_order.extend(reference::in_order((&shape, combined), &applied, (rank, token), output));
-                if semantics.weighted {
+                if semantics.key.weighted {
                     let row = |owner: u32| &outputs[&owner][..];
                     out.extend(reference::weighted_rows((&shape, combined), &applied, (rank, token), row));
                 } else if semantics.dedup {
@@ -177,7 +167,7 @@ impl Round {
         let (tokens, ids) = (&self.tokens[at], &self.routing.ids[at]);
         let (n, rows_there) = (ids.len() as u32 / shape.topk, self.rows_there(rank));
         let entries = rows_there * shape.topk;
-        let (rows, row_bytes, scales, scale_bytes) = match self.semantics.quantise.from() {
+        let (rows, row_bytes, scales, scale_bytes) = match self.semantics.key.quantise.from() {
             Some(from) => (&tokens.given, shape.hidden * from.bytes(), &vec![], 0),
             None => (&tokens.rows, shape.row_bytes(), &tokens.scales, shape.scale_bytes()),
         };
@@ -194,7 +184,7 @@ impl Round {
 
     /// The bytes of a row of a rank after dispatch.
     pub fn row(&self, rank: u32, entry: Entry) -> Cow<'_, [u8]> {
-        match self.semantics.hook {
+        match self.semantics.key.hook {
             Hook::None => self.tokens[entry.source as usize].row(&self.shape, entry.token).into(),
             Hook::Expert | Hook::Custom => self.expert_row(rank, entry).into(),
         }
@@ -202,13 +192,13 @@ impl Round {
 
     /// The bytes of the expert's output for a row of a rank.
     pub fn expert_row(&self, rank: u32, entry: Entry) -> Vec<u8> {
-        elements::encode(self.semantics.combined.dtype(), &self.expert_output(rank, entry))
+        elements::encode(self.semantics.key.combined.dtype(), &self.expert_output(rank, entry))
     }
 
     /// What the expert makes of a row of a rank.
     pub(super) fn expert_output(&self, rank: u32, entry: Entry) -> Vec<f32> {
         let row = self.tokens[entry.source as usize].values(&self.shape, entry.token);
-        reference::stand_in_expert(self.semantics.combined.dtype(), rank, &row)
+        reference::stand_in_expert(self.semantics.key.combined.dtype(), rank, &row)
     }
 
     /// The bytes of a row's scales after dispatch.

@@ -51,7 +51,7 @@ impl Semantics {
     /// experts as any rank has: whether or not there are so many places.
     fn first_rows(&self, shape: &MoeShape, counts: &[u32]) -> Vec<u32> {
         let most = shape.map().at_most();
-        match self.layout.room(shape, self.max_rows).begins {
+        match self.key.layout.room(shape, self.key.max_rows).begins {
             Begins::Strided(stride) => (0..=most).map(|expert| expert * stride).collect(),
             Begins::Aligned(align) => {
                 let end = |sum: &mut u32, expert: usize| {
@@ -65,7 +65,7 @@ impl Semantics {
 
     /// By expert, the places of the rows of a rank that has so many of each, in their order; none for those that have none.
     pub(super) fn places(&self, shape: &MoeShape, counts: &[u32]) -> Vec<Option<u32>> {
-        let room = self.layout.room(shape, self.max_rows);
+        let room = self.key.layout.room(shape, self.key.max_rows);
         let has_place = |i: u32, row: u32| match room.begins {
             Begins::Strided(stride) => i < stride,
             Begins::Aligned(_) => !room.drops || u64::from(row) < room.places,
@@ -80,7 +80,7 @@ impl Round {
     /// All that dispatch has to leave on a rank, made one by one: rows are many.
     pub fn dispatched(&self, rank: u32) -> impl Iterator<Item = Expected<'_>> {
         let mut all = self.counts(rank);
-        match self.semantics.layout.by_expert() {
+        match self.semantics.key.layout.by_expert() {
             true => self.positions(rank, &mut all),
             false => self.index(rank, &mut all),
         }
@@ -90,7 +90,7 @@ impl Round {
     /// The places of rows on a rank, and an entry that each is of.
     pub fn places(&self, rank: u32) -> Vec<(u64, Entry)> {
         let rows = self.grouped[rank as usize].rows.iter();
-        if self.semantics.layout.by_expert() {
+        if self.semantics.key.layout.by_expert() {
             let placed = rows.zip(self.by_expert(rank));
             return placed.filter_map(|(&entry, place)| Some((u64::from(place?), entry))).collect();
         }
@@ -110,7 +110,7 @@ impl Round {
     pub fn experts_outputs(&self, rank: u32) -> impl Iterator<Item = (u64, Vec<u8>)> {
         let places = if self.semantics.y_is_rows() { vec![] } else { self.places(rank) };
         let row = move |(place, entry): (u64, Entry)| {
-            let y = match self.semantics.layout.by_expert() || self.semantics.weighted {
+            let y = match self.semantics.key.layout.by_expert() || self.semantics.key.weighted {
                 true => self.expert_row(rank, entry),
                 false => self.summed_row(rank, entry),
             };
@@ -130,14 +130,14 @@ impl Round {
         let output = self.expert_output(rank, entry);
         let at = (entry.source, entry.token);
         let sum = reference::of_owner(&self.shape, &self.routing, rank, at, |_, _| &output);
-        elements::encode(self.semantics.combined.dtype(), &sum)
+        elements::encode(self.semantics.key.combined.dtype(), &sum)
     }
 
     fn counts(&self, rank: u32) -> Vec<Expected<'_>> {
         let counts = &self.grouped[rank as usize].counts;
         let mut start = self.semantics.first_rows(&self.shape, counts);
         let (mut rows, mut placed) = (vec![0; self.shape.map().at_most() as usize], vec![]);
-        let room = self.semantics.layout.room(&self.shape, self.semantics.max_rows);
+        let room = self.semantics.key.layout.room(&self.shape, self.semantics.key.max_rows);
         let mut places = self.semantics.places(&self.shape, counts).into_iter();
         for (rows, &n) in rows.iter_mut().zip(counts) {
             placed.extend(places.by_ref().take(n as usize));
@@ -207,7 +207,7 @@ impl Round {
 
     fn rows(&self, rank: u32) -> impl Iterator<Item = Expected<'_>> {
         let [rows, scales_of_rows] = self.semantics.rows();
-        let scaled = self.shape.scales() > 0 && self.semantics.hook == Hook::None;
+        let scaled = self.shape.scales() > 0 && self.semantics.key.hook == Hook::None;
         self.places(rank).into_iter().flat_map(move |(place, entry)| {
             let row = self.row(rank, entry);
             let what = format!("bytes of row {place}, which is {entry:?}");
@@ -223,10 +223,10 @@ impl Round {
 
     /// Bytes of a row that dispatch yields, and of its scales.
     pub(super) fn dispatched_row_bytes(&self) -> (usize, usize) {
-        match self.semantics.hook {
+        match self.semantics.key.hook {
             Hook::None => (self.shape.row_bytes() as usize, self.shape.scale_bytes() as usize),
             Hook::Expert | Hook::Custom => {
-                ((self.shape.hidden * self.semantics.combined.dtype().bytes()) as usize, 0)
+                ((self.shape.hidden * self.semantics.key.combined.dtype().bytes()) as usize, 0)
             }
         }
     }

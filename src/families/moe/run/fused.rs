@@ -16,7 +16,7 @@ impl RoundTrip {
     /// How its rounds are computed.
     pub fn semantics(&self) -> Semantics {
         // Each expert's rows are weighted by themselves.
-        Semantics { layout: Layout::ExpertMajor, ..self.operation().semantics() }
+        self.operation().with_layout(Layout::ExpertMajor).semantics()
     }
 
     /// The same with as few blocks and warps as show all of the protocol.

@@ -115,7 +115,7 @@ impl MoeRounds {
             Contents::of("weights", &sent.weights),
         ];
         // Also where there are none, for want of rows: all rounds have the same buffers.
-        if self.shape().scales() > 0 && self.semantics.quantise == Quantise::None {
+        if self.shape().scales() > 0 && self.semantics.key.quantise == Quantise::None {
             all.push(Contents::new("x_scale", sent.x_scale));
         }
         all
@@ -161,7 +161,7 @@ impl Problem for MoeRounds {
 
     fn expected(&self, rank: u32, round: u32) -> Vec<Expected> {
         let out = self.reference()[round as usize].out[rank as usize].clone();
-        vec![Expected::exactly("out", self.semantics.combined.dtype(), out)]
+        vec![Expected::exactly("out", self.semantics.key.combined.dtype(), out)]
     }
 
     fn compare(&self, rank: u32, round: u32, _expected: &Expected, found: &[u8], verdict: &mut Verdict) {
@@ -195,17 +195,17 @@ impl Problem for MoeRounds {
             // Of bytes that nobody looks into, any will do.
             Contents::repeated(
                 "x",
-                rows(self.semantics.quantise.from().or(shape.dtype.dispatched()).unwrap_or(Dtype::Fp8)),
+                rows(self.semantics.key.quantise.from().or(shape.dtype.dispatched()).unwrap_or(Dtype::Fp8)),
             ),
             Contents::of("n", &[n]),
             Contents::of("ids", &routing.ids[at]),
             Contents::of("weights", &routing.weights[at]),
         ];
-        if shape.scales() > 0 && self.semantics.quantise == Quantise::None {
+        if shape.scales() > 0 && self.semantics.key.quantise == Quantise::None {
             all.push(Contents::repeated("x_scale", cast_slice(&[1.0f32; 1024]).to_vec()));
         }
         if self.host_writes() {
-            all.push(Contents::repeated("y", rows(self.semantics.combined.dtype())));
+            all.push(Contents::repeated("y", rows(self.semantics.key.combined.dtype())));
         }
         all
     }
@@ -270,7 +270,7 @@ impl MoeRounds {
 
     /// Rows that a rank has places for, where rows stand as this layout says.
     pub fn layout(&self) -> Layout {
-        self.semantics.layout
+        self.semantics.key.layout
     }
 }
 
@@ -279,7 +279,7 @@ impl Round {
     /// with the sum over k in order, relative to the largest element of the row.
     fn compare(&self, number: u32, rank: u32, found: &[u8], verdict: &mut Verdict) {
         let (want, in_order) = (&self.out[rank as usize], &self.in_order[rank as usize]);
-        let (dtype, hidden) = (self.semantics.combined.dtype(), self.shape.hidden as usize);
+        let (dtype, hidden) = (self.semantics.key.combined.dtype(), self.shape.hidden as usize);
         let decoded = decode(dtype, found);
         verdict.compared += decoded.len() as u64;
         // All of them at once is faster than one by one.
