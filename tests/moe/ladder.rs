@@ -80,7 +80,7 @@ fn give(machine: &mut Machine, tuning: &MoeTuning, suffix: &str, problem: &MoePr
         machine.write(rank, &called("ids"), 0, ids).unwrap();
         machine.write(rank, &called("weights"), 0, weights).unwrap();
         machine.write(rank, &called("x"), 0, &vec![0u16; (n * HIDDEN) as usize]).unwrap();
-        let y = vec![0u16; (tuning.combine().placed_rows() * u64::from(HIDDEN)) as usize];
+        let y = vec![0u16; (tuning.combine().room().places * u64::from(HIDDEN)) as usize];
         machine.write(rank, &called("y"), 0, &y).unwrap();
     }
 }

@@ -158,7 +158,7 @@ fn what_is_quantised_and_combined_is_refused_by_name() {
     }
     let bulk = said(RowDtype::Fp8, |mut tuning| {
         tuning.key.quantise = Quantise::Bf16;
-        tuning.plan.way = Way::Flags { bulk_out: true, bulk_back: false };
+        tuning.plan.way = Way::new(Protocol::Bulk, Protocol::Flags).unwrap();
         tuning
     });
     assert!(bulk.contains("`protocol` = bulk") && bulk.contains("flags or packets"), "{bulk}");

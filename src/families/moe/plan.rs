@@ -9,55 +9,36 @@ use super::run::Semantics;
 use super::{MoeError, MoeKey, MoeShape};
 use crate::runtime::op::LaunchSpec;
 
-/// How rows travel, out and back.
+/// How rows travel, out and back: as packets, or with flags, each way by stores or in bulk.
 ///
 /// Rows come back as they went out. A return with a flag frees the slot of a row that went with a flag; the credits of dispatch and
 /// combine free packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Way {
-    /// As packets.
-    Packets,
-    /// With flags.
-    Flags {
-        /// Whether dispatch copies rows in bulk.
-        bulk_out: bool,
-        /// Whether combine does.
-        bulk_back: bool,
-    },
+pub struct Way {
+    out: Protocol,
+    back: Protocol,
 }
 
 impl Way {
     /// With these protocols; none if rows do not come back as they went out.
     pub fn new(out: Protocol, back: Protocol) -> Option<Way> {
-        match (out, back) {
-            (Protocol::Packets, Protocol::Packets) => Some(Way::Packets),
-            (Protocol::Packets, _) | (_, Protocol::Packets) => None,
-            _ => Some(Way::Flags { bulk_out: out == Protocol::Bulk, bulk_back: back == Protocol::Bulk }),
-        }
+        (out.arrival() == back.arrival()).then_some(Way { out, back })
     }
 
     /// How dispatch sends rows.
     pub fn out(self) -> Protocol {
-        match self {
-            Way::Packets => Protocol::Packets,
-            Way::Flags { bulk_out: true, .. } => Protocol::Bulk,
-            Way::Flags { .. } => Protocol::Flags,
-        }
+        self.out
     }
 
     /// How combine sends them back.
     pub fn back(self) -> Protocol {
-        match self {
-            Way::Packets => Protocol::Packets,
-            Way::Flags { bulk_back: true, .. } => Protocol::Bulk,
-            Way::Flags { .. } => Protocol::Flags,
-        }
+        self.back
     }
 }
 
 impl From<Protocol> for Way {
     fn from(protocol: Protocol) -> Way {
-        Way::new(protocol, protocol).expect("a protocol goes with itself")
+        Way { out: protocol, back: protocol }
     }
 }
 

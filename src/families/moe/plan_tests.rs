@@ -36,3 +36,27 @@ fn launches_stay_within_so_many_blocks_and_are_legal() {
         }
     }
 }
+
+#[test]
+fn rows_come_back_as_they_went_out() {
+    let all = [Protocol::Flags, Protocol::Bulk, Protocol::Packets];
+    for (out, back) in all.into_iter().flat_map(|out| all.map(|back| (out, back))) {
+        let found = Way::new(out, back).map(|way| (way.out(), way.back()));
+        assert_eq!(found, (out.arrival() == back.arrival()).then_some((out, back)));
+    }
+}
+
+#[test]
+fn a_dispatch_and_a_combine_say_which_plan_they_are_projections_of() {
+    let shape = |tokens, dtype| MoeShape { hidden: 1024, experts: 64, topk: 4, tokens, ranks: 2, dtype };
+    for (tokens, dtype) in [(8, RowDtype::Bf16), (8, RowDtype::Nvfp4), (4096, RowDtype::Fp8)] {
+        for layout in [Layout::RankMajor, Layout::ExpertMajor] {
+            let whole = MoeTuning::defaults_with(&shape(tokens, dtype), Hook::None, layout).unwrap();
+            for tuning in [whole.clone().with_split(true), whole.clone().with_dedup(false).small(), whole] {
+                for (dispatch, combine) in tuning.dispatch_launches().iter().zip(tuning.combine_launches()) {
+                    assert_eq!(MoeTuning::of(dispatch, &combine).unwrap(), tuning);
+                }
+            }
+        }
+    }
+}

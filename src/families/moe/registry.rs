@@ -1,6 +1,6 @@
 //! Which variants run a problem: chosen at launch from those that are compiled.
 
-use peerwarp_codegen::family::{Family, Target};
+use peerwarp_codegen::family::{Operation, Target};
 
 use crate::build::pack::Pack;
 use crate::families::moe::kernels::{Combine, Dispatch, Phase};
@@ -115,9 +115,8 @@ pub fn choose(key: &MoeKey, device: &Device) -> Result<(MoeTuning, Choice), MoeE
     tuning.check(&key.shape).map(|()| (tuning, by))
 }
 
-fn names(tuning: &MoeTuning) -> [String; 2] {
-    let phase = tuning.key.phases()[0];
-    [tuning.dispatch_in(phase).variant_name(), tuning.combine_in(phase).variant_name()]
+fn names(tuning: &MoeTuning) -> Vec<String> {
+    tuning.components().iter().map(|launch| launch.variant_name()).collect()
 }
 
 /// The operations whose launches are all there.

@@ -1,4 +1,5 @@
 use super::*;
+use peerwarp_codegen::family::Family;
 
 use crate::families::moe::kernels::{Hook, Layout};
 use crate::families::moe::{MoeShape, RowDtype};

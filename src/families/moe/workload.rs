@@ -136,11 +136,6 @@ fn problem(shape: MoeShape, inputs: &Inputs) -> Result<MoeProblem, WorkloadError
 fn tuning(variants: &[Variant]) -> Result<MoeTuning, WorkloadError> {
     let (dispatch, combine): (Vec<&Dispatch>, Vec<&Combine>) = (own(variants), own(variants));
     let tuning = match (dispatch.first(), combine.first()) {
-        (Some(d), Some(c)) if d.phase != c.phase => {
-            let (field, allowed) = ("phase of combine", "the same launches as dispatch");
-            let conflict = InputError::conflict(field, c.variant_name(), d.variant_name(), allowed);
-            return Err(conflict.into());
-        }
         (Some(d), Some(c)) => MoeTuning::of(d, c)?,
         (Some(d), None) => MoeTuning::of_dispatch(d)?,
         (None, Some(c)) => MoeTuning::of_combine(c)?,

@@ -52,23 +52,10 @@ impl Field {
         let attr = the_attribute(field, &ident, errors)?;
         let tune = attr.path().is_ident("tune");
         check_type(&field.ty, errors);
-        let known: &[&str] = if tune {
-            &[
-                "short",
-                "range",
-                "multiple_of",
-                "values",
-                "default",
-                "help",
-                "omitted",
-                "shrinks",
-                "rule",
-                "shared",
-            ]
-        } else {
-            &["short", "range", "multiple_of", "values", "default", "help", "ranks", "covers", "omitted"]
-        };
-        let mut set = Settings::of(attr, known, errors);
+        let own: &[&str] =
+            if tune { &["omitted", "shrinks", "rule", "shared"] } else { &["ranks", "covers", "omitted"] };
+        let known = [&["short", "range", "multiple_of", "values", "default", "help"], own].concat();
+        let mut set = Settings::of(attr, &known, errors);
         let short = set.text("short", "h", errors);
         if let Some(short) = &short
             && (short.value().is_empty() || !short.value().chars().all(|c| c.is_ascii_lowercase()))

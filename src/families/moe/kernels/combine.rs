@@ -31,7 +31,7 @@ pub struct CombineArgs {
     /// The experts' outputs, in the order of the rows of dispatch. By token they are `[source][token][hidden]`: the sum of what this
     /// rank's experts made of that token. The experts apply the weights to it, unless the variant is `weighted`.
     #[input]
-    #[len(|c| c.placed_rows() * u64::from(c.hidden))]
+    #[len(|c| c.room().places * u64::from(c.hidden))]
     #[dtype(|c| c.dtype.dtype())]
     pub y: AnyPtr,
     /// Of dispatch: tokens of each source.

@@ -433,11 +433,6 @@ impl Combine {
         self.dedup && self.layout.by_expert()
     }
 
-    /// Rows that the experts' outputs have places for.
-    pub fn placed_rows(&self) -> u64 {
-        self.room().places
-    }
-
     /// The places that there are for rows; as in dispatch.
     pub fn room(&self) -> Room {
         self.layout.room(&self.shape(), self.max_rows)

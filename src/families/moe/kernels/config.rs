@@ -133,18 +133,6 @@ pub struct Dispatch {
     pub note_blocks: Option<u32>,
 }
 
-/// Blocks of the roles of a dispatch.
-#[derive(Clone, Copy)]
-pub(super) struct Roles {
-    pub route: u32,
-    pub send: u32,
-    pub recv: u32,
-    pub index: u32,
-    pub bases: u32,
-    pub entries: u32,
-    pub ready: u32,
-}
-
 impl DispatchKey {
     /// What rows are sent as, with their sizes.
     fn rows(&self) -> RowDtype {
@@ -349,11 +337,6 @@ impl Dispatch {
         if self.layout == Layout::RankMajor { self.entries() } else { 0 }
     }
 
-    /// Rows that there are places for.
-    pub fn placed_rows(&self) -> u64 {
-        self.room().places
-    }
-
     /// The places that there are for rows.
     pub fn room(&self) -> Room {
         self.layout.room(&self.shape(), self.max_rows)
@@ -405,23 +388,22 @@ impl Dispatch {
     }
 
     pub(crate) fn blocks(&self) -> u32 {
-        let Roles { route, send, recv, index, bases, entries, ready } = self.roles();
-        route + send + recv + index + bases + entries + ready
+        self.roles().iter().sum()
     }
 
-    /// The blocks of each role of a launch.
-    pub(super) fn roles(&self) -> Roles {
+    /// The blocks of each role of a launch: route, send, recv, index, bases, entries, ready.
+    pub(super) fn roles(&self) -> [u32; 7] {
         let sends = |blocks| if self.phase.sends() { blocks } else { 0 };
         let receives = |blocks| if self.phase.receives() { blocks } else { 0 };
-        Roles {
-            route: sends(self.route_blocks()),
-            send: sends(self.send_blocks),
-            recv: receives(self.recv_blocks),
-            index: receives(self.index_blocks()),
-            bases: receives(u32::from(self.keeps_bases_in_memory())),
-            entries: receives(self.entry_blocks()),
-            ready: self.ready_blocks(),
-        }
+        [
+            sends(self.route_blocks()),
+            sends(self.send_blocks),
+            receives(self.recv_blocks),
+            receives(self.index_blocks()),
+            receives(u32::from(self.keeps_bases_in_memory())),
+            receives(self.entry_blocks()),
+            self.ready_blocks(),
+        ]
     }
 
     /// When a launch takes its epoch. The launch before is a combine: of what it leaves nothing is an index here, unless bases are in

@@ -68,11 +68,11 @@ pub struct DispatchArgs {
     pub tokens: TokenArgs,
 
     /// Out, unless rows arrive in their places: rows received, by expert, source, token and k; or `[source][token][row]`.
-    #[len(|c| if c.in_place() { 0 } else { c.placed_rows() * u64::from(c.row()) })]
+    #[len(|c| if c.in_place() { 0 } else { c.room().places * u64::from(c.row()) })]
     #[dtype(|c| c.received())]
     pub rows: Option<AnyPtr>,
     /// Out: their scales.
-    #[len(|c| if c.keeps_scales() && !c.in_place() { c.placed_rows() * u64::from(c.scales()) } else { 0 })]
+    #[len(|c| if c.keeps_scales() && !c.in_place() { c.room().places * u64::from(c.scales()) } else { 0 })]
     #[dtype(|c| c.scale())]
     pub row_scale: Option<AnyPtr>,
     /// Out: first row of each of this rank's experts, and after the last one the number of rows.
@@ -156,8 +156,8 @@ pub fn dispatch_with(c: &Dispatch, a: &DispatchArgs, hook: RowHook<'_>) {
     let epoch = take(&a.epoch, c.phase, c.begin());
     // Records exist twice: this launch uses the bank that starts here.
     let bank = epoch.parity() * c.records();
-    let roles = c.roles();
-    role_of("route", roles.route, |b| {
+    let [routing, sending, receiving, indexing, bases, entries, ready] = c.roles();
+    role_of("route", routing, |b| {
         if c.receivers_count() {
             b.split(1, |g| tell(c, a, g, epoch, bank));
         } else {
@@ -165,12 +165,12 @@ pub fn dispatch_with(c: &Dispatch, a: &DispatchArgs, hook: RowHook<'_>) {
         }
         go_on(&b, c.after_route());
     });
-    role_of("send", roles.send, |b| {
+    role_of("send", sending, |b| {
         b.split(c.group_warps, |g| send(c, &a.tokens, &a.inbox, g, epoch));
         go_on(&b, c.after_send());
     });
-    let receiving = || {
-        role_of("recv", roles.recv, |b| {
+    let receive_rows = || {
+        role_of("recv", receiving, |b| {
             if c.layout.by_expert() {
                 receive(c, a, b, epoch, bank, hook);
             } else {
@@ -178,23 +178,23 @@ pub fn dispatch_with(c: &Dispatch, a: &DispatchArgs, hook: RowHook<'_>) {
             }
         });
     };
-    let indexing = || {
-        role_of("index", roles.index, |b| {
+    let index_rows = || {
+        role_of("index", indexing, |b| {
             index(c, a, b, epoch, bank);
             go_on(&b, c.after_index());
         });
     };
     // Blocks that look for rows begin first, but a role is declared before the one that its blocks go on as.
     if c.after_index() == Then::Receive {
-        indexing();
-        receiving();
+        index_rows();
+        receive_rows();
     } else {
-        receiving();
-        indexing();
+        receive_rows();
+        index_rows();
     }
-    role_of("bases", roles.bases, |b| lay_out_in_memory(c, a, b, epoch, bank));
-    role_of("entries", roles.entries, |b| b.split(1, |g| note_entries(c, a, g, epoch, bank)));
-    role_of("ready", roles.ready, |_| notify_ready(&a.ready, c.ranks, epoch));
+    role_of("bases", bases, |b| lay_out_in_memory(c, a, b, epoch, bank));
+    role_of("entries", entries, |b| b.split(1, |g| note_entries(c, a, g, epoch, bank)));
+    role_of("ready", ready, |_| notify_ready(&a.ready, c.ranks, epoch));
 }
 
 /// How many tokens this rank sends.

@@ -19,7 +19,6 @@ use super::plan::{Bases, Copies, Count};
 use super::protocol::Protocol;
 use super::records::{ReadyArgs, await_ready, notify_ready};
 use super::send::send;
-use crate::families::moe::plan::Way;
 use crate::families::moe::{MoeKey, MoePlan, MoeShape, MoeTuning, RowDtype};
 
 /// Numbers of tokens with which it pays on more than two ranks that more blocks send, and receive when they are done: rows come back
@@ -170,7 +169,7 @@ impl RoundTrip {
             tiles_in_flight: self.tiles_in_flight,
             rows_in_flight: None,
         };
-        MoeTuning { key, plan: MoePlan { dedup: true, way: Way::Packets, dispatch, combine } }
+        MoeTuning { key, plan: MoePlan { dedup: true, way: Protocol::Packets.into(), dispatch, combine } }
     }
 
     /// Entries of a rank.

@@ -166,7 +166,7 @@ fn row_of_y(c: &Combine, a: &CombineArgs, slot: &Slot) -> Val<u32> {
 fn row_of_entry(c: &Combine, a: &CombineArgs, entry: Val<u32>) -> Val<u32> {
     let row = here(a).get(entry).cast::<u32>();
     // A dispatch that has given up may have left anything.
-    if c.begin() == Begin::Early { row.min(c.placed_rows() as u32 - 1) } else { row }
+    if c.begin() == Begin::Early { row.min(c.room().places as u32 - 1) } else { row }
 }
 
 /// Which of a token's entries have rows here, a bit each.
