@@ -155,8 +155,46 @@ class Moe:
         return Moe.looks
 
 
+class Kernel:
+    """A kernel of rows that a number counts, a matrix and an output."""
+
+    def name(self) -> str:
+        return "scale_n8"
+
+    def family(self) -> str:
+        return "scale"
+
+    def passed(self) -> list[tuple[str, str, int, int, str | None, bool]]:
+        return [
+            ("rows", "bf16", 8, 32, "n", False),
+            ("w", "f32", 4, 16, None, False),
+            ("n", "u32", 0, 0, None, False),
+            ("out", "i32", 0, 5, None, True),
+        ]
+
+
+class Scale:
+    """Launched by addresses: it never looks at a tensor itself."""
+
+    def __init__(self, world: object, kernel: Kernel, exchange: object) -> None:
+        calls.append(("made", kernel.name()))
+
+    def run(self, passed: dict[str, object]) -> bool:
+        return False
+
+    def launch(self, tensors: list[tuple[int, int]], numbers: list[float], stream: int) -> None:
+        calls.append(("launch", tensors, numbers, stream))
+
+    def memory_bytes(self) -> int:
+        return 77
+
+
 class Core:
     """In place of a world's native part."""
+
+    def symmetric(self, size: int) -> tuple[int, object]:
+        calls.append(("symmetric", size))
+        return 0x9000, self
 
     def fault_word(self, rank: int) -> tuple[int, object]:
         assert rank == 1
@@ -188,6 +226,7 @@ def world(monkeypatch: pytest.MonkeyPatch) -> peerwarp.World:
     monkeypatch.setitem(sys.modules, "torch", torch)
     monkeypatch.setattr(_core, "DeviceCollectives", Collectives)
     monkeypatch.setattr(_core, "DeviceMoe", Moe)
+    monkeypatch.setattr(_core, "DeviceOperation", Scale)
     made = peerwarp.World(Core(), 2, 1)  # type: ignore[arg-type]
     made._gpu = 1
     made.capturing = capturing  # type: ignore[attr-defined]
@@ -220,6 +259,48 @@ def test_a_collective_is_made_once_for_its_length_and_launched_on_the_current_st
     assert calls[-2] == ("made", "broadcast", ("sum", 1), ("bf16", 12))
     assert all_of.all_reduce(types.SimpleNamespace(__dlpack__=None, tensor=x)).shape == (4, 3)
     assert all_of.all_to_all(x).shape == (4, 3)
+
+
+def test_an_operation_passes_tensors_and_numbers_by_name(world: peerwarp.World) -> None:
+    scale = peerwarp.Operation(world, Kernel())  # type: ignore[arg-type]
+    given: dict[str, Any] = {
+        "n": 3,
+        "out": Tensor(5, dtype="torch.int32"),
+        "rows": Tensor(3, 8),
+        "w": Tensor(16, dtype="torch.float32"),
+    }
+    scale(**given)
+    addresses = [(given[name].address, size) for name, size in (("rows", 48), ("w", 64), ("out", 20))]
+    assert calls == [("made", "scale_n8"), ("launch", addresses, [3], 71)]
+    assert (scale.memory_bytes, repr(scale)) == (77, "<Operation scale_n8>")
+    wrong: list[tuple[str, dict[str, Any]]] = [
+        ("rows.shape", {"rows": Tensor(3, 7)}),
+        ("rows.shape", {"rows": Tensor(6, 4)}),
+        ("w.shape", {"w": Tensor(2, 8, dtype="torch.float32")}),
+        ("w.shape", {"w": Tensor(15, dtype="torch.float32")}),
+        ("w.dtype", {"w": Tensor(16)}),
+        ("out.device", {"out": Tensor(5, dtype="torch.int32", device="cuda:0")}),
+        ("n", {"n": "three"}),
+        ("n", {"n": True}),
+        ("parameter", {"m": 3}),
+    ]
+    for field, change in wrong:
+        refused(field, lambda change=change: scale(**(given | change)))
+    refused("n, out", lambda: scale(rows=given["rows"], w=given["w"]))
+    assert len(calls) == 2, "nothing was launched"
+    world.capturing[0] = True  # type: ignore[attr-defined]
+    scale(**given)
+    with pytest.raises(peerwarp.PeerwarpError, match="cannot be captured"):
+        peerwarp.Operation(world, Kernel())  # type: ignore[arg-type]
+
+
+def test_memory_that_peers_reach_is_a_tensor(world: peerwarp.World) -> None:
+    part = world.empty((2, 3), "bf16")
+    assert (part.shape, part.address, calls) == ((2, 3), 0x9000, [("symmetric", 12)])
+    assert "bf16" in refused("dtype", lambda: world.empty(3, "bfloat16"))
+    refused("shape[1]", lambda: world.empty((2, 0), "f32"))
+    simulated = peerwarp.World.simulated(2).empty(4, "f32")
+    assert [(one.shape, one.dtype.name, one.any()) for one in simulated] == [((4,), "float32", False)] * 2
 
 
 def test_what_a_collective_cannot_take_is_refused_before_a_launch(world: peerwarp.World) -> None:
