@@ -79,7 +79,7 @@ fn other_accesses_of_what_is_added_to_are_found() {
 fn a_mask_leaves_elements_out() {
     let memory = with(|b, _, counts| {
         let lane = arange(64u32);
-        counts.scatter_add(lane % 4, lane * 0 + b.index() + 1, lane.lt(10));
+        counts.scatter_add(lane % 4, splat(b.index() + 1, 64), lane.lt(10));
     });
     let memory = memory.unwrap_or_else(|e| panic!("{e}"));
     let counts = memory.read::<u32>(0, "counts").unwrap();

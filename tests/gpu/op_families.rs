@@ -69,7 +69,7 @@ impl Functions {
         let number = |i: u32| {
             let bits =
                 mixed(turn.seed ^ u64::from(turn.round) << 40 ^ u64::from(turn.rank) << 32 ^ u64::from(i));
-            if i % 2 == 0 { f32::from_bits(bits as u32) } else { bits as i32 as f32 / 2048.0 }
+            if i.is_multiple_of(2) { f32::from_bits(bits as u32) } else { bits as i32 as f32 / 2048.0 }
         };
         (0..self.pieces * PIECE).map(number).collect()
     }

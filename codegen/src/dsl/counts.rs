@@ -23,7 +23,7 @@ use crate::ir::{Dtype, Loc, ParamKind};
 /// # use peerwarp_codegen::dsl::{prelude::*, TraceMeta, trace};
 /// # trace(TraceMeta::new("demo", 2, 32, 4), |p| {
 /// # let (pages, pool, out): (Ptr<u32>, Sym<u32>, Ptr<u32>) = (p.arg("pages", 1024), p.arg("pool", 1024), p.arg("out", 1024));
-/// # let (sent, free): (Counts, Flags) = (p.arg("sent", 1), p.arg("free", 2));
+/// # let (sent, free): (Counts, Flags) = (p.arg("sent", 1), p.arg("free", 4));
 /// let epoch = p.arg::<EpochWord>("epoch", 1).begin();
 /// role("push", 4, |b| {
 ///     let mut page = send_to(Peers::rank(rank() ^ 1));

@@ -189,6 +189,9 @@ macro_rules! local_memory {
         impl<T: super::Int> $name<T> {
             /// Adds `tile[k]` to element `index[k]` for each `k` where `mask` holds, atomically. Indices may be equal; the additions
             /// order nothing else. With ones it counts: `bins.scatter_add(bin, splat(1u32, 128), true)`.
+            ///
+            /// # Errors
+            /// Ends the trace of a window, and where index and tile differ in length.
             #[track_caller]
             pub fn scatter_add(
                 &self,

@@ -43,7 +43,7 @@ pub fn alike(warp_size: u32) -> Kernel {
 #[kernel]
 fn body(a: Args, epoch: Epoch) {
     let lane = arange(LEN);
-    let back = lane * 0 + (LEN - 1) - lane;
+    let back = splat(LEN - 1, LEN) - lane;
     let x = a.x.gather_f32(lane, lane.lt(LEN - 8), -1.0f32);
     a.turned.scatter_f32(back, x * 2.0, true);
     let mut parcel = send_to(Peers::all());
