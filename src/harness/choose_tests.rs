@@ -52,7 +52,7 @@ fn a_device_has_the_table_of_its_class_target_and_driver() {
     assert!(Device::of_target(ampere).with_tuned(Some(Tuned::new(table()))).tuned().is_none());
     assert!(Device::default().with_tuned(Some(Tuned::new(table()))).tuned().is_some());
     let by = |driver| {
-        let device = Device::of_gpu(&gpu("NVIDIA H100 80GB HBM3", TARGET, driver));
+        let device = Device::of_gpu(&gpu("NVIDIA H200 NVL", TARGET, driver));
         assert_eq!(device.tuned().map(Tuned::table), builtin.tuned().map(Tuned::table));
         let device = device.with_tuned(Some(Tuned::new(table())));
         choose(&Pair, pair(KEY).variants(), &device).unwrap().by
