@@ -104,7 +104,8 @@ pub fn shipped_kernel(
         let registry = Registry::new(all.iter().map(|entry| entry.family()));
         let known = || all.iter().map(|entry| entry.family().name());
         let entry = all.iter().find(|entry| entry.family().name() == family);
-        let entry = entry.ok_or_else(|| Failure::invalid("family", family, known().collect::<Vec<_>>().join(", ")))?;
+        let entry = entry
+            .ok_or_else(|| Failure::invalid("family", family, known().collect::<Vec<_>>().join(", ")))?;
         if let Some(field) = entry.family().fields().iter().find(|field| field.ranks) {
             fill(&mut key, field.name, ranks);
         }

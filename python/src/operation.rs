@@ -134,15 +134,12 @@ impl SimulatedOperation {
                 of_rank.push((name.clone(), number.of(name, dtype)?));
             }
         }
-        let is_out = |name: &str| {
-            self.params.iter().any(|p| p.name == name && p.binding == Binding::Output)
-        };
+        let is_out = |name: &str| self.params.iter().any(|p| p.name == name && p.binding == Binding::Output);
         let room = |each: &[PyBackedBytes]| each.iter().map(|b| Mutex::new(vec![0; b.len()])).collect();
         let out = operands.iter().filter(|(name, _)| is_out(name));
         let out = out.map(|(name, each)| (name.clone(), room(each))).collect();
-        let host = detached(py, || {
-            self.ranks.run(&self.launches, 1, Passing { operands, out, numbers: of_ranks })
-        })?;
+        let host =
+            detached(py, || self.ranks.run(&self.launches, 1, Passing { operands, out, numbers: of_ranks }))?;
         let bytes = |each: &Mutex<Vec<u8>>| PyBytes::new(py, &lock(each));
         Ok(host.out.iter().map(|(_, each)| each.iter().map(bytes).collect()).collect())
     }

@@ -52,7 +52,11 @@ fn elements_of(dtype: Dtype) -> &'static [Element] {
 impl Operand {
     fn fits(&self, element: Element, shape: &[u64]) -> bool {
         let elements: u64 = shape.iter().product();
-        let len = if self.counted { self.each.is_some_and(|each| elements.is_multiple_of(each)) } else { elements == self.len };
+        let len = if self.counted {
+            self.each.is_some_and(|each| elements.is_multiple_of(each))
+        } else {
+            elements == self.len
+        };
         let rows = shape.len() < 2 || self.each.is_none_or(|each| shape.last() == Some(&each));
         self.elements.contains(&element) && len && rows
     }
@@ -117,11 +121,9 @@ impl DeviceOperation {
             let Ok(number) = value.extract::<Number>() else { return Ok(false) };
             numbers.push(number);
         }
+        let Some(stream) = stream else { return Ok(false) };
         // SAFETY: they are tensors of this GPU, which the caller keeps; calls are in the order of one stream, as the documentation asks.
-        match stream {
-            Some(stream) => unsafe { self.launched(py, &tensors, &numbers, stream) }.map(|()| true),
-            None => Ok(false),
-        }
+        unsafe { self.launched(py, &tensors, &numbers, stream) }.map(|()| true)
     }
 
     /// Launches it with addresses and sizes of tensors that Python has looked at.
