@@ -5,7 +5,7 @@ use std::sync::Mutex;
 use peerwarp::codegen::ir::{Const, Dtype, ParamKind};
 use peerwarp::runtime::op::{LaunchSpec, Operation, RankOp};
 use pyo3::prelude::*;
-use pyo3::types::{PyDict, PyString};
+use pyo3::types::{PyBool, PyDict, PyString};
 
 use super::exchange::{Element, Exchange};
 use super::stream_of;
@@ -118,7 +118,9 @@ impl DeviceOperation {
         let mut numbers = Vec::with_capacity(self.numbers.len());
         for (name, ..) in &self.numbers {
             let Ok(Some(value)) = passed.get_item(name.bind(py)) else { return Ok(false) };
-            let Ok(number) = value.extract::<Number>() else { return Ok(false) };
+            // Python says that a truth value is no number.
+            let number = value.extract::<Number>().ok().filter(|_| !value.is_instance_of::<PyBool>());
+            let Some(number) = number else { return Ok(false) };
             numbers.push(number);
         }
         let Some(stream) = stream else { return Ok(false) };

@@ -263,11 +263,13 @@ fn one(
     Ok(Packed { entry, object: made.object, header, ir: ir.into_values().collect(), family, compiled })
 }
 
-/// The kernel by lanes of a warp: as the target has it, and as simulated ranks do.
+/// The kernel by lanes of a warp: as the target has it, and as simulated ranks do if it is one for their warps, too.
 fn ir(variant: &dyn DynConfig, kernel: &Kernel) -> Result<BTreeMap<u32, Vec<u8>>, OneError> {
     let mut ir = BTreeMap::from([(kernel.warp_size, carried::write(variant, kernel)?)]);
-    if kernel.warp_size != WARP_SIZE {
-        ir.insert(WARP_SIZE, carried::write(variant, &*emit::trace(variant, WARP_SIZE)?)?);
+    if kernel.warp_size != WARP_SIZE
+        && let Ok(simulated) = emit::trace(variant, WARP_SIZE)
+    {
+        ir.insert(WARP_SIZE, carried::write(variant, &simulated)?);
     }
     Ok(ir)
 }
