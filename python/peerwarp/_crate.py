@@ -80,7 +80,7 @@ def build(path: str | os.PathLike[str], *, profile: str = "release") -> Crate:
 
 
 def _run(command: Sequence[str], failed: str) -> str:
-    """What a command prints. It has the compiler that PyTorch's wheels bring, unless it is told of another one."""
+    """Runs a command and returns its output. `PEERWARP_NVRTC` names the compiler; by default it is that of PyTorch's wheels."""
     libraries = [str(library) for place in compilers() if (library := Path(place, "libnvrtc.so.13")).is_file()]
     compiler = {"PEERWARP_NVRTC": libraries[0]} if libraries else {}
     ran = subprocess.run(command, capture_output=True, text=True, check=False, env=compiler | dict(os.environ))

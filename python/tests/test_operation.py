@@ -88,7 +88,7 @@ def test_numbers_are_one_for_all_ranks_or_one_each() -> None:
     dispatch(x=x, send_counts=counts, out=out, recv_counts=came)
     assert [list(one) for one in came] == [[8, 0], [3, 5]]
     assert same_bits(out[1][:3], x[0][8:11]) and same_bits(out[1][8:13], x[1][8:13])
-    assert not out[1][3:8].any(), "what nobody sends stays as it was"
+    assert not out[1][3:8].any(), "places without a sent element keep their values"
 
 
 def of(pack: Pack, ranks: int = 2, **key: object) -> Operation:

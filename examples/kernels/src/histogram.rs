@@ -1,4 +1,4 @@
-//! A histogram over all ranks: how many of everybody's numbers fall into each bin.
+//! A histogram of the numbers of all ranks.
 
 use peerwarp::harness::verdict::Expected;
 use peerwarp::harness::workload::{Contents, Turn, Work, Workload};

@@ -194,12 +194,7 @@ impl RankOp {
         operands: &[DevicePtr],
         stream: RawStream<'_>,
     ) -> Result<(), RuntimeError> {
-        self.world.usable()?;
-        self.there_are(launch..launch + 1)?;
-        let taken = self.operands.len();
-        if operands.len() != taken {
-            return Err(RuntimeError::invalid("operands", operands.len(), format!("{taken} addresses")));
-        }
+        self.ready_for(launch, operands.len())?;
         self.passed.iter_mut().zip(operands).for_each(|(passed, &ptr)| passed.ptr = ptr);
         // SAFETY: as the caller says.
         unsafe { self.launch_passed(launch, stream) }
@@ -219,12 +214,7 @@ impl RankOp {
         operands: &[(DevicePtr, u64)],
         stream: RawStream<'_>,
     ) -> Result<(), RuntimeError> {
-        self.world.usable()?;
-        self.there_are(launch..launch + 1)?;
-        let taken = self.operands.len();
-        if operands.len() != taken {
-            return Err(RuntimeError::invalid("operands", operands.len(), format!("{taken} operands")));
-        }
+        self.ready_for(launch, operands.len())?;
         for (at, &(ptr, bytes)) in operands.iter().enumerate() {
             self.passed[at] = passed(&self.operands[at], ptr, bytes)?;
         }
@@ -232,6 +222,17 @@ impl RankOp {
         apart(&self.operands, &self.passed)?;
         // SAFETY: as the caller says, and what has been looked at here.
         unsafe { self.launch_passed(launch, stream) }
+    }
+
+    /// Whether there is such a launch, with as many operands, in a world that can be used.
+    fn ready_for(&self, launch: usize, operands: usize) -> Result<(), RuntimeError> {
+        self.world.usable()?;
+        self.there_are(launch..launch + 1)?;
+        let taken = self.operands.len();
+        match operands == taken {
+            true => Ok(()),
+            false => Err(RuntimeError::invalid("operands", operands, format!("{taken} addresses"))),
+        }
     }
 
     /// Launches kernels with what is passed to all of them together, on the stream of earlier launches.
