@@ -461,6 +461,23 @@ impl KernelArgs for Lent {
     }
 }
 
+/// What a caller lends to all ranks.
+struct Pushed(Window<u32>, Flags, EpochWord);
+
+impl KernelArgs for Pushed {
+    type Config = Binding;
+    fn params(binding: &Binding) -> Vec<ParamSpec> {
+        vec![
+            ParamSpec::of::<Window<u32>>("x", 64, "").bound(*binding),
+            ParamSpec::of::<Flags>("sent", 2, ""),
+            ParamSpec::of::<EpochWord>("epoch", 1, ""),
+        ]
+    }
+    fn bind(_: &Binding, binder: &mut Binder) -> Pushed {
+        Pushed(binder.next(), binder.next(), binder.next())
+    }
+}
+
 #[test]
 fn inputs_are_not_written() {
     let lent = |body: fn(&Lent)| {
@@ -472,4 +489,21 @@ fn inputs_are_not_written() {
     assert_eq!(lent(|a| a.0.set(0, a.0.get(0))), refused);
     assert_eq!(lent(|a| a.0.store(0, arange(32))), refused);
     assert_eq!(lent(|a| a.0.scatter(arange(32), arange(32), true)), refused);
+    // Nor by peers.
+    let put = |binding| {
+        let meta = TraceMeta::new("test", 2, 32, 1);
+        trace_args::<Pushed>(meta, &binding, |_, a| {
+            let epoch = a.2.begin();
+            role("r", 1, |_| {
+                let mut parcel = send_to(Peers::all());
+                parcel.put(&a.0, 0, arange(32));
+                parcel.signal(&a.1, rank(), epoch);
+                let _all = a.1.wait_all(0, 2, 1, epoch);
+            });
+        })
+        .err()
+        .map(|e| e.message)
+    };
+    assert_eq!(put(Binding::Input), refused);
+    assert_eq!(put(Binding::InOut), None);
 }

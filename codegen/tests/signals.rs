@@ -9,7 +9,7 @@ use peerwarp_codegen::dsl::{Binder, TraceMeta, trace};
 use peerwarp_codegen::ir::mutate::{self, Access, Mutation, Site, Slot};
 use peerwarp_codegen::ir::{CompareOp, Kernel, Planted, verify};
 use peerwarp_codegen::sim::{Bindings, Compiled, FindingKind, Machine, Options};
-use signals::{PARTS, RANKS, ROW, credit, credit_by_barrier, hand_over, meeting, requests};
+use signals::{PARTS, RANKS, ROW, credit, credit_by_barrier, hand_over, meeting, pages, requests};
 
 use FindingKind::*;
 
@@ -36,7 +36,7 @@ fn machine(kernel: Planted) -> Machine {
 /// What a rank has at the end.
 fn expected(kernel: &Kernel, rank: u32) -> Vec<f32> {
     match kernel.name.as_str() {
-        "credit" | "requests" => row((rank + RANKS - 1) % RANKS),
+        "credit" | "pages" | "requests" => row((rank + RANKS - 1) % RANKS),
         "hand_over" => {
             let mut scaled: Vec<f32> = row(rank).iter().map(|x| 2.0 * x).collect();
             scaled.rotate_left(16);
@@ -70,7 +70,9 @@ fn found(kernel: &Planted) -> Vec<Option<FindingKind>> {
 #[test]
 fn rows_arrive_launch_after_launch() {
     for warp_size in [32, 64] {
-        for kernel in [credit, credit_by_barrier, meeting, hand_over, requests].map(|make| make(warp_size)) {
+        for kernel in
+            [credit, credit_by_barrier, meeting, hand_over, requests, pages].map(|make| make(warp_size))
+        {
             let kernel = Planted::new(verify(kernel).unwrap().into_kernel()).unwrap();
             assert_eq!(found(&kernel), []);
         }
@@ -179,6 +181,28 @@ fn what_is_put_comes_before_the_count() {
 }
 
 #[test]
+fn pages_are_pushed_when_their_reader_has_begun_and_read_when_all_are_there() {
+    let kernel = pages(32);
+    let free = || Site::wait("push", "free");
+    // The launch before may still read them.
+    planted(&kernel, &Mutation::Drop(free()), &[DataRace, EpochConfusion, UnwaitedSignal, LostSignal]);
+    planted(&kernel, &Mutation::Relax(Site::signal("read", "free")), &[DataRace, LostSignal]);
+    let take = || Site::wait("read", "sent");
+    let early = [DataRace, UninitializedRead, UnwaitedSignal, LostSignal, EpochConfusion];
+    planted(&kernel, &Mutation::Drop(take()), &early);
+    planted(&kernel, &Mutation::Offset { site: take(), slot: Slot::Value, by: -1 }, &early);
+    // The first count could do without order: the second one covers what was put before both.
+    let count = || Site::signal("push", "sent").nth(1);
+    planted(&kernel, &Mutation::SignalFirst(count()), &[DataRace, UninitializedRead]);
+    planted(&kernel, &Mutation::Relax(count()), &[DataRace, UninitializedRead, LostSignal]);
+    // Two writers of one page, and a page that its owner sends on meanwhile.
+    let put =
+        |by| Mutation::Offset { site: Site::new("push", Access::Put, "pool").nth(0), slot: Slot::Index, by };
+    planted(&kernel, &put(16), &[DataRace, UninitializedRead]);
+    planted(&kernel, &put(-64), &[DataRace, UninitializedRead]);
+}
+
+#[test]
 fn flags_and_counts_are_told_apart() {
     let error = refused(4, |flags, epoch| _ = flags.wait_all(0, PARTS + 1, 1, epoch));
     assert!(error.contains("5 elements from element 0 on of `flags`"), "{error}");
@@ -273,6 +297,7 @@ fn every_bug_of_one_change_is_found() {
         (meeting(32), 2),
         (hand_over(32), 1),
         (requests(32), 0),
+        (pages(32), 0),
     ];
     for (kernel, equal) in kernels {
         let all = mutate::every(&kernel);

@@ -139,12 +139,12 @@ impl Kernel {
 }
 
 fn passed(param: &ParamSpec) -> Option<Passed> {
-    let writes = param.binding == Binding::Output;
+    let writes = param.binding.writes();
     let (name, dtype) = (param.name.clone(), param.dtype.to_string());
     match (param.kind, param.binding) {
         (ParamKind::Scalar, _) => Some((name, dtype, 0, 0, None, false)),
         (_, Binding::State) => None,
-        (_, Binding::Input | Binding::Output) => {
+        (_, Binding::Input | Binding::Output | Binding::InOut) => {
             let each = param.rows.as_ref().map(|rows| param.len / rows.most.max(1));
             let each = param.columns.or(each).unwrap_or(0);
             let rows = param.rows.as_ref().map(|rows| rows.scalar.clone());

@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Mutex};
 
-use peerwarp::codegen::dsl::{Binding, ParamSpec};
+use peerwarp::codegen::dsl::ParamSpec;
 use peerwarp::codegen::ir::{Const, Dtype, ParamKind};
 use peerwarp::harness::session::{HostSteps, SimLaunches};
 use peerwarp::harness::workload::RankMemory;
@@ -134,7 +134,7 @@ impl SimulatedOperation {
                 of_rank.push((name.clone(), number.of(name, dtype)?));
             }
         }
-        let is_out = |name: &str| self.params.iter().any(|p| p.name == name && p.binding == Binding::Output);
+        let is_out = |name: &str| self.params.iter().any(|p| p.name == name && p.binding.writes());
         let room = |each: &[PyBackedBytes]| each.iter().map(|b| Mutex::new(vec![0; b.len()])).collect();
         let out = operands.iter().filter(|(name, _)| is_out(name));
         let out = out.map(|(name, each)| (name.clone(), room(each))).collect();

@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 
-use peerwarp_codegen::dsl::Binding;
 use peerwarp_codegen::sim::Options;
 
 use crate::harness::choose::Device;
@@ -116,7 +115,7 @@ fn problem(chosen: &Chosen, args: &RunArgs, rounds: u32) -> Result<Arc<dyn Probl
 fn replays(args: &RunArgs, problem: &dyn Problem) -> Result<u32, InputError> {
     let replaces = || {
         let params = problem.launches().iter().flat_map(|launch| launch.variant.params());
-        let results: Vec<_> = params.filter(|p| p.binding == Binding::Output).map(|p| p.name).collect();
+        let results: Vec<_> = params.filter(|p| p.binding.writes()).map(|p| p.name).collect();
         problem.inputs(0, 0).iter().any(|input| results.contains(&input.buffer))
     };
     match args.gpu.replays {

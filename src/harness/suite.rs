@@ -3,7 +3,7 @@
 use std::fmt;
 use std::marker::PhantomData;
 
-use peerwarp_codegen::dsl::{Binding, ParamSpec};
+use peerwarp_codegen::dsl::ParamSpec;
 use peerwarp_codegen::family::{Family, FamilyEntry, Variant};
 use peerwarp_codegen::ir::{Const, Dtype, ParamKind};
 use rand::{RngCore, SeedableRng};
@@ -171,7 +171,7 @@ impl Problem for PlainProblem {
         let mut rng = ChaCha8Rng::seed_from_u64(self.seed);
         rng.set_stream(u64::from(round) << 32 | u64::from(rank));
         let params = self.launches[0].variant.params();
-        let given = params.iter().filter(|p| p.binding == Binding::Input && p.kind != ParamKind::Scalar);
+        let given = params.iter().filter(|p| p.binding.reads() && p.kind != ParamKind::Scalar);
         given.map(|p| random(p, &mut rng)).collect()
     }
 

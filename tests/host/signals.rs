@@ -5,7 +5,7 @@
 #[path = "../../codegen/tests/printed/signals.rs"]
 mod fixtures;
 
-use fixtures::{RANKS, ROW, credit, hand_over, meeting, requests};
+use fixtures::{RANKS, ROW, credit, hand_over, meeting, pages, requests};
 use peerwarp_codegen::ir::{Kernel, verify};
 use peerwarp_codegen::print::{EmitInfo, emit};
 
@@ -28,7 +28,7 @@ fn row(rank: u32) -> Vec<f32> {
 
 fn expected(name: &str, rank: u32) -> Vec<f32> {
     match name {
-        "credit" | "requests" => row((rank + RANKS - 1) % RANKS),
+        "credit" | "pages" | "requests" => row((rank + RANKS - 1) % RANKS),
         "meeting" => (0..ROW as usize).map(|i| (0..RANKS).map(|r| row(r)[i]).sum()).collect(),
         _ => {
             let mut out: Vec<f32> = row(rank).iter().map(|x| 2.0 * x).collect();
@@ -82,7 +82,7 @@ impl Host {
 #[test]
 fn emitted_signals_are_clean() {
     for language in Language::ALL {
-        for make in [credit, meeting, hand_over, requests] {
+        for make in [credit, meeting, hand_over, requests, pages] {
             let host = Host::new(make, language);
             for (seed, wrong) in host.runs(&host.text).into_iter().enumerate() {
                 assert!(

@@ -110,7 +110,7 @@ fn declared(field: &Field, config: &Path, codegen: &TokenStream, errors: &mut Er
 
 /// The statement that adds the parameters of a channel: of elements, whose number `#[len(..)]` says, or of messages, whose fields do.
 fn channel(field: &Field, config: &Path, codegen: &TokenStream, errors: &mut Errors) -> Option<TokenStream> {
-    for other in ["group", "input", "output"] {
+    for other in ["group", "input", "output", "inout"] {
         if let Some(attr) = marked(field, other) {
             errors.at(attr.span(), format!("a channel is the operation's own: it is no `#[{other}]`"));
         }
@@ -179,7 +179,7 @@ fn group(
     if let Some(other) = field.attrs.iter().find(|a| a.path().is_ident("len") || a.path().is_ident("dtype")) {
         errors.at(other.span(), "the parameters of a group say their lengths and element types themselves");
     }
-    if let Some(output) = marked(field, "output") {
+    if let Some(output) = marked(field, "output").or(marked(field, "inout")) {
         errors.at(
             output.span(),
             "the parameters of a group say themselves which are outputs: mark it `#[input]`",
@@ -326,20 +326,15 @@ fn matrix(
     }))
 }
 
-/// What says that a field's memory is the caller's, `#[input]` or `#[output]`: nothing if it is the operation's own.
+/// What says that a field's memory is the caller's: nothing if it is the operation's own.
 fn bound(field: &Field, kind: &str, codegen: &TokenStream, errors: &mut Errors) -> Option<TokenStream> {
-    let (attr, binding) = match (marked(field, "input"), marked(field, "output")) {
-        (None, None) => return None,
-        (Some(attr), None) => (attr, quote!(Input)),
-        (None, Some(attr)) => (attr, quote!(Output)),
-        (Some(_), Some(second)) => {
-            errors.at(
-                second.span(),
-                "a parameter is `#[input]` or `#[output]`: what is read and written is an output",
-            );
-            return None;
-        }
-    };
+    let bindings = [("input", quote!(Input)), ("output", quote!(Output)), ("inout", quote!(InOut))];
+    let mut marks = bindings.into_iter().filter_map(|(name, binding)| Some((marked(field, name)?, binding)));
+    let (attr, binding) = marks.next()?;
+    if let Some((second, _)) = marks.next() {
+        errors.at(second.span(), "a parameter is one of `#[input]`, `#[output]` and `#[inout]`");
+        return None;
+    }
     if !matches!(kind, "Ptr" | "AnyPtr" | "AnyMatrix" | "Window" | "AnyWindow") {
         let message = format!(
             "the caller passes memory of its own GPU, Ptr, AnyPtr or AnyMatrix, or what peers read, Window or AnyWindow: `{kind}` is the operation's"
@@ -352,8 +347,11 @@ fn bound(field: &Field, kind: &str, codegen: &TokenStream, errors: &mut Errors) 
 /// `#[rows(number, |c| ..)]`: what says how many rows of a field's memory a launch has, and the most that it can have.
 fn rows(field: &Field, config: &Path, errors: &mut Errors) -> Option<TokenStream> {
     let attr = marked(field, "rows")?;
-    if marked(field, "input").is_none() && marked(field, "output").is_none() {
-        errors.at(attr.span(), "`#[rows(..)]` is for what the caller passes, `#[input]` or `#[output]`");
+    if ["input", "output", "inout"].iter().all(|name| marked(field, name).is_none()) {
+        errors.at(
+            attr.span(),
+            "`#[rows(..)]` is for what the caller passes: `#[input]`, `#[output]` or `#[inout]`",
+        );
     }
     let example = "#[rows(rows_there, |c| c.tokens)]";
     let parse =

@@ -30,7 +30,7 @@ fn launch_ident(args: &Ident) -> Ident {
 
 /// How a field is passed; nothing if it is the operation's own.
 fn passed(field: &Field, errors: &mut Errors) -> Option<Passed> {
-    let (input, output) = (marked(field, "input"), marked(field, "output"));
+    let (input, output) = (marked(field, "input"), marked(field, "output").or(marked(field, "inout")));
     if group_attr(field).is_some() {
         return input.and_then(|_| group(&field.ty, errors));
     }

@@ -69,7 +69,7 @@ pub fn choice(item: TokenStream) -> TokenStream {
 /// another one. An enum is a `#[group]` of a kernel's parameters, and what it holds is the operation's own.
 #[proc_macro_derive(
     KernelArgs,
-    attributes(args, len, shape, dtype, rows, group, when, input, output, channel)
+    attributes(args, len, shape, dtype, rows, group, when, input, output, inout, channel)
 )]
 pub fn kernel_args(item: TokenStream) -> TokenStream {
     let runtime = paths::runtime();

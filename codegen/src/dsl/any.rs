@@ -3,6 +3,7 @@
 use super::buffer::{Buf, cast};
 use super::element::Element;
 use super::error::TraceError;
+use super::inbox::AnyInbox;
 use super::index::{Index, IntoIndex};
 use super::mem::{AnyPtr, AnySym};
 use super::protocol::{Arrived, Parcel};
@@ -145,9 +146,9 @@ impl AnySym {
 impl Parcel {
     /// Stores a tile of the buffer's element type to the elements from element `i` on, as it is.
     #[track_caller]
-    pub fn put_any(&mut self, buffer: &AnySym, i: impl IntoIndex, tile: AnyTile) {
+    pub fn put_any(&mut self, buffer: &impl AnyInbox, i: impl IntoIndex, tile: AnyTile) {
         let loc = Loc::caller();
-        let i = i.index();
-        self.store(&buffer.buf, i, tile.for_buffer(&buffer.buf, loc), None, loc);
+        let (i, buffer) = (i.index(), buffer.inbox());
+        self.store(&buffer, i, tile.for_buffer(&buffer, loc), None, loc);
     }
 }

@@ -7,7 +7,7 @@ use super::error::{TraceError, raise};
 use super::trace::{attempt, with};
 use serde::{Deserialize, Serialize};
 
-use crate::ir::{Dtype, Kernel, Loc, ParamId, ParamKind, signature};
+use crate::ir::{Access, Dtype, Kernel, Loc, ParamId, ParamKind, signature};
 
 /// Whose a parameter's memory is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -16,9 +16,23 @@ pub enum Binding {
     Input,
     /// The caller's, which the kernel writes: `#[output]`.
     Output,
+    /// The caller's, which the kernel reads and writes: `#[inout]`.
+    InOut,
     /// The operation's own: whoever makes the operation allocates it, and it lasts from launch to launch.
     #[default]
     State,
+}
+
+impl Binding {
+    /// Whether the kernel writes memory of the caller.
+    pub const fn writes(self) -> bool {
+        matches!(self, Binding::Output | Binding::InOut)
+    }
+
+    /// Whether the kernel reads what the caller has written.
+    pub const fn reads(self) -> bool {
+        matches!(self, Binding::Input | Binding::InOut)
+    }
 }
 
 /// That a launch has as many rows of a buffer as one of its numbers says.
@@ -381,11 +395,11 @@ pub(super) fn check_rows(specs: &[ParamSpec], loc: Loc) -> Result<(), TraceError
 /// Whether a kernel leaves the caller's inputs as they are: callers may pass one to several launches at once.
 pub(super) fn check_inputs(kernel: &Kernel, specs: &[ParamSpec]) -> Result<(), TraceError> {
     for op in &kernel.ops {
-        let stored = op.kind.accesses().into_iter().filter(|a| a.access.stores());
-        let mut specs = stored.filter_map(|a| specs.get(a.place.param()?.index()));
+        let written = op.kind.accesses().into_iter().filter(|a| a.access.stores() || a.access == Access::Put);
+        let mut specs = written.filter_map(|a| specs.get(a.place.param()?.index()));
         if let Some(spec) = specs.find(|spec| spec.binding == Binding::Input) {
             let message = format!("`{}` is an input, and is written", spec.name);
-            let help = "mark it `#[output]`: what is read and written is an output";
+            let help = "mark it `#[inout]`, or `#[output]` if what it held does not matter";
             return Err(TraceError::new(op.loc, message, help));
         }
     }

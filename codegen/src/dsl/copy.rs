@@ -3,8 +3,9 @@
 use super::buffer::Buf;
 use super::element::Element;
 use super::error::TraceError;
+use super::inbox::{AnyInbox, Inbox};
 use super::index::{Index, IntoIndex};
-use super::mem::{AnyPtr, AnySym, Ptr, Sym, param_of};
+use super::mem::{AnyPtr, Ptr, param_of};
 use super::protocol::Parcel;
 use super::tile::check_len;
 use super::trace::{Trace, attempt};
@@ -33,26 +34,26 @@ impl Parcel {
     #[track_caller]
     pub fn copy<T: Element>(
         &mut self,
-        buffer: &Sym<T>,
+        buffer: &impl Inbox<T>,
         i: impl IntoIndex,
         source: &Ptr<T>,
         from: impl IntoIndex,
         len: u32,
     ) {
-        self.copy_between((&buffer.buf, i.index()), (&source.buf, from.index()), len, Loc::caller());
+        self.copy_between((&buffer.inbox(), i.index()), (&source.buf, from.index()), len, Loc::caller());
     }
 
     /// As [`Parcel::copy`], between buffers whose element type the config chooses: the same for both.
     #[track_caller]
     pub fn copy_any(
         &mut self,
-        buffer: &AnySym,
+        buffer: &impl AnyInbox,
         i: impl IntoIndex,
         source: &AnyPtr,
         from: impl IntoIndex,
         len: u32,
     ) {
-        self.copy_between((&buffer.buf, i.index()), (&source.buf, from.index()), len, Loc::caller());
+        self.copy_between((&buffer.inbox(), i.index()), (&source.buf, from.index()), len, Loc::caller());
     }
 
     pub(crate) fn copy_between(

@@ -6,8 +6,9 @@ use super::buffer::{Buf, cast};
 use super::counts::Counts;
 use super::element::Element;
 use super::error::TraceError;
+use super::inbox::{AnyInbox, Inbox};
 use super::index::{Index, IntoIndex};
-use super::mem::{AnySym, Epoch, Flags, Sym, param_of};
+use super::mem::{Epoch, Flags, param_of};
 use super::scope::{Thing, require_role};
 use super::tile::IntoTile;
 use super::trace::{Made, Nameable, Trace, attempt, with};
@@ -187,34 +188,46 @@ pub(crate) fn send_to_at(peers: Peers, loc: Loc) -> Parcel {
 impl Parcel {
     /// Stores a tile to the elements from element `i` on of the targets' instance of `buffer`.
     #[track_caller]
-    pub fn put<T: Element>(&mut self, buffer: &Sym<T>, i: impl IntoIndex, tile: impl IntoTile<T>) {
-        self.store(&buffer.buf, i.index(), tile.tile().to_raw(), None, Loc::caller());
+    pub fn put<T: Element>(&mut self, buffer: &impl Inbox<T>, i: impl IntoIndex, tile: impl IntoTile<T>) {
+        self.store(&buffer.inbox(), i.index(), tile.tile().to_raw(), None, Loc::caller());
     }
 
     /// Stores a tile to the elements from element `i` on, where `mask` holds.
     #[track_caller]
     pub fn put_where<T: Element>(
         &mut self,
-        buffer: &Sym<T>,
+        buffer: &impl Inbox<T>,
         i: impl IntoIndex,
         tile: impl IntoTile<T>,
         mask: impl IntoTile<bool>,
     ) {
-        self.store(&buffer.buf, i.index(), tile.tile().to_raw(), Some(mask.tile().to_raw()), Loc::caller());
+        self.store(
+            &buffer.inbox(),
+            i.index(),
+            tile.tile().to_raw(),
+            Some(mask.tile().to_raw()),
+            Loc::caller(),
+        );
     }
 
     /// Stores a scalar to element `i`.
     #[track_caller]
-    pub fn put_value<T: Element>(&mut self, buffer: &Sym<T>, i: impl IntoIndex, value: impl IntoVal<T>) {
-        self.store(&buffer.buf, i.index(), value.val().to_raw(), None, Loc::caller());
+    pub fn put_value<T: Element>(
+        &mut self,
+        buffer: &impl Inbox<T>,
+        i: impl IntoIndex,
+        value: impl IntoVal<T>,
+    ) {
+        self.store(&buffer.inbox(), i.index(), value.val().to_raw(), None, Loc::caller());
     }
 
     /// Stores an `f32` tile to the elements from element `i` on, rounded to the buffer's element type.
     #[track_caller]
-    pub fn put_f32(&mut self, buffer: &AnySym, i: impl IntoIndex, tile: impl IntoTile<f32>) {
+    pub fn put_f32(&mut self, buffer: &impl AnyInbox, i: impl IntoIndex, tile: impl IntoTile<f32>) {
         let loc = Loc::caller();
         let (i, tile) = (i.index(), tile.tile().to_raw());
-        self.store(&buffer.buf, i, cast(tile, buffer.buf.dtype, loc), None, loc);
+        let buffer = buffer.inbox();
+        self.store(&buffer, i, cast(tile, buffer.dtype, loc), None, loc);
     }
 
     /// Publishes what this group has stored to a window so far, too: the targets may read this rank's instance with the

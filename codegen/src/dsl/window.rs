@@ -1,4 +1,4 @@
-//! Windows: memory that its owner writes and publishes, and that peers read where it is.
+//! Windows: memory of its owner that peers reach where it is: they read what the owner publishes, or put into it.
 
 use std::ops::Deref;
 
@@ -41,6 +41,32 @@ use crate::ir::{CommOp, Const, Dtype, Loc, OpKind, ParamKind, Place, ReceiptId, 
 ///
 /// The next launch overwrites a window while a slow peer may still be reading it. Use its halves in turn, and wait for all
 /// peers in each launch, as above: whoever signals launch `n + 1` has ended its launch `n`. Or let readers signal back.
+///
+/// Peers may write it instead: parcels [put](super::Parcel::put) and [copy](super::Parcel::copy) into a window as into a
+/// [`Sym`](super::Sym). Its owner then reads it by plain loads after the wait, in this launch or a later one, as what was put stays.
+/// With `#[inout]` the memory is the caller's own, such as the pool of a KV cache, and nothing is copied again. When a page may be
+/// written, its owner says, as with any inbox: by a signal at the beginning of a launch, when what has read it before is over.
+///
+/// ```
+/// # use peerwarp_codegen::dsl::{prelude::*, TraceMeta, trace};
+/// # trace(TraceMeta::new("demo", 2, 32, 4), |p| {
+/// # let (pool, out): (Window<u32>, Ptr<u32>) = (p.arg("pool", 512), p.arg("out", 256));
+/// # let (sent, free): (Counts, Flags) = (p.arg("sent", 1), p.arg("free", 4));
+/// let epoch = p.arg::<EpochWord>("epoch", 1).begin();
+/// role("read", 1, |_| {
+///     free.signal(Peers::all(), epoch.parity() * 2 + rank(), epoch);
+///     let _all = sent.from(rank() ^ 1).take(0, 2);
+///     out.store(0, pool.load(256, 256));
+/// });
+/// role("push", 2, |b| {
+///     let _free = free.wait_all(epoch.parity() * 2, 2, 1, epoch);
+///     let (page, place) = (b.index() * 128, b.index() * 128 + 256);
+///     let mut parcel = send_to(Peers::rank(rank() ^ 1));
+///     parcel.copy(&pool, place, &pool, page, 128);   // from pages to pages
+///     parcel.count(&sent, 0, 1);
+/// });
+/// # }).unwrap();
+/// ```
 ///
 /// Without a receipt there is no reading a peer's:
 ///

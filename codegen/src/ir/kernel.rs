@@ -145,7 +145,7 @@ pub enum ParamKind {
     Local,
     /// A symmetric buffer: every rank has one of the same size at a handle known to all.
     Symmetric,
-    /// A symmetric buffer whose owner stores to its own instance, and which peers read after the owner's signal.
+    /// A symmetric buffer whose owner stores to its own instance, and which peers read after the owner's signal, or put into.
     Window,
     /// A symmetric array of `U32` flags, zero before the first launch.
     Flags,

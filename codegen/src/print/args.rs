@@ -357,18 +357,24 @@ pub(super) fn pointers(kernel: &Kernel, names: &ArgNames, timeline: Option<&Time
 /// What each parameter is, and which pointer is not a rank's.
 fn comments(kernel: &Kernel) -> Vec<String> {
     let multicast = kernel.multicast();
-    let one = |(i, p): (usize, &Param)| match multicast.contains(&ParamId(i as u32)) {
-        true => format!("of each rank, then of all at once; {}", comment(p)),
-        false => comment(p),
+    let put: HashSet<ParamId> = kernel.ops.iter().filter_map(|op| op.kind.puts()).map(|(_, to)| to).collect();
+    let one = |(i, p): (usize, &Param)| {
+        let id = ParamId(i as u32);
+        let comment = comment(p, put.contains(&id));
+        match multicast.contains(&id) {
+            true => format!("of each rank, then of all at once; {comment}"),
+            false => comment,
+        }
     };
     kernel.params.iter().enumerate().map(one).collect()
 }
 
-/// What a parameter is, in a few words.
-fn comment(p: &Param) -> String {
+/// What a parameter is, in a few words, and whether ranks put into it.
+fn comment(p: &Param, put: bool) -> String {
     let what = match p.kind {
         ParamKind::Local => format!("{}[{}]", p.dtype, p.len),
         ParamKind::Symmetric => format!("symmetric {}[{}]", p.dtype, p.len),
+        ParamKind::Window if put => format!("peers write it, {}[{}]", p.dtype, p.len),
         ParamKind::Window => format!("peers read it, {}[{}]", p.dtype, p.len),
         ParamKind::Flags => format!("{} flags on each rank", p.len),
         ParamKind::Counts => format!("{} counts on each rank", p.len),

@@ -44,6 +44,7 @@ pub const ALL: &[Fixture] = &[
     ("meeting", signals::meeting),
     ("hand_over", signals::hand_over),
     ("requests", signals::requests),
+    ("pages", signals::pages),
     ("census", census::census),
     ("freight", freight::freight),
     ("alike", alike::alike),

@@ -150,3 +150,36 @@ fn decode(out: Ptr<f32>, pool: Sym<f32>, sent: Counts, taken: Flags, epoch: Epoc
     out.store(0, pool.load(&all, 0, ROW));
     let _ = taken.meet(epoch);
 }
+
+/// Blocks push their parts of a row from this rank's window into the next one's, where its owner reads it.
+pub fn pages(warp_size: u32) -> Kernel {
+    traced("pages", "Pushes a row from pages to pages.", warp_size, |p| {
+        let (x, out) = (p.arg::<Ptr<f32>>("x", ROW.into()), p.arg::<Ptr<f32>>("out", ROW.into()));
+        let (pool, sent) = (p.arg::<Window<f32>>("pool", (2 * ROW).into()), p.arg::<Counts>("sent", 1));
+        let free = p.arg::<Flags>("free", (2 * RANKS).into());
+        let epoch = p.arg::<EpochWord>("epoch", 1).begin();
+        role("read", 1, |_| read_pages(out, pool, sent, free, epoch));
+        role("push", PARTS / 2, |b| push_pages(b, x, pool, sent, free, epoch));
+    })
+}
+
+#[kernel]
+fn read_pages(out: Ptr<f32>, pool: Window<f32>, sent: Counts, free: Flags, epoch: Epoch) {
+    free.signal(Peers::all(), epoch.parity() * RANKS + rank(), epoch);
+    let _all = sent.from((rank() + RANKS - 1) % RANKS).take(0, PARTS);
+    out.store(0, pool.load(ROW, ROW));
+}
+
+/// One part by loads and stores, and one as a copy.
+#[kernel]
+fn push_pages(b: Group, x: Ptr<f32>, pool: Window<f32>, sent: Counts, free: Flags, epoch: Epoch) {
+    let (next, place) = ((rank() + 1) % RANKS, b.index() * 2 * PART);
+    pool.store(place, x.load(place, 2 * PART));
+    let _free = free.wait_all(epoch.parity() * RANKS, RANKS, 1, epoch);
+    let mut stored = send_to(Peers::rank(next));
+    stored.put(&pool, place + ROW, pool.load(place, PART));
+    stored.count(&sent, 0, 1);
+    let mut copied = send_to(Peers::rank(next));
+    copied.copy(&pool, place + (ROW + PART), &pool, place + PART, PART);
+    copied.count(&sent, 0, 1);
+}

@@ -104,7 +104,7 @@ impl RegisteredAllReduce {
 #[args(config = RegisteredAllReduce)]
 pub struct RegisteredAllReduceArgs {
     /// This rank's vector, where peers read it; and then the reduction.
-    #[output]
+    #[inout]
     #[len(|c| c.elements.into())]
     #[dtype(|c| c.dtype)]
     pub data: AnyWindow,

@@ -113,7 +113,7 @@ impl RankOperands {
 /// What a buffer holds that nobody writes: integers may be indices, and 0 is one everywhere.
 fn filler(spec: &BufferSpec) -> u8 {
     match (spec.binding, spec.param.dtype) {
-        (Binding::Input, Dtype::Bf16 | Dtype::Fp16 | Dtype::Fp8 | Dtype::F32) => FILLER,
+        (Binding::Input | Binding::InOut, Dtype::Bf16 | Dtype::Fp16 | Dtype::Fp8 | Dtype::F32) => FILLER,
         _ => 0,
     }
 }

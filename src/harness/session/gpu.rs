@@ -5,7 +5,6 @@ use std::panic::resume_unwind;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use peerwarp_codegen::dsl::Binding;
 use peerwarp_codegen::ir::Const;
 use peerwarp_codegen::threads;
 use rand::rngs::StdRng;
@@ -129,7 +128,7 @@ impl Place {
     /// Buffers that kernels write.
     fn outputs(&self, round: usize) -> impl Iterator<Item = (&BufferSpec, &Buffer)> {
         let all = self.operands.iter().zip(&self.rounds[round]);
-        all.filter(|(o, _)| o.binding == Binding::Output).map(|(o, buffer)| (o, &**buffer))
+        all.filter(|(o, _)| o.binding.writes()).map(|(o, buffer)| (o, &**buffer))
     }
 }
 
@@ -143,7 +142,7 @@ fn windows(op: &Operation, problem: &dyn Problem) -> Result<Windows, RuntimeErro
 /// Whether each round has a buffer of its own for an operand. What the host writes between launches is one for all rounds: it is
 /// large at times.
 fn of_each_round(operand: &BufferSpec, given: &[Contents]) -> bool {
-    operand.binding == Binding::Output || given.iter().any(|c| c.buffer == operand.name)
+    operand.binding.writes() || given.iter().any(|c| c.buffer == operand.name)
 }
 
 /// A problem on the GPUs of a world.
@@ -333,7 +332,7 @@ impl GpuSession {
                 rank.fill_payload(POISON, stream)?;
                 for round in &place.rounds[rounds.clone()] {
                     let filled = place.operands.iter().zip(round);
-                    let filled = filled.filter(|(o, _)| inputs || o.binding == Binding::Output);
+                    let filled = filled.filter(|(o, _)| inputs || o.binding.writes());
                     filled.into_iter().try_for_each(|(_, buffer)| buffer.fill(POISON, stream))?;
                 }
             }

@@ -1,6 +1,5 @@
 //! What a launch is given by its caller, and what of that is checked.
 
-use peerwarp_codegen::dsl::Binding;
 use peerwarp_codegen::ir::Dtype;
 
 use super::plan::{BufferSpec, ScalarSpec};
@@ -94,7 +93,7 @@ impl<'r, 'h> Call<'r, 'h> {
         info: TensorInfo,
     ) -> Result<Held<'h>, RuntimeError> {
         let at = self.find(name)?;
-        if self.rank.operands[at].binding != Binding::Input {
+        if self.rank.operands[at].binding.writes() {
             return Err(RuntimeError::invalid(name, "an input", "an output, as the kernel writes it"));
         }
         fits(&self.rank.operands[at], &info, &self.stream)?;
@@ -232,7 +231,7 @@ fn fits(spec: &BufferSpec, tensor: &TensorInfo, stream: &StreamRef<'_>) -> Resul
 /// Whether outputs overlap nothing else that was passed.
 pub(super) fn apart(operands: &[BufferSpec], passed: &[Passed]) -> Result<(), RuntimeError> {
     let given = || operands.iter().zip(passed).enumerate().filter(|(_, (_, p))| p.bytes > 0);
-    for (i, (output, a)) in given().filter(|(_, (spec, _))| spec.binding == Binding::Output) {
+    for (i, (output, a)) in given().filter(|(_, (spec, _))| spec.binding.writes()) {
         for (_, (other, b)) in given().filter(|(j, _)| *j != i) {
             if a.ptr < b.ptr.saturating_add(b.bytes) && b.ptr < a.ptr.saturating_add(a.bytes) {
                 let (field, value) = (format!("memory of {}", output.name), format!("{:#x}", a.ptr));

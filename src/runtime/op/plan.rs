@@ -135,8 +135,9 @@ fn merged(launches: &[LaunchSpec], params: &Params) -> Result<Vec<BufferSpec>, R
             }
             known.binding = match (known.binding, param.binding) {
                 (Binding::State, _) | (_, Binding::State) => Binding::State,
-                (Binding::Output, _) | (_, Binding::Output) => Binding::Output,
+                (Binding::Output, _) => Binding::Output,
                 (Binding::Input, Binding::Input) => Binding::Input,
+                (Binding::Input | Binding::InOut, _) => Binding::InOut,
             };
         }
     }

@@ -7,7 +7,7 @@ impl Check<'_, '_> {
         match op {
             CommOp::Put(Put { parcel, buffer, index, value, mask }) => {
                 self.target(self.report.kernel.parcels[parcel.index()].target);
-                self.param(*buffer, ParamKind::Symmetric, "a symmetric buffer");
+                self.inbox(*buffer);
                 self.element(Place::Param(*buffer), *value);
                 self.scalar_index(*index);
                 self.mask(*value, *mask);
@@ -31,8 +31,10 @@ impl Check<'_, '_> {
             }
             CommOp::BulkCopy(BulkCopy { parcel, buffer, index, source, from, len, room }) => {
                 self.target(self.report.kernel.parcels[parcel.index()].target);
-                self.param(*buffer, ParamKind::Symmetric, "a symmetric buffer");
-                self.param(*source, ParamKind::Local, "a buffer of this rank");
+                self.inbox(*buffer);
+                if self.report.param(*source).kind != ParamKind::Window {
+                    self.param(*source, ParamKind::Local, "a buffer of this rank");
+                }
                 self.scalar_index(*index);
                 self.scalar_index(*from);
                 self.copied(*buffer, *source, *len, *room);
@@ -87,6 +89,13 @@ impl Check<'_, '_> {
                     false => self.read(*mask, tiles),
                 }
             }
+        }
+    }
+
+    /// What peers put into: a symmetric buffer, or a window.
+    fn inbox(&mut self, buffer: ParamId) {
+        if self.report.param(buffer).kind != ParamKind::Window {
+            self.param(buffer, ParamKind::Symmetric, "a symmetric buffer or a window");
         }
     }
 
