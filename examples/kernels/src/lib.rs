@@ -3,12 +3,14 @@
 //! | family | what it does |
 //! |---|---|
 //! | [`histogram`] | how many of all ranks' numbers fall into each bin |
+//! | [`kv_push`] | pages of a KV cache, from the pool of one rank into that of another |
 //! | [`ring_gather`] | every rank's vector on every rank, passed from neighbour to neighbour |
 //! | [`ulysses`] | the transpose of sequence parallelism: from parts of the tokens to parts of the heads |
 //!
 //! `peerwarp pack` compiles them, and a Python program calls them by the names of their parameters.
 
 pub mod histogram;
+pub mod kv_push;
 pub mod ring_gather;
 pub mod ulysses;
 
@@ -17,6 +19,7 @@ use peerwarp::harness::workload::Turn;
 use peerwarp::prelude::Dtype;
 
 pub use histogram::Histogram;
+pub use kv_push::KvPush;
 pub use ring_gather::RingGather;
 pub use ulysses::Ulysses;
 

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use kernels::{Histogram, RingGather, Ulysses};
+use kernels::{Histogram, KvPush, RingGather, Ulysses};
 use peerwarp::codegen::sim::{Options, Strategy};
 use peerwarp::harness::session::SimSession;
 use peerwarp::harness::suite;
@@ -46,6 +46,23 @@ proptest! {
         seed: u64,
     ) {
         agrees::<Histogram>(&format!("numbers={numbers} bins={bins} ranks={ranks} blocks={blocks}"), seed);
+    }
+
+    #[test]
+    fn pages_of_requests_are_in_the_pools_of_those_who_read_them(
+        page in 1u32..5,
+        pool in 1u32..24,
+        requests in 1u32..7,
+        max_pages in 1u32..6,
+        ranks in 1u32..5,
+        parts in prop::sample::select(vec![1u32, 2]),
+        blocks in prop::sample::select(vec![1u32, 4]),
+        dtype in prop::sample::select(vec!["bf16", "f32", "fp8"]),
+        seed: u64,
+    ) {
+        let page = 32 * page;
+        let key = format!("page={page} pool={pool} requests={requests} max_pages={max_pages} ranks={ranks} dtype={dtype}");
+        agrees::<KvPush>(&format!("{key} parts={parts} blocks={blocks}"), seed);
     }
 
     #[test]
