@@ -4,6 +4,7 @@
 //! |---|---|
 //! | [`histogram`] | how many of all ranks' numbers fall into each bin |
 //! | [`kv_push`] | pages of a KV cache, from the pool of one rank into that of another |
+//! | [`matmul_gelu`] | a product with a bias, GELU and the largest element of each row, on one GPU |
 //! | [`ring_gather`] | every rank's vector on every rank, passed from neighbour to neighbour |
 //! | [`ulysses`] | the transpose of sequence parallelism: from parts of the tokens to parts of the heads |
 //!
@@ -11,6 +12,7 @@
 
 pub mod histogram;
 pub mod kv_push;
+pub mod matmul_gelu;
 pub mod ring_gather;
 pub mod ulysses;
 
@@ -20,6 +22,7 @@ use peerwarp::prelude::Dtype;
 
 pub use histogram::Histogram;
 pub use kv_push::KvPush;
+pub use matmul_gelu::MatmulGelu;
 pub use ring_gather::RingGather;
 pub use ulysses::Ulysses;
 

@@ -2,9 +2,15 @@
 
 use std::process::ExitCode;
 
-use kernels::{Histogram, KvPush, RingGather, Ulysses};
+use kernels::{Histogram, KvPush, MatmulGelu, RingGather, Ulysses};
 use peerwarp::cli::{main as program, workload};
 
 fn main() -> ExitCode {
-    program(&[workload::<Histogram>(), workload::<KvPush>(), workload::<RingGather>(), workload::<Ulysses>()])
+    program(&[
+        workload::<Histogram>(),
+        workload::<KvPush>(),
+        workload::<MatmulGelu>(),
+        workload::<RingGather>(),
+        workload::<Ulysses>(),
+    ])
 }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use kernels::{Histogram, KvPush, RingGather, Ulysses};
+use kernels::{Histogram, KvPush, MatmulGelu, RingGather, Ulysses};
 use peerwarp::codegen::sim::{Options, Strategy};
 use peerwarp::harness::session::SimSession;
 use peerwarp::harness::suite;
@@ -63,6 +63,19 @@ proptest! {
         let page = 32 * page;
         let key = format!("page={page} pool={pool} requests={requests} max_pages={max_pages} ranks={ranks} dtype={dtype}");
         agrees::<KvPush>(&format!("{key} parts={parts} blocks={blocks}"), seed);
+    }
+
+    #[test]
+    fn products_have_their_bias_gelu_and_largest_elements(
+        m in 1u32..300,
+        n in 1u32..5,
+        k in 1u32..20,
+        dtype in prop::sample::select(vec!["bf16", "fp16"]),
+        blocks in prop::sample::select(vec![1u32, 3]),
+        seed: u64,
+    ) {
+        let (n, k) = (64 * n, 8 * k);
+        agrees::<MatmulGelu>(&format!("m={m} n={n} k={k} dtype={dtype} blocks={blocks}"), seed);
     }
 
     #[test]
