@@ -32,8 +32,8 @@ pub struct MatmulGelu {
     /// Rows of tiles that are gone through column by column, so that what they share stays in the cache.
     #[tune(short = "g", values = [1, 4, 16, 32], default = 16)]
     pub group: u32,
-    /// Blocks.
-    #[tune(short = "b", shrinks, range = 1..=1024, default = |key| key.m.div_ceil(ROWS).saturating_mul(key.n / columns(key)).min(132))]
+    /// Blocks that multiply.
+    #[tune(short = "b", shrinks, range = 1..=1024, default = |key| key.m.div_ceil(ROWS).saturating_mul(key.n / columns(key)).min(128))]
     pub blocks: u32,
 }
 
@@ -142,13 +142,18 @@ pub fn matmul_gelu(c: &MatmulGelu, a: &MatmulGeluArgs) {
             a.tile_max.rows(strip * c.m + row, ROWS).below((strip + 1) * c.m).store_f32(0, out.row_max());
         }
         a.done.signal(b.index(), epoch);
+    });
+    role("maximum", c.bands().min(4), |b| {
         a.done.wait_all(0, c.blocks, 1, epoch);
-        b.split(1, |warp| {
-            for row in warp.strided(c.m) {
-                let most = a.tile_max.elements().gather_f32(arange(c.strips()) * c.m + row, true, 0.0);
-                a.row_max.store_f32(row, splat(most.max(), 1));
+        let tile_max = a.tile_max.elements();
+        for t in b.tiles(c.m, 1024) {
+            let mut most = var(splat(f32::NEG_INFINITY, 1024));
+            for strip in 0..c.strips().val() {
+                let of_strip = tile_max.load_f32((strip * c.m + t.first()).only(t.mask()), t.len());
+                most.set(most.get().maximum(of_strip));
             }
-        });
+            a.row_max.store_f32(t.at(), most.get());
+        }
     });
 }
 
