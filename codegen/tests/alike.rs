@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use half::bf16;
 use peerwarp_codegen::dsl::prelude::*;
-use peerwarp_codegen::dsl::{Binder, TraceMeta, trace};
+use peerwarp_codegen::dsl::{Binder, TraceMeta, trace, trace_args};
 use peerwarp_codegen::ir::{Dtype, verify};
 use peerwarp_codegen::sim::{Bindings, Compiled, Machine, Options};
 
@@ -64,4 +64,79 @@ fn flags_of_blocks_are_awaited_as_those_of_ranks() {
     assert!(from_the_third.contains("block_wait @done[4; 4] =="), "{from_the_third}");
     assert!(from_the_third.contains("from block 2 on, 2 a block"), "{from_the_third}");
     assert_eq!(from_the_third, text(|done, epoch| done.from(2).wait_all(4, 4, 2, epoch)));
+}
+
+/// Matrices whose types say their elements.
+#[derive(KernelArgs)]
+#[args(config = u32)]
+struct Typed {
+    #[input]
+    #[shape(|k| [64, *k])]
+    x: Matrix<bf16>,
+    #[shape(|k| [64, *k])]
+    inbox: SymMatrix<bf16>,
+    #[shape(|_| [64, 64])]
+    shown: WindowMatrix<f32>,
+    #[len(|_| 2)]
+    there: Flags,
+    epoch: EpochWord,
+}
+
+/// The same, whose elements the config chooses.
+#[derive(KernelArgs)]
+#[args(config = u32)]
+struct Chosen {
+    #[input]
+    #[shape(|k| [64, *k])]
+    #[dtype(|_| Dtype::Bf16)]
+    x: AnyMatrix,
+    #[shape(|k| [64, *k])]
+    #[dtype(|_| Dtype::Bf16)]
+    inbox: AnySymMatrix,
+    #[shape(|_| [64, 64])]
+    #[dtype(|_| Dtype::F32)]
+    shown: AnyWindowMatrix,
+    #[len(|_| 2)]
+    there: Flags,
+    epoch: EpochWord,
+}
+
+#[test]
+fn matrices_of_a_type_are_those_of_a_chosen_one() {
+    macro_rules! text {
+        ($args:ident) => {{
+            let meta = TraceMeta::new("pairs", 2, 32, 4);
+            let kernel = trace_args::<$args>(meta, &128, |_, a| {
+                let epoch = a.epoch.begin();
+                role("multiply", 1, |b| {
+                    let peer = (rank() + 1) % 2;
+                    let x = a.x.rows(0, 64);
+                    let mut parcel = send_to(Peers::rank(peer));
+                    parcel.put_rows_f32(&a.inbox, 0, 0, x.load_f32(0, 128));
+                    parcel.signal(&a.there, 0, epoch);
+                    let got = a.there.from(peer).wait(0, epoch);
+                    a.shown.rows(0, 64).store_f32(0, b.dot(a.inbox.rows(&got, 0, 64), x, 2));
+                    a.shown.signal(Peers::rank(peer), &a.there, 1, epoch);
+                    let seen = a.there.from(peer).wait(1, epoch);
+                    a.shown.rows(0, 64).store_f32(0, a.shown.of(peer).rows(&seen, 0, 64).load_f32(0, 64));
+                });
+            });
+            kernel.unwrap_or_else(|e| panic!("{e}")).to_string()
+        }};
+    }
+    let typed = text!(Typed);
+    assert_eq!(typed, text!(Chosen));
+    assert!(typed.contains("bf16"), "{typed}");
+}
+
+#[test]
+fn elements_of_a_matrix_of_a_type_have_that_type() {
+    let kernel = trace(TraceMeta::new("ends", 1, 32, 1), |p: &mut Binder| {
+        let x = p.matrix::<Matrix<f32>>("x", [8, 4], Dtype::F32);
+        role("ends", 1, |_| {
+            let (first, last): (Val<f32>, Val<f32>) = (x.elements().get(0), x.elements().get(31));
+            x.elements().set(0, first + last);
+        });
+    });
+    assert!(kernel.unwrap().to_string().contains("@x[31]"));
 }

@@ -218,13 +218,13 @@ fn spec(field: &Field, config: &Path, codegen: &TokenStream, errors: &mut Errors
     let dtype = chosen(field, "dtype", &quote!(#codegen::ir::Dtype), config, errors);
     let kind = last_segment(ty);
     let kind = kind.as_deref().unwrap_or_default();
-    if matches!(kind, "AnyMatrix" | "AnySymMatrix" | "AnyWindowMatrix") {
+    if ["", "Any"].iter().any(|any| MATRICES.iter().any(|matrix| kind == format!("{any}{matrix}"))) {
         return matrix(field, (ty, &name, kind), (len, dtype), config, codegen, errors);
     }
     if let Some((at, _)) = chosen(field, "shape", &quote!([u32; 2]), config, errors) {
         errors.at(
             at.span(),
-            "`#[shape(..)]` is for AnyMatrix, AnySymMatrix and AnyWindowMatrix: others have a `#[len(..)]`",
+            "`#[shape(..)]` is for matrices, such as Matrix<T> and AnyMatrix: others have a `#[len(..)]`",
         );
     }
     if let (Some(rows), "Channel" | "AnyChannel") = (marked(field, "rows"), kind) {
@@ -287,6 +287,9 @@ fn spec(field: &Field, config: &Path, codegen: &TokenStream, errors: &mut Errors
     })
 }
 
+/// Matrices, whose element type the configuration chooses with `Any` in front.
+const MATRICES: [&str; 3] = ["Matrix", "SymMatrix", "WindowMatrix"];
+
 /// What `#[rows(..)]` is for.
 const OF_A_VECTOR: &str = "`#[rows(..)]` says how many rows a launch has of a `#[len(..)]` that the caller passes, Ptr, AnyPtr, Window \
                            or AnyWindow: a launch has all rows of a matrix's `#[shape(..)]`";
@@ -307,10 +310,22 @@ fn matrix(
         errors.at(rows.span(), OF_A_VECTOR);
     }
     let shape = chosen(field, "shape", &quote!([u32; 2]), config, errors);
-    let (Some((_, shape)), Some((_, dtype))) = (shape, dtype) else {
-        let advice = "`#[shape(|c| [c.rows, c.columns])]` and `#[dtype(|c| c.dtype)]`";
-        let message =
-            format!("the configuration chooses the shape and the element type of an `{kind}`: {advice}");
+    let typed = !kind.starts_with("Any");
+    if let (true, Some((at, _))) = (typed, &dtype) {
+        errors.at(
+            at.span(),
+            format!("`{kind}` has an element type of its own; `#[dtype(..)]` is for Any{kind}"),
+        );
+    }
+    let own = typed.then(|| quote!(<#ty as #codegen::dsl::TypedArg>::DTYPE));
+    let (Some((_, shape)), Some(dtype)) = (shape, own.or(dtype.map(|(_, dtype)| dtype))) else {
+        let shape = "`#[shape(|c| [c.rows, c.columns])]`";
+        let message = match typed {
+            true => format!("the configuration chooses the shape of a `{kind}`: {shape}"),
+            false => format!(
+                "the configuration chooses the shape and the element type of an `{kind}`: {shape} and `#[dtype(|c| c.dtype)]`"
+            ),
+        };
         errors.at(ty.span(), message);
         return None;
     };
@@ -335,9 +350,9 @@ fn bound(field: &Field, kind: &str, codegen: &TokenStream, errors: &mut Errors) 
         errors.at(second.span(), "a parameter is one of `#[input]`, `#[output]` and `#[inout]`");
         return None;
     }
-    if !matches!(kind, "Ptr" | "AnyPtr" | "AnyMatrix" | "Window" | "AnyWindow") {
+    if !matches!(kind, "Ptr" | "AnyPtr" | "Matrix" | "AnyMatrix" | "Window" | "AnyWindow") {
         let message = format!(
-            "the caller passes memory of its own GPU, Ptr, AnyPtr or AnyMatrix, or what peers read, Window or AnyWindow: `{kind}` is the operation's"
+            "the caller passes memory of its own GPU, Ptr, AnyPtr, Matrix or AnyMatrix, or what peers read, Window or AnyWindow: `{kind}` is the operation's"
         );
         errors.at(attr.span(), message);
     }

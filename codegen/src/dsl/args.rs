@@ -211,7 +211,7 @@ pub trait KernelArgs: Sized {
 /// A type that can be a field of a [`KernelArgs`] struct.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` cannot be a kernel parameter",
-    note = "parameters are Ptr<T>, Sym<T>, Window<T>, AnyPtr, AnySym, AnyWindow, AnyMatrix, AnySymMatrix, AnyWindowMatrix, Packets<T>, AnyPackets, Ll<T>, AnyLl, Flags, BlockFlags, EpochWord, Counters and Val<T>"
+    note = "parameters are Ptr<T>, Sym<T>, Window<T>, AnyPtr, AnySym, AnyWindow, Matrix<T>, SymMatrix<T>, WindowMatrix<T>, AnyMatrix, AnySymMatrix, AnyWindowMatrix, Packets<T>, AnyPackets, Ll<T>, AnyLl, Flags, BlockFlags, EpochWord, Counters and Val<T>"
 )]
 pub trait Arg: Sized {
     /// What it is.
@@ -241,7 +241,7 @@ pub trait ErasedArg: Arg {}
 /// A parameter that is a matrix, whose shape and element type a config chooses.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is no matrix",
-    note = "`#[shape(..)]` is for AnyMatrix, AnySymMatrix and AnyWindowMatrix"
+    note = "`#[shape(..)]` is for matrices: Matrix<T>, SymMatrix<T>, WindowMatrix<T>, AnyMatrix, AnySymMatrix and AnyWindowMatrix"
 )]
 pub trait MatrixArg: Arg {}
 

@@ -37,6 +37,11 @@ macro_rules! handle {
             pub fn len(&self) -> u64 {
                 self.buf.len
             }
+
+            #[allow(dead_code)] // of what is shared there are no matrices
+            pub(super) fn over(buf: Buf) -> Self {
+                $name { buf, _t: PhantomData }
+            }
         }
     };
 }

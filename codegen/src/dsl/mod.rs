@@ -56,7 +56,7 @@
 //! | between blocks of a rank | [`BlockFlags::signal`], [`BlockFlagsFrom::wait`]; [`Group::last`] for the last one to come |
 //! | a barrier of all ranks | [`Flags::meet`], [`Flags::meet_at`] |
 //! | of all ranks at once, by the switch | [`Window::load_reduce`]; [`multicast`] |
-//! | matrices | [`AnyMatrix`], [`AnySymMatrix`], [`AnyWindowMatrix`]; [`Group::dot`] multiplies rows of two |
+//! | matrices | [`Matrix`], [`SymMatrix`], [`WindowMatrix`], and `Any` in front where the config chooses the type; [`Group::dot`] multiplies rows of two |
 //! | both at once, without flags | [`Packets::send`], [`Packets::take`]; [`Ll::send`], [`Ll::gather`] |
 //! | sending and receiving, whichever way | [`Channel::open`], [`OpenChannel::to`], [`OpenChannel::from`] |
 //! | which launch this is | [`EpochWord::begin`], [`Epoch::parity`] |
@@ -89,6 +89,7 @@ mod signal;
 mod tile;
 mod tiles;
 mod trace;
+mod typed_matrix;
 mod unary;
 mod val;
 mod values;
@@ -123,6 +124,7 @@ pub use select::{Alternatives, Chosen, With};
 pub use tile::{IntoTile, Tile, Word, arange};
 pub use tiles::{GroupTiles, TileRange, Tiles, TilesIter, tiles};
 pub use trace::{TraceMeta, trace, trace_args};
+pub use typed_matrix::{Matrix, SymMatrix, WindowMatrix};
 pub use val::{IntoVal, Operand, Val, bit, splat};
 pub use var::{IntoVar, TileVar, Var, var};
 pub use window::{AnyPeerWindow, AnyWindow, PeerWindow, Window};
@@ -144,9 +146,10 @@ pub mod prelude {
         AnyChannel, AnyField, AnyLl, AnyMatrix, AnyPackets, AnyPtr, AnySym, AnySymMatrix, AnyTile, AnyWindow,
         AnyWindowMatrix, Arrived, BlockFlags, Channel, ChannelShape, Counter, Counters, Counts, DevRange,
         Element, Epoch, EpochWord, F8, Field, Flags, Group, Incoming, Index, IntoIndex, IntoTile, IntoVal,
-        KernelArgs, Ll, MatrixRows, Message, OpenChannel, Operand, Outgoing, Packets, Parcel, Peers, Ptr,
-        Shared, Slots, Sym, Tile, TileRange, TileVar, Tiles, TraceError, Transport, Val, Var, Window, arange,
-        bit, multicast, rank, ranks, role, role_beside, send_to, shared, splat, tiles, var,
+        KernelArgs, Ll, Matrix, MatrixRows, Message, OpenChannel, Operand, Outgoing, Packets, Parcel, Peers,
+        Ptr, Shared, Slots, Sym, SymMatrix, Tile, TileRange, TileVar, Tiles, TraceError, Transport, Val, Var,
+        Window, WindowMatrix, arange, bit, multicast, rank, ranks, role, role_beside, send_to, shared, splat,
+        tiles, var,
     };
     pub use crate::ir::ReduceOp;
     pub use half::{bf16, f16};

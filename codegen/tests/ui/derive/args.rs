@@ -125,4 +125,14 @@ struct Counted {
     matrix: AnyMatrix,
 }
 
+#[derive(KernelArgs)]
+#[args(config = Config)]
+struct Typed {
+    #[shape(|_| [8, 8])]
+    #[dtype(|_| Dtype::Bf16)]
+    chosen: Matrix<u32>,
+    #[len(64)]
+    shapeless: SymMatrix<u32>,
+}
+
 fn main() {}
