@@ -408,10 +408,15 @@ impl Emitter<'_, '_> {
 
     /// A step of storing a matrix to rows of one in memory that begins at `base`.
     fn store_step(&mut self, base: &Expr, moved: Moved<'_>, step: &mut Step) -> Result<(), PrintError> {
-        self.used.add(Prim::StoreInside);
         let (template, part) = self.part(base, moved, None, step)?;
         let value = self.vector(moved.matrix, step)?;
-        self.w.line(&format!("store_inside<{template}>({part}, {value});"));
+        // A vector that never fits a row would keep the compiler from holding it in registers.
+        let (prim, store) = match self.shape(moved.rows.place).1 {
+            1 => (Prim::StoreNumber, "store_number".to_owned()),
+            _ => (Prim::StoreInside, format!("store_inside<{template}>")),
+        };
+        self.used.add(prim);
+        self.w.line(&format!("{store}({part}, {value});"));
         Ok(())
     }
 

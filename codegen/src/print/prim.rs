@@ -254,6 +254,8 @@ prims! {
     LoadInside = common "load_inside", Nothing, [Vec, LoadBelow];
     /// Write a part of a row of a matrix.
     StoreInside = common "store_inside", Nothing, [Vec, StoreBelow];
+    /// A row of a matrix of one column.
+    StoreNumber = common "store_number", Nothing, [Vec];
     /// Write a matrix as lanes hold it.
     StoreLanes = common "store_lanes", Nothing, [Vec, Store];
     /// Read it.

@@ -138,8 +138,8 @@ pub fn matmul_gelu(c: &MatmulGelu, a: &MatmulGeluArgs) {
             let sums = b.dot(a.x.rows(row, ROWS), a.w.rows(column, c.tile_columns), c.stages);
             let sums = sums + a.bias.load_rows_f32(column, [ROWS, c.tile_columns]);
             let out = sums * 0.5 * ((sums * FRAC_1_SQRT_2 as f32).erf() + 1.0);
-            a.out.rows(row, ROWS).store_f32(column, out);
             a.tile_max.rows(strip * c.m + row, ROWS).below((strip + 1) * c.m).store_f32(0, out.row_max());
+            a.out.rows(row, ROWS).store_f32(column, out);
         }
         a.done.signal(b.index(), epoch);
     });
