@@ -69,7 +69,7 @@ impl KvPush {
     }
 }
 
-/// Parameters of [`kv_push`]. All ranks pass the same `from`, `to` and `pages`.
+/// Parameters of [`kv_push`]. All ranks pass the same `source`, `target` and `pages`.
 #[derive(KernelArgs)]
 #[args(config = KvPush)]
 pub struct KvPushArgs {
@@ -81,11 +81,11 @@ pub struct KvPushArgs {
     /// The rank that has each request's pages.
     #[input]
     #[len(|c| c.requests.into())]
-    pub from: Ptr<u32>,
+    pub source: Ptr<u32>,
     /// The rank that they go to.
     #[input]
     #[len(|c| c.requests.into())]
-    pub to: Ptr<u32>,
+    pub target: Ptr<u32>,
     /// How many they are.
     #[input]
     #[len(|c| c.requests.into())]
@@ -93,11 +93,11 @@ pub struct KvPushArgs {
     /// Which pages of this rank's pool they are, `[request][page]`; only of requests from this rank.
     #[input]
     #[len(|c| c.pages().into())]
-    pub source: Ptr<u32>,
+    pub source_pages: Ptr<u32>,
     /// Which pages of the other rank's pool they become, `[request][page]`; only of requests from this rank.
     #[input]
     #[len(|c| c.pages().into())]
-    pub target: Ptr<u32>,
+    pub target_pages: Ptr<u32>,
     /// How many pages of each request are in this rank's pool: all of them, or 0 of requests to other ranks.
     #[output]
     #[len(|c| c.requests.into())]
@@ -125,9 +125,9 @@ pub fn kv_push(c: &KvPush, a: &KvPushArgs) {
         a.free.signal(Peers::all(), bank + rank(), epoch);
         b.split(1, |warp| {
             for request in warp.strided(c.requests) {
-                let there = if a.to.get(request) == rank() { a.pages.get(request) } else { 0.val() };
+                let there = if a.target.get(request) == rank() { a.pages.get(request) } else { 0.val() };
                 if there > 0 {
-                    let _all = a.parts.from(a.from.get(request)).take(request, there * c.parts);
+                    let _all = a.parts.from(a.source.get(request)).take(request, there * c.parts);
                 }
                 a.arrived.set(request, there);
             }
@@ -137,8 +137,8 @@ pub fn kv_push(c: &KvPush, a: &KvPushArgs) {
         let _free = a.free.wait_all(bank, c.ranks, 1, epoch);
         let mut before = var(0u32);
         for request in 0..c.requests.val() {
-            let to = a.to.get(request);
-            if a.from.get(request) == rank() && to < c.ranks {
+            let to = a.target.get(request);
+            if a.source.get(request) == rank() && to < c.ranks {
                 let parts = a.pages.get(request) * c.parts;
                 // Blocks go on where the request before ended, so that all of them have work.
                 let first = (b.index() + c.blocks - before.get() % c.blocks) % c.blocks;
@@ -155,7 +155,7 @@ pub fn kv_push(c: &KvPush, a: &KvPushArgs) {
 #[kernel]
 fn push(c: &KvPush, a: &KvPushArgs, request: Val<u32>, to: Val<u32>, i: Val<u32>) {
     let page = request * c.max_pages + i / c.parts;
-    let (source, target) = (a.source.get(page), a.target.get(page));
+    let (source, target) = (a.source_pages.get(page), a.target_pages.get(page));
     if source < c.pool && target < c.pool {
         let first = (i % c.parts * c.part()).to_u64();
         let (here, there) = (source.to_u64() * u64::from(c.page), target.to_u64() * u64::from(c.page));
@@ -214,11 +214,11 @@ impl KvPush {
             Contents::of(name, &all)
         };
         vec![
-            of("from", |r| r.from),
-            of("to", |r| r.to),
+            of("source", |r| r.from),
+            of("target", |r| r.to),
             of("pages", |r| r.source.len() as u32),
-            table("source", |r| &r.source),
-            table("target", |r| &r.target),
+            table("source_pages", |r| &r.source),
+            table("target_pages", |r| &r.target),
         ]
     }
 }

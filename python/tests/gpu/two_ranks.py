@@ -564,6 +564,69 @@ def kernels() -> peerwarp.Pack:
     return peerwarp.Pack.open(os.environ["PEERWARP_TEST_KERNELS"])
 
 
+def pushed(world: peerwarp.World) -> None:
+    """Pages of a KV cache, pushed into memory that the other rank owns: in calls and in a graph."""
+    rank, ranks = dist.get_rank(), dist.get_world_size()
+    requests, most, pages, page = 16, 128, 4096, 32768
+    push = kernels().operation("kv_push", world, page=page, pool=pages, requests=requests, max_pages=most)
+    pool = world.empty((pages, page), "bf16")
+    lower, words = pages // 2, torch.arange(page, dtype=torch.int32, device="cuda")
+
+    def content(of: int, turn: int, rows: torch.Tensor) -> torch.Tensor:
+        first = (rows.int() * 7919 + of * 104729 + turn * 1299709).cuda()
+        return ((first[:, None] + words) * 40503 >> 8).to(torch.int16)
+
+    for turn in range(6):
+        # The same plan on all ranks. Pages of lower halves become pages of upper ones, each once.
+        seeded = torch.Generator().manual_seed(270 + turn)
+        start = torch.randint(ranks, (requests,), generator=seeded)
+        there, count = (start + 1) % ranks, torch.randint(most + 1, (requests,), generator=seeded)
+        source = torch.randint(lower, (requests, most), generator=seeded)
+        target = lower + torch.randperm(lower, generator=seeded)[: requests * most].view(requests, most)
+        plan = {"source": start, "target": there, "pages": count, "source_pages": source, "target_pages": target}
+        passed = {name: table.int().view(-1).cuda() for name, table in plan.items()}
+        passed |= {"pool": pool.view(-1), "arrived": torch.full((requests,), -1, dtype=torch.int32, device="cuda")}
+        bits = pool.view(torch.int16)
+        for first in range(0, pages, 1024):
+            bits[first : first + 1024] = content(rank, turn, torch.arange(first, first + 1024))
+        dist.barrier()
+        graph = torch.cuda.CUDAGraph()
+        if turn < 5:
+            push(**passed)
+        else:
+            with torch.cuda.graph(graph):
+                push(**passed)
+            for _ in range(20):
+                graph.replay()
+        torch.cuda.synchronize()
+        untouched = torch.ones(pages, dtype=torch.bool)
+        for i in range(requests):
+            if there[i] == rank:
+                came = target[i, : count[i]]
+                untouched[came] = False
+                assert torch.equal(bits[came.cuda()], content(int(start[i]), turn, source[i, : count[i]])), f"kv_push, turn {turn}"
+        own = untouched.nonzero().view(-1)
+        for rows in own.split(1024):
+            assert torch.equal(bits[rows.cuda()], content(rank, turn, rows)), f"kv_push, turn {turn}"
+        assert passed["arrived"].tolist() == torch.where(there == rank, count, 0).tolist()
+        dist.barrier()
+
+
+def multiplied() -> None:
+    """A product with a bias, GELU and the largest element of each row, on one GPU."""
+    alone = peerwarp.World.on_gpu()
+    for m in (200, 4096):
+        product = kernels().operation("matmul_gelu", alone, m=m, n=4096, k=4096)
+        x, w = drawn(290, m, 4096, dtype=torch.bfloat16), drawn(291, 4096, 4096, dtype=torch.bfloat16) / 64
+        bias = drawn(292, 4096, dtype=torch.bfloat16)
+        out, most = torch.empty(m, 4096, dtype=torch.bfloat16, device="cuda"), torch.empty(m, dtype=torch.bfloat16, device="cuda")
+        for _ in range(3):
+            product(x=x, w=w, bias=bias, out=out, row_max=most)
+        wanted = torch.nn.functional.gelu(x.float() @ w.float().T + bias.float())
+        torch.testing.assert_close(out.float(), wanted, rtol=2e-2, atol=2e-2)
+        assert torch.equal(most, out.amax(1)), "row_max"
+
+
 def operations(world: peerwarp.World) -> None:
     """Kernels of another crate, and shipped ones: against PyTorch, in graphs, compiled, and what is refused."""
     rank, ranks = dist.get_rank(), dist.get_world_size()
@@ -596,6 +659,8 @@ def operations(world: peerwarp.World) -> None:
             out.zero_()
             transpose(x=x.view(-1), out=out.view(-1))
         assert torch.equal(out, torch.cat(everybodys(x))[:, rank * heads // ranks : (rank + 1) * heads // ranks])
+    pushed(world)
+    multiplied()
     # What does not fit is named, and the next call is right.
     x, out = drawn(240, 524288), torch.empty(ranks, 524288, device="cuda")
     refused(lambda: ring(x=x), "out")
@@ -622,7 +687,15 @@ def operations(world: peerwarp.World) -> None:
         registered(**{window.name: mine})
         torch.testing.assert_close(mine, wanted)
     refused(lambda: registered(**{window.name: torch.zeros(4096, device="cuda")}), f"memory of {window.name}")
-    FOUND["operations"] = ["ring_gather in a graph and compiled", "ulysses", "refusals", "matmul", "registered_all_reduce"]
+    FOUND["operations"] = [
+        "ring_gather in a graph and compiled",
+        "ulysses",
+        "kv_push",
+        "matmul_gelu",
+        "refusals",
+        "matmul",
+        "registered_all_reduce",
+    ]
 
 
 def host_times(world: peerwarp.World) -> None:
