@@ -145,6 +145,9 @@ impl AnySym {
 
 impl Parcel {
     /// Stores a tile of the buffer's element type to the elements from element `i` on, as it is.
+    ///
+    /// # Orders
+    /// As [`Parcel::put`].
     #[track_caller]
     pub fn put_any(&mut self, buffer: &impl AnyInbox, i: impl IntoIndex, tile: AnyTile) {
         let loc = Loc::caller();

@@ -14,7 +14,7 @@ use crate::ir::{BlockSignal, BlockWait, CommOp, Dtype, Loc, OpKind, ParamKind, S
 /// An array of flags that the blocks of a rank signal to each other, in this rank's memory: other ranks neither see nor signal
 /// them. A flag holds the epoch of the last signal, 0 before the first.
 ///
-/// Who waits for one may rely on all that the group that signalled it did before. Local buffers that one block stores and
+/// A wait for a flag comes after all that the signalling group did before it signalled. Local buffers that one block stores and
 /// another loads need that: nothing else orders blocks.
 ///
 /// All blocks of a launch run at the same time, so a wait for one that has not started yet ends.
@@ -65,6 +65,9 @@ impl BlockFlags {
     }
 
     /// Stores the epoch to flag `i`, after all that this group did before.
+    ///
+    /// # Orders
+    /// All that this group did before comes before what a waiting group of this rank does next.
     #[track_caller]
     pub fn signal(&self, i: impl IntoIndex, epoch: Epoch) {
         let loc = Loc::caller();
@@ -82,6 +85,12 @@ impl BlockFlags {
 
     /// Waits until the `count` flags from flag `i` on are signalled with this epoch, as [`Flags::wait_all`](super::Flags::wait_all) does
     /// for those of ranks. Flag `i` is signalled by block `i / per_block` of its role; `i` is a multiple of `per_block`.
+    ///
+    /// # Orders
+    /// All that the signalling groups did before their signals comes before what this group does next.
+    ///
+    /// # Errors
+    /// Ends the trace for a `per_block` of 0 and beyond the last flag.
     #[track_caller]
     pub fn wait_all(&self, i: impl IntoVal<u32>, count: impl IntoVal<u32>, per_block: u32, epoch: Epoch) {
         let (loc, i) = (Loc::caller(), i.val());
@@ -98,6 +107,9 @@ impl BlockFlags {
 
 impl BlockFlagsFrom {
     /// Waits until flag `i` is signalled with this epoch.
+    ///
+    /// # Orders
+    /// As [`BlockFlags::wait_all`].
     #[track_caller]
     pub fn wait(&self, i: impl IntoIndex, epoch: Epoch) {
         let loc = Loc::caller();
@@ -106,6 +118,12 @@ impl BlockFlagsFrom {
 
     /// Waits until the `count` flags from flag `i` on are signalled with this epoch: `per_block` of them by the given block,
     /// as many by the next one, and so on.
+    ///
+    /// # Orders
+    /// As [`BlockFlags::wait_all`].
+    ///
+    /// # Errors
+    /// As [`BlockFlags::wait_all`].
     #[track_caller]
     pub fn wait_all(&self, i: impl IntoIndex, count: impl IntoVal<u32>, per_block: u32, epoch: Epoch) {
         let loc = Loc::caller();

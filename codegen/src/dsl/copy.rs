@@ -31,6 +31,12 @@ impl Parcel {
     /// });
     /// # }).unwrap();
     /// ```
+    ///
+    /// # Orders
+    /// Nothing by itself: the parcel's signal says that the data is there.
+    ///
+    /// # Errors
+    /// Ends the trace for buffers of two types, and under a mask.
     #[track_caller]
     pub fn copy<T: Element>(
         &mut self,
@@ -44,6 +50,9 @@ impl Parcel {
     }
 
     /// As [`Parcel::copy`], between buffers whose element type the config chooses: the same for both.
+    ///
+    /// # Orders
+    /// As [`Parcel::copy`].
     #[track_caller]
     pub fn copy_any(
         &mut self,

@@ -68,6 +68,9 @@ impl Counts {
 
     /// Adds `amount` to count `i` on each of some ranks without sending them anything, after all that this group did before:
     /// `sent.add(Peers::rank(0), i, 1)`. With data, it is [`Parcel::count`](super::Parcel::count).
+    ///
+    /// # Orders
+    /// All that this group did before comes before what the taking group does after its take.
     #[track_caller]
     pub fn add(&self, to: Peers, i: impl IntoIndex, amount: impl IntoVal<u32>) {
         signal_bare(&self.buf, to, i.index(), amount.val().to_raw(), Loc::caller());
@@ -83,6 +86,13 @@ impl Counts {
 impl CountsFrom {
     /// Waits until count `i` is exactly `count`, and sets it back to zero. One group does so: another one would wait for ever. The receipt
     /// covers what was put before each addition.
+    ///
+    /// # Orders
+    /// All that the adding groups did before their additions comes before what this group does next.
+    ///
+    /// # Errors
+    /// Ends the trace for a constant that is no rank. The checker reports a count that goes past `count`
+    /// (`epoch-confusion`).
     #[track_caller]
     pub fn take(&self, i: impl IntoIndex, count: impl IntoVal<u32>) -> Arrived {
         wait_for_one(&self.counts.buf, self.from.to_raw(), i.index(), count.val().to_raw(), Loc::caller())

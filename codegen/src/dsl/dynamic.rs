@@ -16,8 +16,8 @@ use crate::ir::{
     ValueId,
 };
 
-/// Work counters for dynamic scheduling and tickets ([`Group::last`]), in this rank's memory. All are zero before the first launch and after each, and nobody
-/// else touches them.
+/// Work counters for dynamic scheduling and tickets ([`Group::last`]), in this rank's memory. All are zero before the first launch
+/// and after each. Nothing else writes them.
 ///
 /// ```
 /// # use peerwarp_codegen::dsl::{prelude::*, TraceMeta, trace};
@@ -76,6 +76,12 @@ impl Group {
     /// that finds no number left resets the counter.
     ///
     /// Without a counter this is [`Group::strided`]. Use it in `for` in a `#[kernel]` function.
+    ///
+    /// # Orders
+    /// Nothing: two turns that share memory need flags of their own.
+    ///
+    /// # Errors
+    /// Ends the trace where a second loop draws from the counter, or a loop around this one.
     #[track_caller]
     pub fn dynamic(&self, n: impl IntoVal<u32>, counter: Option<Counter>) -> Dynamic {
         Dynamic { range: self.strided(n), groups: self.count(), counter }
@@ -86,7 +92,7 @@ impl Group {
     /// Runs `tail` in the last group of the role to come here: in the last block, or inside a split in the last of the groups
     /// of all blocks. It sees what every other group of the role did before it came.
     ///
-    /// All groups of the role come here once a launch, and nobody waits for anybody. The last one sets the counter back to
+    /// All groups of the role come here once a launch, and none waits. The last one sets the counter back to
     /// zero for the next launch.
     ///
     /// ```
@@ -100,6 +106,12 @@ impl Group {
     /// });
     /// # }).unwrap();
     /// ```
+    ///
+    /// # Orders
+    /// All that the other groups of the role did before they came here comes before `tail`.
+    ///
+    /// # Errors
+    /// Ends the trace where a second ticket or loop uses the counter.
     #[track_caller]
     pub fn last(&self, counter: Counter, tail: impl FnOnce()) {
         let loc = Loc::caller();

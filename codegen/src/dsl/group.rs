@@ -57,6 +57,9 @@ pub fn ranks() -> u32 {
 /// # body(x, y);
 /// # }).unwrap();
 /// ```
+///
+/// # Errors
+/// Ends the trace inside another role, for no blocks, and for a name that is taken or no identifier.
 #[track_caller]
 pub fn role(name: &str, blocks: u32, body: impl FnOnce(Group)) {
     role_at(name, blocks, Loc::caller(), body);
@@ -90,6 +93,9 @@ pub fn role(name: &str, blocks: u32, body: impl FnOnce(Group)) {
 /// # body(x, y, z);
 /// # }).unwrap();
 /// ```
+///
+/// # Errors
+/// Ends the trace for a host that is not declared before, and where a block gets more warps than targets have.
 #[track_caller]
 pub fn role_beside(host: &str, name: &str, warps: u32, body: impl FnOnce(Group)) {
     let loc = Loc::caller();
@@ -306,6 +312,12 @@ impl Group {
     /// # body(x, y, z);
     /// # }).unwrap();
     /// ```
+    ///
+    /// # Orders
+    /// What the block did in this role comes before what it does in the other one.
+    ///
+    /// # Errors
+    /// Ends the trace where the role does more afterwards, and where the other role is declared before this one.
     #[track_caller]
     pub fn goes_on_as(&self, name: &str) {
         let loc = Loc::caller();
@@ -351,6 +363,13 @@ impl Group {
     ///
     /// Scalars of the block can be used in it. Tiles and parcels cannot: they belong to the group that makes them.
     /// Nothing leaves it but through memory.
+    ///
+    /// # Orders
+    /// What the block did before the split comes before its groups' bodies, and these before what follows it. Its
+    /// groups are not ordered with each other.
+    ///
+    /// # Errors
+    /// Ends the trace inside another split, and where `warps` does not divide the block's warps.
     #[track_caller]
     pub fn split(&self, warps: u32, body: impl FnOnce(Group)) {
         let loc = Loc::caller();
@@ -410,6 +429,9 @@ pub struct DevRange<T: Int> {
 
 impl<T: Int> DevRange<T> {
     /// Every `step`-th value of it.
+    ///
+    /// # Errors
+    /// Ends the trace for a step that is known to be zero.
     #[track_caller]
     pub fn step_by(self, step: impl IntoVal<T>) -> DevRange<T> {
         let step = step.val();

@@ -61,6 +61,12 @@ buffer_arg!(Ll Ll of LlElement, AnyLl);
 
 impl<T: LlElement> Ll<T> {
     /// Sends a tile to the elements from element `i` on of the ranks' instances, each with the epoch.
+    ///
+    /// # Orders
+    /// Nothing but the elements.
+    ///
+    /// # Errors
+    /// Ends the trace for an odd number of elements of 2 bytes.
     #[track_caller]
     pub fn send(&self, to: Peers, i: impl IntoIndex, tile: impl IntoTile<T>, epoch: Epoch) {
         let loc = Loc::caller();
@@ -70,6 +76,9 @@ impl<T: LlElement> Ll<T> {
 
     /// Waits for elements `index[k]`, which rank `from[k]` sends, for each `k` where `mask` holds, and reads them. The other
     /// ones are 0.
+    ///
+    /// # Orders
+    /// Nothing but the elements.
     #[track_caller]
     pub fn gather(
         &self,
@@ -82,6 +91,9 @@ impl<T: LlElement> Ll<T> {
     }
 
     /// Waits for the `len` elements from element `i` on, which rank `from` sends, and reads them.
+    ///
+    /// # Orders
+    /// Nothing but the elements.
     #[track_caller]
     pub fn load(
         &self,
@@ -108,6 +120,9 @@ impl AnyLl {
     }
 
     /// Sends a tile of the buffer's element type as it is; see [`Ll::send`].
+    ///
+    /// # Orders
+    /// As [`Ll::send`].
     #[track_caller]
     pub fn send(&self, to: Peers, i: impl IntoIndex, tile: AnyTile, epoch: Epoch) {
         let (loc, i) = (Loc::caller(), i.index());
@@ -115,6 +130,9 @@ impl AnyLl {
     }
 
     /// Sends an `f32` tile, rounded to the buffer's element type.
+    ///
+    /// # Orders
+    /// As [`Ll::send`].
     #[track_caller]
     pub fn send_f32(&self, to: Peers, i: impl IntoIndex, tile: impl IntoTile<f32>, epoch: Epoch) {
         let (loc, i) = (Loc::caller(), i.index());
@@ -123,6 +141,9 @@ impl AnyLl {
     }
 
     /// Waits for the `len` elements from element `i` on, which rank `from` sends, and reads them as they are.
+    ///
+    /// # Orders
+    /// As [`Ll::load`].
     #[track_caller]
     pub fn load(&self, i: impl IntoIndex, len: u32, from: impl Operand<u32>, epoch: Epoch) -> AnyTile {
         let (loc, i, from) = (Loc::caller(), i.index(), from.raw());
@@ -131,6 +152,9 @@ impl AnyLl {
 
     /// Waits for elements `index[k]`, which rank `from[k]` sends, for each `k` where `mask` holds, and reads them as they are. The
     /// other ones are 0.
+    ///
+    /// # Orders
+    /// As [`Ll::load`].
     #[track_caller]
     pub fn gather(
         &self,

@@ -113,12 +113,15 @@ impl MatrixRows {
 
     /// The `count` columns from column `from` on, both multiples of 8 and known to be: of an operand of a product. Loads and stores have
     /// a first column of their own, and as many columns as their tile.
+    ///
+    /// # Errors
+    /// Ends the trace for loads and stores, and where both operands of a product have columns of their own.
     #[track_caller]
     pub fn columns(self, from: impl IntoVal<u32>, count: impl IntoVal<u32>) -> MatrixRows {
         MatrixRows { columns: Some((from.val(), count.val())), ..self }
     }
 
-    /// As if the matrix ended before row `end`: what lies there may be somebody else's.
+    /// As if the matrix ended before row `end`: the rows from there on are neither read nor written.
     #[track_caller]
     pub fn below(self, end: impl IntoVal<u32>) -> MatrixRows {
         MatrixRows { end: Some(end.val()), ..self }
@@ -222,6 +225,9 @@ impl AnySymMatrix {
 impl Parcel {
     /// Stores a matrix to as many rows from row `row` on of the targets' instance of a matrix, from column `from` on, rounded to its
     /// element type.
+    ///
+    /// # Orders
+    /// Nothing by itself: the parcel's signal says that the data is there.
     #[track_caller]
     pub fn put_rows_f32(
         &mut self,
@@ -286,8 +292,8 @@ load_rows! {
 
 /// Reductions along rows and columns of a matrix that a group holds. Each gives a vector, as a matrix of the same shape that has the
 /// reduction of a row in each element of that row, or of a column in each element of that column: so elementwise operations take it
-/// as it is, and stores to one column or one row of a matrix in memory write each number once. A matrix is of one tile: what several
-/// tiles come to, of a row that all of them have a part of, is nobody's until they are added up in memory.
+/// as it is, and stores to one column or one row of a matrix in memory write each number once. A matrix is of one tile: the parts
+/// of a row in several tiles are added up in memory.
 ///
 /// ```
 /// # use peerwarp_codegen::dsl::{prelude::*, TraceMeta, trace};
@@ -305,6 +311,9 @@ load_rows! {
 /// ```
 impl Tile<f32> {
     /// The sum of each row, in each element of it. In which order elements are added is the target's own, and always the same.
+    ///
+    /// # Errors
+    /// Ends the trace of a tile that is no matrix.
     #[track_caller]
     pub fn row_sum(self) -> Tile<f32> {
         self.reduce_lines(ReduceOp::Sum, Lines::Rows, Loc::caller())
@@ -323,6 +332,9 @@ impl Tile<f32> {
     }
 
     /// The sum of each column, in each element of it. In which order elements are added is the target's own, and always the same.
+    ///
+    /// # Errors
+    /// Ends the trace of a tile that is no matrix.
     #[track_caller]
     pub fn column_sum(self) -> Tile<f32> {
         self.reduce_lines(ReduceOp::Sum, Lines::Columns, Loc::caller())

@@ -113,6 +113,9 @@ buffer_arg!(Sym Symmetric of Element, AnySym);
 /// });
 /// # }).unwrap();
 /// ```
+///
+/// # Errors
+/// Ends the trace outside a role, for a name that the role has already, and for no elements.
 #[track_caller]
 pub fn shared<T: Element>(name: &str, len: u32) -> Shared<T> {
     let loc = Loc::caller();
@@ -143,6 +146,9 @@ macro_rules! local_memory {
 
             /// The elements from element `i` on where `mask` holds, else `other`; memory is touched only where the
             /// mask holds. The mask's length is the tile's.
+            ///
+            /// # Errors
+            /// Ends the trace where `other` is a tile of another length than the mask.
             #[track_caller]
             pub fn load_where(
                 &self,
@@ -155,6 +161,9 @@ macro_rules! local_memory {
             }
 
             /// Element `index[k]` for each `k` where `mask` holds, else `other`.
+            ///
+            /// # Errors
+            /// The simulator reports an index beyond the end (`out-of-bounds`).
             #[track_caller]
             pub fn gather(
                 &self,
@@ -173,12 +182,19 @@ macro_rules! local_memory {
             }
 
             /// Writes a tile to the elements from element `i` on, where `mask` holds.
+            ///
+            /// # Errors
+            /// Ends the trace where tile and mask differ in length.
             #[track_caller]
             pub fn store_where(&self, i: impl IntoIndex, tile: impl IntoTile<T>, mask: impl IntoTile<bool>) {
                 self.buf.store(i.index(), tile.tile().to_raw(), Some(mask.tile().to_raw()), Loc::caller());
             }
 
             /// Writes `tile[k]` to element `index[k]` for each `k` where `mask` holds. Those indices must be distinct.
+            ///
+            /// # Errors
+            /// Ends the trace where index and tile differ in length. The simulator reports two equal indices
+            /// (`scatter-conflict`).
             #[track_caller]
             pub fn scatter(
                 &self,
@@ -226,6 +242,13 @@ macro_rules! local_memory {
 
         impl<T: Num> $name<T> {
             /// Adds to element `i`, atomically, once for the group; the old value.
+            ///
+            /// # Orders
+            /// Only the updates of this element: what else a group did is not seen by the group that reads the new
+            /// value.
+            ///
+            /// # Errors
+            /// Ends the trace of a window.
             #[track_caller]
             pub fn atomic_add(&self, i: impl IntoIndex, value: impl IntoVal<T>) -> Val<T> {
                 let (i, v) = (i.index(), value.val().to_raw());
@@ -233,6 +256,13 @@ macro_rules! local_memory {
             }
 
             /// Raises element `i` to at least `value`, atomically, once for the group; the old value.
+            ///
+            /// # Orders
+            /// Only the updates of this element: what else a group did is not seen by the group that reads the new
+            /// value.
+            ///
+            /// # Errors
+            /// Ends the trace of a window.
             #[track_caller]
             pub fn atomic_max(&self, i: impl IntoIndex, value: impl IntoVal<T>) -> Val<T> {
                 let (i, v) = (i.index(), value.val().to_raw());
@@ -240,6 +270,13 @@ macro_rules! local_memory {
             }
 
             /// Sets the bits of `value` in element `i`, atomically, once for the group; the old value.
+            ///
+            /// # Orders
+            /// Only the updates of this element: what else a group did is not seen by the group that reads the new
+            /// value.
+            ///
+            /// # Errors
+            /// Ends the trace of a window.
             #[track_caller]
             pub fn atomic_or(&self, i: impl IntoIndex, value: impl IntoVal<T>) -> Val<T>
             where
@@ -282,12 +319,18 @@ impl Shared<u32> {
 
 impl<T: Element> Sym<T> {
     /// Element `i` of this rank's own instance, covered by the receipt of a wait.
+    ///
+    /// # Errors
+    /// Ends the trace where the kernel signals the receipt's flag, and no parcel that it publishes puts to this buffer.
     #[track_caller]
     pub fn get(&self, receipt: &Arrived, i: impl IntoIndex) -> Val<T> {
         Val::from_raw(self.buf.load(i.index(), None, Some(receipt), Loc::caller()))
     }
 
     /// The `len` elements from element `i` on.
+    ///
+    /// # Errors
+    /// As [`Sym::get`].
     #[track_caller]
     pub fn load(&self, receipt: &Arrived, i: impl IntoIndex, len: u32) -> Tile<T> {
         Tile::from_raw(self.buf.load(i.index(), Some(len), Some(receipt), Loc::caller()))
@@ -478,6 +521,9 @@ pub struct Epoch {
 
 impl EpochWord {
     /// This launch's epoch; the word advances when the last block has begun. Before the roles, once.
+    ///
+    /// # Errors
+    /// Ends the trace inside a role, and where this word has begun already.
     #[track_caller]
     pub fn begin(&self) -> Epoch {
         self.epoch(true, Loc::caller())
@@ -492,6 +538,9 @@ impl EpochWord {
     /// out of bounds. So what it loads from memory and uses as an index, it compares with a bound.
     ///
     /// It is the kernel's only epoch.
+    ///
+    /// # Errors
+    /// Ends the trace of a kernel with another epoch. The checker reports two such launches in a row (`early-epoch`).
     #[track_caller]
     pub fn begin_early(&self) -> Epoch {
         let loc = Loc::caller();
@@ -505,6 +554,9 @@ impl EpochWord {
 
     /// This launch's epoch without advancing the word: for the first of two launches that share an epoch, such as the
     /// send phase of a split operation, whose receive phase calls [`EpochWord::begin`].
+    ///
+    /// # Errors
+    /// As [`EpochWord::begin`].
     #[track_caller]
     pub fn peek(&self) -> Epoch {
         self.epoch(false, Loc::caller())

@@ -53,6 +53,12 @@ buffer_arg!(Packets Packets of Element, AnyPackets);
 
 impl<T: Element> Packets<T> {
     /// Sends a tile to the elements from element `i` on of the ranks' instances.
+    ///
+    /// # Orders
+    /// Nothing but the packets' own data.
+    ///
+    /// # Errors
+    /// Ends the trace for integers, and for a length that is not whole packets.
     #[track_caller]
     pub fn send(&self, to: Peers, i: impl IntoIndex, tile: impl IntoTile<T>) {
         let loc = Loc::caller();
@@ -61,6 +67,12 @@ impl<T: Element> Packets<T> {
     }
 
     /// Waits for the `len` elements from element `i` on, which rank `from` sends, and takes them.
+    ///
+    /// # Orders
+    /// Nothing but the packets' own data.
+    ///
+    /// # Errors
+    /// Ends the trace for a length that is not whole packets. The checker reports a packet that is taken twice.
     #[track_caller]
     pub fn take(&self, i: impl IntoIndex, len: u32, from: impl IntoVal<u32>) -> Tile<T> {
         let taken = take(&self.buf, vec![(i.index(), from.val().to_raw())], len, None, Loc::caller());
@@ -69,6 +81,12 @@ impl<T: Element> Packets<T> {
 
     /// Waits for several tiles at once and takes them: of the given first elements and sending ranks, those whose bit is set
     /// in `mask`. The others are zero.
+    ///
+    /// # Orders
+    /// As [`Packets::take`].
+    ///
+    /// # Errors
+    /// Ends the trace for no tiles or more than 64.
     #[track_caller]
     pub fn take_each<I: IntoIndex, R: IntoVal<u32>>(
         &self,
@@ -96,6 +114,12 @@ impl AnyPackets {
     }
 
     /// Sends a tile of the buffer's element type as it is.
+    ///
+    /// # Orders
+    /// As [`Packets::send`].
+    ///
+    /// # Errors
+    /// As [`Packets::send`].
     #[track_caller]
     pub fn send(&self, to: Peers, i: impl IntoIndex, tile: AnyTile) {
         let loc = Loc::caller();
@@ -103,6 +127,9 @@ impl AnyPackets {
     }
 
     /// Sends an `f32` tile, rounded to the buffer's element type.
+    ///
+    /// # Orders
+    /// As [`Packets::send`].
     #[track_caller]
     pub fn send_f32(&self, to: Peers, i: impl IntoIndex, tile: impl IntoTile<f32>) {
         let (loc, i) = (Loc::caller(), i.index());
@@ -111,6 +138,9 @@ impl AnyPackets {
     }
 
     /// Waits for the `len` elements from element `i` on, which rank `from` sends, and takes them as they are.
+    ///
+    /// # Orders
+    /// As [`Packets::take`].
     #[track_caller]
     pub fn take(&self, i: impl IntoIndex, len: u32, from: impl IntoVal<u32>) -> AnyTile {
         let taken = take(&self.buf, vec![(i.index(), from.val().to_raw())], len, None, Loc::caller());
@@ -118,6 +148,9 @@ impl AnyPackets {
     }
 
     /// Waits for several tiles at once and takes them, as [`Packets::take_each`].
+    ///
+    /// # Orders
+    /// As [`Packets::take`].
     #[track_caller]
     pub fn take_each<I: IntoIndex, R: IntoVal<u32>>(
         &self,

@@ -28,6 +28,9 @@ pub struct Peers {
 
 impl Peers {
     /// One rank. It may be this one.
+    ///
+    /// # Errors
+    /// Ends the trace for a constant that is no rank.
     #[track_caller]
     pub fn rank(rank: impl IntoVal<u32>) -> Peers {
         let loc = Loc::caller();
@@ -40,6 +43,9 @@ impl Peers {
     }
 
     /// Every rank whose bit is set; bit `i` is rank `i`. May be none, may include this rank.
+    ///
+    /// # Errors
+    /// Ends the trace for a constant with the bit of no rank.
     #[track_caller]
     pub fn mask(mask: impl IntoVal<u64>) -> Peers {
         let loc = Loc::caller();
@@ -154,6 +160,9 @@ pub struct Parcel {
 }
 
 /// Opens a parcel to the given ranks.
+///
+/// # Errors
+/// Ends the trace outside a role, and where the parcel is never signalled.
 #[track_caller]
 pub fn send_to(peers: Peers) -> Parcel {
     send_to_at(peers, Loc::caller())
@@ -162,6 +171,9 @@ pub fn send_to(peers: Peers) -> Parcel {
 /// Opens a parcel to all ranks, this one too, each of whose puts is one store that the switch between the GPUs multiplies
 /// (`multimem.st`). Only NVIDIA's GPUs from `sm_90` on that share multicast memory can. What is put is tiles of `f32`, `f16` or
 /// `bf16`; tiles and indices are of whole 16 bytes.
+///
+/// # Errors
+/// Printing for another target fails. Ends the trace where the parcel is never signalled.
 #[track_caller]
 pub fn multicast() -> Parcel {
     let loc = Loc::caller();
@@ -187,12 +199,21 @@ pub(crate) fn send_to_at(peers: Peers, loc: Loc) -> Parcel {
 
 impl Parcel {
     /// Stores a tile to the elements from element `i` on of the targets' instance of `buffer`.
+    ///
+    /// # Orders
+    /// Nothing by itself: the parcel's signal says that the data is there.
+    ///
+    /// # Errors
+    /// Ends the trace beyond the buffer's end, and inside a split for a parcel of the block.
     #[track_caller]
     pub fn put<T: Element>(&mut self, buffer: &impl Inbox<T>, i: impl IntoIndex, tile: impl IntoTile<T>) {
         self.store(&buffer.inbox(), i.index(), tile.tile().to_raw(), None, Loc::caller());
     }
 
     /// Stores a tile to the elements from element `i` on, where `mask` holds.
+    ///
+    /// # Orders
+    /// As [`Parcel::put`].
     #[track_caller]
     pub fn put_where<T: Element>(
         &mut self,
@@ -211,6 +232,9 @@ impl Parcel {
     }
 
     /// Stores a scalar to element `i`.
+    ///
+    /// # Orders
+    /// As [`Parcel::put`].
     #[track_caller]
     pub fn put_value<T: Element>(
         &mut self,
@@ -222,6 +246,9 @@ impl Parcel {
     }
 
     /// Stores an `f32` tile to the elements from element `i` on, rounded to the buffer's element type.
+    ///
+    /// # Orders
+    /// As [`Parcel::put`].
     #[track_caller]
     pub fn put_f32(&mut self, buffer: &impl AnyInbox, i: impl IntoIndex, tile: impl IntoTile<f32>) {
         let loc = Loc::caller();
@@ -233,12 +260,18 @@ impl Parcel {
     /// Publishes what this group has stored to a window so far, too: the targets may read this rank's instance with the
     /// receipt of a wait for the parcel's signal. So does what is ordered before it: what the groups of a split stored that
     /// has ended, and what the kernels before this one stored.
+    ///
+    /// # Orders
+    /// The parcel's signal comes after these stores.
     #[track_caller]
     pub fn publish<T: Element>(&mut self, window: &Window<T>) {
         self.publish_buf(&window.buf, Loc::caller());
     }
 
     /// [`Parcel::publish`] of a window whose element type the config chooses.
+    ///
+    /// # Orders
+    /// As [`Parcel::publish`].
     #[track_caller]
     pub fn publish_any(&mut self, window: &AnyWindow) {
         self.publish_buf(&window.buf, Loc::caller());
@@ -261,6 +294,13 @@ impl Parcel {
 
     /// Publishes the parcel: stores the epoch to flag `i` of `flags` on every target, after all puts of all lanes. Each
     /// of the parcel's puts must be on every path to it, or in a branch or loop before it.
+    ///
+    /// # Orders
+    /// All that this group did before comes before all that the waiting group does after its wait: puts, stores, loads,
+    /// and what this group itself waited for.
+    ///
+    /// # Errors
+    /// Ends the trace where nothing was put, and in a branch or loop that one of the puts is not in.
     #[track_caller]
     pub fn signal(self, flags: &Flags, i: impl IntoIndex, epoch: Epoch) {
         let loc = Loc::caller();
@@ -269,6 +309,12 @@ impl Parcel {
 
     /// Publishes the parcel: adds `amount` to count `i` of `counts` on every target, after all puts of all lanes, as
     /// [`Parcel::signal`] stores an epoch. Several blocks may count up one: see [`Counts`].
+    ///
+    /// # Orders
+    /// As [`Parcel::signal`], for the group that takes the count.
+    ///
+    /// # Errors
+    /// As [`Parcel::signal`].
     #[track_caller]
     pub fn count(self, counts: &Counts, i: impl IntoIndex, amount: impl IntoVal<u32>) {
         let loc = Loc::caller();
@@ -365,6 +411,14 @@ impl Flags {
 
     /// Waits until the `count` flags from flag `i` on are signalled with this epoch. Flag `i` is signalled by rank
     /// `i / per_rank % ranks`.
+    ///
+    /// # Orders
+    /// All that the signalling groups did before their signals comes before what this group does next. The receipt
+    /// reads what their parcels carried.
+    ///
+    /// # Errors
+    /// Ends the trace for a `per_rank` of 0 and beyond the last flag. On a GPU a wait that outlasts its budget aborts
+    /// the launch and names the rank.
     #[track_caller]
     pub fn wait_all(
         &self,
@@ -378,6 +432,12 @@ impl Flags {
 
     /// As [`Flags::wait_all`] for 64 flags at most, of which only those are waited for whose bit is set in `only`: bit 0 is
     /// flag `i`.
+    ///
+    /// # Orders
+    /// As [`Flags::wait_all`].
+    ///
+    /// # Errors
+    /// As [`Flags::wait_all`], and for more than 64 flags.
     #[track_caller]
     pub fn wait_some(
         &self,
@@ -495,6 +555,12 @@ pub(super) fn wait_for_one(flags: &Buf, from: Raw, i: Index, value: Raw, loc: Lo
 
 impl FlagsFrom {
     /// Waits until flag `i` is signalled with this epoch.
+    ///
+    /// # Orders
+    /// As [`Flags::wait_all`].
+    ///
+    /// # Errors
+    /// Ends the trace for a constant that is no rank and beyond the last flag.
     #[track_caller]
     pub fn wait(&self, i: impl IntoIndex, epoch: Epoch) -> Arrived {
         let (from, value) = (self.from.to_raw(), epoch.value.to_raw());

@@ -32,10 +32,12 @@ impl Flags {
     /// Signals ranks without sending them anything: stores the epoch to flag `i` on each of them. For data, there is
     /// [`Parcel::signal`](super::Parcel::signal).
     ///
-    /// Who sees the flag may rely on all that this group did before: what it loaded, stored, put and took, and what it waited
-    /// for. Earlier launches of this rank came before that, whichever blocks did their work; other groups of this launch did
-    /// not. So a signal says "I have read what you sent", or "I have started this launch, so that the one before it is over".
-    /// A receipt of it reads no inbox: what is to be read belongs into a parcel.
+    /// A signal says "I have read what you sent", or "I have started this launch, so that the one before it is over". Its receipt
+    /// reads no inbox: data belongs into a parcel.
+    ///
+    /// # Orders
+    /// All that this group did before comes before what the waiting group does next: loads, stores, puts, takes, and what this
+    /// group waited for. Earlier launches of this rank come before the signal as well. Other groups of this launch do not.
     ///
     /// ```
     /// # use peerwarp_codegen::dsl::{prelude::*, TraceMeta, trace};
@@ -59,9 +61,15 @@ impl Flags {
         signal_bare(&self.buf, to, i, epoch.value.to_raw(), loc);
     }
 
-    /// A barrier of all ranks: signals every rank and waits for every rank. What any rank's group did before its `meet` comes
-    /// before what any rank's group does after its own.
+    /// A barrier of all ranks: signals every rank and waits for every rank.
     ///
+    /// # Orders
+    /// What any rank's group did before its `meet` comes before what any rank's group does after its own.
+    ///
+    /// # Errors
+    /// Ends the trace where the array has fewer than two flags a rank for each barrier.
+    ///
+    /// # Use
     /// One group of each rank calls it, once a launch. It needs two flags a rank, which launches use in turn: a rank may be in
     /// the next launch's barrier already while another has yet to see its flag of this one.
     ///
@@ -82,6 +90,9 @@ impl Flags {
 
     /// As [`Flags::meet`], one of several barriers of a launch, or of groups that meet apart: each has a number, and two flags
     /// a rank, those from `2 * barrier * ranks` on.
+    ///
+    /// # Orders
+    /// As [`Flags::meet`].
     #[track_caller]
     pub fn meet_at(&self, barrier: impl IntoVal<u32>, epoch: Epoch) -> Arrived {
         let loc = Loc::caller();

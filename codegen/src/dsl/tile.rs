@@ -144,6 +144,9 @@ pub(crate) fn spread(raw: Raw, extent: impl Into<Extent>, loc: Loc) -> Raw {
 }
 
 /// The tile 0, 1, 2, .. of `len` elements.
+///
+/// # Errors
+/// As [`splat`](super::splat).
 #[track_caller]
 pub fn arange(len: u32) -> Tile<u32> {
     arange_at(len, Loc::caller())
@@ -177,6 +180,9 @@ impl<T: Element> Tile<T> {
     }
 
     /// The same values as another type; see [`Val::cast`].
+    ///
+    /// # Errors
+    /// As [`Val::cast`].
     #[track_caller]
     pub fn cast<U: Element>(self) -> Tile<U> {
         let loc = Loc::caller();

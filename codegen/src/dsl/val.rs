@@ -292,6 +292,9 @@ pub(crate) fn length_mismatch(loc: Loc, a: impl Into<Extent>, b: impl Into<Exten
 impl<T: Element> Val<T> {
     /// The same value as another type. Float to narrower float rounds to nearest even (fp8 saturates); float to
     /// integer truncates and saturates; integers wrap or extend; `bool` becomes 0 or 1.
+    ///
+    /// # Errors
+    /// Ends the trace for a number to `bool`, and between an integer and a float of 8 or 16 bits.
     #[track_caller]
     pub fn cast<U: Element>(self) -> Val<U> {
         self.cast_at(Loc::caller())
@@ -400,6 +403,9 @@ pub fn bit(i: impl IntoVal<u32>) -> Val<u64> {
 }
 
 /// A tile of `len` elements that all equal `value`.
+///
+/// # Errors
+/// Ends the trace for a length of 0 or above the largest tile.
 #[track_caller]
 pub fn splat<T: Element>(value: impl IntoVal<T>, len: u32) -> Tile<T> {
     let loc = Loc::caller();

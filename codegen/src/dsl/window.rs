@@ -151,6 +151,9 @@ pub(super) fn publish(window: &Buf, peers: Peers, flags: &Flags, i: impl IntoInd
 
 impl<T: Element> Window<T> {
     /// A rank's instance, to be read; it may be this one.
+    ///
+    /// # Errors
+    /// Reading ends the trace for a constant that is no rank, and with the receipt of another rank's signal.
     #[track_caller]
     pub fn of(&self, rank: impl IntoVal<u32>) -> PeerWindow<T> {
         PeerWindow { window: *self, rank: rank.val() }
@@ -163,6 +166,9 @@ impl<T: Element> Window<T> {
     ///
     /// The order in which a switch adds is not defined: all who read an element once may hand the result on, but two who both read
     /// it may see different last bits. The simulator adds in the order of ranks.
+    ///
+    /// # Errors
+    /// Ends the trace with the receipt of one rank's signal. Printing for a target without multicast fails.
     #[track_caller]
     pub fn load_reduce(&self, op: ReduceOp, receipt: &Arrived, i: impl IntoIndex, len: u32) -> Tile<T> {
         Tile::from_raw(reduced(&self.buf, op, receipt, i, len, Loc::caller()))
@@ -170,6 +176,9 @@ impl<T: Element> Window<T> {
 
     /// Publishes it: stores the epoch to flag `i` of `flags` on those ranks, after all that this group has stored to it. A
     /// parcel can publish it together with what it carries: [`Parcel::publish`](super::Parcel::publish).
+    ///
+    /// # Orders
+    /// All that this group did before comes before what the waiting group does after its wait.
     #[track_caller]
     pub fn signal(&self, peers: Peers, flags: &Flags, i: impl IntoIndex, epoch: Epoch) {
         publish(&self.buf, peers, flags, i, epoch, Loc::caller());
@@ -189,6 +198,9 @@ impl AnyWindow {
         AnyPeerWindow { window: *self, rank: rank.val() }
     }
 
+    /// As [`Window::signal`].
+    ///
+    /// # Orders
     /// As [`Window::signal`].
     #[track_caller]
     pub fn signal(&self, peers: Peers, flags: &Flags, i: impl IntoIndex, epoch: Epoch) {

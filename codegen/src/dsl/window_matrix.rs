@@ -76,6 +76,9 @@ impl AnyWindowMatrix {
     }
 
     /// Publishes it: stores the epoch to flag `i` of `flags` on those ranks, after all that this group has stored to it.
+    ///
+    /// # Orders
+    /// As [`Window::signal`](super::Window::signal).
     #[track_caller]
     pub fn signal(&self, peers: Peers, flags: &Flags, i: impl IntoIndex, epoch: Epoch) {
         publish(&self.own.buf, peers, flags, i, epoch, Loc::caller());

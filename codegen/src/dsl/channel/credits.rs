@@ -44,9 +44,11 @@ impl Credits {
 
 impl<T: Payload> OpenChannel<'_, T> {
     /// A role of one block that gives and awaits the channel's credits, where it has some; beside the other roles. It tells every
-    /// rank that this one has begun the launch, so that it is done with what earlier ones brought, and waits until every rank has: so
-    /// sends of the next launch come after that. Nobody else waits for it, and the fence delays nobody. With three banks it waits until
-    /// every rank has begun the launch before, which takes no time unless a rank is late.
+    /// rank that this one has begun the launch, and waits until every rank has. No other block waits for it. With three banks it waits
+    /// until every rank has begun the launch before, which takes no time unless a rank is late.
+    ///
+    /// # Orders
+    /// What every rank received in earlier launches comes before what this rank sends in the next one.
     #[track_caller]
     pub fn credits(&self) {
         let loc = Loc::caller();

@@ -37,6 +37,9 @@ impl<T: Payload> std::ops::Deref for OpenChannel<'_, T> {
 
 impl<T: Payload> Channel<T> {
     /// The channel in the launch with this epoch, which says whose turn each bank is.
+    ///
+    /// # Errors
+    /// Ends the trace where the channel's credits are declared and [`OpenChannel::credits`] is not called.
     #[track_caller]
     pub fn open(&self, epoch: Epoch) -> OpenChannel<'_, T> {
         let loc = Loc::caller();
@@ -85,6 +88,9 @@ impl<'a, T: Payload> OpenChannel<'a, T> {
     }
 
     /// Messages in slots of several senders, given as (sender, slot), that come without flags: those whose bit is set.
+    ///
+    /// # Errors
+    /// Ends the trace of a channel that has flags.
     #[track_caller]
     pub fn from_each(
         &self,

@@ -60,6 +60,13 @@ impl<'a, T: Payload> Inbound<'a, T> {
     }
 
     /// The message in a slot of the sender's; with flags, waits for it.
+    ///
+    /// # Orders
+    /// With flags, all that the sender's group did before it finished the message comes before what this group does
+    /// next.
+    ///
+    /// # Errors
+    /// Ends the trace of a channel whose flags are of batches, and for a slot that is not there.
     #[track_caller]
     pub fn slot(&self, slot: impl IntoVal<u32>) -> Incoming<'a, T> {
         let loc = Loc::caller();
@@ -76,6 +83,9 @@ impl<'a, T: Payload> Inbound<'a, T> {
     }
 
     /// The message in a slot of a batch: waits for flag `number` of the batches.
+    ///
+    /// # Orders
+    /// As [`Inbound::slot`].
     #[track_caller]
     pub fn batch(&self, number: impl IntoVal<u32>, slot: impl IntoVal<u32>) -> Incoming<'a, T> {
         let loc = Loc::caller();
@@ -105,6 +115,12 @@ impl<'a, T: Payload> InboundSome<'a, T> {
     }
 
     /// The messages in the same slot of each of the ranks; with flags, waits for all of them.
+    ///
+    /// # Orders
+    /// As [`Inbound::slot`], for all the senders.
+    ///
+    /// # Errors
+    /// Ends the trace where the ranks' slots are not next to each other.
     #[track_caller]
     pub fn slot(&self, slot: impl IntoVal<u32>) -> IncomingSome<'a, T> {
         let (loc, slot) = (Loc::caller(), slot.val());
@@ -113,6 +129,9 @@ impl<'a, T: Payload> InboundSome<'a, T> {
 
     /// The messages in the same slot of a batch of each of the ranks; with flags, waits for those of batches `number * ranks` on, one
     /// of each rank.
+    ///
+    /// # Orders
+    /// As [`Inbound::slot`], for all the senders.
     #[track_caller]
     pub fn batch(&self, number: impl IntoVal<u32>, slot: impl IntoVal<u32>) -> IncomingSome<'a, T> {
         let (loc, number, slot) = (Loc::caller(), number.val(), slot.val());
@@ -385,6 +404,9 @@ impl<T: Payload> IncomingSome<'_, T> {
 
 impl<T: Element> IncomingField<'_, T> {
     /// The `len` elements of the field from element `offset` on. Without flags, waits for them.
+    ///
+    /// # Errors
+    /// Ends the trace for a second load over packets, which are taken once.
     #[track_caller]
     pub fn load(&self, offset: impl IntoIndex, len: u32) -> Tile<T> {
         Tile::from_raw(self.message.get(&self.field.store, offset.index(), len, Loc::caller()))

@@ -77,6 +77,9 @@ impl<'a, T: Payload> Outbound<'a, T> {
     }
 
     /// A message to a slot: of this rank's slots, where each sender has some.
+    ///
+    /// # Errors
+    /// Ends the trace outside a role, for a slot that is not there, and where the message is never finished.
     #[track_caller]
     pub fn slot(&self, slot: impl IntoVal<u32>) -> Outgoing<'a, T> {
         let loc = Loc::caller();
@@ -87,6 +90,9 @@ impl<'a, T: Payload> Outbound<'a, T> {
     }
 
     /// Several messages with one flag. The channel's shape says how many [batches](super::ChannelShape::batches) there are.
+    ///
+    /// # Errors
+    /// Ends the trace of a channel without [batches](super::ChannelShape::batches).
     #[track_caller]
     pub fn batch(&self) -> Batch<'a, T> {
         let loc = Loc::caller();
@@ -216,6 +222,12 @@ impl<T: Payload> Outgoing<'_, T> {
 
     /// Finishes the message. With flags this signals its slot on every target, after all that was put by all lanes; otherwise
     /// there is nothing left to do.
+    ///
+    /// # Orders
+    /// With flags, all that this group did before comes before what the receiver does once it has the message.
+    ///
+    /// # Errors
+    /// Ends the trace of a channel whose flags are of batches.
     #[track_caller]
     pub fn done(self) {
         let loc = Loc::caller();
@@ -242,6 +254,9 @@ impl<'a, T: Payload> Batch<'a, T> {
     }
 
     /// Finishes the batch: signals flag `number` of the batches on every target, after all messages.
+    ///
+    /// # Orders
+    /// As [`Outgoing::done`].
     #[track_caller]
     pub fn done(self, number: impl IntoVal<u32>) {
         let loc = Loc::caller();
@@ -259,6 +274,10 @@ impl<T: Payload> BatchSlot<'_, '_, T> {
 
 impl<T: Element> OutgoingField<'_, T> {
     /// Puts a tile to the field's elements from element `offset` on.
+    ///
+    /// # Errors
+    /// Ends the trace beyond the field's end, and where a transport moves no such piece: packets and LL words are
+    /// whole.
     #[track_caller]
     pub fn put(&self, offset: impl IntoIndex, tile: impl IntoTile<T>) {
         self.putting.put(&self.field.store, offset.index(), tile.tile().to_raw(), Loc::caller());

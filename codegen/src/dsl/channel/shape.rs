@@ -108,6 +108,9 @@ impl ChannelShape {
     /// How many launches' messages there is room for, at most 3: 2, which launches use in turn, or 1 where something else keeps a rank
     /// from sending before the receiver is done with what it sent in the launch before. With 3, credits have a launch's time to arrive,
     /// so that no launch waits for them: for messages that are small.
+    ///
+    /// # Errors
+    /// Tracing fails for more than 3.
     #[must_use]
     pub fn banks(self, banks: u32) -> Self {
         ChannelShape { banks, ..self }
