@@ -49,20 +49,25 @@ pub fn choice(item: TokenStream) -> TokenStream {
     derive(item, choice::expand)
 }
 
-/// Makes a struct of handles the parameters of a kernel: `#[args(config = Scale)]` names the configuration,
-/// `#[len(|c| ..)]` on a field computes its number of elements (1 without), and `#[dtype(|c| ..)]` the element type of an
-/// `AnyPtr`, `AnySym`, `AnyWindow` or `AnyPackets`. A field of type `Option<T>` is a parameter where its length is not 0, and `None`
-/// elsewhere. A field with `#[group]` is such a struct itself, of parameters that several kernels share; `#[group(|c| ..)]`
-/// computes its configuration where it is another one. The first paragraph of a field's docs is recorded.
+/// Makes a struct of handles the parameters of a kernel. Closures compute from the configuration; the first paragraph of a field's
+/// docs is recorded.
 ///
-/// `#[input]` and `#[output]` mark the `Ptr` and `AnyPtr` that whoever launches the kernel passes, and the `Window` and `AnyWindow`,
-/// for which it passes memory that all ranks can reach; all else but `Val` is the operation's own, made with it. In a crate that depends on `peerwarp`, the derive makes a second struct for launches,
-/// `ScaleLaunch` of `ScaleArgs`: a field for each marked parameter and each `Val`, and for each group that is marked `#[input]`.
+/// | attribute | on | meaning |
+/// |---|---|---|
+/// | `#[args(config = Scale)]` | the struct | the configuration that the closures take |
+/// | `#[len(\|c\| ..)]` | a field | its number of elements, 1 without it; of a channel, the elements of a message. A field of type `Option<T>` is a parameter where this is not 0, and `None` elsewhere |
+/// | `#[dtype(\|c\| ..)]` | fields whose type begins with `Any` | the element type |
+/// | `#[shape(\|c\| ..)]` | `AnyMatrix`, `AnySymMatrix`, `AnyWindowMatrix` | rows and columns |
+/// | `#[channel(\|c\| ..)]` | `Channel`, `AnyChannel` | the `ChannelShape` |
+/// | `#[input]` | `Ptr`, `AnyPtr`, `AnyMatrix`, `Window`, `AnyWindow`; a group | a launch passes this memory, which the kernel reads. All ranks can reach the memory of a window. Of a group: a launch passes what it marks |
+/// | `#[output]` | as `#[input]`, but no group | a launch passes this memory, which the kernel writes |
+/// | `#[rows(number, \|c\| ..)]` | an input or output with a length | a launch has as many rows as its parameter `number` says; the length is that of the most rows, which the closure computes |
+/// | `#[group]`, `#[group(\|c\| ..)]` | a field | a struct of parameters that several kernels share; the closure computes its configuration where it is another one |
+/// | `#[when(\|c\| ..)]` | a variant of an enum | see below |
 ///
-/// `#[rows(number, |c| ..)]` says that a launch has as many rows of an input or output as its parameter `number` says, and that
-/// the length is that of the most rows, which the closure computes.
-///
-/// `#[channel(|c| ..)]` computes the shape of a `Channel`; `#[len(..)]` is then the number of elements of a message.
+/// What is neither marked nor a `Val` is the operation's own memory, made with it. In a crate that depends on `peerwarp`, the derive
+/// makes a second struct for launches, `ScaleLaunch` of `ScaleArgs`: a field for each marked parameter, each `Val` and each group that
+/// is marked `#[input]`.
 ///
 /// An enum is several such structs, of which the configuration chooses one: the first variant whose `#[when(|c| ..)]` holds, or the
 /// last one, which has none. Each variant holds a struct, and `#[group(|c| ..)]` on it computes the struct's configuration where it is
