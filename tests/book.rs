@@ -56,8 +56,8 @@ fn anchor(heading: &str) -> String {
     kept.collect::<String>().trim().to_lowercase().replace(' ', "-")
 }
 
-/// The folders of the book, one a purpose.
-const FOLDERS: [&str; 5] = ["start", "tutorial", "how-to", "reference", "explanation"];
+/// The folders of the book, one a purpose, and that of the language.
+const FOLDERS: [&str; 6] = ["start", "tutorial", "how-to", "reference", "reference/language", "explanation"];
 
 /// The Markdown files below a folder, as paths from `root`.
 fn pages_in(root: &Path, folder: &Path) -> Vec<PathBuf> {
@@ -321,7 +321,7 @@ fn what_leads_nowhere_is_found() {
         "docs/start/a.md:10: c.svg#x: docs/start/c.svg is no page that is checked: its #x cannot be".into(),
         "docs/start/a.md:11: ../../../x: leads out of the repository".into(),
         "docs/start/a.md:12: #no: docs/start/a.md has no heading #no".into(),
-        "docs/d.md is in none of docs/start, docs/tutorial, docs/how-to, docs/reference, docs/explanation"
+        "docs/d.md is in none of docs/start, docs/tutorial, docs/how-to, docs/reference, docs/reference/language, docs/explanation"
             .into(),
         "docs/start/a.md is 2 times in docs/SUMMARY.md".into(),
         "docs/start/b.md is 0 times in docs/SUMMARY.md".into(),

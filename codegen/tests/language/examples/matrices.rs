@@ -1,0 +1,112 @@
+//! Matrices.
+
+use peerwarp_codegen::dsl::prelude::*;
+use peerwarp_codegen::ir::Dtype;
+
+use crate::page::Page;
+
+pub fn page() -> Page {
+    Page {
+        file: "matrices",
+        title: "Matrices",
+        intro: "A matrix in memory has rows of one length; the configuration chooses shape and element type. Its rows are loaded as a tile that keeps rows \
+                and columns, and products of rows of two matrices are such tiles in `f32`. Which lane has which element is the target's own. Sides are multiples of 16 and fit the group's warps: the \
+                printer says which. The ops order nothing but the group's own accesses; \
+                parcels, flags and windows order the rest as they do for vectors."
+            .into(),
+        kinds: &["AnyMatrix", "MatrixRows", "AnySymMatrix", "AnyWindowMatrix", "AnyPeerMatrix"],
+        examples: examples(),
+        source: SOURCE,
+    }
+}
+
+fn half(r: u32, i: u32) -> bf16 {
+    bf16::from_f32((i % 7 + r) as f32)
+}
+
+/// Element `i` of the product of 64 rows with themselves, 64 columns each.
+fn product(r: u32, i: u32) -> f32 {
+    let (row, column) = (i / 64, i % 64);
+    (0..64).map(|k| half(r, row * 64 + k).to_f32() * half(r, column * 64 + k).to_f32()).sum()
+}
+
+examples! {
+    rows ["AnyMatrix::rows", "MatrixRows::load_f32", "MatrixRows::store_f32", "AnyMatrix::shape", "AnyMatrix::dtype"]
+    (x: AnyMatrix[Dtype::Bf16, 64, 64] = half, out: AnyMatrix[Dtype::Bf16, 64, 64])
+    -> (out: |r, i| bf16::from_f32(half(r, i).to_f32() * 2.0))
+    {
+        assert_eq!((x.shape(), x.dtype()), ([64, 64], Dtype::Bf16));
+        role("main", 1, |_| {
+            out.rows(0, 64).store_f32(0, x.rows(0, 64).load_f32(0, 64) * 2.0);
+        });
+    }
+
+    parts ["MatrixRows::load", "MatrixRows::below", "AnyMatrix::elements"]
+    (x: AnyMatrix[Dtype::Bf16, 64, 64] = half, out: AnyMatrix[Dtype::Bf16, 64, 64])
+    -> (out: |r, i| if i / 64 < 40 { half(r, i) } else { bf16::ONE })
+    {
+        role("main", 1, |_| {
+            let one = AnyTile::rounded(splat(1f32, 1536), out.dtype());
+            out.elements().store(40 * 64, one);
+            out.rows(0, 64).below(40).store_f32(0, x.rows(0, 64).load(0, 64).to_f32());
+        });
+    }
+
+    multiplies ["Group::dot", "Group::dot_add", "MatrixRows::columns"]
+    (x: AnyMatrix[Dtype::Bf16, 64, 64] = half, out: AnyMatrix[Dtype::F32, 64, 64]) -> (out: |r, i| product(r, i) * 2.0)
+    {
+        role("main", 1, |b| {
+            let sums = b.dot(x.rows(0, 64), x.rows(0, 64), 2);
+            let sums = b.dot_add(sums, x.rows(0, 64).columns(0, 64), x.rows(0, 64), 2);
+            out.rows(0, 64).store_f32(0, sums);
+        });
+    }
+
+    reduces_rows ["Tile::row_sum", "Tile::row_max", "Tile::row_min"]
+    (x: AnyMatrix[Dtype::F32, 64, 64] = |_, i| (i % 64) as f32, out: AnyMatrix[Dtype::F32, 64, 64]) -> (out: |_, _| 2016f32 + 63.0)
+    {
+        role("main", 1, |_| {
+            let x = x.rows(0, 64).load_f32(0, 64);
+            out.rows(0, 64).store_f32(0, x.row_sum() + x.row_max() + x.row_min());
+        });
+    }
+
+    reduces_columns ["Tile::column_sum", "Tile::column_max", "Tile::column_min"]
+    (x: AnyMatrix[Dtype::F32, 64, 64] = |_, i| (i / 64) as f32, out: AnyMatrix[Dtype::F32, 64, 64]) -> (out: |_, _| 2016f32 + 63.0)
+    {
+        role("main", 1, |_| {
+            let x = x.rows(0, 64).load_f32(0, 64);
+            out.rows(0, 64).store_f32(0, x.column_sum() + x.column_max() + x.column_min());
+        });
+    }
+
+    sends_rows ["Parcel::put_rows_f32", "AnySymMatrix::rows", "AnySymMatrix::shape", "AnySymMatrix::dtype", "AnySymMatrix::elements"]
+    (x: AnyMatrix[Dtype::Bf16, 64, 64] = half, inbox: AnySymMatrix[Dtype::Bf16, 64, 64], arrived: Flags[1], word: EpochWord[1],
+     out: AnyMatrix[Dtype::Bf16, 64, 64])
+    -> (out: |r, i| half(1 - r, i))
+    {
+        let (epoch, peer) = (word.begin(), 1 - rank());
+        assert_eq!((inbox.shape(), inbox.dtype(), inbox.elements().len()), ([64, 64], Dtype::Bf16, 4096));
+        role("main", 1, |_| {
+            let mut parcel = send_to(Peers::rank(peer));
+            parcel.put_rows_f32(&inbox, 0, 0, x.rows(0, 64).load_f32(0, 64));
+            parcel.signal(&arrived, 0, epoch);
+            let got = arrived.from(peer).wait(0, epoch);
+            out.rows(0, 64).store_f32(0, inbox.rows(&got, 0, 64).load_f32(0, 64));
+        });
+    }
+
+    reads_rows_of_peers ["AnyWindowMatrix::signal", "AnyWindowMatrix::of", "AnyPeerMatrix::rows"]
+    (x: AnyMatrix[Dtype::Bf16, 64, 64] = half, window: AnyWindowMatrix[Dtype::Bf16, 64, 64], ready: Flags[1], word: EpochWord[1],
+     out: AnyMatrix[Dtype::Bf16, 64, 64])
+    -> (out: |r, i| half(1 - r, i))
+    {
+        let (epoch, peer) = (word.begin(), 1 - rank());
+        role("main", 1, |_| {
+            window.rows(0, 64).store_f32(0, x.rows(0, 64).load_f32(0, 64));
+            window.signal(Peers::rank(peer), &ready, 0, epoch);
+            let got = ready.from(peer).wait(0, epoch);
+            out.rows(0, 64).store_f32(0, window.of(peer).rows(&got, 0, 64).load_f32(0, 64));
+        });
+    }
+}
