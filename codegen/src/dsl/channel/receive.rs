@@ -406,7 +406,8 @@ impl<T: Element> IncomingField<'_, T> {
     /// The `len` elements of the field from element `offset` on. Without flags, waits for them.
     ///
     /// # Errors
-    /// Ends the trace for a second load over packets, which are taken once.
+    /// Ends the trace for a second load of the same elements, unless the channel's shape says
+    /// [`read_many`](super::ChannelShape::read_many).
     #[track_caller]
     pub fn load(&self, offset: impl IntoIndex, len: u32) -> Tile<T> {
         Tile::from_raw(self.message.get(&self.field.store, offset.index(), len, Loc::caller()))

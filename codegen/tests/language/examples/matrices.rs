@@ -10,8 +10,8 @@ pub fn page() -> Page {
         file: "matrices",
         title: "Matrices",
         intro: "A matrix in memory has rows of one length; the configuration chooses shape and element type. Its rows are loaded as a tile that keeps rows \
-                and columns, and products of rows of two matrices are such tiles in `f32`. Which lane has which element is the target's own. Sides are multiples of 16 and fit the group's warps: the \
-                printer says which. The ops order nothing but the group's own accesses; \
+                and columns, and products of rows of two matrices are such tiles in `f32`. Which lane has which element is the target's own. The group's warps share it in parts of 16 x 16: \
+                printing refuses a shape that they cannot share. The ops order nothing but the group's own accesses; \
                 parcels, flags and windows order the rest as they do for vectors."
             .into(),
         kinds: &["AnyMatrix", "MatrixRows", "AnySymMatrix", "AnyWindowMatrix", "AnyPeerMatrix"],
