@@ -10,7 +10,7 @@ const PART: u32 = 16 << 10;
 
 /// A variant of the push.
 #[derive(Family, Clone, Debug, PartialEq)]
-#[family(name = "kv_push", kernel = kv_push, args = KvPushArgs, warps = 4)]
+#[family(name = "kv_push", kernel = kv_push, args = KvPushArgs, warps = 8)]
 pub struct KvPush {
     /// Elements of a page.
     #[key(short = "p", range = 16..=262144, multiple_of = 16)]
@@ -33,6 +33,9 @@ pub struct KvPush {
     /// Parts of a page, which are copied one by one.
     #[tune(short = "c", values = [1, 2, 4, 8, 16, 32, 64], default = |key| parts(key))]
     pub parts: u32,
+    /// Warps that push a part together.
+    #[tune(short = "g", values = [1, 2, 4, 8], default = 1)]
+    pub group: u32,
     /// Blocks that push.
     #[tune(short = "b", shrinks, values = [1, 4, 16, 32, 64, 128], default = 128)]
     pub blocks: u32,
@@ -135,19 +138,21 @@ pub fn kv_push(c: &KvPush, a: &KvPushArgs) {
     });
     role("push", c.blocks, |b| {
         let _free = a.free.wait_all(bank, c.ranks, 1, epoch);
-        let mut before = var(0u32);
-        for request in 0..c.requests.val() {
-            let to = a.target.get(request);
-            if a.source.get(request) == rank() && to < c.ranks {
-                let parts = a.pages.get(request) * c.parts;
-                // Blocks go on where the request before ended, so that all of them have work.
-                let first = (b.index() + c.blocks - before.get() % c.blocks) % c.blocks;
-                for i in (first..parts).step_by(c.blocks) {
-                    push(c, a, request, to, i);
+        b.split(c.group, |g| {
+            let mut before = var(0u32);
+            for request in 0..c.requests.val() {
+                let to = a.target.get(request);
+                if a.source.get(request) == rank() && to < c.ranks {
+                    let parts = a.pages.get(request) * c.parts;
+                    // Groups go on where the request before ended, so that all of them have work.
+                    let first = (g.index() + g.count() - before.get() % g.count()) % g.count();
+                    for i in (first..parts).step_by(g.count()) {
+                        push(c, a, request, to, i);
+                    }
+                    before += parts;
                 }
-                before += parts;
             }
-        }
+        });
     });
 }
 

@@ -23,8 +23,8 @@ pub struct RingGather {
     /// Elements of a message.
     #[tune(short = "c", values = [256, 1024, 2048, 4096, 8192], default = |key| if key.elements > 65536 { 4096 } else { 256 })]
     pub chunk: u32,
-    /// Blocks.
-    #[tune(short = "b", shrinks, values = [1, 4, 16, 64, 128], default = |key| if key.elements > 65536 { 128 } else { 16 })]
+    /// Blocks of each role.
+    #[tune(short = "b", shrinks, values = [1, 4, 16, 32, 64], default = |key| if key.elements > 65536 { 64 } else { 16 })]
     pub blocks: u32,
 }
 
@@ -76,13 +76,18 @@ pub fn ring_gather(c: &RingGather, a: &RingGatherArgs) {
     let passed = a.passed.open(a.epoch.begin());
     let next = (rank() + 1) % c.ranks;
     let before = (rank() + (c.ranks - 1)) % c.ranks;
-    role("pass", c.blocks, |b| {
+    role("send", c.blocks, |b| {
         for t in b.tiles(c.elements, c.chunk) {
             let own = a.x.load(t.at(), t.len());
             let message = passed.to(Peers::rank(next)).slot(t.number());
             message.put(t.local(), own);
             message.done();
             a.out.store(rank() * c.elements + t.at(), own);
+        }
+    });
+    // Blocks of their own: what comes is passed on while this rank's vector still goes.
+    role("pass", c.blocks, |b| {
+        for t in b.tiles(c.elements, c.chunk) {
             for step in 1..c.ranks.val() {
                 let got =
                     passed.from(before).slot((step - 1) * c.messages() + t.number()).load(t.local(), t.len());
