@@ -21,7 +21,7 @@ pub struct RingGather {
     #[tune(short = "w", values = [4, 8, 16], default = 8)]
     pub warps: u32,
     /// Elements of a message.
-    #[tune(short = "c", values = [256, 1024, 2048, 4096, 8192], default = |key| if key.elements > 65536 { 4096 } else { 256 })]
+    #[tune(short = "c", values = [256, 1024, 2048, 4096, 8192], default = |key| if key.elements > 65536 { 8192 } else { 256 })]
     pub chunk: u32,
     /// Blocks of each role.
     #[tune(short = "b", shrinks, values = [1, 4, 16, 32, 64], default = |key| if key.elements > 65536 { 64 } else { 16 })]
