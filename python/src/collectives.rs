@@ -10,7 +10,7 @@ use peerwarp::families::collectives::{
     ReduceScatter, ReduceScatterKey, Reduction,
 };
 use peerwarp::harness::choose::{self, Device};
-use peerwarp::harness::session::{HostSteps, SimLaunches};
+use peerwarp::harness::session::{HostSteps, SimLaunches, SimRanks};
 use peerwarp::harness::workload::RankMemory;
 use peerwarp::prelude::{Dtype, Transport};
 use peerwarp::runtime::op::LaunchSpec;
@@ -19,13 +19,13 @@ use pyo3::pybacked::PyBackedBytes;
 use pyo3::types::PyBytes;
 
 use crate::error::{Failure, detached};
-use crate::simulated::{Ranks, lock, one_each};
+use crate::simulated::{lock, one_each};
 use crate::world::SimulatedWorld;
 
 /// The collectives of simulated ranks; each problem is traced once.
 #[pyclass(frozen)]
 pub struct Collectives {
-    ranks: Arc<Ranks>,
+    ranks: Arc<SimRanks>,
     traced: Mutex<HashMap<String, Arc<SimLaunches>>>,
 }
 
@@ -126,8 +126,8 @@ impl HostSteps for Vectors {
 }
 
 /// The vectors that ranks end up with.
-fn run(ranks: &Ranks, launches: &SimLaunches, x: Vec<PyBackedBytes>) -> Result<Vec<Vec<u8>>, Failure> {
-    one_each("ranks of x", x.len(), ranks.ranks)?;
+fn run(ranks: &SimRanks, launches: &SimLaunches, x: Vec<PyBackedBytes>) -> Result<Vec<Vec<u8>>, Failure> {
+    one_each("ranks of x", x.len(), ranks.ranks())?;
     let out = x.iter().map(|_| Mutex::default()).collect();
     let host = ranks.run(launches, 1, Vectors { x, out })?;
     Ok(host.out.iter().map(|out| std::mem::take(&mut *lock(out))).collect())
@@ -151,7 +151,7 @@ impl Collectives {
     ) -> Result<Vec<Bound<'py, PyBytes>>, Failure> {
         let ((op, root), (dtype, elements)) = (op_root, dtype_elements);
         let out = detached(py, || {
-            let (ranks, device) = (self.ranks.ranks, Device::default());
+            let (ranks, device) = (self.ranks.ranks(), Device::default());
             let asked = Asked { name, op, root, dtype, elements, ranks, most: None, device };
             let variant = asked.variant()?;
             run(&self.ranks, &*self.traced(name, variant)?, x)
@@ -163,7 +163,8 @@ impl Collectives {
     fn run_with_a_bug(&self, py: Python<'_>, x: Vec<PyBackedBytes>) -> Result<(), Failure> {
         detached(py, || {
             let elements = x.first().map_or(0, |x| x.len() / 4) as u32;
-            let key = AllGatherKey { elements, ranks: self.ranks.ranks, dtype: Dtype::F32, in_place: false };
+            let key =
+                AllGatherKey { elements, ranks: self.ranks.ranks(), dtype: Dtype::F32, in_place: false };
             let config = AllGather { protocol: Transport::Flags, ..AllGather::with_defaults(&key)? };
             let spec = [LaunchSpec::new("all_gather", checked(config)?)];
             let launches = SimLaunches::planted(&spec, &mut |kernel| {

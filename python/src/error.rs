@@ -6,6 +6,7 @@ use peerwarp::build::pack::PackError;
 use peerwarp::codegen::family::FamilyError;
 use peerwarp::codegen::sim::{Finding, Findings, Party};
 use peerwarp::families::moe::MoeError;
+use peerwarp::harness::session::SimError;
 use peerwarp::harness::workload::WorkloadError;
 use peerwarp::input::InputError;
 use peerwarp::runtime::RuntimeError;
@@ -75,12 +76,17 @@ impl From<RuntimeError> for Failure {
         match error {
             RuntimeError::Invalid { field, value, allowed } => Failure::Invalid { field, value, allowed },
             RuntimeError::Aborted(aborted) => Failure::Aborted(aborted),
-            RuntimeError::NotInstalled { .. }
-            | RuntimeError::MissingCall { .. }
-            | RuntimeError::DriverTooOld { .. }
-            | RuntimeError::TooFewGpus { .. }
-            | RuntimeError::NoGpus { .. } => Failure::NoDriver(error.to_string()),
+            error if error.is_no_gpu() => Failure::NoDriver(error.to_string()),
             other => Failure::Other(other.to_string()),
+        }
+    }
+}
+
+impl From<SimError> for Failure {
+    fn from(error: SimError) -> Failure {
+        match error {
+            SimError::Workload(error) => error.into(),
+            SimError::Found(found) => Failure::Found(found),
         }
     }
 }

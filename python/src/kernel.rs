@@ -64,27 +64,16 @@ impl PackFile {
         &self,
         py: Python<'_>,
         family: &str,
-        mut key: Vec<(String, String)>,
+        key: Vec<(String, String)>,
         ranks: u32,
         on: Option<&Bound<'_, GpuWorld>>,
     ) -> Result<Kernel, Failure> {
         let on = on.map(|world| world.get());
         detached(py, || {
             let target: Option<Target> = on.map(GpuWorld::target).transpose()?;
-            let field = self.pack.family(family)?.key.iter().find(|field| field.ranks);
-            if let Some(field) = field {
-                fill(&mut key, &field.name, ranks);
-            }
-            let variant = self.pack.select(family, &key, target)?;
+            let variant = self.pack.select_in(ranks, family, key, target)?;
             Ok(Kernel { variant, pack: Some(Arc::clone(&self.pack)) })
         })
-    }
-}
-
-/// The world's ranks, where nothing else is said of them.
-fn fill(key: &mut Vec<(String, String)>, field: &str, ranks: u32) {
-    if key.iter().all(|(name, _)| name != field) {
-        key.push((field.to_owned(), ranks.to_string()));
     }
 }
 
@@ -106,8 +95,9 @@ pub fn shipped_kernel(
         let entry = all.iter().find(|entry| entry.family().name() == family);
         let entry = entry
             .ok_or_else(|| Failure::invalid("family", family, known().collect::<Vec<_>>().join(", ")))?;
-        if let Some(field) = entry.family().fields().iter().find(|field| field.ranks) {
-            fill(&mut key, field.name, ranks);
+        let field = entry.family().fields().iter().find(|field| field.ranks);
+        if let Some(field) = field.filter(|field| key.iter().all(|(name, _)| name != field.name)) {
+            key.push((field.name.to_owned(), ranks.to_string()));
         }
         let request = Request { key, ..Request::family(family, family) };
         let chosen = choose::for_requests(Some(entry.suite()), &[request], &registry, &device)?;

@@ -8,14 +8,14 @@ use peerwarp::codegen::ir::{Const, Dtype};
 use peerwarp::families::moe::kernels::{CombineDtype, Hook, Layout, Quantise};
 use peerwarp::families::moe::run::MoeTuning;
 use peerwarp::families::moe::{MoeShape, RowDtype};
-use peerwarp::harness::session::{HostSteps, SimLaunches};
+use peerwarp::harness::session::{HostSteps, SimLaunches, SimRanks};
 use peerwarp::harness::workload::RankMemory;
 use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedBytes;
 use pyo3::types::{PyBytes, PyDict};
 
 use crate::error::{Failure, detached};
-use crate::simulated::{Ranks, lock, one_each};
+use crate::simulated::{lock, one_each};
 use crate::world::SimulatedWorld;
 
 /// A layout by its name, and what the first rows of experts are multiples of.
@@ -89,7 +89,7 @@ type Buffers = BTreeMap<&'static str, Vec<u8>>;
 /// Dispatch and combine for one shape, traced once.
 #[pyclass(frozen)]
 pub struct MoeAllToAll {
-    ranks: Arc<Ranks>,
+    ranks: Arc<SimRanks>,
     op: Arc<Op>,
 }
 
@@ -312,7 +312,7 @@ impl MoeAllToAll {
         let (hidden, experts, topk, tokens) = hidden_experts_topk_tokens;
         let ranks = Arc::clone(&world.get().ranks);
         let (dtype, combined, quantise) = types_of(rows)?;
-        let shape = MoeShape { hidden, experts, topk, tokens, ranks: ranks.ranks, dtype };
+        let shape = MoeShape { hidden, experts, topk, tokens, ranks: ranks.ranks(), dtype };
         shape.check()?;
         let (layout, max_rows) = places_of(standing, &shape)?;
         let op = detached(py, || {
@@ -350,7 +350,7 @@ impl MoeAllToAll {
     ) -> Result<(Round, Vec<Bound<'py, PyDict>>), PyErr> {
         let (op, ranks) = (&self.op, &self.ranks);
         let (sent, found) = detached(py, || {
-            one_each("ranks of x", sent.len(), ranks.ranks)?;
+            one_each("ranks of x", sent.len(), ranks.ranks())?;
             let sent: Arc<[Tokens]> = {
                 let row_bytes = given_bytes(&op.shape, op.quantise);
                 sent.iter().map(|sent| Tokens::new(row_bytes, sent)).collect()
@@ -380,14 +380,14 @@ impl MoeAllToAll {
     ) -> Result<Vec<Bound<'py, PyBytes>>, Failure> {
         let (op, ranks, round) = (&self.op, &self.ranks, round.get());
         let host = detached(py, || {
-            one_each("ranks of y", y.len(), ranks.ranks)?;
+            one_each("ranks of y", y.len(), ranks.ranks())?;
             if !Arc::ptr_eq(op, &round.op) {
                 let allowed = "what dispatch of the same operation returned";
                 return Err(Failure::invalid("d", "a dispatch of another operation", allowed));
             }
             let out = y.iter().map(|_| Mutex::default()).collect();
             let host = Combining { op: Arc::clone(op), sent: Arc::clone(&round.sent), y, out };
-            ranks.run(&op.launches, 2 * op.dispatches, host)
+            Ok(ranks.run(&op.launches, 2 * op.dispatches, host)?)
         })?;
         Ok(host.out.iter().map(|out| PyBytes::new(py, &lock(out))).collect())
     }

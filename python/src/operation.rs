@@ -1,27 +1,21 @@
 //! A kernel of any family on simulated ranks.
 
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
-use peerwarp::codegen::dsl::ParamSpec;
 use peerwarp::codegen::ir::{Const, Dtype, ParamKind};
-use peerwarp::harness::session::{HostSteps, SimLaunches};
-use peerwarp::harness::workload::RankMemory;
-use peerwarp::runtime::op::LaunchSpec;
+use peerwarp::harness::session::SimOperation;
 use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedBytes;
 use pyo3::types::PyBytes;
 
 use crate::error::{Failure, detached};
 use crate::kernel::Kernel;
-use crate::simulated::{Ranks, lock};
 use crate::world::SimulatedWorld;
 
 /// A kernel with its own memory on each rank.
 #[pyclass(frozen)]
 pub struct SimulatedOperation {
-    ranks: Arc<Ranks>,
-    launches: SimLaunches,
-    params: Vec<ParamSpec>,
+    operation: SimOperation,
 }
 
 /// A number that is passed by value.
@@ -65,34 +59,6 @@ impl Number {
     }
 }
 
-/// Writes what the caller passes, and reads what the kernel leaves in its outputs. What it does not write stays the caller's.
-struct Passing {
-    /// By operand and rank.
-    operands: Vec<(String, Vec<PyBackedBytes>)>,
-    /// The operands that are outputs, by operand and rank.
-    out: Vec<(String, Vec<Mutex<Vec<u8>>>)>,
-    /// By rank.
-    numbers: Vec<Vec<(String, Const)>>,
-}
-
-impl HostSteps for Passing {
-    fn step(&self, launches: usize, memory: &mut dyn RankMemory) -> Result<(), String> {
-        let rank = memory.rank() as usize;
-        if launches == 0 {
-            return self.operands.iter().try_for_each(|(name, each)| memory.write(name, 0, &each[rank]));
-        }
-        for (name, each) in &self.out {
-            let mut kept = lock(&each[rank]);
-            *kept = memory.read(name, 0, kept.len())?;
-        }
-        Ok(())
-    }
-
-    fn numbers(&self, rank: u32) -> Vec<(String, Const)> {
-        self.numbers[rank as usize].clone()
-    }
-}
-
 #[pymethods]
 impl SimulatedOperation {
     #[new]
@@ -103,17 +69,8 @@ impl SimulatedOperation {
     ) -> Result<SimulatedOperation, Failure> {
         let (world, kernel) = (world.get(), kernel.get());
         detached(py, || {
-            let ranks = Arc::clone(&world.ranks);
-            if kernel.variant.ranks() != ranks.ranks {
-                let allowed = format!("{}, the size of the world", ranks.ranks);
-                return Err(Failure::invalid("ranks", kernel.variant.ranks(), allowed));
-            }
-            let spec = LaunchSpec::new(kernel.variant.family_name(), Arc::clone(&kernel.variant));
-            Ok(SimulatedOperation {
-                ranks,
-                launches: SimLaunches::new(&[spec])?,
-                params: kernel.variant.params(),
-            })
+            let operation = SimOperation::new(Arc::clone(&world.ranks), Arc::clone(&kernel.variant))?;
+            Ok(SimulatedOperation { operation })
         })
     }
 
@@ -125,22 +82,17 @@ impl SimulatedOperation {
         operands: Vec<(String, Vec<PyBackedBytes>)>,
         numbers: Vec<(String, Vec<Number>)>,
     ) -> Result<Vec<Vec<Bound<'py, PyBytes>>>, Failure> {
-        let ranks = self.ranks.ranks as usize;
-        let mut of_ranks = vec![vec![]; ranks];
+        let mut of_ranks = vec![vec![]; self.operation.ranks() as usize];
         for (name, each) in &numbers {
-            let param = self.params.iter().find(|p| p.name == *name && p.kind == ParamKind::Scalar);
+            let param =
+                self.operation.params().iter().find(|p| p.name == *name && p.kind == ParamKind::Scalar);
             let dtype = param.ok_or_else(|| Failure::invalid("number", name, "one of the kernel's"))?.dtype;
             for (of_rank, number) in of_ranks.iter_mut().zip(each) {
                 of_rank.push((name.clone(), number.of(name, dtype)?));
             }
         }
-        let is_out = |name: &str| self.params.iter().any(|p| p.name == name && p.binding.writes());
-        let room = |each: &[PyBackedBytes]| each.iter().map(|b| Mutex::new(vec![0; b.len()])).collect();
-        let out = operands.iter().filter(|(name, _)| is_out(name));
-        let out = out.map(|(name, each)| (name.clone(), room(each))).collect();
-        let host =
-            detached(py, || self.ranks.run(&self.launches, 1, Passing { operands, out, numbers: of_ranks }))?;
-        let bytes = |each: &Mutex<Vec<u8>>| PyBytes::new(py, &lock(each));
-        Ok(host.out.iter().map(|(_, each)| each.iter().map(bytes).collect()).collect())
+        let out = detached(py, || Ok(self.operation.run(operands, of_ranks)?))?;
+        let bytes = |bytes: &Vec<u8>| PyBytes::new(py, bytes);
+        Ok(out.iter().map(|(_, each)| each.iter().map(bytes).collect()).collect())
     }
 }

@@ -9,6 +9,7 @@ use peerwarp::build::toolchain::{Tool, find_in};
 use peerwarp::codegen::family::Target;
 use peerwarp::families::moe::MoeRegistry;
 use peerwarp::harness::choose::Device;
+use peerwarp::harness::session::SimRanks;
 use peerwarp::runtime::cache::ModuleCache;
 use peerwarp::runtime::gpu::Gpu;
 use peerwarp::runtime::image::Jit;
@@ -17,19 +18,19 @@ use peerwarp::runtime::{Launched, RuntimeError, Secret, World, WorldOptions, gpu
 use pyo3::prelude::*;
 
 use crate::error::{Failure, detached};
-use crate::simulated::{Ranks, lock};
+use crate::simulated::lock;
 
 /// Simulated ranks of this process.
 #[pyclass(frozen)]
 pub struct SimulatedWorld {
-    pub ranks: Arc<Ranks>,
+    pub ranks: Arc<SimRanks>,
 }
 
 #[pymethods]
 impl SimulatedWorld {
     #[new]
     fn new(ranks: u32, seed: u64, check_races: bool) -> Result<SimulatedWorld, Failure> {
-        Ok(SimulatedWorld { ranks: Arc::new(Ranks::new(ranks, seed, check_races)?) })
+        Ok(SimulatedWorld { ranks: Arc::new(SimRanks::new(ranks, seed, check_races)?) })
     }
 }
 

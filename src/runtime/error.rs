@@ -271,6 +271,20 @@ impl RuntimeError {
     }
 }
 
+impl RuntimeError {
+    /// Whether this process has no GPU that it can use.
+    pub fn is_no_gpu(&self) -> bool {
+        matches!(
+            self,
+            RuntimeError::NotInstalled { .. }
+                | RuntimeError::MissingCall { .. }
+                | RuntimeError::DriverTooOld { .. }
+                | RuntimeError::TooFewGpus { .. }
+                | RuntimeError::NoGpus { .. }
+        )
+    }
+}
+
 fn on(gpu: &Option<u32>) -> String {
     gpu.map_or_else(String::new, |gpu| format!(" on GPU {gpu}"))
 }

@@ -2,8 +2,8 @@
 
 use std::sync::Mutex;
 
-use peerwarp::codegen::ir::{Const, Dtype, ParamKind};
-use peerwarp::runtime::op::{LaunchSpec, Operation, RankOp};
+use peerwarp::codegen::ir::{Dtype, ParamKind};
+use peerwarp::runtime::op::{LaunchSpec, Operation};
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyDict, PyString};
 
@@ -161,21 +161,10 @@ impl DeviceOperation {
             let mut made = lock(&self.made);
             let rank = &mut made.ranks_mut()[0];
             for ((_, name, dtype), number) in self.numbers.iter().zip(numbers) {
-                set(rank, name, number.of(name, *dtype)?)?;
+                rank.set_number(name, number.of(name, *dtype)?)?;
             }
             // SAFETY: as the caller says.
             Ok(unsafe { rank.launch_sized(0, tensors, stream_of(stream)) }?)
         })
     }
-}
-
-fn set(rank: &mut RankOp, name: &str, number: Const) -> Result<(), Failure> {
-    let set = match number {
-        Const::I32(n) => rank.set_scalar(name, n),
-        Const::U32(n) => rank.set_scalar(name, n),
-        Const::U64(n) => rank.set_scalar(name, n),
-        Const::F32(bits) => rank.set_scalar(name, f32::from_bits(bits)),
-        Const::Bool(b) => return Err(Failure::invalid(name, b, "a number")),
-    };
-    Ok(set?)
 }

@@ -1,6 +1,7 @@
 //! A problem on ranks: simulated on the CPU, or on GPUs. Both take it through the same steps. Launches on simulated ranks can also
 //! have somebody's own data instead of a problem's.
 
+mod by_name;
 mod given;
 mod gpu;
 mod kernels;
@@ -11,6 +12,7 @@ mod windows;
 
 pub(crate) use room::room_for;
 
+pub use by_name::{OfRanks, SimError, SimOperation, SimRanks};
 pub use given::{HostSteps, SimLaunches};
 pub(crate) use gpu::pass;
 pub use gpu::{GpuRun, GpuSession, LaunchTimes, Replayed};

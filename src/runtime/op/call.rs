@@ -1,5 +1,6 @@
 //! What a launch is given by its caller, and what of that is checked.
 
+use peerwarp_codegen::dsl::{Binding, Rows};
 use peerwarp_codegen::ir::Dtype;
 
 use super::plan::{BufferSpec, ScalarSpec};
@@ -93,7 +94,7 @@ impl<'r, 'h> Call<'r, 'h> {
         info: TensorInfo,
     ) -> Result<Held<'h>, RuntimeError> {
         let at = self.find(name)?;
-        if self.rank.operands[at].binding.writes() {
+        if self.rank.operands[at].binding != Binding::Input {
             return Err(RuntimeError::invalid(name, "an input", "an output, as the kernel writes it"));
         }
         fits(&self.rank.operands[at], &info, &self.stream)?;
@@ -228,20 +229,65 @@ fn fits(spec: &BufferSpec, tensor: &TensorInfo, stream: &StreamRef<'_>) -> Resul
     Ok(())
 }
 
-/// Whether outputs overlap nothing else that was passed.
-pub(super) fn apart(operands: &[BufferSpec], passed: &[Passed]) -> Result<(), RuntimeError> {
-    let given = || operands.iter().zip(passed).enumerate().filter(|(_, (_, p))| p.bytes > 0);
-    for (i, (output, a)) in given().filter(|(_, (spec, _))| spec.binding.writes()) {
-        for (_, (other, b)) in given().filter(|(j, _)| *j != i) {
+/// How many bytes of `given` an operand takes, with so many rows: all of them where no number says how many there are.
+///
+/// # Errors
+/// There are fewer.
+pub(crate) fn enough_rows(spec: &BufferSpec, rows: Option<u64>, given: u64) -> Result<u64, RuntimeError> {
+    let (param, name) = (&spec.param, &spec.name);
+    let Some(Rows { most, scalar }) = &param.rows else {
+        return enough(spec, given).map(|()| param.bytes());
+    };
+    let there = rows.unwrap_or(*most);
+    let needed = param.bytes_of_rows(there);
+    if given >= needed {
+        return Ok(needed);
+    }
+    let (each, dtype) = (param.len / most, param.dtype);
+    let allowed = format!("{needed} or more: {scalar} = {there} rows of {each} elements of {dtype:?}");
+    Err(RuntimeError::invalid(format!("bytes of {name}"), given, allowed))
+}
+
+/// Memory that a caller passes.
+#[derive(Clone, Copy, Debug)]
+pub struct Extent<'a> {
+    /// The parameter's name.
+    pub name: &'a str,
+    /// Whether the kernel writes it.
+    pub is_output: bool,
+    /// First byte.
+    pub ptr: u64,
+    /// Size.
+    pub bytes: u64,
+}
+
+/// Checks that outputs share memory with nothing else that is passed.
+///
+/// # Errors
+/// One does.
+pub fn apart<'a>(given: impl Iterator<Item = Extent<'a>> + Clone) -> Result<(), RuntimeError> {
+    let given = given.filter(|extent| extent.bytes > 0).enumerate();
+    for (i, a) in given.clone().filter(|(_, extent)| extent.is_output) {
+        for (_, b) in given.clone().filter(|(j, _)| *j != i) {
             if a.ptr < b.ptr.saturating_add(b.bytes) && b.ptr < a.ptr.saturating_add(a.bytes) {
-                let (field, value) = (format!("memory of {}", output.name), format!("{:#x}", a.ptr));
+                let (field, value) = (format!("memory of {}", a.name), format!("{:#x}", a.ptr));
                 let allowed =
-                    format!("memory that is not also {}'s, {} bytes at {:#x}", other.name, b.bytes, b.ptr);
+                    format!("memory that is not also {}'s, {} bytes at {:#x}", b.name, b.bytes, b.ptr);
                 return Err(RuntimeError::invalid(field, value, allowed));
             }
         }
     }
     Ok(())
+}
+
+/// [`apart`] of what was passed for operands.
+pub(super) fn operands_apart(operands: &[BufferSpec], passed: &[Passed]) -> Result<(), RuntimeError> {
+    apart(operands.iter().zip(passed).map(|(spec, passed)| Extent {
+        name: &spec.name,
+        is_output: spec.binding.writes(),
+        ptr: passed.ptr,
+        bytes: passed.bytes,
+    }))
 }
 
 /// The error for a scalar that the variant has not, or of another type.

@@ -19,7 +19,8 @@ use super::{RuntimeError, World};
 use plan::Plan;
 use rank::Making;
 
-pub use call::{Call, LaunchArgs, Scalar};
+pub(crate) use call::enough_rows;
+pub use call::{Call, Extent, LaunchArgs, Scalar, apart};
 pub(crate) use plan::as_in;
 pub use plan::{BufferSpec, LaunchSpec, buffers};
 pub use rank::RankOp;

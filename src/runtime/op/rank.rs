@@ -8,7 +8,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use super::call::{Call, LaunchArgs, Passed, Scalar, apart, no_such_scalar, passed};
+use peerwarp_codegen::ir::Const;
+
+use super::call::{Call, LaunchArgs, Passed, Scalar, enough_rows, no_such_scalar, operands_apart, passed};
 use super::plan::{BufferSpec, ScalarSpec};
 use super::stream::{Kept, StreamRef};
 use crate::runtime::args::Place;
@@ -156,6 +158,20 @@ impl RankOp {
         Ok(())
     }
 
+    /// [`RankOp::set_scalar`] of a number whose type is known at run time.
+    ///
+    /// # Errors
+    /// As there, or it is a truth value.
+    pub fn set_number(&mut self, name: &str, value: Const) -> Result<(), RuntimeError> {
+        match value {
+            Const::I32(n) => self.set_scalar(name, n),
+            Const::U32(n) => self.set_scalar(name, n),
+            Const::U64(n) => self.set_scalar(name, n),
+            Const::F32(bits) => self.set_scalar(name, f32::from_bits(bits)),
+            Const::Bool(b) => Err(RuntimeError::invalid(name, b, "a number")),
+        }
+    }
+
     /// Lets waits of launches from here on last so long before the world is aborted, instead of
     /// [`WorldOptions::wait_budget`](crate::runtime::WorldOptions::wait_budget). A graph keeps what it was captured with. Ranks may
     /// have budgets of their own: the first whose wait runs out ends the launches of all.
@@ -219,7 +235,7 @@ impl RankOp {
             self.passed[at] = passed(&self.operands[at], ptr, bytes)?;
         }
         self.rows_fit()?;
-        apart(&self.operands, &self.passed)?;
+        operands_apart(&self.operands, &self.passed)?;
         // SAFETY: as the caller says, and what has been looked at here.
         unsafe { self.launch_passed(launch, stream) }
     }
@@ -298,7 +314,7 @@ impl RankOp {
             }
         }
         self.rows_fit()?;
-        apart(&self.operands, &self.passed)?;
+        operands_apart(&self.operands, &self.passed)?;
         for launch in launches {
             // SAFETY: tensors are checked and held, and the stream is of this GPU and in order with what it ran before.
             unsafe { self.launch_passed(launch, stream.raw())? };
@@ -309,18 +325,11 @@ impl RankOp {
     /// Whether operands that were passed have as many rows as their numbers say, and how many bytes they are.
     fn rows_fit(&mut self) -> Result<(), RuntimeError> {
         for &(at, number) in &self.by_rows {
-            let (BufferSpec { name, param, .. }, passed) = (&self.operands[at], &mut self.passed[at]);
-            let Some(rows) = param.rows.as_ref().filter(|_| passed.there) else { continue };
-            let there = number.map_or(rows.most, |number| u64::from(self.rows[number]));
-            let needed = param.bytes_of_rows(there);
-            if passed.bytes < needed {
-                let (each, number) = (param.len / rows.most, &rows.scalar);
-                let dtype = param.dtype;
-                let allowed =
-                    format!("{needed} or more: {number} = {there} rows of {each} elements of {dtype:?}");
-                return Err(RuntimeError::invalid(format!("bytes of {name}"), passed.bytes, allowed));
+            let passed = &mut self.passed[at];
+            if passed.there {
+                let rows = number.map(|number| u64::from(self.rows[number]));
+                passed.bytes = enough_rows(&self.operands[at], rows, passed.bytes)?;
             }
-            passed.bytes = needed;
         }
         Ok(())
     }

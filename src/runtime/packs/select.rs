@@ -101,6 +101,24 @@ impl Pack {
         found.ok_or_else(|| InputError::unknown("family", name, families.iter().map(|f| f.name.as_str())))
     }
 
+    /// [`Pack::select`] in a world: `key` need not say how many ranks there are.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn select_in(
+        &self,
+        ranks: u32,
+        family: &str,
+        mut key: Vec<(String, String)>,
+        target: Option<Target>,
+    ) -> Result<Arc<PackedKernel>, SelectError> {
+        let field = self.family(family)?.key.iter().find(|field| field.ranks);
+        if let Some(field) = field.filter(|field| key.iter().all(|(name, _)| *name != field.name)) {
+            key.push((field.name.clone(), ranks.to_string()));
+        }
+        self.select(family, &key, target)
+    }
+
     /// The variant of a family for a problem, as a [`Registry`](crate::runtime::registry::Registry) selects it: the one for just this
     /// key, else the one that covers it with as little more as there is. Without a target, of those for any target. Fields that
     /// `key` leaves out have their defaults.
