@@ -232,13 +232,16 @@ fn fits(spec: &BufferSpec, tensor: &TensorInfo, stream: &StreamRef<'_>) -> Resul
 /// How many bytes of `given` an operand takes, with so many rows: all of them where no number says how many there are.
 ///
 /// # Errors
-/// There are fewer.
+/// There are fewer, or more rows than can be.
 pub(crate) fn enough_rows(spec: &BufferSpec, rows: Option<u64>, given: u64) -> Result<u64, RuntimeError> {
     let (param, name) = (&spec.param, &spec.name);
     let Some(Rows { most, scalar }) = &param.rows else {
         return enough(spec, given).map(|()| param.bytes());
     };
     let there = rows.unwrap_or(*most);
+    if there > *most {
+        return Err(RuntimeError::invalid(scalar, there, format!("at most {most}")));
+    }
     let needed = param.bytes_of_rows(there);
     if given >= needed {
         return Ok(needed);
