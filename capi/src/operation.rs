@@ -144,7 +144,7 @@ impl Operation {
             Ranks::Gpu(world) => world.ranks(),
             Ranks::Simulated(simulated) => simulated.ranks(),
         };
-        let variant = pack.select_in(size, family, key, target)?;
+        let variant = pack.select(family, key, size, target)?;
         let parameter = |name: &str, param: &ParamSpec| Parameter {
             name: name.to_owned(),
             dtype: param.dtype,

@@ -71,7 +71,7 @@ impl PackFile {
         let on = on.map(|world| world.get());
         detached(py, || {
             let target: Option<Target> = on.map(GpuWorld::target).transpose()?;
-            let variant = self.pack.select_in(ranks, family, key, target)?;
+            let variant = self.pack.select(family, key, ranks, target)?;
             Ok(Kernel { variant, pack: Some(Arc::clone(&self.pack)) })
         })
     }

@@ -91,7 +91,11 @@ impl SimulatedOperation {
                 of_rank.push((name.clone(), number.of(name, dtype)?));
             }
         }
-        let out = detached(py, || Ok(self.operation.run(operands, of_ranks)?))?;
+        let out = detached(py, || {
+            let copied = |each: &Vec<PyBackedBytes>| each.iter().map(|bytes| bytes.to_vec()).collect();
+            let operands = operands.iter().map(|(name, each)| (name.clone(), copied(each))).collect();
+            Ok(self.operation.run(operands, of_ranks)?)
+        })?;
         let bytes = |bytes: &Vec<u8>| PyBytes::new(py, bytes);
         Ok(out.iter().map(|(_, each)| each.iter().map(bytes).collect()).collect())
     }

@@ -2,7 +2,7 @@
 
 use std::ops::RangeInclusive;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use peerwarp_codegen::dsl::{Binding, ParamSpec};
 use peerwarp_codegen::family::DynKernel;
@@ -44,13 +44,11 @@ impl SimRanks {
     /// # Errors
     /// `ranks` is not 1 to 64.
     pub fn new(ranks: u32, seed: u64, check_races: bool) -> Result<SimRanks, InputError> {
-        match RANKS.contains(&ranks) {
-            true => Ok(SimRanks { ranks, seed, check_races, runs: AtomicU32::new(0) }),
-            false => {
-                let allowed = format!("{} to {}", RANKS.start(), RANKS.end());
-                Err(InputError::not_allowed("ranks", ranks, allowed))
-            }
+        if !RANKS.contains(&ranks) {
+            let allowed = format!("{} to {}", RANKS.start(), RANKS.end());
+            return Err(InputError::not_allowed("ranks", ranks, allowed));
         }
+        Ok(SimRanks { ranks, seed, check_races, runs: AtomicU32::new(0) })
     }
 
     /// World size.
@@ -79,8 +77,8 @@ impl SimRanks {
     }
 }
 
-/// Bytes of each rank, by a parameter's name.
-pub type OfRanks<B> = Vec<(String, Vec<B>)>;
+/// Bytes of each rank, by an operand's name.
+pub type OfRanks = Vec<(String, Vec<Vec<u8>>)>;
 
 /// A kernel with memory of its own on simulated ranks.
 #[derive(Debug)]
@@ -115,28 +113,24 @@ impl SimOperation {
         self.ranks.ranks
     }
 
-    /// Runs it once. `operands` has the bytes of each rank for each operand, `numbers` the numbers of each rank. Returns the bytes
-    /// of each rank for each output; what the kernel does not write stays as it was passed.
+    /// Runs it once, with the bytes and the numbers of each rank. Returns the bytes of the outputs; what the kernel does not write
+    /// stays as it was passed.
     ///
     /// # Errors
-    /// There is no operand of a name, or it is shorter than what the kernel uses; and what the checker found.
-    pub fn run<B: AsRef<[u8]> + Send + Sync + 'static>(
-        &self,
-        operands: OfRanks<B>,
-        numbers: Vec<Vec<(String, Const)>>,
-    ) -> Result<OfRanks<Vec<u8>>, SimError> {
-        let used = operands.iter().map(|(name, each)| self.used_of_ranks(name, each, &numbers));
-        let used = used.collect::<Result<Vec<_>, _>>()?;
-        let room = |each: &[B]| each.iter().map(|b| Mutex::new(b.as_ref().to_vec())).collect();
-        let passing = |((name, each), used): ((String, Vec<B>), _)| {
-            let is_out = self.params.iter().any(|p| p.name == name && p.binding.writes());
-            Passing { out: if is_out { room(&each) } else { vec![] }, name, each, used }
+    /// As of [`SimOperation::used`]; and what the checker found.
+    pub fn run(&self, operands: OfRanks, numbers: Vec<Vec<(String, Const)>>) -> Result<OfRanks, SimError> {
+        let passing = |(name, each): (String, Vec<Vec<u8>>)| {
+            let used =
+                each.iter().zip(&numbers).map(|(b, numbers)| self.used(&name, b.len() as u64, numbers));
+            let used = used.collect::<Result<_, WorkloadError>>()?;
+            let is_output = self.params.iter().any(|p| p.name == name && p.binding.writes());
+            Ok(Passing { name, is_output, used, each: each.into_iter().map(Mutex::new).collect() })
         };
-        let operands = operands.into_iter().zip(used).map(passing).collect();
+        let operands = operands.into_iter().map(passing).collect::<Result<_, WorkloadError>>()?;
         let host = self.ranks.run(&self.launches, 1, Host { operands, numbers })?;
-        let bytes = |out: &Mutex<Vec<u8>>| std::mem::take(&mut *lock(out));
-        let outputs = host.operands.iter().filter(|operand| !operand.out.is_empty());
-        Ok(outputs.map(|o| (o.name.clone(), o.out.iter().map(bytes).collect())).collect())
+        let bytes = |each: &Mutex<Vec<u8>>| std::mem::take(&mut *lock(each));
+        let outputs = host.operands.iter().filter(|operand| operand.is_output);
+        Ok(outputs.map(|o| (o.name.clone(), o.each.iter().map(bytes).collect())).collect())
     }
 
     /// How many of `given` bytes of an operand the kernel uses on a rank that passes these numbers.
@@ -149,58 +143,39 @@ impl SimOperation {
         let spec =
             spec.ok_or_else(|| InputError::unknown("operand", name, known.map(|b| b.name.as_str())))?;
         let scalar = spec.param.rows.as_ref().map(|rows| &rows.scalar);
-        let rows = match numbers.iter().find(|(name, _)| Some(name) == scalar) {
-            Some((_, Const::U32(rows))) => Some((*rows).into()),
-            _ => None,
-        };
+        let rows = numbers.iter().find(|(name, _)| Some(name) == scalar).map(|(_, number)| number);
+        let rows = if let Some(Const::U32(rows)) = rows { Some((*rows).into()) } else { None };
         Ok(enough_rows(spec, rows, given)?)
-    }
-
-    fn used_of_ranks<B: AsRef<[u8]>>(
-        &self,
-        name: &str,
-        each: &[B],
-        numbers: &[Vec<(String, Const)>],
-    ) -> Result<Vec<usize>, WorkloadError> {
-        let ranks = self.ranks.ranks;
-        if each.len() != ranks as usize {
-            let allowed = format!("{ranks}, one for each rank");
-            return Err(InputError::not_allowed(format!("ranks of {name}"), each.len(), allowed).into());
-        }
-        let of_rank = |(rank, bytes): (usize, &B)| {
-            let numbers = numbers.get(rank).map_or(&[][..], Vec::as_slice);
-            Ok(self.used(name, bytes.as_ref().len() as u64, numbers)? as usize)
-        };
-        each.iter().enumerate().map(of_rank).collect()
     }
 }
 
-/// An operand that is passed.
-struct Passing<B> {
+/// An operand that is passed, by rank.
+struct Passing {
     name: String,
-    /// By rank.
-    each: Vec<B>,
-    /// Bytes of them that the kernel uses, by rank.
-    used: Vec<usize>,
-    /// By rank, of an output.
-    out: Vec<Mutex<Vec<u8>>>,
+    is_output: bool,
+    /// Bytes that the kernel uses.
+    used: Vec<u64>,
+    each: Vec<Mutex<Vec<u8>>>,
 }
 
 /// Writes what the caller passes, and reads what the kernel leaves in its outputs.
-struct Host<B> {
-    operands: Vec<Passing<B>>,
+struct Host {
+    operands: Vec<Passing>,
     numbers: Vec<Vec<(String, Const)>>,
 }
 
-impl<B: AsRef<[u8]> + Send + Sync> HostSteps for Host<B> {
+impl HostSteps for Host {
     fn step(&self, launches: usize, memory: &mut dyn RankMemory) -> Result<(), String> {
         let rank = memory.rank() as usize;
-        for Passing { name, each, used, out } in &self.operands {
-            let used = used[rank];
-            if launches == 0 {
-                memory.write(name, 0, &each[rank].as_ref()[..used])?;
-            } else if let Some(out) = out.get(rank) {
-                lock(out)[..used].copy_from_slice(&memory.read(name, 0, used)?);
+        for Passing { name, is_output, used, each } in &self.operands {
+            let (Some(each), Some(&used)) = (each.get(rank), used.get(rank)) else {
+                return Err(format!("{name}: nothing for rank {rank}"));
+            };
+            let (mut bytes, used) = (lock(each), used as usize);
+            match launches {
+                0 => memory.write(name, 0, &bytes[..used])?,
+                _ if *is_output => bytes[..used].copy_from_slice(&memory.read(name, 0, used)?),
+                _ => {}
             }
         }
         Ok(())
@@ -211,6 +186,6 @@ impl<B: AsRef<[u8]> + Send + Sync> HostSteps for Host<B> {
     }
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

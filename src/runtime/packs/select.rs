@@ -101,27 +101,9 @@ impl Pack {
         found.ok_or_else(|| InputError::unknown("family", name, families.iter().map(|f| f.name.as_str())))
     }
 
-    /// [`Pack::select`] in a world: `key` need not say how many ranks there are.
-    ///
-    /// # Errors
-    /// As there.
-    pub fn select_in(
-        &self,
-        ranks: u32,
-        family: &str,
-        mut key: Vec<(String, String)>,
-        target: Option<Target>,
-    ) -> Result<Arc<PackedKernel>, SelectError> {
-        let field = self.family(family)?.key.iter().find(|field| field.ranks);
-        if let Some(field) = field.filter(|field| key.iter().all(|(name, _)| *name != field.name)) {
-            key.push((field.name.clone(), ranks.to_string()));
-        }
-        self.select(family, &key, target)
-    }
-
     /// The variant of a family for a problem, as a [`Registry`](crate::runtime::registry::Registry) selects it: the one for just this
-    /// key, else the one that covers it with as little more as there is. Without a target, of those for any target. Fields that
-    /// `key` leaves out have their defaults.
+    /// key, else the one that covers it with as little more as there is. Without a target, of those for any target. `key` may leave out
+    /// fields that have defaults, and the one that says how many ranks there are.
     ///
     /// # Errors
     /// There is no such family or field, a value is not one of the field's, a field has no value, or no variant does: the nearest
@@ -129,15 +111,19 @@ impl Pack {
     pub fn select(
         &self,
         family: &str,
-        key: &[(String, String)],
+        mut key: Vec<(String, String)>,
+        ranks: u32,
         target: Option<Target>,
     ) -> Result<Arc<PackedKernel>, SelectError> {
         let family = self.family(family)?;
+        let is_left_out = |field: &PackField| key.iter().all(|(name, _)| *name != field.name);
+        let left_out = family.key.iter().find(|field| field.ranks && is_left_out(field));
+        key.extend(left_out.map(|field| (field.name.clone(), ranks.to_string())));
         let entries = self.manifest().kernels.iter();
         let entries = entries.filter(|entry| entry.family == family.name && !entry.ir.is_empty());
         let (own, others): (Vec<&Entry>, Vec<&Entry>) =
             entries.partition(|entry| target.is_none_or(|target| entry.target == target));
-        let asked = asked(family, key, own.first().or(others.first()).copied())?;
+        let asked = asked(family, &key, own.first().or(others.first()).copied())?;
         let mut all: Covering<Key, &Entry> = Covering::default();
         for entry in own {
             let key: Option<Vec<Part>> =
