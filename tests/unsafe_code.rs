@@ -4,8 +4,8 @@ use std::fmt::Write as _;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-const ROOTS: [&str; 5] =
-    ["src", "codegen/src", "codegen/macros/src", "examples/add_all_gather/src", "python/src"];
+const ROOTS: [&str; 6] =
+    ["src", "capi/src", "codegen/src", "codegen/macros/src", "examples/add_all_gather/src", "python/src"];
 
 /// A use of the keyword.
 struct Use {
@@ -78,12 +78,15 @@ fn unsafe_uses(text: &str) -> Vec<Use> {
     for (i, line) in lines[..end].iter().enumerate() {
         let above = &lines[..i];
         for after in uses(line) {
-            let heads = |word: &str| after.strip_prefix(word).map(|name| name.trim_start().to_owned());
             let until = |text: String, ends: &[char]| text.split(ends).next().unwrap().trim().to_owned();
             let pointer = after.starts_with("fn(") || after.starts_with("extern \"C\" fn(");
-            if pointer {
+            // The names that C links by begin with the library's own.
+            if pointer || after.starts_with("(no_mangle)") {
                 continue;
             }
+            let c = after.strip_prefix("extern \"C\" ");
+            let after = c.unwrap_or(after);
+            let heads = |word: &str| after.strip_prefix(word).map(|name| name.trim_start().to_owned());
             let safety = || why(above, "SAFETY:", true);
             let contract = || why(above, "# Safety", false);
             let (what, why) = if after.starts_with('{') {
@@ -92,6 +95,8 @@ fn unsafe_uses(text: &str) -> Vec<Use> {
                 (format!("impl {}", until(of, &['{'])), safety())
             } else if let Some(name) = heads("fn") {
                 let own = contract().or_else(|| is_of_trait(above, line).then(|| "as the trait says".into()));
+                // What the crate itself passes to C has no documentation.
+                let own = own.or_else(|| c.and_then(|_| safety()));
                 (format!("fn {}", until(name, &['(', '<'])), own)
             } else if let Some(name) = heads("trait") {
                 (format!("trait {}", until(name, &[':', '{'])), contract())
@@ -142,6 +147,11 @@ fn what_says_nothing_is_noticed() {
     assert_eq!(silent("unsafe impl Send for A {}\n"), 1);
     assert_eq!(silent("/// Frees.\n///\n/// # Safety\n/// Once.\npub unsafe fn free() {}\n"), 0);
     assert_eq!(silent("/// Frees.\npub unsafe fn free() {}\n"), 1);
+    assert_eq!(silent("/// Frees.\n#[unsafe(no_mangle)]\npub unsafe extern \"C\" fn free() {}\n"), 1);
+    assert_eq!(
+        silent("/// # Safety\n/// Once.\n#[unsafe(no_mangle)]\npub unsafe extern \"C\" fn free() {}\n"),
+        0
+    );
     assert_eq!(silent("impl Gpu for A {\n    unsafe fn free() {}\n}\n"), 0);
     assert_eq!(silent("impl A {\n    unsafe fn free() {}\n}\n"), 1);
     assert!(
