@@ -119,6 +119,7 @@ unsafe impl Images for Sources {
             roles: vec![],
             waits: source.waits,
             timeline: None,
+            compiler: String::new(),
             module: vec![],
         })
     }

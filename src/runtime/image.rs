@@ -8,6 +8,7 @@ use peerwarp_codegen::print::{ArgsLayout, EmitOptions, LaunchShape, Source, Time
 use super::RuntimeError;
 use super::cache::{Cached, Ingredients, ModuleCache};
 use super::cuda::Nvrtc;
+use super::gpu::GpuInfo;
 use crate::build::emit;
 use crate::build::pack::{CompileError, Compiler};
 use crate::build::toolchain::Found;
@@ -33,8 +34,26 @@ pub struct KernelImage {
     pub waits: Vec<WaitSite>,
     /// What it records about itself, if it was emitted with a timeline.
     pub timeline: Option<Timeline>,
+    /// Name and version of the compiler: `nvrtc 13.0`.
+    pub compiler: String,
     /// The compiled module.
     pub module: Vec<u8>,
+}
+
+impl KernelImage {
+    /// Checks that a GPU's driver takes the module: a driver takes those of compilers up to its own major version of CUDA.
+    pub(super) fn serves(&self, gpu: &GpuInfo) -> Result<(), RuntimeError> {
+        let major = |text: &str| text.split_whitespace().last()?.split('.').next()?.parse::<u32>().ok();
+        let (made, has) = (major(&self.compiler), major(&gpu.driver));
+        if self.target.backend() != "cuda" || made.zip(has).is_none_or(|(made, has)| made <= has) {
+            return Ok(());
+        }
+        Err(RuntimeError::DriverTooOld {
+            found: gpu.driver.clone(),
+            needed: format!("one of CUDA {} for {}, which {} compiled,", made.unwrap_or(0), self.variant, self.compiler),
+            install: "a newer driver, or compile with an NVRTC of the driver's version (PEERWARP_NVRTC names its library)".into(),
+        })
+    }
 }
 
 /// Where compiled kernels come from: [`Jit`], a [`Pack`](crate::build::pack::Pack), or [`PackImages`](super::PackImages).
@@ -131,8 +150,20 @@ impl Jit {
         let (variant, entry, launch, args) =
             (kernel.into_kernel().variant, source.entry, source.launch, source.args);
         let Source { timeline, params, waits, .. } = source;
-        let image =
-            KernelImage { variant, target, entry, launch, args, params, roles, waits, timeline, module };
+        let compiler = self.version();
+        let image = KernelImage {
+            variant,
+            target,
+            entry,
+            launch,
+            args,
+            params,
+            roles,
+            waits,
+            timeline,
+            compiler,
+            module,
+        };
         Ok((image, cached))
     }
 }

@@ -45,6 +45,7 @@ unsafe impl Images for Uncompiled {
             roles: vec![],
             waits: source.waits,
             timeline: source.timeline,
+            compiler: "mock".into(),
             module: vec![],
         })
     }

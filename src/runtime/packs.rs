@@ -31,6 +31,7 @@ unsafe impl Images for Pack {
             roles: entry.roles.clone(),
             waits: entry.waits.clone(),
             timeline: entry.timeline.clone(),
+            compiler: format!("{} {}", entry.toolchain.name, entry.toolchain.version),
             module: kernel.object.to_vec(),
         })
     }

@@ -3,6 +3,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
+use peerwarp_codegen::family::Family;
 use peerwarp_codegen::ir::Dtype;
 use peerwarp_codegen::print::TensorMap;
 
@@ -10,8 +11,11 @@ use super::cuda::{self, api::Api as Cuda};
 use super::gpu::{Gpu, LaunchConfig, RawStream, Sharing};
 use super::handles::{Buffer, Event, LoadedKernel, Stream};
 use super::hip::{self, api::Api as Hip};
+use super::image::{Images, KernelImage};
+use super::mock::Uncompiled;
 use super::{RuntimeError, World, WorldOptions, remedy};
 use crate::build::library::stub::{Stub, in_time};
+use crate::harness::trace::sync::ClockSync;
 
 type Gpus = Result<Vec<Arc<dyn Gpu>>, RuntimeError>;
 
@@ -212,17 +216,51 @@ fn a_number_that_is_not_documented_is_told_too() {
     assert!(said.ends_with(remedy::cuda(4242)), "{said}");
 }
 
+/// Sets the version that a driver says it supports.
+fn says(driver: &Path, version: i32) {
+    // SAFETY: it has no initialisers, and a variable of that type.
+    unsafe {
+        let library = crate::build::library::open(&[driver]).unwrap();
+        **library.get::<*mut i32>(b"stub_version").unwrap() = version;
+    }
+}
+
+#[test]
+fn a_driver_of_cuda_12_4_does_everything_with_modules_of_its_version() {
+    let stub = Stub::new("cuda");
+    says(&stub.path, 12040);
+    let api = cuda(&stub);
+    everything(cuda::gpus_of(api)).unwrap();
+    let gpus = cuda::gpus_of(api).unwrap();
+    let world = World::of_gpus(&gpus[..1], &WorldOptions::default()).unwrap();
+    let variant = ClockSync { ranks: 2, rounds: 4 }.into_variant();
+    let image = Uncompiled.image(&*variant, gpus[0].info().target).unwrap();
+    let load = |compiler: &str| {
+        let image = KernelImage { compiler: compiler.into(), module: IMAGE.to_vec(), ..image.clone() };
+        world.load(&gpus[0], &image).map(drop)
+    };
+    load("nvrtc 12.4").unwrap();
+    load("nvrtc 12.9").unwrap();
+    let said = load("nvrtc 13.0").unwrap_err().to_string();
+    assert!(said.starts_with("the driver supports CUDA 12.4 and one of CUDA 13 for clock_sync"), "{said}");
+    assert!(
+        said.contains("which nvrtc 13.0 compiled, is needed: install a newer driver, or compile"),
+        "{said}"
+    );
+    says(&stub.path, 13000);
+    let newer = cuda::gpus_of(api).unwrap();
+    let world = World::of_gpus(&newer[..1], &WorldOptions::default()).unwrap();
+    let image = KernelImage { compiler: "nvrtc 13.0".into(), module: IMAGE.to_vec(), ..image };
+    world.load(&newer[0], &image).unwrap();
+}
+
 #[test]
 fn an_old_driver_is_told_as_one_whatever_it_lacks() {
     let stub = Stub::new("cuda");
     let old = stub.without("cuLaunchKernelEx");
-    // SAFETY: it has no initialisers, and a variable of that type.
-    unsafe {
-        let library = crate::build::library::open(&[old.as_path()]).unwrap();
-        **library.get::<*mut i32>(b"stub_version").unwrap() = 11040;
-    }
+    says(&old, 11040);
     let error = Cuda::find(&[&old]).unwrap_err().to_string();
-    assert!(error.starts_with("the driver supports CUDA 11.4 and CUDA 13.0 is needed: install "), "{error}");
+    assert!(error.starts_with("the driver supports CUDA 11.4 and CUDA 12.4 is needed: install "), "{error}");
 }
 
 #[test]

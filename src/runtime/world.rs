@@ -221,6 +221,7 @@ impl World {
 
     /// Loads a kernel whose blocks wait for each other on a GPU of one of its ranks.
     pub(crate) fn load(&self, gpu: &Arc<dyn Gpu>, image: &KernelImage) -> Result<LoadedKernel, RuntimeError> {
+        image.serves(gpu.info())?;
         let shape = LaunchConfig { cooperative: true, ..LaunchConfig::from(&image.launch) };
         let exclusive_sm_bytes = shape.exclusive_sm_bytes.filter(|_| !self.share_sms);
         let config = self.tenants.config(LaunchConfig { exclusive_sm_bytes, ..shape });

@@ -13,7 +13,7 @@ use crate::build::library::{self, MissingCall, Unloadable, calls};
 use crate::runtime::{RuntimeError, remedy};
 
 calls! {
-    /// The driver's functions, by the driver's names. Each returns a `CUresult`.
+    /// The driver's functions, by the driver's names. Each returns a `CUresult`, and is in all drivers from CUDA 12.4 on.
     pub(in crate::runtime) struct Api {
         cuDriverGetVersion(version: *mut i32);
         cuInit(flags: u32);
@@ -103,7 +103,7 @@ calls! {
         cuEventCreate(event: *mut sys::CUevent, flags: u32);
         cuEventDestroy_v2(event: sys::CUevent);
         cuEventRecord(event: sys::CUevent, stream: sys::CUstream);
-        cuEventElapsedTime_v2(milliseconds: *mut f32, start: sys::CUevent, end: sys::CUevent);
+        cuEventElapsedTime(milliseconds: *mut f32, start: sys::CUevent, end: sys::CUevent);
         cuGraphInstantiateWithFlags(ready: *mut sys::CUgraphExec, graph: sys::CUgraph, flags: u64);
         cuGraphDestroy(graph: sys::CUgraph);
         cuGraphLaunch(ready: sys::CUgraphExec, stream: sys::CUstream);

@@ -411,7 +411,7 @@ unsafe impl Gpu for CudaGpu {
 
     fn elapsed(&self, start: RawEvent, end: RawEvent) -> Result<Duration> {
         let mut milliseconds = 0f32;
-        cu!(self, cuEventElapsedTime_v2(&mut milliseconds, event(start), event(end)))?;
+        cu!(self, cuEventElapsedTime(&mut milliseconds, event(start), event(end)))?;
         Ok(Duration::from_nanos((f64::from(milliseconds) * 1e6).max(0.0) as u64))
     }
 

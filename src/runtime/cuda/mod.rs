@@ -20,11 +20,11 @@ use api::Api;
 /// `CUDA_ERROR_NO_DEVICE`.
 const NO_DEVICE: i32 = 100;
 
-/// The oldest driver that runs what the toolchain compiles, as `cuDriverGetVersion` counts.
-const DRIVER: i32 = 13000;
+/// The oldest driver that has all calls, as `cuDriverGetVersion` counts.
+const DRIVER: i32 = 12040;
 
 /// What to install where there is no driver.
-const INSTALL: &str = "install the NVIDIA driver, version 580 or newer (in a container: run it with the NVIDIA container \
+const INSTALL: &str = "install the NVIDIA driver, version 550 or newer (in a container: run it with the NVIDIA container \
                        toolkit, `--gpus all`)";
 
 /// All GPUs that the driver shows.
@@ -60,7 +60,7 @@ fn too_old(version: i32) -> RuntimeError {
     RuntimeError::DriverTooOld {
         found: cuda_version(version),
         needed: cuda_version(DRIVER),
-        install: "the NVIDIA driver, version 580 or newer".into(),
+        install: "the NVIDIA driver, version 550 or newer".into(),
     }
 }
 

@@ -1,4 +1,4 @@
-/* Stands in for libcuda.so.1: a driver of CUDA 13.0 with two GPUs, whose memory is the host's. */
+/* Stands in for libcuda.so.1: a driver with two GPUs, whose memory is the host's. It has no call that came after CUDA 12.4. */
 #include "answer.h"
 
 static const char *name_of(int error) {
@@ -70,7 +70,7 @@ CALL(cuStreamEndCapture, (P stream, P *graph), *graph = HANDLE)
 CALL(cuEventCreate, (P *event, unsigned flags), *event = HANDLE)
 CALL(cuEventDestroy_v2, (P event))
 CALL(cuEventRecord, (P event, P stream))
-CALL(cuEventElapsedTime_v2, (float *milliseconds, P start, P end), *milliseconds = 1)
+CALL(cuEventElapsedTime, (float *milliseconds, P start, P end), *milliseconds = 1)
 CALL(cuGraphInstantiateWithFlags, (P *ready, P graph, U64 flags), *ready = HANDLE)
 CALL(cuGraphDestroy, (P graph))
 CALL(cuGraphLaunch, (P ready, P stream))
