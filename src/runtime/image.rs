@@ -51,7 +51,7 @@ impl KernelImage {
         Err(RuntimeError::DriverTooOld {
             found: gpu.driver.clone(),
             needed: format!("one of CUDA {} for {}, which {} compiled,", made.unwrap_or(0), self.variant, self.compiler),
-            install: "a newer driver, or compile with an NVRTC of the driver's version (PEERWARP_NVRTC names its library)".into(),
+            install: "a newer driver, or compile with an NVRTC of the driver's version (PEERWARP_NVRTC names its folder)".into(),
         })
     }
 }
