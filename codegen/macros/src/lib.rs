@@ -57,10 +57,11 @@ pub fn choice(item: TokenStream) -> TokenStream {
 /// | `#[args(config = Scale)]` | the struct | the configuration that the closures take |
 /// | `#[len(\|c\| ..)]` | a field | its number of elements, 1 without it; of a channel, the elements of a message. A field of type `Option<T>` is a parameter where this is not 0, and `None` elsewhere |
 /// | `#[dtype(\|c\| ..)]` | fields whose type begins with `Any` | the element type |
-/// | `#[shape(\|c\| ..)]` | `AnyMatrix`, `AnySymMatrix`, `AnyWindowMatrix` | rows and columns |
+/// | `#[shape(\|c\| ..)]` | `Matrix`, `SymMatrix`, `WindowMatrix`, and these with `Any` in front | rows and columns |
 /// | `#[channel(\|c\| ..)]` | `Channel`, `AnyChannel` | the `ChannelShape` |
-/// | `#[input]` | `Ptr`, `AnyPtr`, `AnyMatrix`, `Window`, `AnyWindow`; a group | a launch passes this memory, which the kernel reads. All ranks can reach the memory of a window. Of a group: a launch passes what it marks |
+/// | `#[input]` | `Ptr`, `AnyPtr`, `Matrix`, `AnyMatrix`, `Window`, `AnyWindow`; a group | a launch passes this memory, which the kernel reads. All ranks can reach the memory of a window. Of a group: a launch passes what it marks |
 /// | `#[output]` | as `#[input]`, but no group | a launch passes this memory, which the kernel writes |
+/// | `#[inout]` | as `#[output]` | a launch passes this memory, which the kernel, or peers, read and write |
 /// | `#[rows(number, \|c\| ..)]` | an input or output with a length | a launch has as many rows as its parameter `number` says; the length is that of the most rows, which the closure computes |
 /// | `#[group]`, `#[group(\|c\| ..)]` | a field | a struct of parameters that several kernels share; the closure computes its configuration where it is another one |
 /// | `#[when(\|c\| ..)]` | a variant of an enum | see below |

@@ -19,6 +19,8 @@ pub fn page() -> Page {
         kinds: &[
             "Peers",
             "Parcel",
+            "Inbox",
+            "AnyInbox",
             "Sym",
             "AnySym",
             "Arrived",

@@ -14,7 +14,16 @@ pub fn page() -> Page {
                 printing refuses a shape that they cannot share. The ops order nothing but the group's own accesses; \
                 parcels, flags and windows order the rest as they do for vectors."
             .into(),
-        kinds: &["AnyMatrix", "MatrixRows", "AnySymMatrix", "AnyWindowMatrix", "AnyPeerMatrix"],
+        kinds: &[
+            "Matrix",
+            "AnyMatrix",
+            "MatrixRows",
+            "SymMatrix",
+            "AnySymMatrix",
+            "WindowMatrix",
+            "AnyWindowMatrix",
+            "AnyPeerMatrix",
+        ],
         examples: examples(),
         source: SOURCE,
     }
@@ -38,6 +47,19 @@ examples! {
         assert_eq!((x.shape(), x.dtype()), ([64, 64], Dtype::Bf16));
         role("main", 1, |_| {
             out.rows(0, 64).store_f32(0, x.rows(0, 64).load_f32(0, 64) * 2.0);
+        });
+    }
+
+    of_a_type ["Matrix::elements", "SymMatrix::elements", "WindowMatrix::elements"]
+    (x: Matrix<f32>[Dtype::F32, 8, 8] = |_, i| i as f32, inbox: SymMatrix<f32>[Dtype::F32, 8, 8],
+     window: WindowMatrix<f32>[Dtype::F32, 8, 8], out: Matrix<f32>[Dtype::F32, 8, 8])
+    -> (out: |_, i| if i == 0 { 63.0 } else { i as f32 })
+    {
+        assert_eq!(inbox.elements().len(), 64);
+        role("main", 1, |_| {
+            window.elements().store(0, x.elements().load(0, 64));
+            out.elements().store(0, window.elements().load(0, 64));
+            out.elements().set(0, x.elements().get(63));
         });
     }
 

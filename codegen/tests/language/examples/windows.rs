@@ -9,8 +9,8 @@ pub fn page() -> Page {
     Page {
         file: "windows",
         title: "Windows and multicast",
-        intro: "A window is memory that its owner writes and publishes, and that peers read where it is. To its owner it has the methods of a pointer. A \
-                peer reads it with the receipt of a wait for the owner's signal. Where GPUs share multicast memory, the switch between them stores to \
+        intro: "A window is memory of its owner that peers reach where it is: they read what the owner publishes, or put into it. To its owner it has the methods of a \
+                pointer. A peer reads it with the receipt of a wait for the owner's signal. Where GPUs share multicast memory, the switch between them stores to \
                 all ranks at once, and reads and adds all ranks' windows at once. An entry without **Orders** orders nothing."
             .into(),
         kinds: &["Window", "PeerWindow", "AnyWindow", "AnyPeerWindow", "ReduceOp"],
