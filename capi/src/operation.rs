@@ -326,7 +326,7 @@ pub unsafe extern "C" fn peerwarp_launch(
         let rank = &mut made.ranks_mut()[0];
         numbers.into_iter().try_for_each(|(name, number)| rank.set_number(&name, number))?;
         // SAFETY: as the caller says.
-        Ok(unsafe { rank.launch_sized(0, &operands, self::stream(stream))? })
+        unsafe { rank.launch_sized(0, &operands, self::stream(stream)) }.map_err(Failure::from)
     })
 }
 

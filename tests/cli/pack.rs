@@ -170,7 +170,8 @@ fn a_program_without_the_types_finds_the_variant_that_one_with_them_does() {
             .zip(key.values())
             .map(|(f, v)| (f.name.to_owned(), v.to_string()))
             .collect();
-        let found = pack.select(Combine::NAME, &texts, Some(target)).map(|found| found.variant_name());
+        let found =
+            pack.select(Combine::NAME, texts, key.ranks, Some(target)).map(|found| found.variant_name());
         match typed.select(&key) {
             Ok(Selected::Exact(wanted) | Selected::Covering(wanted)) => {
                 assert_eq!(found.unwrap(), wanted.variant_name());
@@ -184,7 +185,7 @@ fn a_program_without_the_types_finds_the_variant_that_one_with_them_does() {
     }
     let said = |family: &str, key: &[(&str, &str)], target: &str| {
         let key: Vec<_> = key.iter().map(|(f, v)| ((*f).to_owned(), (*v).to_owned())).collect();
-        pack.select(family, &key, Some(target.parse().unwrap())).unwrap_err().to_string()
+        pack.select(family, key, 2, Some(target.parse().unwrap())).unwrap_err().to_string()
     };
     let few: Vec<_> =
         texts(&any.key()).into_iter().map(|(f, v)| (f, if f == "tokens" { "few" } else { v })).collect();
