@@ -313,7 +313,11 @@ __device__ __forceinline__ u32 load_relaxed_system(const u32* const p) {
 // The two are an acquire pattern. An acquiring load would go to memory a second time, or drop the L1 cache at
 // every poll; fence.acq_rel would wait for this thread's own stores.
 __device__ __forceinline__ void acquire_system(const u32*) {
+#if __CUDACC_VER_MAJOR__ == 12 && __CUDACC_VER_MINOR__ < 8 // which knows no fence that acquires only
+    asm volatile("fence.acq_rel.sys;" ::: "memory");
+#else
     asm volatile("fence.acquire.sys;" ::: "memory");
+#endif
 }
 __device__ __forceinline__ void store_release_system(u32* const p, const u32 x) {
     asm volatile("st.release.sys.global.u32 [%0], %1;" ::"l"(p), "r"(x) : "memory");
