@@ -55,7 +55,7 @@ def test_a_crate_packs_what_operations_ask_for(crate: Path, program: str, monkey
     x, out = [random((77,), "float32", rank) for rank in range(3)], [np.zeros((3, 77), np.float32) for _ in range(3)]
     ring(x=x, out=out)
     assert all(same_bits(found, np.stack(x)) for found in out)
-    with pytest.raises(InvalidArgument, match="histogram, ring_gather, ulysses"):
+    with pytest.raises(InvalidArgument, match="histogram, kv_push, matmul_gelu, ring_gather, ulysses"):
         built.operation("ring", World.simulated(2))
     with pytest.raises(PeerwarpError, match=r"tokens = 7(.|\n)*a multiple of the 2 ranks"):
         built.operation("ulysses", World.simulated(2), tokens=7, heads=2, dim=8)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -71,6 +72,37 @@ def test_a_histogram_counts_numbers_of_all_ranks(pack: Pack, ranks: int) -> None
     assert all(same_bits(found, np.bincount(np.concatenate(x), minlength=256).astype(np.uint32)) for found in out)
 
 
+def test_pages_are_pushed_from_pool_to_pool(pack: Pack) -> None:
+    world = World.simulated(2)
+    push = pack.operation("kv_push", world, page=64, pool=64, requests=4, max_pages=4)
+    pool = world.empty((64, 64), "bf16")
+    for rank, pages in enumerate(pool):
+        pages[:] = random((64, 64), "uint16", rank)
+    before = [pages.copy() for pages in pool]
+    source, target, count = [0, 1, 0, 1], [1, 0, 1, 1], [4, 2, 0, 1]
+    places = {"source_pages": np.arange(16), "target_pages": np.arange(32, 48)}
+    plan = {"source": source, "target": target, "pages": count} | places
+    arrived = [np.zeros(4, np.uint32) for _ in pool]
+    tables = {name: [np.array(table, np.uint32)] * 2 for name, table in plan.items()}
+    push(pool=[pages.reshape(-1) for pages in pool], arrived=arrived, **tables)
+    for request, pages in enumerate(count):
+        for page in range(4 * request, 4 * request + pages):
+            before[target[request]][page + 32] = before[source[request]][page]
+    assert all(same_bits(found, wanted) for found, wanted in zip(pool, before, strict=True))
+    assert [list(there) for there in arrived] == [[0, 2, 0, 0], [4, 0, 0, 1]]
+
+
+def test_a_product_has_its_bias_gelu_and_largest_elements(pack: Pack) -> None:
+    product = pack.operation("matmul_gelu", World.simulated(1), m=40, n=128, k=64)
+    x, w, bias = random((40, 64), "uint16", 1), random((128, 64), "uint16", 2), random((128,), "uint16", 3)
+    out, most = np.zeros((40, 128), np.uint16), np.zeros(40, np.uint16)
+    product(x=[x], w=[w], bias=[bias], out=[out], row_max=[most])
+    sums = from_bf16(x) @ from_bf16(w).T + from_bf16(bias)
+    wanted = sums * 0.5 * (1 + np.vectorize(math.erf)(sums / math.sqrt(2)))
+    assert np.allclose(from_bf16(out), wanted, rtol=2**-7, atol=1e-3)
+    assert same_bits(most, out[np.arange(40), from_bf16(out).argmax(1)])
+
+
 def test_a_family_of_the_package_multiplies_on_one_rank() -> None:
     multiply = peerwarp.operation("matmul", World.simulated(1), m=24, n=40, k=64, dtype="bf16", activation="none")
     x, w = random((24, 64), "uint16", 1), random((40, 64), "uint16", 2)
@@ -96,7 +128,7 @@ def of(pack: Pack, ranks: int = 2, **key: object) -> Operation:
 
 
 REFUSED: list[tuple[Callable[[Pack, Operation], object], str, str]] = [
-    (lambda pack, _: pack.operation("ring", World.simulated(2)), "family", "histogram, ring_gather, ulysses"),
+    (lambda pack, _: pack.operation("ring", World.simulated(2)), "family", "histogram, kv_push, matmul_gelu, ring_gather, ulysses"),
     (lambda pack, _: of(pack, element=1), "field of ring_gather", "elements, ranks, dtype"),
     (lambda pack, _: of(pack, dtype="f32"), "elements", "from 1 to 67108864"),
     (lambda pack, _: of(pack, elements="many", dtype="f32"), "elements", "from 1 to 67108864"),

@@ -5,7 +5,7 @@ use peerwarp::harness::verdict::Expected;
 use peerwarp::harness::workload::{Contents, Turn, Work, Workload};
 use peerwarp::prelude::*;
 
-/// Most bytes of a page that a block pushes at once: with twice as many a long transfer is 3 % faster, and one of a page slower.
+/// Most bytes of a page that a block pushes at once, as few pages shall keep many blocks busy.
 const PART: u32 = 16 << 10;
 
 /// A variant of the push.
@@ -13,7 +13,7 @@ const PART: u32 = 16 << 10;
 #[family(name = "kv_push", kernel = kv_push, args = KvPushArgs, warps = 8)]
 pub struct KvPush {
     /// Elements of a page.
-    #[key(short = "p", range = 16..=262144, multiple_of = 16)]
+    #[key(short = "p", range = 16..=65536, multiple_of = 16)]
     pub page: u32,
     /// Pages of a rank's pool.
     #[key(short = "n", range = 1..=16777216)]
@@ -52,7 +52,7 @@ impl Legal for KvPush {
         let allowed = || "as many as cut the page into multiples of 16 elements".to_owned();
         Illegal::unless(self.page.is_multiple_of(16 * self.parts), "parts", self.parts, allowed)?;
         let allowed = || "so many that the parts of all requests' pages are fewer than 2^31".to_owned();
-        let parts = u64::from(self.requests) * u64::from(self.max_pages) * u64::from(self.parts);
+        let parts = u64::from(self.requests) * (u64::from(self.max_pages) + 1) * u64::from(self.parts);
         Illegal::unless(parts < 1 << 31, "max_pages", self.max_pages, allowed)
     }
 }
@@ -82,19 +82,19 @@ pub struct KvPushArgs {
     #[input]
     #[len(|c| c.requests.into())]
     pub source: Ptr<u32>,
-    /// The rank that they go to.
+    /// The rank that gets them.
     #[input]
     #[len(|c| c.requests.into())]
     pub target: Ptr<u32>,
-    /// How many they are.
+    /// How many pages each request has.
     #[input]
     #[len(|c| c.requests.into())]
     pub pages: Ptr<u32>,
-    /// Which pages of this rank's pool they are, `[request][page]`; only of requests from this rank.
+    /// Their places in this rank's pool, `[request][page]`; only of requests from this rank.
     #[input]
     #[len(|c| c.pages().into())]
     pub source_pages: Ptr<u32>,
-    /// Which pages of the other rank's pool they become, `[request][page]`; only of requests from this rank.
+    /// Their places in the other rank's pool, `[request][page]`; only of requests from this rank.
     #[input]
     #[len(|c| c.pages().into())]
     pub target_pages: Ptr<u32>,
@@ -105,7 +105,7 @@ pub struct KvPushArgs {
     /// A rank's pool may be written, `[launch's parity][rank]`.
     #[len(|c| 2 * u64::from(c.ranks))]
     pub free: Flags,
-    /// Parts of each request that are there.
+    /// Parts that have arrived, by request.
     #[len(|c| c.requests.into())]
     pub parts: Counts,
     /// Counts launches.
@@ -114,9 +114,9 @@ pub struct KvPushArgs {
 
 /// Copies each request's pages from the pool of one rank into that of another, where they are to stay.
 ///
-/// A rank's pool may be written as soon as its launch begins: what has read the pages before comes earlier on its stream. When the
-/// launch ends, all pages for this rank are there. A page that is on its way is in no other request. A request with a page or rank
-/// that does not exist is not pushed, so that the wait for it expires.
+/// A rank's pool may be written as soon as its launch begins, after everything before it on its stream. When the
+/// launch ends, all pages for this rank are there. A page that is on its way is in no other request. A page that does not exist is
+/// skipped, as is a request with more pages than `max_pages`: the wait for it expires.
 #[kernel]
 pub fn kv_push(c: &KvPush, a: &KvPushArgs) {
     let epoch = a.epoch.begin();
@@ -127,7 +127,10 @@ pub fn kv_push(c: &KvPush, a: &KvPushArgs) {
             for request in warp.strided(c.requests) {
                 let there = if a.target.get(request) == rank() { a.pages.get(request) } else { 0.val() };
                 if there > 0 {
-                    let _all = a.parts.from(a.source.get(request)).take(request, there * c.parts);
+                    // One more than there can be never comes.
+                    let most = c.max_pages + 1;
+                    let awaited = there.lt(most).select(there, most) * c.parts;
+                    let _all = a.parts.from(a.source.get(request)).take(request, awaited);
                 }
                 a.arrived.set(request, there);
             }
@@ -138,8 +141,9 @@ pub fn kv_push(c: &KvPush, a: &KvPushArgs) {
         let mut before = var(0u32);
         for request in 0..c.requests.val() {
             let to = a.target.get(request);
-            if a.source.get(request) == rank() && to < c.ranks {
-                let parts = a.pages.get(request) * c.parts;
+            let pages = a.pages.get(request);
+            if a.source.get(request) == rank() && to < c.ranks && pages < c.max_pages + 1 {
+                let parts = pages * c.parts;
                 // Blocks go on where the request before ended, so that all of them have work.
                 let first = (b.index() + c.blocks - before.get() % c.blocks) % c.blocks;
                 for i in (first..parts).step_by(c.blocks) {

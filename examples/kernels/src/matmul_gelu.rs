@@ -29,7 +29,7 @@ pub struct MatmulGelu {
     /// Pieces of 64 columns of `x` and `w` in shared memory at once.
     #[tune(short = "s", shrinks, values = [2, 3, 4, 6, 8], default = |key| if columns(key) == 64 { 8 } else { 4 })]
     pub stages: u32,
-    /// Rows of tiles that are gone through column by column, so that what they share stays in the cache.
+    /// Height of a group of tiles; tiles inside it run column by column, so that the cache keeps what they share.
     #[tune(short = "g", values = [1, 4, 16, 32], default = 16)]
     pub group: u32,
     /// Blocks that multiply.
@@ -40,7 +40,7 @@ pub struct MatmulGelu {
 /// Rows of a tile.
 const ROWS: u32 = 128;
 
-/// The widest that rows are whole tiles of, if that are tiles for most blocks: fewer elements come from memory for each product.
+/// The widest tile that divides `n` and leaves work for most blocks: wide tiles load fewer elements for each product.
 fn columns(key: &MatmulGeluKey) -> u32 {
     let fits = |columns: &u32| key.n.is_multiple_of(*columns) && tiles(key, *columns) >= 96;
     [256, 128].into_iter().find(fits).unwrap_or(64)
@@ -59,7 +59,7 @@ impl Legal for MatmulGelu {
             self.tile_columns,
             allowed,
         )?;
-        let parts = u64::from(self.m) * u64::from(self.strips());
+        let parts = u64::from(self.m) * u64::from(self.strips()) + u64::from(ROWS);
         let allowed = || format!("so many that {} tiles of each row are fewer than 2^32", self.strips());
         Illegal::unless(parts < 1 << 32, "m", self.m, allowed)
     }
@@ -144,12 +144,12 @@ const LN_TAIL: [f32; 8] = [
     -1.271_796_5e-6,
 ];
 
-/// GELU: `x` times how likely a normal variable is below `x`. Beyond -6 it is below 1e-8.
+/// GELU: `x` times how likely a normal variable is below `x`. Below -6 it is -6e-9, and NaN stays NaN.
 fn gelu(x: Tile<f32>) -> Tile<f32> {
     let y = x.abs().minimum(6.0);
     let [lower @ .., sixth, seventh] = LN_TAIL;
     let power = lower.into_iter().rev().fold(y * seventh + sixth, |sum, each| sum.fma(y, each));
-    x.maximum(0.0) - x.abs() * power.exp()
+    (x + x.abs()) * 0.5 - y * power.exp()
 }
 
 /// Multiplies `x` with `w`, rows with rows; adds a bias, applies GELU, and finds the largest element of each row.
@@ -206,7 +206,7 @@ impl Workload for MatmulGelu {
         ]
     }
 
-    /// Of large products some rows.
+    /// Checks some rows of a large product.
     fn expected(&self, turn: Turn) -> Vec<Expected> {
         let w: Vec<Vec<f32>> = (0..self.n).map(|row| self.row(turn, 2, row, self.k)).collect();
         let bias = self.row(turn, 3, 0, self.n);

@@ -85,7 +85,7 @@ pub fn ring_gather(c: &RingGather, a: &RingGatherArgs) {
             a.out.store(rank() * c.elements + t.at(), own);
         }
     });
-    // Blocks of their own: what comes is passed on while this rank's vector still goes.
+    // Blocks of their own forward messages while others still send.
     role("pass", c.blocks, |b| {
         for t in b.tiles(c.elements, c.chunk) {
             for step in 1..c.ranks.val() {
