@@ -293,3 +293,16 @@ fn the_verifier_refuses_what_the_language_cannot_say() {
     assert!(unpublished.contains("signalling what was not sent"), "{unpublished}");
     assert!(unpublished.contains("`window` is read after a wait on `ready`, but no parcel"), "{unpublished}");
 }
+
+#[test]
+fn what_is_put_into_a_window_is_not_published() {
+    let error = traced(|window, ready, epoch, out| {
+        let mut parcel = send_to(Peers::all());
+        parcel.put(&window, 0, arange(32));
+        parcel.signal(&ready, rank(), epoch);
+        let got = ready.wait_all(0, 4, 1, epoch);
+        out.store(32, window.of(2).load(&got, 0, 32));
+    })
+    .unwrap_err();
+    assert!(error.message.contains("the receipt of `ready` does not cover `window`"), "{error}");
+}

@@ -51,8 +51,16 @@ fn unsignalled(t: &Trace) -> Result<(), TraceError> {
 /// Every read of an inbox must have the receipt of a flag whose signal publishes puts to that inbox, when this kernel
 /// signals the flag at all: the receive half of a split operation cannot know.
 fn receipts(t: &Trace) -> Result<(), TraceError> {
+    // What is put into a window is its owner's to read, who needs no receipt: a peer's is read after it was published.
+    let is_window = |p: ParamId| t.builder.kernel.params[p.index()].kind == ParamKind::Window;
     let covers = |flag: ParamId, buffer: ParamId| {
-        t.parcels.iter().any(|p| p.signalled == Some(flag) && p.puts.iter().any(|put| put.0 == buffer))
+        t.parcels.iter().zip(&t.builder.kernel.parcels).any(|(p, parcel)| {
+            let carried = match is_window(buffer) {
+                true => parcel.windows.contains(&buffer),
+                false => p.puts.iter().any(|put| put.0 == buffer),
+            };
+            p.signalled == Some(flag) && carried
+        })
     };
     let name = |p: ParamId| &t.builder.kernel.params[p.index()].name;
     for read in &t.reads {
@@ -70,7 +78,7 @@ fn receipts(t: &Trace) -> Result<(), TraceError> {
         }
         better.sort_unstable();
         better.dedup();
-        let window = t.builder.kernel.params[read.buffer.index()].kind == ParamKind::Window;
+        let window = is_window(read.buffer);
         let help = match better.as_slice() {
             [] if window => format!("publish it: `{buffer}.signal(peers, &{flag_name}, ..)`"),
             [] => format!("put to `{buffer}` in the parcel that is signalled on `{flag_name}`"),

@@ -3,9 +3,8 @@
 use super::buffer::Buf;
 use super::element::Element;
 use super::error::TraceError;
-use super::inbox::{AnyInbox, Inbox};
 use super::index::{Index, IntoIndex};
-use super::mem::{AnyPtr, Ptr, param_of};
+use super::mem::{AnyPtr, AnySym, Ptr, Sym, param_of};
 use super::protocol::Parcel;
 use super::tile::check_len;
 use super::trace::{Trace, attempt};
@@ -40,13 +39,13 @@ impl Parcel {
     #[track_caller]
     pub fn copy<T: Element>(
         &mut self,
-        buffer: &impl Inbox<T>,
+        buffer: &Sym<T>,
         i: impl IntoIndex,
         source: &Ptr<T>,
         from: impl IntoIndex,
         len: u32,
     ) {
-        self.copy_between((&buffer.inbox(), i.index()), (&source.buf, from.index()), len, Loc::caller());
+        self.copy_between((&buffer.buf, i.index()), (&source.buf, from.index()), len, Loc::caller());
     }
 
     /// As [`Parcel::copy`], between buffers whose element type the config chooses: the same for both.
@@ -56,13 +55,13 @@ impl Parcel {
     #[track_caller]
     pub fn copy_any(
         &mut self,
-        buffer: &impl AnyInbox,
+        buffer: &AnySym,
         i: impl IntoIndex,
         source: &AnyPtr,
         from: impl IntoIndex,
         len: u32,
     ) {
-        self.copy_between((&buffer.inbox(), i.index()), (&source.buf, from.index()), len, Loc::caller());
+        self.copy_between((&buffer.buf, i.index()), (&source.buf, from.index()), len, Loc::caller());
     }
 
     pub(crate) fn copy_between(

@@ -42,10 +42,10 @@ use crate::ir::{CommOp, Const, Dtype, Loc, OpKind, ParamKind, Place, ReceiptId, 
 /// The next launch overwrites a window while a slow peer may still be reading it. Use its halves in turn, and wait for all
 /// peers in each launch, as above: whoever signals launch `n + 1` has ended its launch `n`. Or let readers signal back.
 ///
-/// Peers may write it instead: parcels [put](super::Parcel::put) and [copy](super::Parcel::copy) into a window as into a
-/// [`Sym`](super::Sym). Its owner then reads it by plain loads after the wait, in this launch or a later one, as what was put stays.
-/// With `#[inout]` the memory is the caller's own, such as the pool of a KV cache, and nothing is copied again. When a page may be
-/// written, its owner says, as with any inbox: by a signal at the beginning of a launch, when what has read it before is over.
+/// Peers may write it instead: parcels [put](super::Parcel::put) into a window as into a [`Sym`](super::Sym). Its owner reads it
+/// by plain loads after the wait, in this launch or a later one. With `#[inout]` the memory is the caller's own, such as the pool
+/// of a KV cache, and nothing is copied again. The owner says when a page may be written, as with any inbox: by a signal at the
+/// beginning of a launch, after everything that read the page.
 ///
 /// ```
 /// # use peerwarp_codegen::dsl::{prelude::*, TraceMeta, trace};
@@ -62,7 +62,7 @@ use crate::ir::{CommOp, Const, Dtype, Loc, OpKind, ParamKind, Place, ReceiptId, 
 ///     let _free = free.wait_all(epoch.parity() * 2, 2, 1, epoch);
 ///     let (page, place) = (b.index() * 128, b.index() * 128 + 256);
 ///     let mut parcel = send_to(Peers::rank(rank() ^ 1));
-///     parcel.copy(&pool, place, &pool, page, 128);   // from pages to pages
+///     parcel.put(&pool, place, pool.load(page, 128)); // from pages to pages
 ///     parcel.count(&sent, 0, 1);
 /// });
 /// # }).unwrap();

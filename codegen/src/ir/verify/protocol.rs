@@ -69,7 +69,11 @@ fn loaded_elements(op: &MemoryOp) -> Option<(Place, Option<ReceiptId>)> {
 fn covered_buffers(kernel: &Kernel, tree: &Tree) -> HashMap<ParamId, HashSet<ParamId>> {
     let mut puts: HashMap<ParcelId, Vec<ParamId>> = HashMap::new();
     for &id in tree.in_order() {
-        if let Some((parcel, buffer)) = kernel.op(id).kind.puts() {
+        // What is put into a window is its owner's to read, without a receipt.
+        let put = kernel.op(id).kind.puts();
+        if let Some((parcel, buffer)) = put
+            && kernel.params[buffer.index()].kind != ParamKind::Window
+        {
             puts.entry(parcel).or_default().push(buffer);
         }
     }

@@ -31,7 +31,8 @@ impl Check<'_, '_> {
             }
             CommOp::BulkCopy(BulkCopy { parcel, buffer, index, source, from, len, room }) => {
                 self.target(self.report.kernel.parcels[parcel.index()].target);
-                self.inbox(*buffer);
+                // Its owner could read a window before a copy in bulk is there, as only the parcel's signal waits for it.
+                self.param(*buffer, ParamKind::Symmetric, "a symmetric buffer");
                 if self.report.param(*source).kind != ParamKind::Window {
                     self.param(*source, ParamKind::Local, "a buffer of this rank");
                 }
