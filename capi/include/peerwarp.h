@@ -173,7 +173,8 @@ PeerwarpResult peerwarp_world_check(PeerwarpWorld *world);
 PeerwarpResult peerwarp_world_reset(PeerwarpWorld *world);
 
 /**
- * Leaves a world. All ranks do, after their operations and memory are freed: else it is PEERWARP_RESULT_INVALID, and the world stays.
+ * Leaves a world. All ranks do, after their operations and memory are freed. While a world of GPUs is in use, the result is
+ * PEERWARP_RESULT_INVALID, and the world stays. Where leaving itself fails, the world is gone all the same.
  */
 PeerwarpResult peerwarp_world_free(PeerwarpWorld *world);
 

@@ -78,12 +78,9 @@ pub unsafe fn stream<'a>(stream: *mut c_void) -> RawStream<'a> {
     unsafe { RawStream::from_raw(stream.addr() as u64) }
 }
 
+/// Seconds; 0 stands for the default.
 fn seconds(field: &str, value: f64, default: Duration) -> Result<Duration, Failure> {
-    if value == 0.0 {
-        return Ok(default);
-    }
-    let found = Duration::try_from_secs_f64(value).ok().filter(|d| !d.is_zero());
-    found.ok_or_else(|| Failure::invalid(field, value, "seconds: more than 0, or 0 for the default"))
+    if value == 0.0 { Ok(default) } else { Ok(WorldOptions::seconds(field, value)?) }
 }
 
 fn flag(field: &str, value: u32) -> Result<bool, Failure> {
@@ -171,7 +168,7 @@ pub unsafe extern "C" fn peerwarp_world_place(
             Ranks::Gpu(world) => world.ranks(),
             Ranks::Simulated(simulated) => simulated.ranks(),
         };
-        // A value that cannot be had is told before any is written.
+        // An error comes before any value is written.
         let own = match (rank.is_null() && gpu.is_null(), &*world) {
             (true, _) => None,
             (false, world) => Some(&world.gpu()?.members()[0]),
@@ -216,7 +213,8 @@ pub extern "C" fn peerwarp_world_reset(world: *mut PeerwarpWorld) -> PeerwarpRes
     told(|| Ok(handles::get::<_, Ranks>(world)?.gpu()?.reset()?))
 }
 
-/// Leaves a world. All ranks do, after their operations and memory are freed: else it is PEERWARP_RESULT_INVALID, and the world stays.
+/// Leaves a world. All ranks do, after their operations and memory are freed. While a world of GPUs is in use, the result is
+/// PEERWARP_RESULT_INVALID, and the world stays. Where leaving itself fails, the world is gone all the same.
 #[unsafe(no_mangle)]
 pub extern "C" fn peerwarp_world_free(world: *mut PeerwarpWorld) -> PeerwarpResult {
     told(|| {
@@ -250,6 +248,8 @@ pub unsafe extern "C" fn peerwarp_empty(
         if address.is_null() {
             return Err(Failure::invalid("address", "null", "where the address is put"));
         }
+        // SAFETY: as the caller says.
+        unsafe { *address = std::ptr::null_mut() };
         let make = || {
             let world = world.gpu()?;
             let part = world.symmetric::<u8>(bytes)?.swap_remove(0);

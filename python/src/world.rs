@@ -46,8 +46,7 @@ pub struct GpuWorld {
 
 /// Seconds as a duration: what is no number of them is refused.
 pub fn seconds(field: &str, value: f64) -> Result<Duration, Failure> {
-    let refused = || Failure::invalid(field, value, "seconds: more than 0");
-    Duration::try_from_secs_f64(value).ok().filter(|d| !d.is_zero()).ok_or_else(refused)
+    Ok(WorldOptions::seconds(field, value)?)
 }
 
 /// What ranks must have in common: the program, and which variants were tuned for their GPUs.

@@ -51,6 +51,19 @@ pub enum RuntimeError {
         /// What to install.
         install: String,
     },
+    /// A driver is older than the compiler of a module.
+    #[error(
+        "{variant} was compiled by {compiler}, and the driver is of {driver}: install a newer driver, or compile with an NVRTC of the \
+         driver's version (PEERWARP_NVRTC names its folder)"
+    )]
+    ModuleTooNew {
+        /// The kernel.
+        variant: String,
+        /// What has compiled it.
+        compiler: String,
+        /// The newest version of CUDA that the driver knows.
+        driver: String,
+    },
     /// There are fewer GPUs than ranks that need one.
     #[error("{needed} {backend} GPUs are needed and {found} can be seen{}{}", hidden_by(.backend), simulated(*.found))]
     TooFewGpus {

@@ -48,11 +48,8 @@ impl KernelImage {
         if self.target.backend() != "cuda" || made.zip(has).is_none_or(|(made, has)| made <= has) {
             return Ok(());
         }
-        Err(RuntimeError::DriverTooOld {
-            found: gpu.driver.clone(),
-            needed: format!("one of CUDA {} for {}, which {} compiled,", made.unwrap_or(0), self.variant, self.compiler),
-            install: "a newer driver, or compile with an NVRTC of the driver's version (PEERWARP_NVRTC names its folder)".into(),
-        })
+        let (variant, compiler) = (self.variant.clone(), self.compiler.clone());
+        Err(RuntimeError::ModuleTooNew { variant, compiler, driver: gpu.driver.clone() })
     }
 }
 

@@ -63,6 +63,19 @@ pub struct WorldOptions {
     pub facts: BTreeMap<String, String>,
 }
 
+impl WorldOptions {
+    /// A number of seconds, for one of the options.
+    ///
+    /// # Errors
+    /// It is no number above 0 and below a million.
+    pub fn seconds(field: &str, value: f64) -> Result<Duration, RuntimeError> {
+        let allowed = "seconds: more than 0, less than a million";
+        let found =
+            Some(value).filter(|value| *value < 1e6).and_then(|v| Duration::try_from_secs_f64(v).ok());
+        found.filter(|d| !d.is_zero()).ok_or_else(|| RuntimeError::invalid(field, value, allowed))
+    }
+}
+
 impl Default for WorldOptions {
     fn default() -> WorldOptions {
         WorldOptions {
