@@ -44,6 +44,7 @@ impl Emitter<'_, '_> {
                 self.used.add(Prim::SignalReleased);
                 let blocks = match (first, end == kernel.grid_blocks()) {
                     (0, true) => String::new(),
+                    (0, false) => format!("if (block_in_grid() < {end}) "),
                     (_, true) => format!("if (block_in_grid() >= {first}) "),
                     _ => format!("if (block_in_grid() >= {first} && block_in_grid() < {end}) "),
                 };
