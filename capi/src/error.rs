@@ -118,8 +118,8 @@ pub extern "C" fn peerwarp_last_error() -> *const c_char {
     LAST.try_with(|last| last.borrow().as_ptr()).unwrap_or(c"".as_ptr())
 }
 
-/// Does the work of a function. An error leaves its words behind; a panic is one.
-pub fn told(work: impl FnOnce() -> Result<(), Failure>) -> PeerwarpResult {
+/// Runs the body of a function, and keeps the words of its error. A panic is an error, too.
+pub fn guarded(work: impl FnOnce() -> Result<(), Failure>) -> PeerwarpResult {
     let done = catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|panic| {
         let said = panic.downcast_ref::<String>().map(String::as_str);
         let said = said.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("a panic");

@@ -1,5 +1,5 @@
-//! What C holds. A handle is a number in a pointer's clothes, which is looked up and never followed: so a wrong one is told, and
-//! harms nothing.
+//! Handles of C. A handle is a number, cast to a pointer. Functions look it up and never follow it, so that a wrong one is an error
+//! and harms nothing.
 
 use std::any::Any;
 use std::collections::BTreeMap;

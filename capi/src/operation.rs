@@ -11,7 +11,7 @@ use peerwarp::codegen::ir::{Const, Dtype, ParamKind};
 use peerwarp::harness::session::SimOperation;
 use peerwarp::runtime::op::{self, Extent, LaunchSpec};
 
-use crate::error::{Failure, PeerwarpResult, text, told};
+use crate::error::{Failure, PeerwarpResult, guarded, text};
 use crate::handles::{self, Object, lock};
 use crate::world::{PeerwarpWorld, Ranks, stream};
 
@@ -261,7 +261,7 @@ pub unsafe extern "C" fn peerwarp_pack_open(
     folder: *const c_char,
     pack: *mut *mut PeerwarpPack,
 ) -> PeerwarpResult {
-    told(|| {
+    guarded(|| {
         // SAFETY: as the caller says.
         unsafe { handles::put(pack, || Ok(PackFile(Pack::open(Path::new(text("folder", folder)?))?))) }
     })
@@ -270,7 +270,7 @@ pub unsafe extern "C" fn peerwarp_pack_open(
 /// Frees a pack. Its operations stay.
 #[unsafe(no_mangle)]
 pub extern "C" fn peerwarp_pack_free(pack: *mut PeerwarpPack) -> PeerwarpResult {
-    told(|| handles::take::<_, PackFile>(pack).map(drop))
+    guarded(|| handles::take::<_, PackFile>(pack).map(drop))
 }
 
 /// Makes a kernel of a pack an operation of a world. All ranks do, in the same order.
@@ -288,7 +288,7 @@ pub unsafe extern "C" fn peerwarp_operation_new(
     key: *const c_char,
     operation: *mut *mut PeerwarpOperation,
 ) -> PeerwarpResult {
-    told(|| {
+    guarded(|| {
         let (pack, world) = (handles::get::<_, PackFile>(pack)?, handles::get::<_, Ranks>(world)?);
         // SAFETY: as the caller says.
         let (family, key) = unsafe { (text("family", family)?, text("key", key)?) };
@@ -310,7 +310,7 @@ pub unsafe extern "C" fn peerwarp_launch(
     count: usize,
     stream: *mut c_void,
 ) -> PeerwarpResult {
-    told(|| {
+    guarded(|| {
         let operation = handles::get::<_, Operation>(operation)?;
         let On::Gpu(made) = &operation.on else {
             let allowed = "an operation of a world of GPUs; `peerwarp_simulate` runs this one";
@@ -341,7 +341,7 @@ pub unsafe extern "C" fn peerwarp_simulate(
     arguments: *const PeerwarpArgument,
     count: usize,
 ) -> PeerwarpResult {
-    told(|| {
+    guarded(|| {
         let operation = handles::get::<_, Operation>(operation)?;
         let On::Simulated(simulated) = &operation.on else {
             let allowed = "an operation of a simulated world; `peerwarp_launch` launches this one";
@@ -410,5 +410,5 @@ unsafe fn simulate(
 /// Frees an operation, after what this process's GPU runs has ended.
 #[unsafe(no_mangle)]
 pub extern "C" fn peerwarp_operation_free(operation: *mut PeerwarpOperation) -> PeerwarpResult {
-    told(|| handles::take::<_, Operation>(operation).map(drop))
+    guarded(|| handles::take::<_, Operation>(operation).map(drop))
 }

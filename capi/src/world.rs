@@ -9,7 +9,7 @@ use peerwarp::runtime::gpu::RawStream;
 use peerwarp::runtime::op::SymmetricPart;
 use peerwarp::runtime::{Launched, World, WorldOptions, gpus};
 
-use crate::error::{Failure, PeerwarpResult, told};
+use crate::error::{Failure, PeerwarpResult, guarded};
 use crate::handles::{self, Object};
 
 /// The ranks that kernels run on.
@@ -117,7 +117,7 @@ pub unsafe extern "C" fn peerwarp_world_launched(
     options: *const PeerwarpWorldOptions,
     world: *mut *mut PeerwarpWorld,
 ) -> PeerwarpResult {
-    told(|| {
+    guarded(|| {
         let make = || {
             // SAFETY: as the caller says.
             let options = unsafe { options.as_ref() };
@@ -147,7 +147,7 @@ pub unsafe extern "C" fn peerwarp_world_simulated(
 ) -> PeerwarpResult {
     let make = || Ok(Ranks::Simulated(Arc::new(SimRanks::new(ranks, seed, true)?)));
     // SAFETY: as the caller says.
-    told(|| unsafe { handles::put(world, make) })
+    guarded(|| unsafe { handles::put(world, make) })
 }
 
 /// Writes how many ranks a world has, which of them this process is, and the number of its GPU among those that the process sees. A
@@ -162,7 +162,7 @@ pub unsafe extern "C" fn peerwarp_world_place(
     rank: *mut u32,
     gpu: *mut u32,
 ) -> PeerwarpResult {
-    told(|| {
+    guarded(|| {
         let world = handles::get::<_, Ranks>(world)?;
         let size = match &*world {
             Ranks::Gpu(world) => world.ranks(),
@@ -194,7 +194,7 @@ pub unsafe extern "C" fn peerwarp_world_finish(
     world: *mut PeerwarpWorld,
     stream: *mut c_void,
 ) -> PeerwarpResult {
-    told(|| {
+    guarded(|| {
         let world = handles::get::<_, Ranks>(world)?;
         // SAFETY: as the caller says.
         Ok(world.gpu()?.finish(0, unsafe { self::stream(stream) })?)
@@ -204,20 +204,20 @@ pub unsafe extern "C" fn peerwarp_world_finish(
 /// Returns PEERWARP_RESULT_ABORTED if a wait of a kernel has run out of time on any rank. Waits for nothing.
 #[unsafe(no_mangle)]
 pub extern "C" fn peerwarp_world_check(world: *mut PeerwarpWorld) -> PeerwarpResult {
-    told(|| Ok(handles::get::<_, Ranks>(world)?.gpu()?.check()?))
+    guarded(|| Ok(handles::get::<_, Ranks>(world)?.gpu()?.check()?))
 }
 
 /// Clears flags, epochs and counters after PEERWARP_RESULT_ABORTED. All ranks call it.
 #[unsafe(no_mangle)]
 pub extern "C" fn peerwarp_world_reset(world: *mut PeerwarpWorld) -> PeerwarpResult {
-    told(|| Ok(handles::get::<_, Ranks>(world)?.gpu()?.reset()?))
+    guarded(|| Ok(handles::get::<_, Ranks>(world)?.gpu()?.reset()?))
 }
 
 /// Leaves a world. All ranks do, after their operations and memory are freed. While a world of GPUs is in use, the result is
 /// PEERWARP_RESULT_INVALID, and the world stays. Where leaving itself fails, the world is gone all the same.
 #[unsafe(no_mangle)]
 pub extern "C" fn peerwarp_world_free(world: *mut PeerwarpWorld) -> PeerwarpResult {
-    told(|| {
+    guarded(|| {
         let ranks = match Arc::try_unwrap(handles::take::<_, Ranks>(world)?) {
             Ok(Ranks::Simulated(_)) => return Ok(()),
             Ok(Ranks::Gpu(left)) => match Arc::try_unwrap(left) {
@@ -243,7 +243,7 @@ pub unsafe extern "C" fn peerwarp_empty(
     memory: *mut *mut PeerwarpMemory,
     address: *mut *mut c_void,
 ) -> PeerwarpResult {
-    told(|| {
+    guarded(|| {
         let world = handles::get::<_, Ranks>(world)?;
         if address.is_null() {
             return Err(Failure::invalid("address", "null", "where the address is put"));
@@ -265,5 +265,5 @@ pub unsafe extern "C" fn peerwarp_empty(
 /// Frees memory, after what this process's GPU runs has ended.
 #[unsafe(no_mangle)]
 pub extern "C" fn peerwarp_memory_free(memory: *mut PeerwarpMemory) -> PeerwarpResult {
-    told(|| handles::take::<_, Memory>(memory).map(drop))
+    guarded(|| handles::take::<_, Memory>(memory).map(drop))
 }

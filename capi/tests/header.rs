@@ -7,7 +7,7 @@ use std::path::Path;
 #[path = "../src/error.rs"]
 mod error;
 
-use error::{PeerwarpResult, peerwarp_last_error, told};
+use error::{PeerwarpResult, guarded, peerwarp_last_error};
 
 const SOURCES: [&str; 3] = ["error.rs", "world.rs", "operation.rs"];
 
@@ -39,7 +39,7 @@ fn each_function_catches_panics() {
             let body = text[at..].split_once("{\n").unwrap().1.trim_start();
             let last_error = body.starts_with("LAST.try_with(");
             assert!(
-                body.contains("told(") && body.find("told(") < body.find("\n}") || last_error,
+                body.contains("guarded(") && body.find("guarded(") < body.find("\n}") || last_error,
                 "{body:.300}"
             );
             functions += 1;
@@ -54,8 +54,8 @@ fn a_panic_is_an_error_with_words() {
         // SAFETY: a text of this thread.
         unsafe { std::ffi::CStr::from_ptr(peerwarp_last_error()) }.to_str().unwrap().to_owned()
     };
-    assert_eq!((told(|| Ok(())), last().as_str()), (PeerwarpResult::Ok, ""));
-    assert_eq!(told(|| panic!("{} were left", 3)), PeerwarpResult::Bug);
+    assert_eq!((guarded(|| Ok(())), last().as_str()), (PeerwarpResult::Ok, ""));
+    assert_eq!(guarded(|| panic!("{} were left", 3)), PeerwarpResult::Bug);
     assert_eq!(last(), "a bug in Peerwarp, which is worth a report: 3 were left");
     std::thread::spawn(move || assert_eq!(last(), "")).join().unwrap();
 }

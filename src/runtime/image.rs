@@ -42,7 +42,7 @@ pub struct KernelImage {
 
 impl KernelImage {
     /// Checks that a GPU's driver takes the module: a driver takes those of compilers up to its own major version of CUDA.
-    pub(super) fn serves(&self, gpu: &GpuInfo) -> Result<(), RuntimeError> {
+    pub(crate) fn serves(&self, gpu: &GpuInfo) -> Result<(), RuntimeError> {
         let major = |text: &str| text.split_whitespace().last()?.split('.').next()?.parse::<u32>().ok();
         let (made, has) = (major(&self.compiler), major(&gpu.driver));
         if self.target.backend() != "cuda" || made.zip(has).is_none_or(|(made, has)| made <= has) {

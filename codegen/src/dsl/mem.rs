@@ -20,7 +20,7 @@ macro_rules! handle {
         #[derive(Debug)]
         pub struct $name<T: $bound> {
             pub(crate) buf: $crate::dsl::buffer::Buf,
-            _t: std::marker::PhantomData<T>,
+            pub(super) _t: std::marker::PhantomData<T>,
         }
         impl<T: $bound> Clone for $name<T> {
             fn clone(&self) -> Self {
@@ -36,11 +36,6 @@ macro_rules! handle {
             #[allow(clippy::len_without_is_empty)] // no buffer is empty
             pub fn len(&self) -> u64 {
                 self.buf.len
-            }
-
-            #[allow(dead_code)] // of what is shared there are no matrices
-            pub(super) fn over(buf: Buf) -> Self {
-                $name { buf, _t: PhantomData }
             }
         }
     };

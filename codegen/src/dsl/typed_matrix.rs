@@ -47,7 +47,7 @@ macro_rules! typed_matrix {
         impl<T: Element> $name<T> {
             /// The same memory as a vector: element `row * columns + column`.
             pub fn elements(&self) -> $elements<T> {
-                $elements::over(self.any.elements().buf)
+                $elements { buf: self.any.elements().buf, _t: PhantomData }
             }
         }
     };

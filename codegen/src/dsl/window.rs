@@ -40,7 +40,7 @@ use crate::ir::{CommOp, Const, Dtype, Loc, OpKind, ParamKind, Place, ReceiptId, 
 /// ```
 ///
 /// The next launch overwrites a window while a slow peer may still be reading it. Use its halves in turn, and wait for all
-/// peers in each launch, as above: whoever signals launch `n + 1` has ended its launch `n`. Or let readers signal back.
+/// peers in each launch, as above: a signal of launch `n + 1` says that its rank has ended launch `n`. Or let readers signal back.
 ///
 /// Peers may write it instead: parcels [put](super::Parcel::put) into a window as into a [`Sym`](super::Sym). Its owner reads it
 /// by plain loads after the wait, in this launch or a later one. With `#[inout]` the memory is the caller's own, such as the pool

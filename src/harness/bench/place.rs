@@ -61,6 +61,7 @@ impl Kernel {
     ) -> Result<Kernel, RuntimeError> {
         let at = &world.members()[member];
         let image = images.image(&**variant, at.gpu.info().target)?;
+        image.serves(at.gpu.info())?;
         let mut args = world.kernel_args(member, &image)?;
         set(&mut args)?;
         args.ready()?;

@@ -136,7 +136,7 @@ impl SimOperation {
     /// How many of `given` bytes of an operand the kernel uses on a rank that passes these numbers.
     ///
     /// # Errors
-    /// There are fewer, a number says that there are more rows than can be, or there is no operand of this name.
+    /// The operand is unknown, it has fewer bytes, or a number asks for more rows than there can be.
     pub fn used(&self, name: &str, given: u64, numbers: &[(String, Const)]) -> Result<u64, WorkloadError> {
         let known = self.launches.buffers().iter().filter(|b| b.binding != Binding::State);
         let spec = known.clone().find(|b| b.name == name);
