@@ -353,7 +353,7 @@ fn a_spin_on_an_atomic_is_given_up_and_named() {
     let spin = &findings.list[0];
     assert_eq!((spin.kind, &*spin.at.action), (EndlessSpin, "atomic on `out`"), "{findings}");
     assert!(spin.message.starts_with("a loop does atomic on `out` again and again"), "{spin}");
-    assert!(findings.report.steps < 2 * super::super::world::SPIN_STEPS);
+    assert!(findings.report.steps < 2 * crate::sim::schedule::world::SPIN_STEPS);
 }
 
 #[test]

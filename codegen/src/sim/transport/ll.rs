@@ -2,23 +2,23 @@
 
 use bytemuck::Pod;
 
-use super::super::agent::{Agent, AgentId};
-use super::super::code::{Reg, TileReg};
-use super::super::exec_comm::Sender;
-use super::super::exec_memory::{Fault, place_name};
-use super::super::finding::FindingKind;
-use super::super::flags::newer;
-use super::super::flatten::Flattener;
-use super::super::insns::SendMessages;
-use super::super::memory::Block;
-use super::super::sched::Task;
-use super::super::shadow::{Event, Who};
-use super::super::value::Tile;
-use super::super::wire::{Cargo, Pending, Spot};
-use super::super::world::World;
 use super::Letter;
 use super::ll_state::Sent;
 use crate::ir::{self, Dtype, ParamId, Place};
+use crate::sim::exec::comm::Sender;
+use crate::sim::exec::memory::{Fault, place_name};
+use crate::sim::findings::finding::FindingKind;
+use crate::sim::flatten::code::{Reg, TileReg};
+use crate::sim::flatten::insns::SendMessages;
+use crate::sim::flatten::regions::Flattener;
+use crate::sim::memory::flags::newer;
+use crate::sim::memory::global::Block;
+use crate::sim::memory::shadow::{Event, Who};
+use crate::sim::memory::wire::{Cargo, Pending, Spot};
+use crate::sim::schedule::agent::{Agent, AgentId};
+use crate::sim::schedule::turns::Task;
+use crate::sim::schedule::world::World;
+use crate::sim::values::value::Tile;
 
 /// Bytes of an LL word, epoch included.
 const BYTES: u64 = 8;
@@ -59,7 +59,7 @@ impl Words {
 
 /// Of a reading of LL elements.
 #[derive(Clone, Debug)]
-pub(in crate::sim) struct ReadLl {
+pub(crate) struct ReadLl {
     pub ll: ParamId,
     pub out: TileReg,
     pub index: TileReg,

@@ -2,14 +2,14 @@
 
 use std::ops::Range;
 
-use super::super::agent::AgentId;
-use super::super::runs::Runs;
-use super::super::shadow::Event;
-use super::super::waiters::Waiters;
+use crate::sim::memory::runs::Runs;
+use crate::sim::memory::shadow::Event;
+use crate::sim::memory::waiters::Waiters;
+use crate::sim::schedule::agent::AgentId;
 
 /// A tile that was sent.
 #[derive(Clone, Debug)]
-pub(in crate::sim) struct Sent {
+pub(crate) struct Sent {
     pub epoch: u32,
     pub by: Event,
     /// The last reading by each agent that read of it.
@@ -20,7 +20,7 @@ pub(in crate::sim) struct Sent {
 
 /// One rank's instance of an LL buffer. Ranges count elements.
 #[derive(Debug, Default)]
-pub(in crate::sim) struct LlArray {
+pub(crate) struct LlArray {
     /// The number in `sent` of what each element has.
     runs: Runs<u32>,
     pub sent: Vec<Sent>,

@@ -4,16 +4,16 @@ use std::ops::Range;
 
 use smallvec::SmallVec;
 
-use super::super::agent::AgentId;
-use super::super::runs::{Part, Runs};
-use super::super::shadow::Event;
-use super::super::value::Tile;
-use super::super::waiters::Waiters;
 use crate::ir::PACKET_BYTES;
+use crate::sim::memory::runs::{Part, Runs};
+use crate::sim::memory::shadow::Event;
+use crate::sim::memory::waiters::Waiters;
+use crate::sim::schedule::agent::AgentId;
+use crate::sim::values::value::Tile;
 
 /// What a run of packets is in. Packets in no run are empty and never were anything else.
 #[derive(Clone, Debug)]
-pub(in crate::sim) enum State {
+pub(crate) enum State {
     /// Sent, not yet arrived.
     Sent(Event),
     /// Arrived, not yet taken, with the data. It stands nowhere else: nobody but a taker reads it.
@@ -24,7 +24,7 @@ pub(in crate::sim) enum State {
 
 /// One rank's instance of a packet buffer. Ranges count packets.
 #[derive(Debug, Default)]
-pub(in crate::sim) struct PacketArray {
+pub(crate) struct PacketArray {
     runs: Runs<State>,
     /// The last taking of packets, which stays while the next ones are on their way.
     takings: Runs<Event>,
@@ -110,7 +110,7 @@ impl PacketArray {
 
 /// What arrives for a packet whose data ends in the word that stands for an empty one: the word without its top bit, which
 /// is a NaN in every float type too.
-pub(super) fn not_empty(data: &mut [u8], packet_bytes: usize) {
+pub(crate) fn not_empty(data: &mut [u8], packet_bytes: usize) {
     for packet in data.chunks_exact_mut(packet_bytes) {
         let last = &mut packet[packet_bytes - 4..];
         if last == [0xff; 4] {
@@ -121,8 +121,8 @@ pub(super) fn not_empty(data: &mut [u8], packet_bytes: usize) {
 
 #[cfg(test)]
 mod tests {
-    use super::super::super::clock::AgentNo;
     use super::*;
+    use crate::sim::schedule::clock::AgentNo;
 
     fn event(time: u32) -> Event {
         Event { agent: AgentNo::new(0, 0), time, site: 0 }

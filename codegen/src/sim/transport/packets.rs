@@ -4,25 +4,25 @@ use std::ops::Range;
 
 use smallvec::{SmallVec, smallvec};
 
-use super::super::agent::{Agent, AgentId};
-use super::super::code::{Reg, TakenReg};
-use super::super::exec_comm::Sender;
-use super::super::exec_memory::{Fault, place_name};
-use super::super::finding::FindingKind;
-use super::super::flatten::Flattener;
-use super::super::insns::SendMessages;
-use super::super::sched::Task;
-use super::super::shadow::{Event, Who};
-use super::super::value::Tile;
-use super::super::wire::{Cargo, Pending, Spot};
-use super::super::world::World;
 use super::Letter;
 use super::packet_state::{State, not_empty};
 use crate::ir::{self, Dtype, PACKET_BYTES, ParamId, Place, Taken};
+use crate::sim::exec::comm::Sender;
+use crate::sim::exec::memory::{Fault, place_name};
+use crate::sim::findings::finding::FindingKind;
+use crate::sim::flatten::code::{Reg, TakenReg};
+use crate::sim::flatten::insns::SendMessages;
+use crate::sim::flatten::regions::Flattener;
+use crate::sim::memory::shadow::{Event, Who};
+use crate::sim::memory::wire::{Cargo, Pending, Spot};
+use crate::sim::schedule::agent::{Agent, AgentId};
+use crate::sim::schedule::turns::Task;
+use crate::sim::schedule::world::World;
+use crate::sim::values::value::Tile;
 
 /// Of a taking of packets.
 #[derive(Clone, Debug)]
-pub(in crate::sim) struct TakePackets {
+pub(crate) struct TakePackets {
     pub packets: ParamId,
     pub dtype: Dtype,
     /// Elements of a tile.

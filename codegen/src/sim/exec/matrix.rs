@@ -1,0 +1,254 @@
+//! Matrices: made of rows in memory, multiplied, and stored there.
+
+use super::interpreter::Flow;
+use super::memory::Fault;
+use crate::ir::{Dtype, Lines, Place, ReceiptId, ReduceOp};
+use crate::sim::flatten::code::{Access, Reg};
+use crate::sim::flatten::insns::{Dot, MatrixInsn, PutMatrix, RowsReg};
+use crate::sim::memory::wire::{Cargo, Payload, Pending, Spot};
+use crate::sim::schedule::agent::Agent;
+use crate::sim::schedule::world::World;
+use crate::sim::values::bulk::combine;
+use crate::sim::values::convert::cast_tile;
+use crate::sim::values::value::Tile;
+
+/// A part of a matrix in memory, of which rows and columns may not be there.
+pub(crate) struct Part {
+    place: Place,
+    dtype: Dtype,
+    /// First row and first column.
+    at: (u64, u64),
+    /// The row from which on none is there, at most as many as the matrix has.
+    end: u64,
+    /// Rows and columns.
+    shape: (u32, u32),
+    /// The rank whose window it is, if it is one's.
+    rank: Option<Reg>,
+    receipt: Option<ReceiptId>,
+}
+
+impl Part {
+    /// Rows of a matrix from a column on.
+    pub fn new(agent: &Agent, of: RowsReg, column: u64, shape: (u32, u32)) -> Part {
+        let RowsReg { place, rank, row, end, receipt } = of;
+        let (at, end) = ((narrow(agent, row), column), end.map_or(u64::MAX, |end| narrow(agent, end)));
+        let param = place.param().expect("the verifier lets matrices in memory be parameters");
+        let dtype = agent.compiled.kernel().params[param.index()].dtype;
+        Part { place, dtype, at, end, shape, rank, receipt }
+    }
+
+    /// The elements of a row that are there, from the first on, if the row is.
+    fn row(&self, agent: &Agent, row: u32) -> Option<(u64, u64)> {
+        let (rows, columns) = shape_of(agent, self.place);
+        let rows = rows.min(self.end);
+        let (row, first) = (self.at.0 + u64::from(row), self.at.1);
+        let there = columns.saturating_sub(first).min(self.shape.1.into());
+        (row < rows && there > 0).then(|| (row * columns + first, row * columns + first + there))
+    }
+}
+
+impl World<'_> {
+    pub fn matrix(&mut self, agent: &mut Agent, insn: &MatrixInsn) -> Flow {
+        let done = match *insn {
+            MatrixInsn::Dot(ref dot) if self.stages() => return self.staged_dot(agent, dot),
+            MatrixInsn::Dot(ref dot) => self.dot(agent, dot),
+            MatrixInsn::Load { at, column, shape, out } => self.fill_tile(agent, out, |world, agent, out| {
+                world.load_part(agent, &Part::new(agent, at, narrow(agent, column), shape), out)
+            }),
+            MatrixInsn::Row { from, shape, out, receipt } => {
+                self.fill_tile(agent, out, |world, agent, out| {
+                    world.load_row(agent, from, shape, receipt, out)
+                })
+            }
+            MatrixInsn::Lines { op, lines, shape, out, a } => self.fill_tile(agent, out, |_, agent, out| {
+                let of = out.fresh_copy::<f32>(agent.tile(a));
+                match lines {
+                    Lines::Rows => reduce_lines(op, of, (shape.0, shape.1), (shape.1, 1)),
+                    Lines::Columns => reduce_lines(op, of, (shape.1, shape.0), (1, shape.1)),
+                }
+                Ok(())
+            }),
+            MatrixInsn::Store { to, column, shape, value } => {
+                self.store_part(agent, &Part::new(agent, to, narrow(agent, column), shape), value)
+            }
+        };
+        match done {
+            Ok(()) => Flow::Next,
+            Err(fault) => fault.into(),
+        }
+    }
+
+    /// Rows of zeros stand for what is not there.
+    pub(crate) fn load_part(&mut self, agent: &Agent, part: &Part, out: &mut Tile) -> Result<(), Fault> {
+        let size = part.dtype.bytes() as usize;
+        let wide = part.shape.1 as usize * size;
+        let bytes = out.fresh::<u8>(part.shape.0 as usize * wide);
+        bytes.fill(0);
+        let peers = part.place.param().zip(part.rank);
+        let peers =
+            peers.map(|(window, rank)| self.instance(agent, window, rank, part.receipt)).transpose()?;
+        for (row, to) in (0..).zip(bytes.chunks_exact_mut(wide)) {
+            if let Some((first, end)) = part.row(agent, row) {
+                let there = match peers {
+                    Some(of) => self.window_elements(agent, of, first, end)?,
+                    None => self.read_elements(agent, part.place, (first, end), size, part.receipt)?,
+                };
+                to[..there.len()].copy_from_slice(there);
+            }
+        }
+        Ok(())
+    }
+
+    fn load_row(
+        &mut self,
+        agent: &Agent,
+        from: Access,
+        (rows, columns): (u32, u32),
+        receipt: Option<ReceiptId>,
+        out: &mut Tile,
+    ) -> Result<(), Fault> {
+        let size = from.dtype.bytes() as usize;
+        let (first, len) = (agent.get(from.index), self.place_len(agent, from.place));
+        let mut row = vec![0; columns as usize * size];
+        let end = first.saturating_add(columns.into()).min(len);
+        if first < end {
+            let there = self.read_elements(agent, from.place, (first, end), size, receipt)?;
+            row[..there.len()].copy_from_slice(there);
+        }
+        out.fresh::<u8>(rows as usize * row.len()).copy_from_slice(&row.repeat(rows as usize));
+        Ok(())
+    }
+
+    fn store_part(&mut self, agent: &Agent, part: &Part, value: u32) -> Result<(), Fault> {
+        let size = part.dtype.bytes() as usize;
+        let tile = agent.tile(value);
+        for (row, from) in (0..).zip(tile.view::<u8>().chunks_exact(part.shape.1 as usize * size)) {
+            if let Some((first, end)) = part.row(agent, row) {
+                self.note_write(agent, part.place, first, end, size as u64);
+                let there = (end - first) as usize * size;
+                self.write(agent, part.place, first * size as u64, &from[..there]);
+            }
+        }
+        Ok(())
+    }
+
+    /// Rows that are there, each of which is on its way by itself, unless the next one follows it.
+    pub(crate) fn put_matrix(&mut self, agent: &mut Agent, insn: &PutMatrix) -> Result<(), Fault> {
+        let PutMatrix { target, to, column, shape, value, epoch } = *insn;
+        let part = Part::new(agent, to, narrow(agent, column), shape);
+        let param = part.place.param().expect("the verifier lets matrices in memory be parameters");
+        let size = u64::from(part.dtype.bytes());
+        let (buffer, data_epoch) = (agent.buffer(param), Self::data_epoch(agent, epoch));
+        let mut runs: Vec<((u64, u64), Vec<u8>)> = vec![];
+        let tile = agent.tile(value);
+        for (row, from) in (0..).zip(tile.view::<u8>().chunks_exact(shape.1 as usize * size as usize)) {
+            let Some((first, end)) = part.row(agent, row) else { continue };
+            let there = &from[..((end - first) * size) as usize];
+            match runs.last_mut().filter(|(range, _)| range.1 == first) {
+                Some((range, bytes)) => {
+                    range.1 = end;
+                    bytes.extend_from_slice(there);
+                }
+                None => runs.push(((first, end), there.to_vec())),
+            }
+        }
+        for rank in self.targets(agent, target)? {
+            self.counts[agent.kernel].puts += 1;
+            for ((first, end), bytes) in &runs {
+                let (from, to) = (first * size, end * size);
+                self.counts[agent.kernel].bytes[agent.rank as usize][rank] += to - from;
+                self.note_put(agent, part.place, rank, (from, to), size, data_epoch);
+                let by = agent.event(&self.sites);
+                let mut data = Tile::default();
+                data.fresh::<u8>(bytes.len()).copy_from_slice(bytes);
+                let cargo = Cargo::Data { buffer, at: from, payload: Payload::Tile(data) };
+                let spot = Spot::Bytes { buffer, from, to };
+                self.send(agent, rank, Pending { by, spot, cargo });
+            }
+        }
+        Ok(())
+    }
+
+    /// Each sum is of products in the order of columns, added to what was there before.
+    fn dot(&mut self, agent: &mut Agent, dot: &Dot) -> Result<(), Fault> {
+        let Dot { dtype, acc, a, b, from, count, shape: (rows, columns), out, .. } = *dot;
+        self.fill_tile(agent, out, |world, agent, out| {
+            let (first, count) = (narrow(agent, from), narrow(agent, count));
+            let [a, b] = [(a, rows), (b, columns)].map(|(of, rows)| {
+                world.columns_exist(agent, of.place, first, count)?;
+                let part = Part::new(agent, of, first, (rows, count as u32));
+                let (mut rows, mut wide) = (Tile::default(), Tile::default());
+                if count > 0 {
+                    world.load_part(agent, &part, &mut rows)?;
+                }
+                cast_tile(dtype, Dtype::F32, &rows, &mut wide);
+                Ok(wide)
+            });
+            let (a, b) = (a?, b?);
+            let sums = match acc {
+                Some(acc) => out.fresh_copy::<f32>(agent.tile(acc)),
+                None => {
+                    let sums = out.fresh::<f32>((rows * columns) as usize);
+                    sums.fill(0.0);
+                    sums
+                }
+            };
+            multiply(a.view(), b.view(), count as usize, columns as usize, sums);
+            Ok(())
+        })
+    }
+
+    /// Columns of a matrix from one on.
+    pub(crate) fn columns_exist(
+        &mut self,
+        agent: &Agent,
+        place: Place,
+        first: u64,
+        count: u64,
+    ) -> Result<(), Fault> {
+        let (_, columns) = shape_of(agent, place);
+        match first.checked_add(count).is_some_and(|end| end <= columns) {
+            true => Ok(()),
+            false => Err(self.out_of_bounds(agent, place, (first, first.saturating_add(count)), columns)),
+        }
+    }
+}
+
+/// A `U32`, as it is after it has wrapped.
+pub(crate) fn narrow(agent: &Agent, r: Reg) -> u64 {
+    u64::from(agent.get(r) as u32)
+}
+
+fn shape_of(agent: &Agent, place: Place) -> (u64, u64) {
+    let param = place.param().expect("the verifier lets matrices in memory be parameters");
+    agent.compiled.kernel().params[param.index()].shape().unwrap_or_default()
+}
+
+/// Gives all elements of a line what these come to, one after the other from the first on. `apart` says how far lines are, and the
+/// elements of one.
+fn reduce_lines(op: ReduceOp, of: &mut [f32], (lines, long): (u32, u32), apart: (u32, u32)) {
+    let combine = combine::<f32>(op);
+    for line in 0..lines {
+        let at = |i: u32| (line * apart.0 + i * apart.1) as usize;
+        let all = (1..long).fold(of[at(0)], |sofar, i| combine(sofar, of[at(i)]));
+        (0..long).for_each(|i| of[at(i)] = all);
+    }
+}
+
+/// Adds to `sums`, rows of `columns`, the products of the rows of `a` and of `b`, of `k` elements each. Eight columns of the result at
+/// a time, each in the order of `k`.
+pub(crate) fn multiply(a: &[f32], b: &[f32], k: usize, columns: usize, sums: &mut [f32]) {
+    if k == 0 {
+        return;
+    }
+    // Rows of `b` next to each other, so that the inner loop is over lanes of a vector.
+    let mut turned = vec![0f32; b.len()];
+    for (j, row) in b.chunks_exact(k).enumerate() {
+        row.iter().enumerate().for_each(|(x, &v)| turned[x * columns + j] = v);
+    }
+    for (row, sums) in a.chunks_exact(k).zip(sums.chunks_exact_mut(columns)) {
+        for (&x, others) in row.iter().zip(turned.chunks_exact(columns)) {
+            sums.iter_mut().zip(others).for_each(|(sum, &y)| *sum += x * y);
+        }
+    }
+}

@@ -1,0 +1,10 @@
+//! Memory of the ranks: bytes, what happened to them, stores on their way, and flags with who waits for them.
+
+pub(super) mod flags;
+pub(super) mod global;
+pub(super) mod pages;
+pub(super) mod places;
+pub(super) mod runs;
+pub(super) mod shadow;
+pub(super) mod waiters;
+pub(super) mod wire;
