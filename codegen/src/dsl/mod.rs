@@ -63,79 +63,53 @@
 //!
 //! Mistakes end the trace with a [`TraceError`] at the author's line that says what to do.
 
-mod any;
-mod args;
-mod block_flags;
-mod buffer;
 mod channel;
-mod check;
-mod counts;
-mod element;
-mod error;
-mod fold;
-mod group;
-mod inbox;
-mod index;
-mod ll;
+mod comm;
+mod groups;
 mod matrix;
-mod mem;
-mod messages;
-mod ops;
-mod packets;
-mod protocol;
-mod scope;
-mod select;
-mod signal;
-mod tile;
-mod tiles;
+mod memory;
 mod trace;
-mod typed_matrix;
-mod unary;
-mod val;
 mod values;
-mod var;
-mod window;
-mod window_matrix;
 
 pub use peerwarp_macros::{KernelArgs, Message};
 
-pub use any::AnyTile;
-pub use args::{Arg, Binder, Binding, ErasedArg, KernelArgs, MatrixArg, ParamSpec, Rows, TypedArg};
-pub use block_flags::{BlockFlags, BlockFlagsFrom};
 pub use channel::{
     Any, AnyChannel, AnyField, Batch, BatchSlot, Channel, ChannelShape, Field, FieldSpec, Inbound,
     InboundSome, Incoming, IncomingEach, IncomingField, IncomingSome, IncomingSomeField, Message,
     OpenChannel, Outbound, Outgoing, OutgoingField, Payload, Slots, Spare, Transport,
 };
-pub use counts::{Counts, CountsFrom};
-pub use dynamic::{Counter, Counters, Dynamic, DynamicIter};
-pub use element::{Bits, Constant, Element, F8, Int, Num};
-pub use error::TraceError;
-pub use group::{DevRange, Group, rank, ranks, role, role_beside};
-pub use inbox::{AnyInbox, Inbox};
-pub use index::{Index, IntoIndex};
-pub use ll::{AnyLl, Ll, LlElement};
-pub use matrix::{AnyMatrix, AnySymMatrix, MatrixRows};
-pub use mem::{AnyPtr, AnySym, Epoch, EpochWord, Flags, Ptr, Shared, Sym, shared};
-pub use ops::{BitsOperand, IntOperand, NumOperand, Signed};
-pub use packets::{AnyPackets, Packets};
-pub use protocol::{Arrived, FlagsFrom, Parcel, Peers, multicast, send_to};
-pub use select::{Alternatives, Chosen, With};
-pub use tile::{IntoTile, Tile, Word, arange};
-pub use tiles::{GroupTiles, TileRange, Tiles, TilesIter, tiles};
-pub use trace::{TraceMeta, trace, trace_args};
-pub use typed_matrix::{Matrix, SymMatrix, WindowMatrix};
-pub use val::{IntoVal, Operand, Val, bit, splat};
-pub use var::{IntoVar, TileVar, Var, var};
-pub use window::{AnyPeerWindow, AnyWindow, PeerWindow, Window};
-pub use window_matrix::{AnyPeerMatrix, AnyWindowMatrix};
+pub use comm::block_flags::{BlockFlags, BlockFlagsFrom};
+pub use comm::counts::{Counts, CountsFrom};
+pub use comm::ll::{AnyLl, Ll, LlElement};
+pub use comm::packets::{AnyPackets, Packets};
+pub use comm::protocol::{Arrived, FlagsFrom, Parcel, Peers, multicast, send_to};
+pub use groups::dynamic::{Counter, Counters, Dynamic, DynamicIter};
+pub use groups::group::{DevRange, Group, rank, ranks, role, role_beside};
+pub use groups::tiles::{GroupTiles, TileRange, Tiles, TilesIter, tiles};
+pub use matrix::any::{AnyMatrix, AnySymMatrix, MatrixRows};
+pub use matrix::typed::{Matrix, SymMatrix, WindowMatrix};
+pub use matrix::window::{AnyPeerMatrix, AnyWindowMatrix};
+pub use memory::args::{Arg, Binder, Binding, ErasedArg, KernelArgs, MatrixArg, ParamSpec, Rows, TypedArg};
+pub use memory::inbox::{AnyInbox, Inbox};
+pub use memory::index::{Index, IntoIndex};
+pub use memory::mem::{AnyPtr, AnySym, Epoch, EpochWord, Flags, Ptr, Shared, Sym, shared};
+pub use memory::window::{AnyPeerWindow, AnyWindow, PeerWindow, Window};
+pub use trace::error::TraceError;
+pub use trace::rt;
+pub use trace::tracer::{TraceMeta, trace, trace_args};
+pub use values::any::AnyTile;
+pub use values::element::{Bits, Constant, Element, F8, Int, Num};
+pub use values::ops::{BitsOperand, IntOperand, NumOperand, Signed};
+pub use values::select::{Alternatives, Chosen, With};
+pub use values::tile::{IntoTile, Tile, Word, arange};
+pub use values::val::{IntoVal, Operand, Val, bit, splat};
+pub use values::var::{IntoVar, TileVar, Var, var};
 
 #[doc(hidden)]
 pub use {
-    args::Bound,
-    buffer::Buf,
     channel::{Fields, without},
-    val::{FromRaw, Raw},
+    memory::{args::Bound, buffer::Buf},
+    values::val::{FromRaw, Raw},
 };
 
 /// Everything a kernel needs: `use peerwarp_codegen::dsl::prelude::*;`.
@@ -156,6 +130,3 @@ pub mod prelude {
 }
 
 pub mod control;
-mod copy;
-mod dynamic;
-pub mod rt;

@@ -21,12 +21,12 @@ pub use shape::{ChannelShape, FieldSpec, Slots, Transport};
 pub use spare::{Spare, without};
 pub(crate) use state::{ChannelState, MessageState, TakenOnce, at_end};
 
-use super::args::{Binder, ParamSpec};
-use super::buffer::Buf;
-use super::counts::Counts;
-use super::element::Element;
-use super::error::{TraceError, raise};
-use super::mem::Flags;
+use crate::dsl::comm::counts::Counts;
+use crate::dsl::memory::args::{Binder, ParamSpec};
+use crate::dsl::memory::buffer::Buf;
+use crate::dsl::memory::mem::Flags;
+use crate::dsl::trace::error::{TraceError, raise};
+use crate::dsl::values::element::Element;
 use crate::ir::{Dtype, ParamKind};
 
 /// A channel: messages between ranks, whichever way they travel. `T` is what a message is: elements of a type, or a struct of

@@ -3,18 +3,18 @@
 use super::open::{Places, check_inside, field_name, nameless, plus, times};
 use super::state::TakenOnce;
 use super::{Any, Declared, Field, OpenChannel, Payload, Slots, Store, Transport};
-use crate::dsl::any::AnyTile;
-use crate::dsl::buffer::cast;
-use crate::dsl::element::Element;
-use crate::dsl::error::{TraceError, fail_at};
-use crate::dsl::index::{Index, IntoIndex};
-use crate::dsl::mem::{Flags, param_of};
-use crate::dsl::protocol::{Arrived, wait_for_one};
-use crate::dsl::scope::{Thing, require_role};
-use crate::dsl::tile::{Tile, check_len, spread};
-use crate::dsl::trace::{Made, attempt};
-use crate::dsl::val::{FromRaw, IntoVal, Raw, Val, binary, compare, host};
-use crate::dsl::{ll, packets};
+use crate::dsl::comm::protocol::{Arrived, wait_for_one};
+use crate::dsl::comm::{ll, packets};
+use crate::dsl::memory::buffer::cast;
+use crate::dsl::memory::index::{Index, IntoIndex};
+use crate::dsl::memory::mem::{Flags, param_of};
+use crate::dsl::trace::error::{TraceError, fail_at};
+use crate::dsl::trace::scope::{Thing, require_role};
+use crate::dsl::trace::tracer::{Made, attempt};
+use crate::dsl::values::any::AnyTile;
+use crate::dsl::values::element::Element;
+use crate::dsl::values::tile::{Tile, check_len, spread};
+use crate::dsl::values::val::{FromRaw, IntoVal, Raw, Val, binary, compare, host};
 use crate::ir::{BinaryOp, CompareOp, Dtype, Loc, ParamKind};
 
 /// Messages of a channel from one rank; made by [`OpenChannel::from`].

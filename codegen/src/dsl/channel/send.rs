@@ -3,18 +3,18 @@
 use super::open::{Places, check_inside, nameless};
 use super::state::MessageState;
 use super::{Any, Field, OpenChannel, Payload, Store, Transport};
-use crate::dsl::any::AnyTile;
-use crate::dsl::buffer::cast;
-use crate::dsl::element::Element;
-use crate::dsl::error::TraceError;
-use crate::dsl::index::{Index, IntoIndex};
-use crate::dsl::mem::{AnyPtr, Ptr};
-use crate::dsl::protocol::{Parcel, Peers, send_to_at};
-use crate::dsl::scope::{Thing, require_role};
-use crate::dsl::tile::IntoTile;
-use crate::dsl::trace::attempt;
-use crate::dsl::val::{FromRaw, IntoVal, Raw, Val, host};
-use crate::dsl::{buffer::Buf, messages};
+use crate::dsl::comm::protocol::{Parcel, Peers, send_to_at};
+use crate::dsl::memory::buffer::cast;
+use crate::dsl::memory::index::{Index, IntoIndex};
+use crate::dsl::memory::mem::{AnyPtr, Ptr};
+use crate::dsl::trace::error::TraceError;
+use crate::dsl::trace::scope::{Thing, require_role};
+use crate::dsl::trace::tracer::attempt;
+use crate::dsl::values::any::AnyTile;
+use crate::dsl::values::element::Element;
+use crate::dsl::values::tile::IntoTile;
+use crate::dsl::values::val::{FromRaw, IntoVal, Raw, Val, host};
+use crate::dsl::{comm::messages, memory::buffer::Buf};
 use crate::ir::Loc;
 
 /// Messages of a channel to some ranks; made by [`OpenChannel::to`].
@@ -100,7 +100,7 @@ impl<'a, T: Payload> Outbound<'a, T> {
         if declared.shape.batches.is_none() {
             let message = format!("a batch of channel `{}`, which has a flag for each slot", declared.name);
             let help = "say how many batches there are: `.batches(n)` in its `#[channel(..)]`";
-            crate::dsl::error::fail_at(loc, message, help);
+            crate::dsl::trace::error::fail_at(loc, message, help);
         }
         Batch { sending: Sending::begin(self.open, self.peers, loc) }
     }
@@ -237,7 +237,7 @@ impl<T: Payload> Outgoing<'_, T> {
                 "a message for itself, where those of channel `{}` have flags in batches",
                 declared.name
             );
-            crate::dsl::error::fail_at(loc, message, "open a batch: `channel.to(peers).batch()`");
+            crate::dsl::trace::error::fail_at(loc, message, "open a batch: `channel.to(peers).batch()`");
         }
         self.sending.done(self.number, loc);
     }

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use peerwarp_macros::Choice;
 
 use super::spare::{self, Spare};
-use crate::dsl::args::{Binding, ParamSpec};
-use crate::dsl::error::TraceError;
+use crate::dsl::memory::args::{Binding, ParamSpec};
+use crate::dsl::trace::error::TraceError;
 use crate::ir::{Dtype, Loc, ParamKind};
 
 /// How the messages of a channel travel.

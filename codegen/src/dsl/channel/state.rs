@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use super::shape::Declared;
 use super::{Hub, Store};
-use crate::dsl::error::TraceError;
-use crate::dsl::scope::Thing;
-use crate::dsl::trace::{Made, Trace};
+use crate::dsl::trace::error::TraceError;
+use crate::dsl::trace::scope::Thing;
+use crate::dsl::trace::tracer::{Made, Trace};
 use crate::ir::{Loc, ParamId, ValueId};
 
 /// A channel of the kernel that is traced.

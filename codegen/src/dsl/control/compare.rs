@@ -2,9 +2,9 @@
 
 use half::{bf16, f16};
 
-use crate::dsl::element::{Element, Num};
-use crate::dsl::rt;
-use crate::dsl::val::{FromRaw, IntoVal, Raw, Val};
+use crate::dsl::trace::rt;
+use crate::dsl::values::element::{Element, Num};
+use crate::dsl::values::val::{FromRaw, IntoVal, Raw, Val};
 use crate::dsl::{Tile, TileVar, Var};
 use crate::ir::{CompareOp, Loc};
 

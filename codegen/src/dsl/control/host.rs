@@ -1,8 +1,8 @@
 //! What must be known while tracing.
 
 use super::compare::DeviceLeft;
-use crate::dsl::element::{Constant, Element};
-use crate::dsl::val::{IntoVal, Val};
+use crate::dsl::values::element::{Constant, Element};
+use crate::dsl::values::val::{IntoVal, Val};
 
 /// A condition that must be known while tracing: beside `let` in a condition, in a match guard, left of `|| return`,
 /// and under `#[host]`.

@@ -1,7 +1,7 @@
 //! `&&` and `||`.
 
-use crate::dsl::rt::{self, OpenRegion, RegionKind};
-use crate::dsl::val::{FromRaw, IntoVal, Raw, Val, splat};
+use crate::dsl::trace::rt::{self, OpenRegion, RegionKind};
+use crate::dsl::values::val::{FromRaw, IntoVal, Raw, Val, splat};
 use crate::dsl::{Tile, TileVar, Var};
 use crate::ir::{BinaryOp, ControlOp, Loc, Region, ValueId};
 
@@ -162,7 +162,7 @@ device_logic! {
 }
 
 fn constant(value: bool, loc: Loc) -> Val<bool> {
-    crate::dsl::val::host(value, loc)
+    crate::dsl::values::val::host(value, loc)
 }
 
 fn device<V: FromRaw>(left: Raw, is_and: bool, loc: Loc, open: Option<OpenRegion>, right: Option<Raw>) -> V {

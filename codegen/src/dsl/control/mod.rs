@@ -32,7 +32,7 @@ pub use place::{
     AnyPlace, DevicePlace, Place, Plain, TileVarNow, ValNow, VarNow, change, leave, lend, place, touch,
 };
 
-pub use super::rt::{Mark, mark};
+pub use crate::dsl::trace::rt::{Mark, mark};
 
 /// The traits behind method lookup, to be in scope where rewritten code stands.
 pub mod lookup {

@@ -3,10 +3,10 @@
 use std::any::type_name;
 use std::marker::PhantomData;
 
-use crate::dsl::element::Element;
-use crate::dsl::error::{TraceError, raise};
-use crate::dsl::rt::{Mark, RegionKind};
-use crate::dsl::val::{FromRaw, IntoVal, Operand, Val};
+use crate::dsl::trace::error::{TraceError, raise};
+use crate::dsl::trace::rt::{Mark, RegionKind};
+use crate::dsl::values::element::Element;
+use crate::dsl::values::val::{FromRaw, IntoVal, Operand, Val};
 use crate::dsl::{Tile, TileVar, Var};
 use crate::ir::Loc;
 
@@ -209,7 +209,9 @@ fn touch_type<X: ?Sized>(mark: Mark, what: impl FnOnce() -> String) {
 /// Whether a type is, or visibly holds, one whose changes are traced. By name: a trait would have to know the type while
 /// rustc still infers it.
 fn holds_device_state(type_name: &str) -> bool {
-    ["dsl::var::Var<", "dsl::var::TileVar<", "dsl::protocol::Parcel"].iter().any(|t| type_name.contains(t))
+    ["dsl::values::var::Var<", "dsl::values::var::TileVar<", "dsl::comm::protocol::Parcel"]
+        .iter()
+        .any(|t| type_name.contains(t))
 }
 
 #[track_caller]

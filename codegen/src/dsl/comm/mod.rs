@@ -1,0 +1,9 @@
+//! Communication: parcels, signals, waits, counts, and messages that need no flag.
+
+pub(super) mod block_flags;
+pub(super) mod counts;
+pub(super) mod ll;
+pub(super) mod messages;
+pub(super) mod packets;
+pub(super) mod protocol;
+pub(super) mod signal;

@@ -1,0 +1,477 @@
+//! Matrices: in memory, and as tiles of two dimensions that a group makes of them.
+
+use crate::dsl::comm::protocol::{Arrived, Parcel};
+use crate::dsl::groups::group::Group;
+use crate::dsl::memory::args::{Arg, Bound, MatrixArg};
+use crate::dsl::memory::buffer::{Buf, cast};
+use crate::dsl::memory::index::{Index, IntoIndex};
+use crate::dsl::memory::mem::{AnyPtr, AnySym, Ptr, Sym, param_of};
+use crate::dsl::trace::error::TraceError;
+use crate::dsl::trace::scope::{Thing, require_role};
+use crate::dsl::trace::tracer::{Trace, attempt};
+use crate::dsl::values::any::AnyTile;
+use crate::dsl::values::element::Element;
+use crate::dsl::values::tile::{IntoTile, Tile, check_len};
+use crate::dsl::values::val::{FromRaw, IntoVal, Raw, Val, host};
+use crate::ir::{
+    CommOp, DOT_COLUMNS, Dot, Dtype, Lines, LoadMatrix, LoadRow, Loc, MatrixOp, ParamKind, PutMatrix,
+    ReduceLines, ReduceOp, Rows, SharedId, StoreMatrix, Type, ValueId,
+};
+
+/// A matrix in this rank's global memory, whose shape and element type the config chooses (`#[shape(|c| [rows, columns])]`,
+/// `#[dtype(|c| ..)]`). Rows follow one another, each of whole 16 bytes; or each of one element, which no product takes: what a
+/// reduction makes of a row is stored there as one number, `least.rows(row, 64).store_f32(0, x.row_min())`.
+///
+/// What a kernel reads beyond the last row or column is zero, and what it stores there is left out: tiles need not divide a
+/// matrix.
+///
+/// ```
+/// # use peerwarp_codegen::dsl::{prelude::*, TraceMeta, trace};
+/// # use peerwarp_codegen::ir::Dtype;
+/// # trace(TraceMeta::new("demo", 2, 32, 8), |p| {
+/// # let x: AnyMatrix = p.matrix("x", [300, 512], Dtype::Bf16);
+/// # let w: AnyMatrix = p.matrix("w", [264, 512], Dtype::Bf16);
+/// # let out: AnyMatrix = p.matrix("out", [300, 264], Dtype::Bf16);
+/// # let bias: AnyPtr = p.erased("bias", 264, Dtype::Bf16);
+/// # #[kernel]
+/// # fn body(x: AnyMatrix, w: AnyMatrix, out: AnyMatrix, bias: AnyPtr) {
+/// role("multiply", 9, |b| {
+///     for tile in b.strided(9u32) {
+///         let (row, column) = (tile / 3 * 128, tile % 3 * 128);
+///         // 128 x 128 sums of products: out = x w^T, in f32.
+///         let sums = b.dot(x.rows(row, 128), w.rows(column, 128), 3);
+///         let sums = sums + bias.load_rows_f32(column, [128, 128]);
+///         out.rows(row, 128).store_f32(column, sums.maximum(0.0));
+///     }
+/// });
+/// # }
+/// # body(x, w, out, bias);
+/// # }).unwrap();
+/// ```
+#[derive(Clone, Copy, Debug)]
+pub struct AnyMatrix {
+    pub(crate) buf: Buf,
+    columns: u64,
+}
+
+/// A matrix that every rank has and peers write to, whose shape and element type the config chooses. Its elements are
+/// sent as those of [`AnySymMatrix::elements`], row after row; they are read with the receipt of a wait.
+#[derive(Clone, Copy, Debug)]
+pub struct AnySymMatrix {
+    buf: Buf,
+    columns: u64,
+}
+
+macro_rules! matrix {
+    ($name:ident $kind:ident $elements:ident) => {
+        impl Arg for $name {
+            const KIND: ParamKind = ParamKind::$kind;
+            fn bind(b: Bound) -> Self {
+                $name { columns: b.columns.unwrap_or(b.len), buf: Buf::param(b) }
+            }
+        }
+        impl MatrixArg for $name {}
+        impl $name {
+            /// Rows and columns.
+            pub fn shape(&self) -> [u64; 2] {
+                [self.buf.len / self.columns, self.columns]
+            }
+
+            /// Element type.
+            pub fn dtype(&self) -> Dtype {
+                self.buf.dtype
+            }
+
+            /// The same memory as a vector: element `row * columns + column`.
+            pub fn elements(&self) -> $elements {
+                $elements { buf: self.buf }
+            }
+        }
+    };
+}
+matrix!(AnyMatrix Local AnyPtr);
+matrix!(AnySymMatrix Symmetric AnySym);
+
+/// Some rows of a matrix in memory, or some columns of these: nothing is read yet.
+#[derive(Clone, Copy, Debug)]
+pub struct MatrixRows {
+    buf: Buf,
+    row: Val<u32>,
+    /// How many.
+    count: u32,
+    /// The row from which on none is there, if not all are.
+    end: Option<Val<u32>>,
+    /// The first column, and how many; all of them if not said.
+    columns: Option<(Val<u32>, Val<u32>)>,
+    receipt: Option<Arrived>,
+}
+
+impl MatrixRows {
+    pub(crate) fn new(buf: Buf, row: Val<u32>, count: u32, receipt: Option<Arrived>) -> MatrixRows {
+        MatrixRows { buf, row, count, end: None, columns: None, receipt }
+    }
+
+    /// The `count` columns from column `from` on, both multiples of 8 and known to be: of an operand of a product. Loads and stores have
+    /// a first column of their own, and as many columns as their tile.
+    ///
+    /// # Errors
+    /// Ends the trace for loads and stores, and where both operands of a product have columns of their own.
+    #[track_caller]
+    pub fn columns(self, from: impl IntoVal<u32>, count: impl IntoVal<u32>) -> MatrixRows {
+        MatrixRows { columns: Some((from.val(), count.val())), ..self }
+    }
+
+    /// As if the matrix ended before row `end`: the rows from there on are neither read nor written.
+    #[track_caller]
+    pub fn below(self, end: impl IntoVal<u32>) -> MatrixRows {
+        MatrixRows { end: Some(end.val()), ..self }
+    }
+
+    /// The matrix of these rows and `columns` columns from column `from` on, as `f32`.
+    #[track_caller]
+    pub fn load_f32(self, from: impl IntoVal<u32>, columns: u32) -> Tile<f32> {
+        let (loc, column) = (Loc::caller(), from.val());
+        Tile::from_raw(cast(self.load_raw(column, columns, loc), Dtype::F32, loc))
+    }
+
+    /// The same, of the element type: it takes fewer registers, until [`AnyTile::to_f32`].
+    #[track_caller]
+    pub fn load(self, from: impl IntoVal<u32>, columns: u32) -> AnyTile {
+        let (loc, column) = (Loc::caller(), from.val());
+        AnyTile::from_raw(self.load_raw(column, columns, loc))
+    }
+
+    fn load_raw(self, column: Val<u32>, columns: u32, loc: Loc) -> Raw {
+        require_role(loc, "a load");
+        attempt(loc, |t| {
+            self.picks_no_columns("load", loc)?;
+            let ty = matrix_type(self.buf.dtype, [self.count, columns], loc)?;
+            let (at, column) = (self.of(t, loc)?, used(t, column, loc)?);
+            let out = t.emit(ty, loc, |out| MatrixOp::LoadMatrix(LoadMatrix { out, at, column }));
+            Ok(t.raw(out))
+        })
+    }
+
+    /// Writes a matrix of as many rows from column `from` on, rounded to the element type.
+    #[track_caller]
+    pub fn store_f32(self, from: impl IntoVal<u32>, tile: impl IntoTile<f32>) {
+        let (loc, column) = (Loc::caller(), from.val());
+        require_role(loc, "a store");
+        let value = cast(tile.tile().to_raw(), self.buf.dtype, loc);
+        attempt(loc, |t| {
+            self.picks_no_columns("store", loc)?;
+            let value = t.use_value(value.trace, value.id, loc)?;
+            self.takes(t.ty(value), loc)?;
+            let (to, column) = (self.of(t, loc)?, used(t, column, loc)?);
+            t.push(MatrixOp::StoreMatrix(StoreMatrix { to, column, value }), loc);
+            Ok(())
+        });
+    }
+
+    /// A load or a store moves all columns of its tile; to pick fewer would be ignored.
+    fn picks_no_columns(&self, what: &str, loc: Loc) -> Result<(), TraceError> {
+        let Some(_) = self.columns else { return Ok(()) };
+        let message = format!("a {what} of picked columns, which would move all columns of its tile");
+        let help = format!(
+            "leave `.columns(..)` out: the {what} begins at its own first column, and a tile of fewer columns moves fewer"
+        );
+        Err(TraceError::new(loc, message, help))
+    }
+
+    fn takes(&self, ty: Type, loc: Loc) -> Result<(), TraceError> {
+        let help = "matrices come of `dot`, and of loads that are given rows and columns";
+        match ty.shape() {
+            Some((rows, _)) if rows == self.count => Ok(()),
+            Some((rows, _)) => {
+                let message = format!("a matrix of {rows} rows for {} rows", self.count);
+                Err(TraceError::new(loc, message, "take as many rows of the one as the other has"))
+            }
+            None => {
+                let message = format!("{} elements for rows of a matrix", ty.len.unwrap_or(1));
+                Err(TraceError::new(loc, message, help))
+            }
+        }
+    }
+
+    fn of(&self, t: &mut Trace, loc: Loc) -> Result<Rows, TraceError> {
+        self.buf.check(t, loc)?;
+        let receipt = self.buf.receipt(t, self.receipt.as_ref(), loc)?;
+        let (row, end) = (used(t, self.row, loc)?, self.end.map(|end| used(t, end, loc)).transpose()?);
+        Ok(Rows { place: self.buf.place, row, end, receipt })
+    }
+}
+
+fn used(t: &Trace, v: Val<u32>, loc: Loc) -> Result<ValueId, TraceError> {
+    let raw = v.to_raw();
+    t.use_value(raw.trace, raw.id, loc)
+}
+
+impl AnyMatrix {
+    /// The `count` rows from row `row` on.
+    #[track_caller]
+    pub fn rows(&self, row: impl IntoVal<u32>, count: u32) -> MatrixRows {
+        MatrixRows::new(self.buf, row.val(), count, None)
+    }
+}
+
+impl AnySymMatrix {
+    /// The `count` rows from row `row` on of this rank's own instance, covered by the receipt of a wait.
+    #[track_caller]
+    pub fn rows(&self, receipt: &Arrived, row: impl IntoVal<u32>, count: u32) -> MatrixRows {
+        MatrixRows::new(self.buf, row.val(), count, Some(*receipt))
+    }
+}
+
+impl Parcel {
+    /// Stores a matrix to as many rows from row `row` on of the targets' instance of a matrix, from column `from` on, rounded to its
+    /// element type.
+    ///
+    /// # Orders
+    /// Nothing by itself: the parcel's signal says that the data is there.
+    #[track_caller]
+    pub fn put_rows_f32(
+        &mut self,
+        buffer: &AnySymMatrix,
+        row: impl IntoVal<u32>,
+        from: impl IntoVal<u32>,
+        tile: impl IntoTile<f32>,
+    ) {
+        let (loc, row, column) = (Loc::caller(), row.val(), from.val());
+        let value = cast(tile.tile().to_raw(), buffer.buf.dtype, loc);
+        attempt(loc, |t| {
+            self.check(t, loc)?;
+            let value = t.use_value(value.trace, value.id, loc)?;
+            let count = t.ty(value).shape().map_or(0, |(rows, _)| rows);
+            let rows = MatrixRows::new(buffer.buf, row, count, None);
+            rows.takes(t.ty(value), loc)?;
+            let (to, column) = (rows.of(t, loc)?, used(t, column, loc)?);
+            self.note(t, param_of(&buffer.buf).expect("symmetric memory is a parameter"), loc);
+            t.push(CommOp::PutMatrix(PutMatrix { parcel: self.id(), to, column, value }), loc);
+            Ok(())
+        });
+    }
+}
+
+/// A matrix of equal rows, as `f32`.
+fn equal_rows(buf: &Buf, i: Index, shape: [u32; 2], receipt: Option<&Arrived>, loc: Loc) -> Tile<f32> {
+    require_role(loc, "a load");
+    let raw = attempt(loc, |t| {
+        let ty = matrix_type(buf.dtype, shape, loc)?;
+        i.part.all(t, shape[1], "a matrix of equal rows", loc)?;
+        let (place, index) = (buf.place, buf.at(t, i, 0, loc)?);
+        let receipt = buf.receipt(t, receipt, loc)?;
+        let out = t.emit(ty, loc, |out| MatrixOp::LoadRow(LoadRow { out, place, index, receipt }));
+        Ok(t.raw(out))
+    });
+    Tile::from_raw(cast(raw, Dtype::F32, loc))
+}
+
+macro_rules! load_rows {
+    ($([$($generic:tt)*] $own:ty, $symmetric:ty;)+) => { $(
+        impl $($generic)* $own {
+            /// A matrix of `shape` rows and columns each of whose rows is the elements from element `i` on, as `f32`; zeros from the
+            /// buffer's end on.
+            #[track_caller]
+            pub fn load_rows_f32(&self, i: impl IntoIndex, shape: [u32; 2]) -> Tile<f32> {
+                equal_rows(&self.buf, i.index(), shape, None, Loc::caller())
+            }
+        }
+        impl $($generic)* $symmetric {
+            /// The same of this rank's own instance, covered by the receipt of a wait.
+            #[track_caller]
+            pub fn load_rows_f32(&self, receipt: &Arrived, i: impl IntoIndex, shape: [u32; 2]) -> Tile<f32> {
+                equal_rows(&self.buf, i.index(), shape, Some(receipt), Loc::caller())
+            }
+        }
+    )+ };
+}
+load_rows! {
+    [<T: Element>] Ptr<T>, Sym<T>;
+    [] AnyPtr, AnySym;
+}
+
+/// Reductions along rows and columns of a matrix that a group holds. Each gives a vector, as a matrix of the same shape that has the
+/// reduction of a row in each element of that row, or of a column in each element of that column: so elementwise operations take it
+/// as it is, and stores to one column or one row of a matrix in memory write each number once. A matrix is of one tile: the parts
+/// of a row in several tiles are added up in memory.
+///
+/// ```
+/// # use peerwarp_codegen::dsl::{prelude::*, TraceMeta, trace};
+/// # use peerwarp_codegen::ir::Dtype;
+/// # trace(TraceMeta::new("demo", 2, 32, 4), |p| {
+/// # let x: AnyMatrix = p.matrix("x", [64, 128], Dtype::Bf16);
+/// # let w: AnyMatrix = p.matrix("w", [64, 128], Dtype::Bf16);
+/// # let out: AnyMatrix = p.matrix("out", [64, 64], Dtype::Bf16);
+/// role("softmax", 1, |b| {
+///     let scores = b.dot(x.rows(0, 64), w.rows(0, 64), 2);
+///     let weights = (scores - scores.row_max()).exp();
+///     out.rows(0, 64).store_f32(0, weights / weights.row_sum());
+/// });
+/// # }).unwrap();
+/// ```
+impl Tile<f32> {
+    /// The sum of each row, in each element of it. In which order elements are added is the target's own, and always the same.
+    ///
+    /// # Errors
+    /// Ends the trace of a tile that is no matrix.
+    #[track_caller]
+    pub fn row_sum(self) -> Tile<f32> {
+        self.reduce_lines(ReduceOp::Sum, Lines::Rows, Loc::caller())
+    }
+
+    /// The largest element of each row, in each element of it.
+    #[track_caller]
+    pub fn row_max(self) -> Tile<f32> {
+        self.reduce_lines(ReduceOp::Max, Lines::Rows, Loc::caller())
+    }
+
+    /// The smallest element of each row, in each element of it.
+    #[track_caller]
+    pub fn row_min(self) -> Tile<f32> {
+        self.reduce_lines(ReduceOp::Min, Lines::Rows, Loc::caller())
+    }
+
+    /// The sum of each column, in each element of it. In which order elements are added is the target's own, and always the same.
+    ///
+    /// # Errors
+    /// Ends the trace of a tile that is no matrix.
+    #[track_caller]
+    pub fn column_sum(self) -> Tile<f32> {
+        self.reduce_lines(ReduceOp::Sum, Lines::Columns, Loc::caller())
+    }
+
+    /// The largest element of each column, in each element of it.
+    #[track_caller]
+    pub fn column_max(self) -> Tile<f32> {
+        self.reduce_lines(ReduceOp::Max, Lines::Columns, Loc::caller())
+    }
+
+    /// The smallest element of each column, in each element of it.
+    #[track_caller]
+    pub fn column_min(self) -> Tile<f32> {
+        self.reduce_lines(ReduceOp::Min, Lines::Columns, Loc::caller())
+    }
+
+    fn reduce_lines(self, op: ReduceOp, lines: Lines, loc: Loc) -> Tile<f32> {
+        let name = lines.name();
+        require_role(loc, "a reduction along rows or columns");
+        let raw = self.to_raw();
+        Tile::from_raw(attempt(loc, |t| {
+            let a = t.use_value(raw.trace, raw.id, loc)?;
+            let ty = t.ty(a);
+            if ty.shape().is_none() {
+                let message = format!("{name} of a tile of {} elements, which has none", ty.len.unwrap_or(1));
+                let help = "`.sum()`, `.max()` and `.min()` are over all elements of such a tile";
+                return Err(TraceError::new(loc, message, help));
+            }
+            let out = t.emit(ty, loc, |out| MatrixOp::ReduceLines(ReduceLines { out, op, lines, a }));
+            Ok(t.raw(out))
+        }))
+    }
+}
+
+fn matrix_type(dtype: Dtype, [rows, columns]: [u32; 2], loc: Loc) -> Result<Type, TraceError> {
+    let Some(len) = rows.checked_mul(columns) else {
+        let message = format!("a matrix of {rows} x {columns}");
+        return Err(TraceError::new(loc, message, "work on parts of it, one after the other"));
+    };
+    check_len(loc, len);
+    Ok(Type::matrix(dtype, rows, columns))
+}
+
+impl Group {
+    /// The product of rows of one matrix and rows of another: element `[i][j]` is the sum of the products of row `i` of `a` and row
+    /// `j` of `b`, column by column, in `f32`. The elements of both are bf16, or fp16. In which order products are added is the
+    /// target's own.
+    ///
+    /// `stages` pieces of 64 columns are in shared memory at once, 2 or more: while one is multiplied, those after it are on their way.
+    ///
+    /// # Errors
+    /// Ends the trace when the two have different numbers of columns or different element types.
+    #[track_caller]
+    pub fn dot(&self, a: MatrixRows, b: MatrixRows, stages: u32) -> Tile<f32> {
+        self.multiply(None, (a, b), stages, Loc::caller())
+    }
+
+    /// [`Group::dot`] added to sums.
+    #[track_caller]
+    pub fn dot_add(&self, sums: impl IntoTile<f32>, a: MatrixRows, b: MatrixRows, stages: u32) -> Tile<f32> {
+        self.multiply(Some(sums.tile()), (a, b), stages, Loc::caller())
+    }
+
+    fn multiply(
+        &self,
+        sums: Option<Tile<f32>>,
+        (a, b): (MatrixRows, MatrixRows),
+        stages: u32,
+        loc: Loc,
+    ) -> Tile<f32> {
+        require_role(loc, "a product of matrices");
+        let all = a.buf.columns_of(loc);
+        let (from, count) = a.columns.or(b.columns).unwrap_or_else(|| (host(0u32, loc), host(all, loc)));
+        Tile::from_raw(attempt(loc, |t| {
+            self.check(t, loc)?;
+            let ty = matrix_type(Dtype::F32, [a.count, b.count], loc)?;
+            let (left, right) = (a.of(t, loc)?, b.of(t, loc)?);
+            agree(t, &a, &b, loc)?;
+            let acc = sums.map(|sums| {
+                let raw = sums.to_raw();
+                t.use_value(raw.trace, raw.id, loc)
+            });
+            let acc = acc.transpose()?;
+            if let Some(acc) = acc.filter(|acc| t.ty(*acc) != ty) {
+                let message = format!("sums of {} for a product of {ty}", t.ty(acc));
+                return Err(TraceError::new(loc, message, "start with those of another product"));
+            }
+            let (from, count) = (used(t, from, loc)?, used(t, count, loc)?);
+            let room = room(t, a.buf.dtype, stages.saturating_mul(a.count + b.count), loc);
+            let dot = |out| Dot { out, acc, a: left, b: right, from, count, stages, room };
+            let out = t.emit(ty, loc, |out| MatrixOp::Dot(dot(out)));
+            Ok(t.raw(out))
+        }))
+    }
+}
+
+/// Whether rows of two matrices can be multiplied.
+fn agree(t: &Trace, a: &MatrixRows, b: &MatrixRows, loc: Loc) -> Result<(), TraceError> {
+    let (left, right) = (a.buf.name(t), b.buf.name(t));
+    let wrong = |message: String, help: &str| Err(TraceError::new(loc, message, help));
+    if let (Some(_), Some(_)) = (a.columns, b.columns) {
+        let message = format!("columns of `{left}` and of `{right}` are picked");
+        return wrong(message, "pick them of one: the product is over the same columns of both");
+    }
+    let [x, y] = [a, b].map(|rows| rows.buf.columns(t));
+    if x != y {
+        let count = |n: Option<u64>| n.map_or("no".to_owned(), |n| n.to_string());
+        let message =
+            format!("rows of `{left}`, of {} elements, times rows of `{right}`, of {}", count(x), count(y));
+        return wrong(message, "both have as many columns: the product is over these");
+    }
+    if a.buf.dtype != b.buf.dtype {
+        let message = format!(
+            "rows of `{left}`, which is of {}, times rows of `{right}`, of {}",
+            a.buf.dtype, b.buf.dtype
+        );
+        return wrong(message, "give both the same `#[dtype(..)]`");
+    }
+    Ok(())
+}
+
+impl Buf {
+    /// Elements of a row, if it is a matrix.
+    fn columns(&self, t: &Trace) -> Option<u64> {
+        self.place.param().and_then(|p| t.builder.kernel.params[p.index()].columns)
+    }
+
+    fn columns_of(&self, loc: Loc) -> u32 {
+        attempt(loc, |t| {
+            t.same_trace(self.trace, Thing::Buffer, loc)?;
+            Ok(self.columns(t).and_then(|n| u32::try_from(n).ok()).unwrap_or(u32::MAX))
+        })
+    }
+}
+
+/// The shared array by way of which the products of a role go, one after the other: pieces of so many rows in all.
+fn room(t: &mut Trace, dtype: Dtype, rows: u32, loc: Loc) -> SharedId {
+    crate::dsl::memory::copy::room(t, &format!("{dtype}_room"), dtype, rows.saturating_mul(DOT_COLUMNS), loc)
+}

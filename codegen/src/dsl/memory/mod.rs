@@ -1,0 +1,9 @@
+//! Memory: parameters of kernels, buffers, windows, and where accesses begin.
+
+pub(super) mod args;
+pub(super) mod buffer;
+pub(super) mod copy;
+pub(super) mod inbox;
+pub(super) mod index;
+pub(super) mod mem;
+pub(super) mod window;
