@@ -21,56 +21,18 @@
 //! a record in its own, and returns; all other waits of the world give up when they see it. Epochs advance as blocks begin, so
 //! an aborted launch has advanced them.
 
-mod ahead;
-mod apart;
-mod args;
-mod banner;
-mod blocks;
-mod bounds;
+mod analysis;
 mod control;
-mod copy;
-mod cut;
-mod defined;
-mod describe;
-mod drawn;
-mod effects;
-mod emitter;
-mod entry;
-mod error;
-mod expr;
+mod emit;
 mod facts;
-mod idle;
-mod inline;
-mod lane_order;
 mod launch;
 mod layout;
-mod lines;
 mod loader;
 mod matrix;
 mod memory;
-mod multimem;
-mod names;
-mod ops;
-mod pieces;
-mod prim;
-mod products;
-mod program;
-mod protocol;
-mod reach;
-mod released;
-mod roles;
-mod sections;
 mod source;
-mod splats;
-mod steps;
-mod sync;
-mod template;
-mod tiles;
-mod timeline;
+mod text;
 mod transport;
-mod vectors;
-mod waits;
-mod writer;
 
 use serde::{Deserialize, Serialize};
 
@@ -79,12 +41,12 @@ use crate::{
     ir::{Verified, explain::Explain},
 };
 
-pub use apart::Primitives;
-pub use args::{ArgField, ArgsLayout, TENSOR_MAP_BYTES, TENSOR_MAP_COLUMNS, TensorMap};
-pub use error::PrintError;
-pub use idle::{Warning, warnings};
-pub use timeline::{SiteKind, SitePeers, Timeline, TimelineSite};
-pub use waits::WaitSite;
+pub use analysis::waits::WaitSite;
+pub use facts::timeline::{SiteKind, SitePeers, Timeline, TimelineSite};
+pub use launch::args::{ArgField, ArgsLayout, TENSOR_MAP_BYTES, TENSOR_MAP_COLUMNS, TensorMap};
+pub use source::apart::Primitives;
+pub use source::idle::{Warning, warnings};
+pub use text::error::PrintError;
 
 /// What the banner of an emitted source says about its making.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -156,7 +118,7 @@ pub struct Excess {
 /// # Errors
 /// The target cannot have the kernel for another reason.
 pub fn excess(kernel: &Verified, target: Target) -> Result<Excess, PrintError> {
-    source::excess(kernel, target)
+    source::assemble::excess(kernel, target)
 }
 
 /// An emitted kernel.
@@ -219,11 +181,11 @@ pub fn emit_with(
     options: &EmitOptions,
 ) -> Result<Source, PrintError> {
     if options.lines {
-        return source::emit(kernel, target, info, options.timeline);
+        return source::assemble::emit(kernel, target, info, options.timeline);
     }
     let mut kernel = kernel.clone().into_kernel();
     kernel.forget_lines();
-    source::emit(&kernel, target, info, options.timeline)
+    source::assemble::emit(&kernel, target, info, options.timeline)
 }
 
 /// A source whose machine primitives are in a header.
@@ -248,7 +210,7 @@ pub fn emit_split(
     if !options.lines {
         kernel.forget_lines();
     }
-    source::emit_split(&kernel, target, info, options.timeline, Some(folder))
+    source::assemble::emit_split(&kernel, target, info, options.timeline, Some(folder))
 }
 
 /// A source without comments and empty lines: what is compiled, whatever is said about it.
@@ -262,13 +224,13 @@ pub fn code(text: &str) -> String {
 /// # Errors
 /// [`PrintError`] as for [`emit`].
 pub fn explain(kernel: &Verified, target: Target) -> Result<Explain, PrintError> {
-    source::explain(kernel, target)
+    source::assemble::explain(kernel, target)
 }
 
 /// Text of a stand-in for `hip/hip_runtime.h`, with which emitted HIP sources compile where there is no ROCm: write it
 /// to a file of that name and give its folder to clang with `-I`.
 pub fn hip_prelude() -> Result<String, PrintError> {
-    template::hip_prelude()
+    text::template::hip_prelude()
 }
 
 #[cfg(test)]

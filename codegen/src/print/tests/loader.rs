@@ -3,7 +3,7 @@
 use crate::{
     dsl::{Binder, Binding, ParamSpec, TraceMeta, prelude::*, trace},
     ir::{Dtype, Kernel, verify},
-    print::{EmitInfo, Source, explain, source, warnings},
+    print::{EmitInfo, Source, explain, source::assemble, warnings},
 };
 
 use super::printed;
@@ -505,7 +505,7 @@ fn timelines_have_none() {
     let kernel = role_of(8, |b, g| g.store(g.product(b)));
     let info = EmitInfo { command: "peerwarp generate sample".into() };
     let target = "cuda:sm_90a".parse().expect("a target");
-    let emitted = source::emit(&kernel, target, &info, Some(16)).unwrap_or_else(|e| panic!("{e}"));
+    let emitted = assemble::emit(&kernel, target, &info, Some(16)).unwrap_or_else(|e| panic!("{e}"));
     assert!(!has_loader(&emitted));
 }
 

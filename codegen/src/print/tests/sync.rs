@@ -3,7 +3,11 @@
 use crate::dsl::prelude::*;
 use crate::family::{CudaArch, Target};
 use crate::ir::{Access, ControlOp, Kernel, MemoryOp, OpKind, Place};
-use crate::print::{inline::Forms, layout::Layouts, program::Program, sync::Barriers};
+use crate::print::{
+    analysis::program::Program,
+    facts::{forms::Forms, sync::Barriers},
+    layout::spread::Layouts,
+};
 
 use super::kernel;
 

@@ -4,16 +4,16 @@ use crate::ir::{
     BinaryOp, CommOp, Loc, OpId, OpKind, ReceiveMessages, SendMessages, Taken, Target, ValueId, ValueOp,
 };
 
-use super::super::{
-    PrintError,
-    emitter::Emitter,
-    expr::{Expr, Prec},
-    inline::Form,
-    layout::Layout,
-    ops::type_name,
-    prim::Prim,
-    program::VectorMask,
-    tiles::Step,
+use super::super::PrintError;
+use crate::print::{
+    analysis::program::VectorMask,
+    emit::{emitter::Emitter, ops::type_name, tiles::Step},
+    facts::forms::Form,
+    layout::spread::Layout,
+    text::{
+        expr::{Expr, Prec},
+        prim::Prim,
+    },
 };
 
 impl Emitter<'_, '_> {
@@ -116,7 +116,7 @@ impl Emitter<'_, '_> {
         }
         let param = &self.f.p.kernel.params[ll.index()];
         let layout = self.f.layouts.of(out);
-        super::super::ops::use_dtype(self.used, param.dtype);
+        crate::print::emit::ops::use_dtype(self.used, param.dtype);
         let epoch = self.epoch(id, epoch)?;
         self.w.gap();
         let place = self.place(loc);
@@ -275,8 +275,11 @@ impl Emitter<'_, '_> {
         let (ll, out) = (op.buffer, op.tiles[0].out);
         let layout = self.f.layouts.of(out);
         let steps = layout.steps();
-        let want =
-            self.f.p.name(out).map_or_else(|| super::super::describe::value(&self.f.p, out), str::to_string);
+        let want = self
+            .f
+            .p
+            .name(out)
+            .map_or_else(|| crate::print::analysis::describe::value(&self.f.p, out), str::to_string);
         let name = self.names.fresh(&want);
         let dtype = self.f.p.kernel.params[ll.index()].dtype;
         let ty = self.vector_type(dtype, layout.per_lane);

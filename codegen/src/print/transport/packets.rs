@@ -2,13 +2,14 @@
 
 use crate::ir::{Const, Loc, OpId, PACKET_BYTES, ParamId, ReceiveMessages, SendMessages, Target, ValueId};
 
-use super::super::{
-    PrintError, effects,
-    emitter::Emitter,
-    expr::{Expr, Prec},
-    ops::type_name,
-    prim::Prim,
-    tiles::Step,
+use super::super::PrintError;
+use crate::print::{
+    emit::{emitter::Emitter, ops::type_name, tiles::Step},
+    facts::effects,
+    text::{
+        expr::{Expr, Prec},
+        prim::Prim,
+    },
 };
 
 impl Emitter<'_, '_> {
@@ -101,7 +102,7 @@ impl Emitter<'_, '_> {
             _ => None,
         };
         let name = self.names.fresh(&want.unwrap_or_else(|| format!("{}_taken", param.name)));
-        super::super::ops::use_dtype(self.used, param.dtype);
+        crate::print::emit::ops::use_dtype(self.used, param.dtype);
         self.w.line(&format!("Vec<{ty}, {}> {name}[{n}][{}];", layout.per_lane, layout.steps()));
         for (i, tile) in tiles.iter().enumerate() {
             let step = if layout.steps() == 1 { "[0]" } else { "" };

@@ -1,0 +1,8 @@
+//! Questions about a kernel as it stands: bounds and reach of indices, its waits, what comes before what.
+
+pub(super) mod ahead;
+pub(super) mod bounds;
+pub(super) mod describe;
+pub(super) mod program;
+pub(super) mod reach;
+pub(super) mod waits;

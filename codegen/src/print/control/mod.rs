@@ -1,0 +1,3 @@
+//! Statements of each operation, control flow among them, and records of the timeline around them.
+
+pub(super) mod flow;

@@ -1,0 +1,417 @@
+//! The emitter: walks a role's regions and writes statements. Scalars and control flow are here; tiles, memory and
+//! protocol operations have files of their own.
+
+use std::collections::HashMap;
+
+use crate::ir::{
+    BinaryOp, ControlOp, Loc, OpId, OpKind, ParamId, ParamKind, ParcelId, Place, ReceiptId, Region, SharedId,
+    Type, ValueId, ValueOp, VarId,
+};
+
+use super::{
+    ops::{self, type_name},
+    tiles::Item,
+};
+use crate::print::{
+    PrintError,
+    control::flow::LoopLabels,
+    facts::{forms::Form, kernel::Facts, timeline::Sites},
+    matrix::matrices::{Fragments, shared_len},
+    text::{
+        expr::Expr,
+        names::Names,
+        prim::{Prim, Used},
+        writer::Writer,
+    },
+};
+
+/// The group that runs the statements being written.
+#[derive(Clone, Debug)]
+pub(crate) struct Group {
+    /// Name of its variable.
+    pub name: &'static str,
+    /// Number of lanes.
+    pub lanes: u32,
+}
+
+/// Writes one function body.
+#[derive(Debug)]
+pub(crate) struct Emitter<'f, 'k> {
+    pub f: &'f Facts<'k>,
+    pub w: Writer,
+    pub names: Names,
+    pub used: &'f mut Used,
+    pub group: Group,
+    /// Names of the types that say how the warps share matrices.
+    pub parts: HashMap<Fragments, String>,
+    /// Names of values that have a variable of their own.
+    pub values: HashMap<ValueId, String>,
+    pub vars: HashMap<VarId, String>,
+    pub shared: HashMap<SharedId, String>,
+    /// Name of the ring by which a loader and the others meet.
+    pub ring: String,
+    /// Name of what a loader draws for the others.
+    pub drawn: String,
+    /// Waits of a loader that are written where what they are for is brought.
+    pub put_off: Vec<(ReceiptId, OpId)>,
+    /// With a timeline: the variables that say when parcels were opened.
+    pub opened: HashMap<ParcelId, String>,
+    /// Of takings that have been looked ahead for: the packets that were seen.
+    pub seen: HashMap<OpId, String>,
+    /// First byte of each shared array.
+    pub offsets: &'f HashMap<SharedId, u32>,
+    /// Tile operations that wait to be written as one loop.
+    pub pending: Vec<Item>,
+    /// Whether what is written runs inside a function of its own, whose groups vote on having met everybody.
+    pub votes: bool,
+    /// The loops around the statement being written, outermost first.
+    pub loops: Vec<LoopLabels>,
+    /// How many labels there are.
+    pub labels: u32,
+}
+
+impl<'f, 'k> Emitter<'f, 'k> {
+    /// An emitter for a function body, one level deep.
+    pub fn new(f: &'f Facts<'k>, used: &'f mut Used, offsets: &'f HashMap<SharedId, u32>) -> Emitter<'f, 'k> {
+        let timeline = f.timeline.iter().flat_map(Sites::taken);
+        let taken = crate::print::text::defined::DEFINED
+            .iter()
+            .map(ToString::to_string)
+            .chain(f.own.all())
+            .chain(timeline);
+        Emitter {
+            f,
+            w: Writer::new(1),
+            names: Names::new(taken),
+            used,
+            group: match f.loads() {
+                true => Group { name: "loader", lanes: f.p.kernel.warp_size },
+                false => Group { name: "block", lanes: f.p.kernel.block_threads() },
+            },
+            parts: HashMap::new(),
+            values: HashMap::new(),
+            vars: HashMap::new(),
+            shared: HashMap::new(),
+            ring: String::new(),
+            drawn: String::new(),
+            put_off: vec![],
+            opened: HashMap::new(),
+            seen: HashMap::new(),
+            offsets,
+            pending: vec![],
+            votes: false,
+            loops: vec![],
+            labels: 0,
+        }
+    }
+
+    pub fn ty(&self, v: ValueId) -> Type {
+        self.f.p.kernel.ty(v)
+    }
+
+    pub fn form(&self, v: ValueId) -> Form {
+        self.f.forms.of(v)
+    }
+
+    /// The group's number of this lane.
+    pub fn lane(&self) -> String {
+        format!("{}.lane", self.group.name)
+    }
+
+    /// Declares a fresh name for a value: the author's, or one that says what it is.
+    pub fn declare(&mut self, v: ValueId) -> String {
+        let want = match self.f.p.name(v) {
+            Some(n) => n.to_string(),
+            None => crate::print::analysis::describe::value(&self.f.p, v),
+        };
+        let name = self.names.fresh(&want);
+        self.values.insert(v, name.clone());
+        name
+    }
+
+    /// The expression of a scalar.
+    pub fn scalar(&mut self, v: ValueId) -> Result<Expr, PrintError> {
+        if let Some(name) = self.values.get(&v) {
+            return Ok(Expr::atom(name.clone()));
+        }
+        if let Some(value) = self.f.p.constant(v) {
+            return Ok(Expr::literal(value));
+        }
+        let f = self.f;
+        let id = f.p.def_id(v).expect("a verified kernel defines what it uses");
+        if let (Form::Everywhere, Some(same)) = (self.form(v), f.p.same_as(v)) {
+            return self.scalar(same);
+        }
+        let op = f.p.kernel.op(id);
+        match (&op.kind, self.form(v)) {
+            (OpKind::Value(ValueOp::Rank { .. }), Form::Everywhere) => Ok(Expr::atom("args.rank")),
+            (OpKind::Value(ValueOp::ScalarParam { param, .. }), Form::Everywhere) => Ok(self.arg(*param)),
+            (_, Form::Alias(var)) => Ok(Expr::atom(self.vars[&var].clone())),
+            (_, Form::Everywhere | Form::Dead | Form::Once | Form::Named) => self.compute(id),
+        }
+    }
+
+    /// The expression that a scalar operation computes.
+    fn compute(&mut self, id: OpId) -> Result<Expr, PrintError> {
+        let f = self.f;
+        let op = f.p.kernel.op(id);
+        match &op.kind {
+            OpKind::Value(kind) => self.compute_value(id, kind, op.loc),
+            OpKind::Control(ControlOp::VarGet { var, .. }) => Ok(Expr::atom(self.vars[var].clone())),
+            other @ (OpKind::Control(_) | OpKind::Memory(_) | OpKind::Matrix(_) | OpKind::Comm(_)) => {
+                Err(PrintError::Misplaced { loc: op.loc, op: other.name() })
+            }
+        }
+    }
+
+    fn compute_value(&mut self, id: OpId, op: &ValueOp, loc: Loc) -> Result<Expr, PrintError> {
+        match *op {
+            ValueOp::ScalarParam { param, .. } => Ok(self.arg(param)),
+            ValueOp::GroupIndex { .. } => Ok(self.group_index(id)),
+            ValueOp::Epoch { word, advance: false, .. } => {
+                self.used.add(Prim::Epoch);
+                Ok(Expr::atom(format!("next_epoch({}->value)", self.arg(word).text)))
+            }
+            ValueOp::Epoch { word, advance: true, .. } => Ok(self.begin_epoch(id, word)),
+            any!(by_element, spreads, reductions) | ValueOp::Const { .. } | ValueOp::Rank { .. } => {
+                let mut used = std::mem::take(self.used);
+                let e = ops::expression(&self.f.p, &mut used, op, loc, &mut |u, v| {
+                    std::mem::swap(u, self.used);
+                    let e = self.scalar(v);
+                    std::mem::swap(u, self.used);
+                    e
+                });
+                *self.used = used;
+                e
+            }
+        }
+    }
+
+    /// The epoch that this launch begins. The kernel's words are numbered, as each needs room of its own.
+    fn begin_epoch(&mut self, id: OpId, word: ParamId) -> Expr {
+        self.used.add(Prim::BeginEpoch);
+        let kernel = self.f.p.kernel;
+        let before = kernel.prologue.ops.iter().take_while(|&&op| op != id);
+        let nth = match before.filter_map(|&op| crate::print::source::assemble::begun(kernel, op)).count() {
+            0 => String::new(),
+            n => format!("<{n}>"),
+        };
+        Expr::atom(format!("begin_epoch{nth}(args, {}, {})", self.arg(word).text, kernel.grid_blocks()))
+    }
+
+    fn group_index(&self, id: OpId) -> Expr {
+        let role = self.f.p.position(id).role;
+        let blocks = role.map_or(1, |r| self.f.p.kernel.role_blocks(r));
+        match self.f.p.split(id) {
+            None => Expr::atom(format!("{}.index", self.group.name)),
+            Some(_) if blocks == 1 => Expr::atom("group.number"),
+            Some(_) => {
+                let by_block = Expr::binary(
+                    "*",
+                    crate::print::text::expr::Prec::Product,
+                    &Expr::atom("group.number"),
+                    &Expr::atom(blocks.to_string()),
+                );
+                Expr::binary("+", crate::print::text::expr::Prec::Sum, &by_block, &Expr::atom("block.index"))
+            }
+        }
+    }
+
+    /// A member of the argument struct.
+    pub fn arg(&self, param: ParamId) -> Expr {
+        Expr::atom(format!("args.{}", self.f.args.of(param)))
+    }
+
+    /// The first element of a buffer: of this rank's own instance, or of a peer's window.
+    pub fn base(&mut self, place: Place) -> Result<Expr, PrintError> {
+        Ok(match place {
+            Place::Shared(id) => Expr::atom(self.shared[&id].clone()),
+            Place::Peer(window, rank) => Expr::index(&self.arg(window), &self.scalar(rank)?),
+            Place::All(window, _) => self.all_ranks(window),
+            Place::Param(id) => self.own(id),
+        })
+    }
+
+    /// The first element of all ranks' instances at once: their pointer comes after those of the ranks.
+    pub fn all_ranks(&self, param: ParamId) -> Expr {
+        Expr::index(&self.arg(param), &Expr::atom("ranks"))
+    }
+
+    /// The first element of this rank's own instance of a parameter.
+    pub fn own(&self, id: ParamId) -> Expr {
+        match self.f.p.kernel.params[id.index()].kind {
+            any!(symmetric) => Expr::atom(format!("{}[args.rank]", self.arg(id).text)),
+            ParamKind::EpochWord => Expr::atom(format!("&{}->value", self.arg(id).text)),
+            ParamKind::Local | ParamKind::Counters | ParamKind::BlockFlags | ParamKind::Scalar => {
+                self.arg(id)
+            }
+        }
+    }
+
+    /// Writes every operation of a region.
+    pub fn region(&mut self, region: &Region) -> Result<(), PrintError> {
+        for &id in &region.ops {
+            self.op(id)?;
+            self.fence_store(id)?;
+        }
+        self.flush()
+    }
+
+    /// A region in braces of its own.
+    pub fn block(&mut self, region: &Region) -> Result<(), PrintError> {
+        self.names.enter();
+        self.region(region)?;
+        self.names.leave();
+        Ok(())
+    }
+
+    pub fn op(&mut self, id: OpId) -> Result<(), PrintError> {
+        let f = self.f;
+        let op = f.p.kernel.op(id);
+        if f.barriers.before(id) && !matches!(op.kind, OpKind::Control(ControlOp::Split { .. })) {
+            // Without touches of memory among them, waiting operations may as well come after the barrier.
+            if self.pending_touches() {
+                self.flush()?;
+            }
+            self.w.line(&format!("{}.sync();", self.group.name));
+        }
+        self.note_put(id);
+        let outs = op.kind.outs();
+        let unseen = |v: &ValueId| {
+            matches!(self.form(*v), Form::Dead | Form::Everywhere | Form::Once | Form::Alias(_))
+        };
+        if outs.len() == 1 && op.kind.regions().is_empty() && unseen(&outs[0]) {
+            return Ok(());
+        }
+        if self.takes_tile(id)? {
+            if f.barriers.meets(id) {
+                self.flush()?;
+            }
+            return Ok(());
+        }
+        match &op.kind {
+            OpKind::Value(value) => self.value_op(id, value),
+            OpKind::Memory(access) => self.timed(id, |e| e.memory_op(id, access)),
+            OpKind::Matrix(matrix) => self.matrix_op(id, matrix),
+            OpKind::Comm(comm) => self.timed(id, |e| e.comm_op(id, comm)),
+            OpKind::Control(control) => self.control_op(id, control),
+        }
+    }
+
+    fn value_op(&mut self, id: OpId, op: &ValueOp) -> Result<(), PrintError> {
+        match *op {
+            ValueOp::Scan { out, op: how, a, exclusive } => {
+                let loc = self.f.p.kernel.op(id).loc;
+                self.timed(id, |e| e.scan(out, how, a, exclusive, loc))
+            }
+            any!(given, by_element, spreads) | ValueOp::Reduce { .. } => {
+                self.define(id, self.f.p.kernel.op(id).kind.outs()[0])
+            }
+        }
+    }
+
+    fn control_op(&mut self, id: OpId, op: &ControlOp) -> Result<(), PrintError> {
+        match op {
+            ControlOp::VarGet { out, .. } => self.define(id, *out),
+            ControlOp::VarDecl { var, init } => self.declare_var(*var, *init),
+            ControlOp::VarSet { var, value } => self.set_var(*var, *value),
+            ControlOp::If { cond, then, otherwise, results } => {
+                self.branch(id, *cond, then, otherwise, results)
+            }
+            ControlOp::For { var, start, end, step, body } => {
+                self.counted(id, [*var, *start, *end, *step], body)
+            }
+            ControlOp::While { header, cond, body } => self.spin(id, header, *cond, body),
+            ControlOp::Break { depth } => self.jump("break", *depth),
+            ControlOp::Continue { depth } => self.jump("continue", *depth),
+            ControlOp::Split { warps, body } => self.split(id, *warps, body),
+        }
+    }
+
+    /// `const T name = ...;`
+    fn define(&mut self, id: OpId, out: ValueId) -> Result<(), PrintError> {
+        self.flush_before(&self.f.p.reads(id))?;
+        let e = self.compute(id)?;
+        if e.is_literal() && self.f.p.name(out).is_none() {
+            self.values.insert(out, e.text);
+            return Ok(());
+        }
+        let ty = type_name(self.ty(out).dtype);
+        ops::use_dtype(self.used, self.ty(out).dtype);
+        let name = self.declare(out);
+        self.w.line(&format!("const {ty} {name} = {};", e.plain()));
+        Ok(())
+    }
+
+    fn declare_var(&mut self, var: VarId, init: ValueId) -> Result<(), PrintError> {
+        self.flush_before(&[init])?;
+        let e = self.scalar(init)?;
+        let v = &self.f.p.kernel.vars[var.index()];
+        ops::use_dtype(self.used, v.ty.dtype);
+        let name = self.names.fresh(v.name.as_deref().unwrap_or("state"));
+        self.w.line(&format!("{} {name} = {};", type_name(v.ty.dtype), e.plain()));
+        self.vars.insert(var, name);
+        Ok(())
+    }
+
+    /// An assignment; `x = x + y` as `x += y`.
+    fn set_var(&mut self, var: VarId, value: ValueId) -> Result<(), PrintError> {
+        // Waiting tile operations may read the variable by its name.
+        self.flush()?;
+        let name = self.vars[&var].clone();
+        let dtype = self.ty(value).dtype;
+        if self.form(value) == Form::Once
+            && let Some(OpKind::Value(ValueOp::Binary { op, a, b, .. })) = self.f.p.def(value)
+            && self.form(*a) == Form::Alias(var)
+            && let Some(assign) = ops::compound(*op, dtype)
+        {
+            let e = self.scalar(*b)?;
+            let text = if matches!(op, BinaryOp::Shl | BinaryOp::Shr) || e.plain() != e.text {
+                e.plain()
+            } else {
+                &e.text
+            };
+            self.w.line(&format!("{name} {assign} {text};"));
+            return Ok(());
+        }
+        let e = self.scalar(value)?;
+        self.w.line(&format!("{name} = {};", e.plain()));
+        Ok(())
+    }
+
+    /// Comment with the author's place.
+    pub fn place(&self, loc: Loc) -> String {
+        let place = loc.to_string();
+        place.rsplit(['/', '\\']).next().unwrap_or(&place).to_owned()
+    }
+
+    /// Declares the shared arrays that a region uses and that `copies` groups of a block have one each of.
+    pub fn declare_shared(&mut self, region: &Region, copies: u32) {
+        let (k, target) = (self.f.p.kernel, self.f.target);
+        for id in crate::print::source::assemble::shared_of(k, region, target) {
+            if self.shared.contains_key(&id) {
+                continue;
+            }
+            let s = &k.shared[id.index()];
+            if s.copies != copies && s.copies != 1 {
+                continue;
+            }
+            self.used.add(Prim::Shared);
+            ops::use_dtype(self.used, s.dtype);
+            let name = self.names.fresh(&s.name);
+            let ty = type_name(s.dtype);
+            let len = shared_len(k, id, target);
+            let stride = (len * s.dtype.bytes()).next_multiple_of(16);
+            let at = match s.copies {
+                1 => format!("{}", self.offsets[&id]),
+                _ if self.offsets[&id] == 0 => format!("group.number * {stride}"),
+                _ => format!("{} + group.number * {stride}", self.offsets[&id]),
+            };
+            self.w.line_with(
+                &format!("{ty}* const {name} = shared_array<{ty}>({at});"),
+                &format!("{ty}[{len}]"),
+            );
+            self.shared.insert(id, name);
+        }
+    }
+}

@@ -1,0 +1,6 @@
+//! The emitter: scalars, and tile operations that wait to be one loop. All that writes statements builds on it.
+
+pub(super) mod emitter;
+pub(super) mod ops;
+pub(super) mod steps;
+pub(super) mod tiles;

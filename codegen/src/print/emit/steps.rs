@@ -1,0 +1,415 @@
+//! The loop over a tile's steps, and the statements in it.
+
+use crate::ir::{
+    BinaryOp, CommOp, Const, ControlOp, Dtype, Loc, MemoryOp, OpKind, Place, Put, ReduceOp, ValueId, ValueOp,
+    VarUse,
+};
+
+use super::{
+    emitter::Emitter,
+    ops::{self, type_name},
+    tiles::{Item, Kept, Step},
+};
+use crate::print::{
+    PrintError,
+    facts::forms::Form,
+    layout::spread::Layout,
+    text::{
+        expr::{Expr, Prec},
+        prim::Prim,
+    },
+};
+
+/// Steps up to which a loop that may be unrolled in part is unrolled as a whole.
+const UNROLL_ALL: u32 = 8;
+
+impl Emitter<'_, '_> {
+    /// Writes a loop over steps around what `body` writes. With `guarded`, lanes beyond the tile's end skip it: they
+    /// hold nothing that may be looked at, so only what all lanes must take part in goes without.
+    pub fn step_loop(
+        &mut self,
+        mut step: Step,
+        guarded: bool,
+        loc: Loc,
+        body: impl FnOnce(&mut Self, &mut Step) -> Result<(), PrintError>,
+    ) -> Result<(), PrintError> {
+        let l = step.layout;
+        let (steps, full) = (l.steps(), l.full_steps());
+        let guarded = guarded && full < steps;
+        if steps == 1 && !guarded {
+            step.flat = true;
+            return body(self, &mut step);
+        }
+        let outer = std::mem::take(&mut self.w);
+        self.w = outer.nested();
+        self.w.deeper();
+        if steps > 1 && guarded {
+            self.w.deeper();
+        }
+        self.names.enter();
+        body(self, &mut step)?;
+        self.names.leave();
+        let text = std::mem::replace(&mut self.w, outer).finish();
+        let place = self.place(loc);
+        let lane = self.lane();
+        let at = &self.f.own.at;
+        if steps > 1 {
+            let all = step.indexes || steps <= UNROLL_ALL;
+            self.w.directive(if all { "#pragma unroll" } else { "#pragma unroll 4" });
+            let s = &self.f.own.step;
+            self.w.line_with(&format!("for (u32 {s} = 0; {s} < {steps}; ++{s}) {{"), &place);
+            self.w.deeper();
+            if step.uses_at || guarded {
+                self.w.line(&format!(
+                    "const u32 {at} = {};",
+                    at_expression(l, &format!("{s} * {} + {lane}", l.lanes))
+                ));
+            }
+            if guarded {
+                let test = format!("if ({s} < {full} || {at} < {}) {{", l.len);
+                self.w.line_with(&test, "the last step is partial");
+            }
+            self.w.append(&text);
+            if guarded {
+                self.w.line("}");
+            }
+            self.w.shallower();
+            self.w.line("}");
+            return Ok(());
+        }
+        if l.per_lane == 1 {
+            self.w.line_with(&format!("if ({lane} < {}) {{", l.len), &place);
+        } else {
+            let first = at_expression(l, &lane);
+            self.w.line_with(&format!("if (const u32 {at} = {first}; {at} < {}) {{", l.len), &place);
+        }
+        self.w.append(&text);
+        self.w.line("}");
+        Ok(())
+    }
+
+    /// The index of a lane's first element of the step.
+    pub fn at(&self, step: &mut Step) -> Expr {
+        let lane = Expr::atom(self.lane());
+        match step.layout.per_lane {
+            1 if step.layout.steps() == 1 => lane,
+            n if step.flat => Expr::binary("*", Prec::Product, &lane, &Expr::atom(n.to_string())),
+            _ => {
+                step.uses_at = true;
+                Expr::atom(self.f.own.at.clone())
+            }
+        }
+    }
+
+    /// The index of element `j` of the step.
+    pub fn element_at(&self, step: &mut Step) -> Expr {
+        let at = self.at(step);
+        if step.layout.per_lane == 1 {
+            at
+        } else {
+            Expr::binary("+", Prec::Sum, &at, &Expr::atom(self.f.own.j.clone()))
+        }
+    }
+
+    /// A lane's elements of one step in registers of this name.
+    pub fn registers(&self, name: &str, step: &mut Step) -> String {
+        if step.layout.steps() > 1 {
+            step.indexes = true;
+            format!("{name}[{}]", self.f.own.step)
+        } else {
+            name.into()
+        }
+    }
+
+    fn register_element(&self, name: &str, step: &mut Step) -> Expr {
+        let r = self.registers(name, step);
+        Expr::atom(if step.layout.per_lane > 1 { format!("{r}[{}]", self.f.own.j) } else { r })
+    }
+
+    /// One element of a tile.
+    pub fn element(&mut self, v: ValueId, step: &mut Step) -> Result<Expr, PrintError> {
+        match step.kept.get(&v) {
+            Some(Kept::Element(name)) => return Ok(Expr::atom(name.clone())),
+            Some(Kept::Step(name)) => return Ok(Expr::atom(format!("{name}[{}]", self.f.own.j))),
+            None => {}
+        }
+        if let Some(name) = self.values.get(&v).cloned() {
+            return Ok(self.register_element(&name, step));
+        }
+        if let Form::Alias(var) = self.form(v) {
+            let name = self.vars[&var].clone();
+            return Ok(self.register_element(&name, step));
+        }
+        let f = self.f;
+        let id = f.p.def_id(v).expect("a verified kernel defines what it uses");
+        let op = f.p.kernel.op(id);
+        match op.kind {
+            OpKind::Value(ValueOp::Splat { a, .. }) => self.scalar(a),
+            OpKind::Value(ValueOp::Arange { .. }) => Ok(self.element_at(step)),
+            OpKind::Control(ControlOp::VarGet { var, .. }) => {
+                let name = self.vars[&var].clone();
+                Ok(self.register_element(&name, step))
+            }
+            OpKind::Value(ref value) => {
+                let mut used = std::mem::take(self.used);
+                let e = ops::expression(&f.p, &mut used, value, op.loc, &mut |u, operand| {
+                    std::mem::swap(u, self.used);
+                    let e = self.element(operand, step);
+                    std::mem::swap(u, self.used);
+                    e
+                });
+                *self.used = used;
+                e
+            }
+            OpKind::Control(_) | OpKind::Memory(_) | OpKind::Matrix(_) | OpKind::Comm(_) => {
+                Err(PrintError::Misplaced { loc: op.loc, op: op.kind.name() })
+            }
+        }
+    }
+
+    /// A lane's elements of one step, as a vector.
+    pub fn vector(&mut self, v: ValueId, step: &mut Step) -> Result<String, PrintError> {
+        let e = step.layout.per_lane;
+        if let Some(Kept::Step(name) | Kept::Element(name)) = step.kept.get(&v) {
+            return Ok(name.clone());
+        }
+        if let Some(name) = self.values.get(&v).cloned() {
+            return Ok(self.registers(&name, step));
+        }
+        if let Form::Alias(var) = self.form(v) {
+            let name = self.vars[&var].clone();
+            return Ok(self.registers(&name, step));
+        }
+        match self.f.p.def(v) {
+            _ if e == 1 => Ok(self.element(v, step)?.text),
+            Some(OpKind::Value(ValueOp::Splat { a, .. })) => {
+                self.used.add(Prim::Fill);
+                Ok(format!("fill<{e}>({})", self.scalar(*a)?.text))
+            }
+            Some(OpKind::Value(ValueOp::Arange { .. })) => {
+                self.used.add(Prim::Iota);
+                Ok(format!("iota<{e}>({})", self.at(step).text))
+            }
+            // What else is read as a vector has registers, which were looked for above.
+            _ => Ok(self.element(v, step)?.text),
+        }
+    }
+
+    /// Writes one operation of a step.
+    pub fn item(
+        &mut self,
+        item: &Item,
+        step: &mut Step,
+        partials: &[(ValueId, String, ReduceOp)],
+    ) -> Result<(), PrintError> {
+        if let Some((out, value)) = item.yields {
+            let name = self.values[&out].clone();
+            return self.assign_element(&name, value, step);
+        }
+        let f = self.f;
+        let op = f.p.kernel.op(item.op);
+        let whole = step.layout.per_lane > 1;
+        match &op.kind {
+            OpKind::Memory(memory) => self.memory_step(item, memory, whole, step),
+            OpKind::Matrix(matrix) => self.matrix_step(op.loc, matrix, step),
+            OpKind::Comm(CommOp::Put(Put { parcel, buffer, index, value, mask })) => {
+                let base = self.put_base(*parcel, *buffer)?;
+                self.store_all(&base, Place::Param(*buffer), *index, *value, *mask, step)
+            }
+            OpKind::Value(ValueOp::Reduce { out, a, op: reduce }) => {
+                let partial =
+                    partials.iter().find(|p| p.0 == *out).expect("declared before the loop").1.clone();
+                let e = self.element(*a, step)?;
+                let dtype = self.ty(*a).dtype;
+                if step.layout.is_single() && dtype != Dtype::F32 {
+                    self.w.line(&format!("{partial} = {};", e.plain()));
+                } else {
+                    self.accumulate(&partial, *reduce, dtype, &e);
+                }
+                Ok(())
+            }
+            kind @ (OpKind::Value(_) | OpKind::Control(_) | OpKind::Comm(_)) => match kind.var_use() {
+                Some((var, VarUse::Declare(value) | VarUse::Set(value))) => {
+                    let name = self.vars[&var].clone();
+                    self.assign_element(&name, value, step)
+                }
+                Some((_, VarUse::Get(_))) | None => {
+                    let e = self.element_of_op(item, step)?;
+                    self.keep_element(kind.outs()[0], e, step);
+                    Ok(())
+                }
+            },
+        }
+    }
+
+    fn memory_step(
+        &mut self,
+        item: &Item,
+        op: &MemoryOp,
+        whole: bool,
+        step: &mut Step,
+    ) -> Result<(), PrintError> {
+        match *op {
+            MemoryOp::Load { out, place, index, .. } if whole => {
+                let early = self.f.forms.is_for_branches(&self.f.p, out);
+                let e = self.load_vector(place, index, self.ty(out).dtype, early, step)?;
+                let ty = self.vector_type(self.ty(out).dtype, step.layout.per_lane);
+                self.keep(out, &ty, &e, step, false);
+            }
+            MemoryOp::Load { out, place, index, .. } => {
+                let base = self.base(place)?;
+                let e = self.cell(&base, index, step)?;
+                self.keep_element(out, e, step);
+            }
+            MemoryOp::LoadMasked { out, place, index, mask, .. }
+                if whole && self.f.p.loads_by_vectors(item.op) =>
+            {
+                let ty = self.vector_type(self.ty(out).dtype, step.layout.per_lane);
+                let e = self.load_masked_vector(place, index, mask, &ty, self.ty(out).dtype, step)?;
+                self.keep(out, &ty, &e, step, false);
+            }
+            MemoryOp::LoadMasked { out, place, index, mask, other, .. } => {
+                let base = self.base(place)?;
+                let cell = self.cell(&base, index, step)?;
+                let e = self.masked(mask, cell, other, step)?;
+                self.keep_element(out, e, step);
+            }
+            MemoryOp::Gather { out, place, index, mask, other, .. } => {
+                let at = self.element(index, step)?;
+                let cell = Expr::index(&self.base(place)?, &at);
+                let e = self.masked(mask, cell, other, step)?;
+                self.keep_element(out, e, step);
+            }
+            MemoryOp::Store { place, index, value, mask, .. } => {
+                let base = self.base(place)?;
+                self.store_all(&base, place, index, value, mask, step)?;
+            }
+            MemoryOp::Scatter { place, index, value, mask, adds } => {
+                let at = self.element(index, step)?;
+                let base = self.base(place)?;
+                let e = self.element(value, step)?;
+                let condition = self.condition(mask, step)?;
+                let does = if adds {
+                    self.used.add(Prim::AtomicSum);
+                    let scope = if place.shared().is_some() { "_shared" } else { "" };
+                    Expr::call(&format!("fetch_sum{scope}"), [&Expr::offset(&base, &at), &e]).text
+                } else {
+                    format!("{} = {}", Expr::index(&base, &at).text, e.plain())
+                };
+                self.w.line(&format!("{condition}{does};"));
+            }
+            MemoryOp::Atomic { .. } | MemoryOp::Tally { .. } | MemoryOp::Ticket { .. } => {
+                let loc = self.f.p.kernel.op(item.op).loc;
+                return Err(PrintError::Misplaced { loc, op: OpKind::from(op.clone()).name() });
+            }
+        }
+        Ok(())
+    }
+
+    /// The element that an arithmetic operation computes, though the value has a name.
+    fn element_of_op(&mut self, item: &Item, step: &mut Step) -> Result<Expr, PrintError> {
+        let out = self.f.p.kernel.op(item.op).kind.outs()[0];
+        let kept = step.kept.remove(&out);
+        let name = self.values.remove(&out);
+        let e = self.element(out, step);
+        if let Some(kept) = kept {
+            step.kept.insert(out, kept);
+        }
+        if let Some(name) = name {
+            self.values.insert(out, name);
+        }
+        e
+    }
+
+    fn masked(
+        &mut self,
+        mask: ValueId,
+        cell: Expr,
+        other: ValueId,
+        step: &mut Step,
+    ) -> Result<Expr, PrintError> {
+        if self.always(mask) {
+            return Ok(cell);
+        }
+        let (mask, other) = (self.element(mask, step)?, self.element(other, step)?);
+        Ok(Expr::ternary(&mask, &cell, &other))
+    }
+
+    /// Whether a mask is all true.
+    pub fn always(&self, mask: ValueId) -> bool {
+        let Some(OpKind::Value(ValueOp::Splat { a, .. })) = self.f.p.def(mask) else { return false };
+        self.f.p.constant(*a) == Some(Const::Bool(true))
+    }
+
+    fn keep_element(&mut self, out: ValueId, e: Expr, step: &mut Step) {
+        ops::use_dtype(self.used, self.ty(out).dtype);
+        let ty = type_name(self.ty(out).dtype);
+        self.keep(out, ty, e.plain(), step, step.layout.per_lane > 1);
+    }
+
+    /// Stores what was computed where the loop keeps it.
+    pub fn keep(&mut self, out: ValueId, ty: &str, text: &str, step: &mut Step, element: bool) {
+        let j = if element { format!("[{}]", self.f.own.j) } else { String::new() };
+        match step.kept.get(&out).cloned() {
+            Some(Kept::Step(name)) if element => self.w.line(&format!("{name}{j} = {text};")),
+            Some(_) => {
+                let name = self.declare_local(out, step);
+                self.w.line(&format!("const {ty} {name} = {text};"));
+            }
+            None => {
+                let name = self.values[&out].clone();
+                let place = self.registers(&name, step);
+                self.w.line(&format!("{place}{j} = {text};"));
+            }
+        }
+    }
+
+    /// `name[step][j] = value`, or `+=` and the like where that says the same.
+    fn assign_element(&mut self, name: &str, value: ValueId, step: &mut Step) -> Result<(), PrintError> {
+        let dtype = self.ty(value).dtype;
+        let place = self.register_element(name, step);
+        if self.form(value) == Form::Once
+            && let Some(OpKind::Value(ValueOp::Binary { op, a, b, .. })) = self.f.p.def(value)
+            && let Some(assign) = ops::compound(*op, dtype)
+            && !matches!(op, BinaryOp::Shl | BinaryOp::Shr)
+            && self.element(*a, step)? == place
+        {
+            let e = self.element(*b, step)?;
+            self.w.line(&format!("{} {assign} {};", place.text, e.text));
+            return Ok(());
+        }
+        let e = self.element(value, step)?;
+        self.w.line(&format!("{} = {};", place.text, e.plain()));
+        Ok(())
+    }
+
+    fn accumulate(&mut self, partial: &str, op: ReduceOp, dtype: Dtype, e: &Expr) {
+        let line = match (op, dtype) {
+            (ReduceOp::Sum, Dtype::I32) => {
+                self.used.add(Prim::Wrapping);
+                format!("{partial} = wrap_add({partial}, {});", e.text)
+            }
+            (ReduceOp::Sum, _) => format!("{partial} += {};", e.text),
+            (ReduceOp::And, Dtype::Bool) => format!("{partial} = {partial} && {};", parenthesised(e)),
+            (ReduceOp::Or, Dtype::Bool) => format!("{partial} = {partial} || {};", parenthesised(e)),
+            (ReduceOp::And, _) => format!("{partial} &= {};", e.text),
+            (ReduceOp::Or, _) => format!("{partial} |= {};", e.text),
+            (ReduceOp::Min, _) => format!("{partial} = min_of({partial}, {});", e.text),
+            (ReduceOp::Max, _) => format!("{partial} = max_of({partial}, {});", e.text),
+        };
+        self.w.line(&line);
+    }
+}
+
+fn parenthesised(e: &Expr) -> String {
+    if e.prec < Prec::Unary { format!("({})", e.text) } else { e.text.clone() }
+}
+
+/// The index of a lane's first element, from the number of its vector.
+fn at_expression(l: Layout, vector: &str) -> String {
+    match l.per_lane {
+        1 => vector.into(),
+        e if vector.contains(' ') => format!("({vector}) * {e}"),
+        e => format!("{vector} * {e}"),
+    }
+}

@@ -1,0 +1,7 @@
+//! What is decided about a kernel before anything is written: forms of values, barriers, places of records.
+
+pub(super) mod effects;
+pub(super) mod forms;
+pub(super) mod kernel;
+pub(super) mod sync;
+pub(super) mod timeline;

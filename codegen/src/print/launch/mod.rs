@@ -1,0 +1,4 @@
+//! What a host program is given: the argument struct, the header and the launcher.
+
+pub(super) mod args;
+pub(super) mod host;

@@ -1,0 +1,5 @@
+//! Loaders: which roles have one, and the two parts of their kernels.
+
+pub(super) mod cut;
+pub(super) mod drawn;
+pub(super) mod plan;

@@ -1,0 +1,503 @@
+//! Loaders: a warp of its own in each block brings the operands of products, while all others multiply.
+//!
+//! A GPU whose copies bring whole boxes of a matrix needs one lane for that, and the lanes that multiply then neither compute
+//! addresses nor wait for what they have brought themselves. A role that only multiplies becomes two functions: the loader's has
+//! the role's waits, its loads and its draws from work counters, the other one all the rest. They meet by a ring of pieces in
+//! shared memory. What takes part is decided here; the kernel is then cut in two, of which the emitter writes either part as it
+//! writes any other kernel.
+
+use std::collections::{HashMap, HashSet};
+
+use serde::Serialize;
+
+use crate::{
+    device::Device,
+    family::{CudaArch, Target},
+    ir::{
+        CommOp, ControlOp, DOT_COLUMNS, Dot, Dtype, Kernel, LoadMatrix, LoadRow, Loc, MatrixOp, MemoryOp, Op,
+        OpId, OpKind, Param, ParamId, ParamKind, Place, Region, Role, Rows, SharedId, ValueId, ValueOp, Wait,
+    },
+};
+
+use super::{
+    cut::{self, Side},
+    drawn,
+};
+use crate::print::{
+    emit::ops::type_name,
+    facts::kernel::Facts,
+    launch::args::{self, TensorMap},
+    matrix::{
+        lines,
+        matrices::{self, Moved},
+    },
+    source::assemble as source,
+};
+
+/// What the number of a lane's registers is a multiple of.
+const REGISTERS_STEP: u32 = 8;
+
+/// Registers that a loader's lane keeps, where others want them.
+const KEPT: u32 = 56;
+
+/// Warps that give registers away together.
+const WARPGROUP: u32 = 4;
+
+/// Bytes of the two mbarriers of a piece.
+const BARRIERS: u32 = 16;
+
+/// The pieces of operands that the products of a role go through.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Ring {
+    pub room: SharedId,
+    dtype: Dtype,
+    /// Rows of the left and of the right matrix.
+    rows: [u32; 2],
+    /// How many of them boxes have: fewer if that is all that a matrix has.
+    boxes: [u32; 2],
+    stages: u32,
+    /// Whether the loader draws numbers, which the others take from it.
+    pub draws: bool,
+}
+
+impl Ring {
+    /// The type in emitted source.
+    pub fn text(&self) -> String {
+        let Ring { dtype, rows: [left, right], boxes, stages, .. } = *self;
+        let fewer = if boxes == self.rows { String::new() } else { format!(", {}, {}", boxes[0], boxes[1]) };
+        format!("Ring<{stages}, {left}, {right}, {}{fewer}>", type_name(dtype))
+    }
+
+    /// Bytes of shared memory, barriers and what is drawn included. Where the pieces fit these do, too: pieces end at a multiple of
+    /// 8 KiB, which is 1 KiB and more before the end of what a block can have.
+    pub fn bytes(&self) -> u32 {
+        self.end() + if self.draws { drawn::BYTES } else { 0 }
+    }
+
+    /// The first byte behind pieces and barriers.
+    pub fn end(&self) -> u32 {
+        let piece = (self.rows[0] + self.rows[1]) * DOT_COLUMNS * self.dtype.bytes();
+        self.stages * (piece + BARRIERS)
+    }
+}
+
+/// The warps of a loader, and how many registers lanes have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub(crate) struct Crew {
+    /// Warps that a block has for its loader, in front of those of roles beside it. One works.
+    pub warps: u32,
+    /// What a lane of the loader, and of roles beside, keeps and a lane of the others gets then. Only whole warpgroups can give
+    /// registers away, so that up to three warps are idle.
+    pub registers: Option<[u32; 2]>,
+    /// Whether what ends an expired wait is emitted wherever one may: a function that is called with other numbers of registers than
+    /// those who multiply have keeps the compiler from giving these to them.
+    pub ends_inline: bool,
+}
+
+impl Crew {
+    /// That of a kernel's loaders. An SM's quarter has registers for two warps as large as can be. Where blocks have four warps,
+    /// one more changes nothing.
+    fn of(kernel: &Kernel, target: Target) -> Crew {
+        let beside = kernel.beside_warps();
+        if kernel.block_warps + beside < 2 * WARPGROUP {
+            return Crew { warps: 1, registers: None, ends_inline: false };
+        }
+        let (warps, others) = ((1 + beside).next_multiple_of(WARPGROUP), kernel.block_threads());
+        let few = warps * kernel.warp_size;
+        let round = |registers: u32| registers / REGISTERS_STEP * REGISTERS_STEP;
+        let all = round(Device::of(target).sm_registers() / (others + few)) * (others + few);
+        let registers = Some([KEPT, round((all - few * KEPT) / others)]);
+        Crew { warps: warps - beside, registers, ends_inline: false }
+    }
+}
+
+/// The loaders of a kernel.
+#[derive(Debug)]
+pub(crate) struct Loaders {
+    /// By role.
+    rings: Vec<Option<Ring>>,
+    pub crew: Crew,
+    /// The matrices that operands are boxes of.
+    maps: Vec<(ParamId, TensorMap)>,
+    /// What the loaders draw for the others.
+    drawn: HashSet<OpId>,
+    /// The kernel as the loaders run it, and as all others do.
+    pub loads: Kernel,
+    pub multiplies: Kernel,
+}
+
+impl Loaders {
+    /// Those of a kernel, if any of its roles has one.
+    pub fn of(f: &Facts) -> Option<Loaders> {
+        let kernel = f.p.kernel;
+        let boxes = f.target == Target::Cuda(CudaArch::Sm90a);
+        let mut crew = Crew::of(kernel, f.target);
+        if !boxes || f.timeline.is_some() || of_kernel(f, crew).is_some() {
+            return None;
+        }
+        let of_role = |role: &Role| Fit::new(f, &role.body).ring(&role.body).ok().flatten();
+        let rings: Vec<Option<Ring>> = kernel.roles.iter().map(of_role).collect();
+        if rings.iter().all(Option::is_none) {
+            return None;
+        }
+        let waits = |body| {
+            let mut found = false;
+            kernel.walk(body, &mut |_, op| found |= op.kind.may_expire());
+            found
+        };
+        let mut others = kernel.roles.iter().zip(&rings).filter(|(_, ring)| ring.is_none());
+        crew.ends_inline = crew.registers.is_some() && others.any(|(role, _)| waits(&role.body));
+        let with_ring = |role: &usize| rings[*role].is_some();
+        let roles: Vec<usize> = (0..rings.len()).filter(with_ring).collect();
+        let mut maps = vec![];
+        for &role in &roles {
+            kernel.walk(&kernel.roles[role].body, &mut |_, op| add_maps(f, &op.kind, &mut maps));
+        }
+        let drawn: HashSet<OpId> =
+            roles.iter().flat_map(|&role| drawn::of(&f.p, &kernel.roles[role].body)).collect();
+        let [loads, multiplies] =
+            [Side::Loads, Side::Multiplies].map(|side| cut::part(kernel, &roles, &drawn, side));
+        Some(Loaders { crew, maps, loads, multiplies, rings, drawn })
+    }
+
+    /// Whether the loader draws a number for the others.
+    pub fn draws(&self, id: OpId) -> bool {
+        self.drawn.contains(&id)
+    }
+
+    /// The ring of a role that has a loader.
+    pub fn ring(&self, role: usize) -> Option<&Ring> {
+        self.rings[role].as_ref()
+    }
+
+    /// Threads that a block has more.
+    pub fn threads(&self) -> u32 {
+        self.crew.warps * self.loads.warp_size
+    }
+
+    /// What launchers fill, in order.
+    pub fn maps(&self) -> Vec<TensorMap> {
+        self.maps.iter().map(|(_, map)| map.clone()).collect()
+    }
+
+    /// The member with the boxes of an operand.
+    pub fn boxes(&self, param: ParamId, rows: u32) -> &str {
+        let rows = box_rows(&self.loads, param, rows);
+        let found = self.maps.iter().find(|(of, map)| *of == param && map.box_rows == rows);
+        &found.expect("every operand has boxes").1.name
+    }
+}
+
+/// Why a role that multiplies by warpgroups has no loader.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Obstacle {
+    /// Number of the role.
+    pub role: usize,
+    /// The line that stands in the way.
+    pub loc: Loc,
+    /// Why it does.
+    pub why: &'static str,
+}
+
+/// The roles that multiply by warpgroups without a loader, each with its first obstacle.
+pub(crate) fn obstacles(f: &Facts) -> Vec<Obstacle> {
+    let kernel = f.p.kernel;
+    if f.target != Target::Cuda(CudaArch::Sm90a) || f.timeline.is_some() {
+        return vec![];
+    }
+    let of_kernel = of_kernel(f, Crew::of(kernel, f.target));
+    let of_role = |(role, of): (usize, &Role)| {
+        let (loc, why) = match (Fit::new(f, &of.body).ring(&of.body), of_kernel) {
+            (Err(Hindrance { loc, why }), _) => (loc, why),
+            (Ok(Some(_)), Some(why)) => (of.loc, why),
+            (Ok(_), _) => return None,
+        };
+        Some(Obstacle { role, loc, why })
+    };
+    kernel.roles.iter().enumerate().filter_map(of_role).collect()
+}
+
+/// Why no role of a kernel has a loader. Warps that leave together, or go on together as another role, are all but the loader.
+fn of_kernel(f: &Facts, crew: Crew) -> Option<&'static str> {
+    let kernel = f.p.kernel;
+    let threads = (kernel.block_warps + crew.warps + kernel.beside_warps()) * kernel.warp_size;
+    let alone = kernel.roles.iter().all(|role| role.goes_on_as.is_none());
+    match () {
+        () if source::asks_status(kernel) => Some("ranks signal, and the kernel begins no epoch"),
+        () if !alone => Some("blocks of the kernel go on as another role"),
+        () if threads > 1024 => {
+            Some("a block has 1024 threads at most, and has no room for a loader's warps")
+        }
+        () => None,
+    }
+}
+
+/// Rows of boxes of a matrix: those of tiles, or all that it has, as the rest of a box would be filled row by row.
+fn box_rows(kernel: &Kernel, param: ParamId, rows: u32) -> u32 {
+    let all = kernel.params[param.index()].shape().map_or(u64::MAX, |(all, _)| all);
+    u32::try_from(all).map_or(rows, |all| rows.min(all))
+}
+
+/// The maps of a product's operands, each once.
+fn add_maps(f: &Facts, op: &OpKind, maps: &mut Vec<(ParamId, TensorMap)>) {
+    let OpKind::Matrix(MatrixOp::Dot(Dot { out, a, b, .. })) = op else { return };
+    let Some((left, right)) = f.p.kernel.ty(*out).shape() else { return };
+    for (rows, box_rows) in [(a, left), (b, right)] {
+        let Some(id) = rows.place.param() else { continue };
+        let param = &f.p.kernel.params[id.index()];
+        let Some((all, columns)) = param.shape() else { continue };
+        let box_rows = self::box_rows(f.p.kernel, id, box_rows);
+        if maps.iter().any(|(of, map)| *of == id && map.box_rows == box_rows) {
+            continue;
+        }
+        let taken: Vec<String> = maps.iter().map(|(_, map)| map.name.clone()).collect();
+        let map = TensorMap {
+            name: f.args.another(&format!("{}_boxes", param.name), taken),
+            offset: 0,
+            of: f.args.of(id).into(),
+            symmetric: param.kind == ParamKind::Symmetric,
+            dtype: param.dtype,
+            rows: all,
+            columns,
+            box_rows,
+        };
+        maps.push((id, map));
+    }
+}
+
+/// A line that needs all warps, and why.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Hindrance {
+    loc: Loc,
+    why: &'static str,
+}
+
+/// Finds out whether a role only multiplies.
+struct Fit<'f, 'k> {
+    f: &'f Facts<'k>,
+    written: HashSet<ParamId>,
+    /// The parts that the last block runs alone.
+    tails: Tails,
+}
+
+/// Tails of a role: the regions that only the last block to take a ticket runs.
+#[derive(Debug, Default)]
+pub(crate) struct Tails {
+    /// Whether a block is the last one.
+    pub last: HashSet<ValueId>,
+    /// Operations of tails.
+    inside: HashSet<OpId>,
+}
+
+impl Tails {
+    /// The tails in a region.
+    pub fn of(kernel: &Kernel, body: &Region) -> Tails {
+        let mut tails = Tails::default();
+        kernel.walk(body, &mut |_, op| match &op.kind {
+            OpKind::Memory(MemoryOp::Ticket { out, .. }) => {
+                tails.last.insert(*out);
+            }
+            OpKind::Control(ControlOp::If { cond, then, .. }) if tails.last.contains(cond) => {
+                kernel.walk(then, &mut |id, _| {
+                    tails.inside.insert(id);
+                });
+            }
+            OpKind::Control(_)
+            | OpKind::Memory(_)
+            | OpKind::Matrix(_)
+            | OpKind::Comm(_)
+            | OpKind::Value(_) => {}
+        });
+        tails
+    }
+}
+
+impl<'f, 'k> Fit<'f, 'k> {
+    fn new(f: &'f Facts<'k>, body: &Region) -> Fit<'f, 'k> {
+        Fit { f, written: args::written(f.p.kernel), tails: Tails::of(f.p.kernel, body) }
+    }
+
+    /// The ring that all products of a region go through, if it has any.
+    ///
+    /// # Errors
+    /// Something in it needs all warps.
+    fn ring(&self, body: &Region) -> Result<Option<Ring>, Hindrance> {
+        let kernel = self.f.p.kernel;
+        let mut ring: Option<Ring> = None;
+        let (mut hindrance, mut multiplies) = (None, false);
+        kernel.walk(body, &mut |id, op| {
+            let OpKind::Matrix(MatrixOp::Dot(dot)) = &op.kind else { return };
+            // Only warpgroups multiply what a loader has brought.
+            multiplies |= self.by_warpgroups(dot);
+            let found = self.ring_of(id, dot).and_then(|this| match ring {
+                Some(first) if first != this => Err("products of a role have one shape, and as many stages"),
+                _ => Ok(this),
+            });
+            match found {
+                Ok(this) => ring = Some(this),
+                Err(why) => {
+                    hindrance.get_or_insert(Hindrance { loc: op.loc, why });
+                }
+            }
+        });
+        if !multiplies {
+            return Ok(None);
+        }
+        if let Some(hindrance) = hindrance {
+            return Err(hindrance);
+        }
+        let Some(ring) = ring else { return Ok(None) };
+        // Tiles of one shape are spread over lanes in one way, and each matrix in memory is stored in one way: the lane that stores an
+        // element again is the lane that stored it before, and no lanes have to meet in between.
+        let mut stores: HashMap<Place, bool> = HashMap::new();
+        kernel.walk(body, &mut |id, op| {
+            let why = self.allows(id, op).err().or_else(|| {
+                let other = |v: &ValueId| kernel.ty(*v).shape().is_some_and(|(m, n)| [m, n] != ring.rows);
+                let shaped = op.kind.outs().iter().any(other);
+                shaped.then_some("a matrix of another shape than the product lies in other lanes")
+            });
+            let why = why.or_else(|| {
+                let moved = Moved::stored(&op.kind).filter(|moved| !self.in_lane_order(moved.rows.place))?;
+                let exchanges = matrices::exchanges(self.f, moved);
+                let before = *stores.entry(moved.rows.place).or_insert(exchanges);
+                (before != exchanges).then_some("other lanes store this than stored the matrix before: is its first column a multiple of 8?")
+            });
+            if let Some(why) = why {
+                hindrance.get_or_insert(Hindrance { loc: op.loc, why });
+            }
+        });
+        let draws = !drawn::of(&self.f.p, body).is_empty();
+        hindrance.map_or(Ok(Some(Ring { draws, ..ring })), Err)
+    }
+
+    fn by_warpgroups(&self, dot: &Dot) -> bool {
+        let fragments = self.f.layouts.of(dot.out).fragments;
+        fragments.is_some_and(|fragments| fragments.by_warpgroups(self.f.target))
+    }
+
+    fn ring_of(&self, id: OpId, dot: &Dot) -> Result<Ring, &'static str> {
+        const MEMORY: &str = "operands of a loader are whole matrices in memory";
+        let Dot { out, a, b, from, count, stages, room, .. } = dot;
+        let f = self.f;
+        let (left, right) = f.p.kernel.ty(*out).shape().ok_or(MEMORY)?;
+        if !self.by_warpgroups(dot) {
+            return Err("whole warpgroups multiply 64 rows each, and 64, 128 or 256 columns");
+        }
+        if f.p.split(id).is_some() {
+            return Err("a group of some of the block's warps multiplies");
+        }
+        let (from, count) = (f.p.int(*from), f.p.int(*count).ok_or("the number of columns is not known")?);
+        for rows in [a, b] {
+            self.is_loaded(rows)?;
+            let (_, columns) = self.param(rows).and_then(|p| p.shape()).ok_or(MEMORY)?;
+            // Boxes have zeros only where the matrix ends.
+            let to_the_end = from.is_some_and(|from| from + count == i128::from(columns));
+            if !to_the_end && count % i128::from(DOT_COLUMNS) != 0 {
+                return Err("the columns are no multiple of 64, and end before the matrix does");
+            }
+        }
+        let dtype = self.param(a).ok_or(MEMORY)?.dtype;
+        let boxes = [(a.place.param().ok_or(MEMORY)?, left), (b.place.param().ok_or(MEMORY)?, right)];
+        let boxes = boxes.map(|(param, rows)| box_rows(f.p.kernel, param, rows));
+        Ok(Ring { room: *room, dtype, rows: [left, right], boxes, stages: *stages, draws: false })
+    }
+
+    /// Whether boxes can be loaded of a matrix: of one that the kernel does not write, or that a receipt is for. All rows that a box
+    /// has are then there.
+    fn is_loaded(&self, rows: &Rows) -> Result<(), &'static str> {
+        let (Place::Param(id), Some(param)) = (rows.place, self.param(rows)) else {
+            return Err("an operand is another rank's");
+        };
+        let input = param.kind == ParamKind::Local && rows.receipt.is_none() && !self.written.contains(&id);
+        let sent = param.kind == ParamKind::Symmetric && rows.receipt.is_some();
+        match (input || sent, rows.end) {
+            (false, _) => Err("the kernel writes an operand"),
+            (true, Some(_)) => Err("`below` ends an operand's rows inside a box"),
+            (true, None) => Ok(()),
+        }
+    }
+
+    fn param(&self, rows: &Rows) -> Option<&Param> {
+        rows.place.param().map(|id| &self.f.p.kernel.params[id.index()])
+    }
+
+    fn in_lane_order(&self, place: Place) -> bool {
+        place.param().is_some_and(|param| self.f.lane_order.contains_key(&param))
+    }
+
+    /// Whether an operation is of one side only, or the same on both. Either waits for what it reads itself. What the warps that
+    /// multiply read of the operation's own memory lies as lanes hold it: no lane reads what another one has written. In a tail they
+    /// meet, and read what other blocks wrote.
+    fn allows(&self, id: OpId, op: &Op) -> Result<(), &'static str> {
+        let kernel = self.f.p.kernel;
+        let tail = self.tails.inside.contains(&id);
+        let own =
+            |place: Place| place.param().filter(|id| kernel.params[id.index()].kind == ParamKind::Local);
+        let input = |place, receipt: Option<_>| {
+            receipt.is_none() && own(place).is_some_and(|id| !self.written.contains(&id))
+        };
+        let unless = |fits: bool, why| if fits { Ok(()) } else { Err(why) };
+        match &op.kind {
+            OpKind::Value(op) => match op {
+                any!(given, by_element, spreads) => Ok(()),
+                ValueOp::Reduce { .. } | ValueOp::Scan { .. } => {
+                    unless(tail, "all warps meet in a reduction")
+                }
+            },
+            OpKind::Control(op) => match op {
+                ControlOp::If { .. } | ControlOp::For { .. } | ControlOp::While { .. } => Ok(()),
+                ControlOp::Break { .. } | ControlOp::Continue { .. } => {
+                    unless(!tail, "a loop ends in what the last block does alone")
+                }
+                ControlOp::VarDecl { .. } | ControlOp::VarGet { .. } | ControlOp::VarSet { .. } => {
+                    Err("the loader does not see what a variable is set to")
+                }
+                ControlOp::Split { .. } => Err("the block is split into groups"),
+            },
+            OpKind::Comm(op) => match op {
+                CommOp::Wait(Wait { flag, .. }) if kernel.counts(*flag) => Err("a count is taken once"),
+                CommOp::Wait(_) | CommOp::WaitAll(_) | CommOp::BlockWait(_) => {
+                    unless(!tail, "the last block waits alone")
+                }
+                CommOp::PutMatrix(_) | CommOp::Signal(_) | CommOp::BlockSignal(_) => Ok(()),
+                any!(messages) | CommOp::Put(_) | CommOp::BulkCopy(_) => {
+                    Err("all warps send and receive vectors together")
+                }
+            },
+            OpKind::Memory(op) => match op {
+                MemoryOp::Ticket { out, .. } => {
+                    let asks = |user: &OpId| {
+                        matches!(&kernel.op(*user).kind, OpKind::Control(ControlOp::If { cond, otherwise, results, .. })
+                            if cond == out && otherwise.ops.is_empty() && results.is_empty())
+                    };
+                    unless(
+                        self.f.p.users(*out).iter().all(asks),
+                        "whether a block is the last one decides other things",
+                    )
+                }
+                _ if drawn::draws(kernel, op) => unless(!tail, "the last block draws numbers alone"),
+                any!(loads, stores) | MemoryOp::Atomic { .. } | MemoryOp::Tally { .. } => {
+                    let place = op.accessed().place;
+                    let here = own(place).is_some();
+                    unless(tail && here, "all warps access vectors, or single elements, together")
+                }
+            },
+            OpKind::Matrix(op) => match op {
+                MatrixOp::Dot(_) => unless(!tail, "the last block multiplies alone"),
+                MatrixOp::StoreMatrix(_) => Ok(()),
+                // Of a row that a warpgroup multiplies one warp has all; of a column several have parts, and would meet.
+                MatrixOp::ReduceLines(reduce) => {
+                    unless(!lines::meets(self.f, reduce), "warps meet in this reduction along lines")
+                }
+                MatrixOp::LoadMatrix(LoadMatrix { at: Rows { place, receipt, .. }, .. }) => unless(
+                    input(*place, *receipt) || self.in_lane_order(*place) || (tail && own(*place).is_some()),
+                    "other lanes of the kernel have written what is loaded",
+                ),
+                MatrixOp::LoadRow(LoadRow { place, receipt, .. }) => unless(
+                    input(*place, *receipt) || (tail && own(*place).is_some()),
+                    "other lanes of the kernel have written what is loaded",
+                ),
+            },
+        }
+    }
+}

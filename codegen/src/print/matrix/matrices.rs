@@ -1,0 +1,506 @@
+//! Matrices: products by the matrix instructions of a target, and what moves matrices to and from memory.
+
+use crate::family::{CudaArch, Target};
+use crate::ir::{
+    CommOp, DOT_COLUMNS, Dot, Dtype, Kernel, LoadMatrix, LoadRow, Loc, MatrixOp, OpId, OpKind, ParamId,
+    Place, PutMatrix, Region, Rows, SharedId, StoreMatrix, Target as To, ValueId,
+};
+
+use crate::print::{
+    PrintError,
+    analysis::program::Program,
+    emit::{emitter::Emitter, ops, tiles::Step},
+    facts::kernel::Facts,
+    layout::spread::Layout,
+    loader::cut::Side,
+    text::{
+        expr::{Expr, Prec},
+        prim::Prim,
+    },
+};
+
+/// Rows and columns of what a warp multiplies at once.
+const PART: u32 = 16;
+
+/// Columns of a result that a warpgroup's instructions have, as far as they are used.
+pub(crate) const WGMMA_COLUMNS: [u32; 3] = [64, 128, 256];
+
+/// Whether a target has matrix instructions that read shared memory by themselves.
+fn has_wgmma(target: Target) -> bool {
+    target == Target::Cuda(CudaArch::Sm90a)
+}
+
+/// Bytes that the shared memory of a block is aligned to.
+pub(crate) fn shared_align(kernel: &Kernel, target: Target) -> u32 {
+    // Matrix instructions let 16 bytes of eight rows change places, of 1024 bytes.
+    if has_wgmma(target) && kernel.ops.iter().any(|op| room_of(&op.kind).is_some()) { 1024 } else { 16 }
+}
+
+/// Elements that a shared array takes on a target: of those that products go through, AMD's need room for one piece.
+pub(crate) fn shared_len(kernel: &Kernel, id: SharedId, target: Target) -> u32 {
+    let pieces = kernel.ops.iter().filter(|op| room_of(&op.kind) == Some(id)).filter_map(|op| {
+        let (rows, columns) = op.kind.outs().first().and_then(|out| kernel.ty(*out).shape())?;
+        Some((rows + columns) * DOT_COLUMNS)
+    });
+    match (target, pieces.max()) {
+        (Target::Hip(_), Some(one)) => one,
+        (Target::Hip(_) | Target::Cuda(_), _) => kernel.shared[id.index()].len,
+    }
+}
+
+/// How the warps of a group share a matrix: each has one of `down` times `across` equal parts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Fragments {
+    pub rows: u32,
+    pub columns: u32,
+    pub down: u32,
+    pub across: u32,
+}
+
+impl Fragments {
+    /// The parts of a matrix that the group of an operation has.
+    pub fn of(
+        p: &Program,
+        id: OpId,
+        target: Target,
+        (rows, columns): (u32, u32),
+    ) -> Result<Fragments, PrintError> {
+        let warps = p.lanes(id) / p.kernel.warp_size;
+        let by_rows = Fragments { rows, columns, down: warps, across: 1 };
+        if by_rows.by_warpgroups(target) {
+            return Ok(by_rows);
+        }
+        let fits =
+            |f: &Fragments| rows.is_multiple_of(PART * f.down) && columns.is_multiple_of(PART * f.across);
+        let every = (1..=warps).filter(|down| warps.is_multiple_of(*down));
+        let every = every.map(|down| Fragments { rows, columns, down, across: warps / down }).filter(fits);
+        // Nearly square parts read the fewest rows of both matrices.
+        every.min_by_key(|f| rows / f.down + columns / f.across).ok_or_else(|| {
+            let loc = p.kernel.op(id).loc;
+            PrintError::MatrixShape { loc, rows, columns, warps }
+        })
+    }
+
+    /// Whether warpgroups multiply them, four warps 64 rows each.
+    pub(crate) fn by_warpgroups(self, target: Target) -> bool {
+        let whole = self.across == 1 && self.rows == PART * self.down && self.down.is_multiple_of(4);
+        has_wgmma(target) && whole && WGMMA_COLUMNS.contains(&self.columns)
+    }
+
+    /// The type that says which elements a lane has.
+    fn text(self) -> String {
+        let Fragments { rows, columns, down, across } = self;
+        format!("Fragments<{rows}, {columns}, {down}, {across}>")
+    }
+}
+
+/// A matrix that goes to rows of one in memory, or comes from there.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Moved<'k> {
+    pub rows: &'k Rows,
+    /// The first column there.
+    pub column: ValueId,
+    pub matrix: ValueId,
+}
+
+impl<'k> Moved<'k> {
+    /// What an operation moves.
+    pub fn of(kind: &'k OpKind) -> Option<Moved<'k>> {
+        let OpKind::Matrix(MatrixOp::LoadMatrix(LoadMatrix { out, at, column })) = kind else {
+            return Moved::stored(kind);
+        };
+        Some(Moved { rows: at, column: *column, matrix: *out })
+    }
+
+    /// What it stores, on this rank or another one.
+    pub fn stored(kind: &'k OpKind) -> Option<Moved<'k>> {
+        match kind {
+            OpKind::Matrix(MatrixOp::StoreMatrix(StoreMatrix { to, column, value }))
+            | OpKind::Comm(CommOp::PutMatrix(PutMatrix { to, column, value, .. })) => {
+                Some(Moved { rows: to, column: *column, matrix: *value })
+            }
+            OpKind::Matrix(_)
+            | OpKind::Comm(_)
+            | OpKind::Value(_)
+            | OpKind::Memory(_)
+            | OpKind::Control(_) => None,
+        }
+    }
+}
+
+/// Consecutive elements of a row that a lane has of a matrix, as the matrix instructions leave them.
+pub(crate) fn per_lane(kernel: &Kernel) -> u32 {
+    if kernel.warp_size == 32 { 2 } else { 4 }
+}
+
+/// Columns of which four neighbouring lanes have all, once they have exchanged what they hold of them.
+const EXCHANGED: u32 = 32;
+
+/// The shared array by way of which an operation multiplies.
+pub(crate) fn room_of(kind: &OpKind) -> Option<SharedId> {
+    let OpKind::Matrix(MatrixOp::Dot(Dot { room, .. })) = *kind else { return None };
+    Some(room)
+}
+
+/// Whether lanes exchange what they hold of a matrix before they store it, so that each stores 16 bytes at once: two elements
+/// of a row are what the matrix instructions of NVIDIA's GPUs leave them.
+pub(crate) fn exchanges(f: &Facts, Moved { rows, column, matrix }: Moved<'_>) -> bool {
+    let Some(Fragments { columns, across, .. }) = f.layouts.of(matrix).fragments else { return false };
+    let halves = |p: ParamId| {
+        let param = &f.p.kernel.params[p.index()];
+        param.dtype.bytes() == 2 && param.columns != Some(1)
+    };
+    matches!(f.target, Target::Cuda(_))
+        && rows.place.param().is_some_and(halves)
+        && (columns / across).is_multiple_of(EXCHANGED)
+        && f.p.divisor(column, 8) == 8
+}
+
+impl Emitter<'_, '_> {
+    /// Names how the warps share the matrices of a region.
+    pub fn declare_parts(&mut self, region: &Region) {
+        let kernel = self.f.p.kernel;
+        let mut all = vec![];
+        kernel.walk(region, &mut |_, op| {
+            let matrices = op.kind.outs().into_iter().filter(|v| kernel.ty(*v).shape().is_some());
+            all.extend(matrices.filter_map(|v| self.f.layouts.of(v).fragments));
+        });
+        for fragments in all {
+            if !self.parts.contains_key(&fragments) {
+                self.used.add(Prim::Fragments);
+                let name = self.names.fresh("Part");
+                self.w.line(&format!("using {name} = {};", fragments.text()));
+                self.parts.insert(fragments, name);
+            }
+        }
+    }
+
+    /// The matrix over whose elements an operation loops, if it does.
+    pub fn matrix_tile(&self, op: &MatrixOp) -> Option<ValueId> {
+        match op {
+            MatrixOp::LoadMatrix(LoadMatrix { out, at, .. }) => (!self.in_lane_order(at)).then_some(*out),
+            MatrixOp::LoadRow(LoadRow { out, .. }) => Some(*out),
+            MatrixOp::StoreMatrix(store) => {
+                let StoreMatrix { to, column, value } = store;
+                let moved = Moved { rows: to, column: *column, matrix: *value };
+                (!self.in_lane_order(to) && !exchanges(self.f, moved)).then_some(*value)
+            }
+            // All lanes at once.
+            MatrixOp::Dot(_) | MatrixOp::ReduceLines(_) => None,
+        }
+    }
+
+    pub fn part_name(&self, fragments: Option<Fragments>) -> String {
+        fragments.and_then(|f| self.parts.get(&f)).expect("a role's matrices are declared").clone()
+    }
+
+    /// An operation on matrices that is no part of a loop over one.
+    pub fn matrix_op(&mut self, id: OpId, op: &MatrixOp) -> Result<(), PrintError> {
+        match op {
+            MatrixOp::Dot(dot) => self.dot(id, dot),
+            MatrixOp::StoreMatrix(StoreMatrix { to, column, value }) => {
+                self.flush()?;
+                let base = self.base(to.place)?;
+                self.store_at(id, &base, Moved { rows: to, column: *column, matrix: *value })
+            }
+            MatrixOp::ReduceLines(reduce) => self.reduce_lines(reduce),
+            MatrixOp::LoadMatrix(load) if self.in_lane_order(&load.at) => self.load_lanes(load),
+            MatrixOp::LoadMatrix(_) | MatrixOp::LoadRow(_) => {
+                let loc = self.f.p.kernel.op(id).loc;
+                Err(PrintError::Misplaced { loc, op: OpKind::from(op.clone()).name() })
+            }
+        }
+    }
+
+    fn dot(&mut self, id: OpId, dot: &Dot) -> Result<(), PrintError> {
+        self.flush()?;
+        match self.f.side {
+            Some((Side::Loads, loaders)) => return self.bring(id, dot, loaders),
+            Some((Side::Multiplies, _)) => return self.dot_of_pieces(id, dot),
+            None => {}
+        }
+        let Dot { out, acc, a, b, from, count, stages, room } = dot;
+        let (layout, loc) = (self.f.layouts.of(*out), self.f.p.kernel.op(id).loc);
+        let dtype = self.param_dtype(a.place);
+        ops::use_dtype(self.used, dtype);
+        let multiply = if layout.fragments.is_some_and(|f| f.by_warpgroups(self.f.target)) {
+            self.used.add(Prim::DotWgmma);
+            "dot_by_warpgroups"
+        } else {
+            self.use_warps(dtype);
+            "dot"
+        };
+        self.w.gap();
+        let (left, right, place) = (self.matrix_name(a.place), self.matrix_name(b.place), self.place(loc));
+        self.w.comment(&format!("Multiply rows of {left} with rows of {right} ({place})"));
+        let name = self.sums(id, *out, *acc, layout)?;
+        let room = self.shared[room].clone();
+        let (a, b) = (self.rows(a)?, self.rows(b)?);
+        let end = self.f.p.int(*from).zip(self.f.p.int(*count)).map(|(from, count)| from + count);
+        let (from, count) = (self.scalar(*from)?, self.scalar(*count)?);
+        let end = match end {
+            Some(end) => Expr::atom(end.to_string()),
+            None => Expr::binary("+", Prec::Sum, &from, &count),
+        };
+        let (group, parts) = (self.group.name, self.part_name(layout.fragments));
+        let (from, end) = (from.plain(), end.plain());
+        // AMD's GPUs wait for what they load in registers: shared memory holds one piece.
+        let stages = match self.f.target {
+            Target::Cuda(_) => format!("{stages}, "),
+            Target::Hip(_) => String::new(),
+        };
+        self.w
+            .line(&format!("{multiply}<{stages}{parts}>({group}, {room}, {a}, {b}, {from}, {end}, {name});"));
+        Ok(())
+    }
+
+    /// Products by warps.
+    fn use_warps(&mut self, dtype: Dtype) {
+        self.used.add(if dtype == Dtype::Fp16 { Prim::MultiplyFp16 } else { Prim::MultiplyBf16 });
+        if matches!(self.f.target, Target::Cuda(_)) {
+            self.used.add(Prim::BringRows);
+        }
+        self.used.add(Prim::Dot);
+    }
+
+    /// Stores a matrix to other ranks.
+    pub fn put_matrix(&mut self, id: OpId, put: &PutMatrix) -> Result<(), PrintError> {
+        self.flush()?;
+        let PutMatrix { parcel, to, column, value } = put;
+        let moved = Moved { rows: to, column: *column, matrix: *value };
+        let buffer = to.place.param().expect("the verifier lets matrices that are put to be parameters");
+        match self.f.p.kernel.parcels[parcel.index()].target {
+            To::Rank(rank) => {
+                let base = Expr::index(&self.arg(buffer), &self.scalar(rank)?);
+                self.store_at(id, &base, moved)
+            }
+            To::Mask(set) => {
+                let loc = self.f.p.kernel.op(id).loc;
+                self.for_each_rank(loc, set, buffer, None, |me, base| me.store_at(id, base, moved))
+            }
+        }
+    }
+
+    /// Stores a matrix to rows of one in memory that begins at `base`: as lanes hold it, or after lanes have exchanged what they
+    /// hold of it, or piece by piece.
+    fn store_at(&mut self, id: OpId, base: &Expr, moved: Moved<'_>) -> Result<(), PrintError> {
+        let Moved { rows: to, column, matrix: value } = moved;
+        if self.in_lane_order(to) {
+            return self.store_lanes(base, to, value);
+        }
+        let (layout, loc) = (self.f.layouts.of(value), self.f.p.kernel.op(id).loc);
+        let name = self.values.get(&value).filter(|_| exchanges(self.f, moved)).cloned();
+        let Some(name) = name else {
+            // Equal elements have no registers.
+            return self
+                .step_loop(Step::new(layout), false, loc, |me, step| me.store_step(base, moved, step));
+        };
+        self.used.add(Prim::StoreRows);
+        let columns = self.shape(to.place).1;
+        let end = self.end_of(to)?;
+        let (row, column) = (self.scalar(to.row)?, self.scalar(column)?);
+        let (part, lane) = (self.part_name(layout.fragments), self.lane());
+        self.w.line(&format!(
+            "store_rows<{part}, {columns}>({}, {}, {}, {}, {lane}, {name});",
+            base.plain(),
+            end.plain(),
+            row.plain(),
+            column.plain()
+        ));
+        Ok(())
+    }
+
+    /// The registers of sums: new ones, or those of a product that nobody else needs.
+    pub fn sums(
+        &mut self,
+        id: OpId,
+        out: ValueId,
+        acc: Option<ValueId>,
+        layout: Layout,
+    ) -> Result<String, PrintError> {
+        let p = &self.f.p;
+        let handed_on = acc.and_then(|acc| {
+            let of = p
+                .def_id(acc)
+                .filter(|of| matches!(p.kernel.op(*of).kind, OpKind::Matrix(MatrixOp::Dot(_))))?;
+            (p.users(acc) == [id] && p.same_region(of, id)).then(|| self.values.get(&acc).cloned()).flatten()
+        });
+        let one = layout.steps() == 1;
+        if let Some(name) = handed_on {
+            self.values.insert(out, name.clone());
+            return Ok(name.strip_suffix("[0]").map_or(name.clone(), str::to_owned));
+        }
+        let (name, ty) = (self.declare(out), self.vector_type(Dtype::F32, layout.per_lane));
+        if one {
+            self.values.insert(out, format!("{name}[0]"));
+        }
+        let zero = if acc.is_none() { " = {}" } else { "" };
+        self.w.line(&format!("{ty} {name}[{}]{zero};", layout.steps()));
+        if let Some(acc) = acc {
+            let loc = self.f.p.kernel.op(id).loc;
+            self.step_loop(Step::new(layout), false, loc, |me, step| {
+                let from = me.vector(acc, step)?;
+                let to = if one { format!("{name}[0]") } else { me.registers(&name, step) };
+                me.w.line(&format!("{to} = {from};"));
+                Ok(())
+            })?;
+        }
+        Ok(name)
+    }
+
+    /// `rows_of<columns>(matrix, row, rows)`.
+    fn rows(&mut self, rows: &Rows) -> Result<String, PrintError> {
+        let columns = self.shape(rows.place).1;
+        let (base, row, end) = (self.base(rows.place)?, self.scalar(rows.row)?, self.end_of(rows)?);
+        Ok(format!("rows_of<{columns}>({}, {}, {})", base.plain(), row.plain(), end.plain()))
+    }
+
+    /// The row from which on none is there.
+    fn end_of(&mut self, rows: &Rows) -> Result<Expr, PrintError> {
+        let all = self.shape(rows.place).0;
+        let Some(end) = rows.end else { return Ok(Expr::atom(all.to_string())) };
+        let known = self.f.p.int(end).is_some_and(|end| end <= all.into());
+        let end = self.scalar(end)?;
+        if known {
+            return Ok(end);
+        }
+        self.used.add(Prim::MinMax);
+        Ok(Expr::call("min_of", [&end, &Expr::atom(format!("{all}u"))]))
+    }
+
+    pub fn shape(&self, place: Place) -> (u64, u64) {
+        let param = place.param().map(|p| &self.f.p.kernel.params[p.index()]);
+        param.and_then(|p| p.shape()).expect("the verifier lets matrices in memory have a shape")
+    }
+
+    fn param_dtype(&self, place: Place) -> Dtype {
+        place.param().map_or(Dtype::F32, |p| self.f.p.kernel.params[p.index()].dtype)
+    }
+
+    pub fn matrix_name(&self, place: Place) -> String {
+        place.param().map_or(String::new(), |p| self.f.p.kernel.params[p.index()].name.clone())
+    }
+
+    /// Writes one operation of a step of a loop over a matrix.
+    pub fn matrix_step(&mut self, loc: Loc, op: &MatrixOp, step: &mut Step) -> Result<(), PrintError> {
+        match op {
+            MatrixOp::LoadMatrix(LoadMatrix { out, at, column }) => {
+                self.used.add(Prim::LoadInside);
+                let (base, moved) = (self.base(at.place)?, Moved { rows: at, column: *column, matrix: *out });
+                let (template, part) = self.part(&base, moved, Some(step.layout.per_lane), step)?;
+                let load = format!("load_inside<{template}>({part})");
+                self.keep_vector(*out, &load, step);
+            }
+            MatrixOp::LoadRow(LoadRow { out, place, index, .. }) => {
+                let load = self.load_row(*out, *place, *index, step)?;
+                self.keep_vector(*out, &load, step);
+            }
+            MatrixOp::StoreMatrix(StoreMatrix { to, column, value }) => {
+                let base = self.base(to.place)?;
+                self.store_step(&base, Moved { rows: to, column: *column, matrix: *value }, step)?;
+            }
+            MatrixOp::Dot(_) | MatrixOp::ReduceLines(_) => {
+                return Err(PrintError::Misplaced { loc, op: OpKind::from(op.clone()).name() });
+            }
+        }
+        Ok(())
+    }
+
+    /// A step of storing a matrix to rows of one in memory that begins at `base`.
+    fn store_step(&mut self, base: &Expr, moved: Moved<'_>, step: &mut Step) -> Result<(), PrintError> {
+        let (template, part) = self.part(base, moved, None, step)?;
+        let value = self.vector(moved.matrix, step)?;
+        // A vector that never fits a row would keep the compiler from holding it in registers.
+        let (prim, store) = match self.shape(moved.rows.place).1 {
+            1 => (Prim::StoreNumber, "store_number".to_owned()),
+            _ => (Prim::StoreInside, format!("store_inside<{template}>")),
+        };
+        self.used.add(prim);
+        self.w.line(&format!("{store}({part}, {value});"));
+        Ok(())
+    }
+
+    /// A step of a matrix whose rows all are the elements of a buffer from `index` on, zeros from its end on.
+    fn load_row(
+        &mut self,
+        out: ValueId,
+        place: Place,
+        index: ValueId,
+        step: &mut Step,
+    ) -> Result<String, PrintError> {
+        let (len, ty, all) = (self.place_len(place), self.ty(out), step.layout.per_lane);
+        let width = self.width_of(&[index], step);
+        let columns = ty.shape().map_or(all, |(_, columns)| columns);
+        let whole = |n: u32| len.is_multiple_of(n.into()) && self.f.p.divisor(index, n) == n;
+        let (tiles, vectors) = (whole(columns), whole(all));
+        let (base, index) = (self.base(place)?, self.scalar(index)?);
+        let at = Expr::binary("+", Prec::Sum, &index, &self.across(step));
+        if !vectors {
+            self.used.add(Prim::LoadBelow);
+            return Ok(format!("load_below<{width}>({}, {}, {len})", base.plain(), at.plain()));
+        }
+        // All of a vector is there or none of it: a load under a condition is begun early, as none behind a branch is.
+        self.used.add(Prim::Load);
+        let first = if tiles { &index } else { &at };
+        let there = Expr::binary("<", Prec::Relation, first, &Expr::atom(len.to_string()));
+        let address = Expr::binary("+", Prec::Sum, &base, &at);
+        let vector = self.vector_type(ty.dtype, all);
+        Ok(format!("{} ? load<{width}>({}) : {vector}{{}}", there.text, address.plain()))
+    }
+
+    fn place_len(&self, place: Place) -> u64 {
+        place.param().map_or(0, |p| self.f.p.kernel.params[p.index()].len)
+    }
+
+    fn keep_vector(&mut self, out: ValueId, text: &str, step: &mut Step) {
+        let dtype = self.ty(out).dtype;
+        ops::use_dtype(self.used, dtype);
+        let ty = self.vector_type(dtype, step.layout.per_lane);
+        self.keep(out, &ty, text, step, false);
+    }
+
+    /// Template arguments and arguments that say which part of a matrix in memory the step's elements are.
+    fn part(
+        &mut self,
+        base: &Expr,
+        Moved { rows, column, .. }: Moved<'_>,
+        count: Option<u32>,
+        step: &mut Step,
+    ) -> Result<(String, String), PrintError> {
+        let columns = self.shape(rows.place).1;
+        let width = self.width_of(&[column], step);
+        let end = self.end_of(rows)?;
+        let down = Expr::atom(self.fragment("row", step));
+        let row = Expr::binary("+", Prec::Sum, &self.scalar(rows.row)?, &down);
+        let column = Expr::binary("+", Prec::Sum, &self.scalar(column)?, &self.across(step));
+        let width = width.split_once(", ").map(|(_, narrower)| narrower.to_owned());
+        let template = [Some(columns.to_string()), count.map(|n| n.to_string()), width];
+        let template = template.into_iter().flatten().collect::<Vec<_>>().join(", ");
+        Ok((template, format!("{}, {}, {}, {}", base.plain(), end.plain(), row.plain(), column.plain())))
+    }
+
+    /// The column of a lane's first element of the step.
+    fn across(&mut self, step: &mut Step) -> Expr {
+        Expr::atom(self.fragment("column", step))
+    }
+
+    fn fragment(&mut self, what: &str, step: &mut Step) -> String {
+        let fragments = self.part_name(step.layout.fragments);
+        let number = if step.layout.steps() > 1 {
+            step.indexes = true;
+            self.f.own.step.clone()
+        } else {
+            "0".into()
+        };
+        format!("{fragments}::{what}({}, {number})", self.lane())
+    }
+
+    /// Elements of a lane, and how many of them an access may move at once if that is fewer.
+    fn width_of(&self, columns: &[ValueId], step: &Step) -> String {
+        let all = step.layout.per_lane;
+        match columns.iter().map(|&v| self.f.p.divisor(v, all)).min() {
+            Some(fewer) if fewer < all => format!("{all}, {fewer}"),
+            _ => all.to_string(),
+        }
+    }
+}

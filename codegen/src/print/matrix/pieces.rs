@@ -1,0 +1,127 @@
+//! What a loader and the other warps of its block do: pieces of matrices are brought, multiplied and given back.
+
+use crate::ir::{DOT_COLUMNS, Dot, MatrixOp, OpId, OpKind, ReceiptId, ValueId};
+
+use crate::print::{
+    PrintError,
+    emit::emitter::Emitter,
+    loader::{cut::Side, plan::Loaders},
+    text::prim::Prim,
+};
+
+impl Emitter<'_, '_> {
+    /// Declares the ring of a role with a loader.
+    pub fn declare_ring(&mut self, role: usize) {
+        let Some(ring) = self.f.side.and_then(|(_, loaders)| loaders.ring(role)) else { return };
+        self.used.add(Prim::Ring);
+        self.ring = self.names.fresh("ring");
+        self.declare_drawn(ring);
+        let room = &self.shared[&ring.room];
+        self.w.line_with(
+            &format!("{} {}({room});", ring.text(), self.ring),
+            "and its barriers behind the room",
+        );
+    }
+
+    /// Lets warps of a role beside one that multiplies give registers to those who do.
+    pub fn give_registers(&mut self, loaders: &Loaders) {
+        if loaders.crew.registers.is_some() {
+            self.used.add(Prim::Registers);
+            self.w.line_with("give_registers();", "with the loader's warpgroup");
+        }
+    }
+
+    /// Lets a loader give registers to the others.
+    pub fn share_registers(&mut self) {
+        let Some((side, loaders)) = self.f.side else { return };
+        if loaders.crew.registers.is_none() {
+            return;
+        }
+        self.used.add(Prim::Registers);
+        match side {
+            Side::Loads => {
+                self.w.line_with("give_registers();", "as a whole warpgroup, of which one warp goes on");
+                self.w.line("if (loader.warp != 0) return;");
+            }
+            Side::Multiplies => self.w.line_with("take_registers();", "the loader's"),
+        }
+    }
+
+    /// The loader's part of a product.
+    pub fn bring(&mut self, id: OpId, dot: &Dot, loaders: &Loaders) -> Result<(), PrintError> {
+        let Dot { out, a, b, from, count, .. } = dot;
+        let (left, right) = (self.matrix_name(a.place), self.matrix_name(b.place));
+        let place = self.place(self.f.p.kernel.op(id).loc);
+        let (rows, columns) = self.ty(*out).shape().expect("products are matrices");
+        let boxes = [(a, rows), (b, columns)].map(|(of, rows)| {
+            let param = of.place.param().expect("operands of a loader are parameters");
+            format!("args.{}", loaders.boxes(param, rows))
+        });
+        let (row, b, from) = (self.scalar(a.row)?, self.scalar(b.row)?, self.scalar(*from)?);
+        let (ring, pieces) = (self.ring.clone(), self.pieces(*count));
+        let [row, right_rows, from] =
+            [row.plain(), &format!("{}, {}", boxes[1], b.plain()), from.plain()].map(str::to_owned);
+        let rest = format!("{}, {row}, {right_rows}, {from}, {pieces}", boxes[0]);
+        self.w.gap();
+        let mut put_off = self.put_off.iter().filter(|(receipt, _)| a.receipt == Some(*receipt));
+        let Some(&(_, wait)) = put_off.next() else {
+            self.w.comment(&format!("Bring rows of {left} and rows of {right} ({place})"));
+            self.w.line(&format!("bring_pieces(loader, {ring}, {rest});"));
+            return Ok(());
+        };
+        self.used.add(Prim::BringAhead);
+        self.w.comment(&format!("Bring rows of {right} while those of {left} are awaited ({place})"));
+        let ahead = self.names.fresh("ahead");
+        self.w.line(&format!(
+            "const u32 {ahead} = bring_right_ahead(loader, {ring}, {right_rows}, {from}, {pieces});"
+        ));
+        if let OpKind::Comm(wait_for) = &self.f.p.kernel.op(wait).kind {
+            self.comm_op(wait, wait_for)?;
+        }
+        self.w.gap();
+        self.w.comment(&format!("Bring rows of {left}, and the other ones of {right} ({place})"));
+        self.w.line(&format!("bring_rest(loader, {ring}, {ahead}, {rest});"));
+        Ok(())
+    }
+
+    /// Puts a loader's wait off until what it is for is brought, if that is one product's left operand: the right one needs no wait.
+    pub fn put_off(&mut self, id: OpId, receipt: ReceiptId) -> bool {
+        if !self.f.loads() || self.put_off.contains(&(receipt, id)) {
+            return false;
+        }
+        let kernel = self.f.p.kernel;
+        let mut products = self.f.p.ops().iter().filter_map(|&id| {
+            let OpKind::Matrix(MatrixOp::Dot(dot)) = &kernel.op(id).kind else { return None };
+            [&dot.a, &dot.b].iter().any(|rows| rows.receipt == Some(receipt)).then_some((id, dot))
+        });
+        let one = products.next().filter(|_| products.next().is_none());
+        let off =
+            one.is_some_and(|(product, dot)| dot.b.receipt.is_none() && self.f.p.same_region(id, product));
+        if off {
+            self.put_off.push((receipt, id));
+        }
+        off
+    }
+
+    /// The others' part of a product.
+    pub fn dot_of_pieces(&mut self, id: OpId, dot: &Dot) -> Result<(), PrintError> {
+        let Dot { out, acc, a, b, count, .. } = dot;
+        let layout = self.f.layouts.of(*out);
+        let (left, right) = (self.matrix_name(a.place), self.matrix_name(b.place));
+        let place = self.place(self.f.p.kernel.op(id).loc);
+        self.w.gap();
+        self.w.comment(&format!(
+            "Multiply rows of {left} with rows of {right}, which the loader brings ({place})"
+        ));
+        let name = self.sums(id, *out, *acc, layout)?;
+        let (ring, parts, pieces) = (&self.ring, self.part_name(layout.fragments), self.pieces(*count));
+        self.w.line(&format!("dot_of_pieces<{parts}>(block, {ring}, {pieces}, {name});"));
+        Ok(())
+    }
+
+    /// How many pieces a loader brings of so many columns.
+    fn pieces(&self, columns: ValueId) -> i128 {
+        let columns = self.f.p.int(columns).expect("a loader knows how many columns there are");
+        (columns + i128::from(DOT_COLUMNS) - 1) / i128::from(DOT_COLUMNS)
+    }
+}

@@ -1,0 +1,4 @@
+//! Statements that access this rank's memory.
+
+pub(super) mod scalar;
+pub(super) mod vectors;

@@ -1,0 +1,409 @@
+//! Puts the parts of an emitted source together.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+
+use crate::{
+    device::Device,
+    family::Target,
+    ir::{
+        self, BlockWait, CommOp, Kernel, OpId, OpKind, ParamKind, Region, SharedId, ValueId, ValueOp,
+        explain::Explain,
+    },
+};
+
+use super::{
+    apart, banner,
+    entry::entry_body,
+    roles::{Parts, role_texts},
+    sections::Sections,
+};
+use crate::print::{
+    EmitInfo, Excess, LaunchShape, Primitives, PrintError, Source, Split,
+    analysis::ahead,
+    emit::ops,
+    facts::{
+        kernel::Facts,
+        timeline::{self, Sites},
+    },
+    launch::{
+        args::{self, ArgsLayout},
+        host as launch,
+    },
+    layout::splats,
+    loader::plan::{self, Crew, Loaders, Obstacle, Ring},
+    matrix::{lane_order, lines, matrices},
+    text::{
+        names::{is_identifier, is_taken},
+        prim::{Prim, Used},
+        template::{self, ConstantText, KernelText},
+    },
+    transport::{blocks, copy::room_of, multimem},
+};
+
+/// A kernel in words, as it is emitted for a target: with the threads and the shared memory of its launch, and with the lines that keep
+/// roles from having a loader.
+pub(crate) fn explain(kernel: &Kernel, target: Target) -> Result<Explain, PrintError> {
+    check(kernel, target)?;
+    let mut explained = ir::explain(kernel);
+    let kernel = &ahead::hoist(splats::apart(kernel));
+    let facts = Facts::new(kernel, target, None)?;
+    let loaders = Loaders::of(&facts);
+    let (_, shared_bytes) = shared_offsets(&facts, loaders.as_ref());
+    let loader_warps = loaders.as_ref().map_or(0, |loaders| loaders.crew.warps);
+    explained.block_threads += u64::from(loader_warps * kernel.warp_size);
+    explained.block_warps += loader_warps;
+    (explained.loader_warps, explained.shared_bytes) = (loader_warps, shared_bytes.into());
+    explained.shared_limit = Some(shared_limit(&facts)).filter(|&limit| limit < shared_bytes.into());
+    for Obstacle { role, loc, why } in plan::obstacles(&facts) {
+        explained.roles[role].no_loader = Some((loc.to_string(), why.into()));
+    }
+    let flights = ir::explain::flights(kernel, &Device::of(target));
+    for (role, flights) in explained.roles.iter_mut().zip(flights) {
+        role.flights = flights;
+    }
+    Ok(explained)
+}
+
+/// Emits a kernel.
+pub(crate) fn emit(
+    kernel: &Kernel,
+    target: Target,
+    info: &EmitInfo,
+    timeline: Option<u32>,
+) -> Result<Source, PrintError> {
+    emit_split(kernel, target, info, timeline, None).map(|split| split.source)
+}
+
+/// Emits a kernel, which includes its primitives from `folder` if there is one.
+pub(crate) fn emit_split(
+    kernel: &Kernel,
+    target: Target,
+    info: &EmitInfo,
+    timeline: Option<u32>,
+    folder: Option<&str>,
+) -> Result<Split, PrintError> {
+    check(kernel, target)?;
+    let kernel = &ahead::hoist(splats::apart(kernel));
+    let facts = Facts::new(kernel, target, timeline)?;
+    let loaders = Loaders::of(&facts);
+    let timeline = facts.timeline.as_ref().map(|sites| sites.layout(kernel));
+    let (offsets, shared_bytes) = shared_offsets(&facts, loaders.as_ref());
+    check_shared(&facts, shared_bytes)?;
+    let launch = LaunchShape {
+        grid: kernel.grid_blocks(),
+        block_threads: block_threads(kernel) + loaders.as_ref().map_or(0, Loaders::threads),
+        shared_bytes,
+        exclusive_sm_bytes: exclusive_sm_bytes(target).map(|half| half.max(shared_bytes)),
+        overlaps_previous: target.overlaps_launches(),
+        waits: kernel.waits(),
+    };
+    let maps = loaders.as_ref().map_or(vec![], Loaders::maps);
+    let layout = ArgsLayout::new(kernel, &facts.args, timeline.as_ref(), maps);
+    check_args(kernel, target, &layout)?;
+    let mut used = Used::default();
+    used.add(Prim::Types);
+    used.add(Prim::Index);
+    timeline::use_types(facts.timeline.as_ref(), &mut used);
+    if loaders.is_some() || kernel.beside_warps() > 0 {
+        used.add(Prim::Meeting);
+    }
+    let parts = Parts::new(&facts, loaders.as_ref())?;
+    let (early, body) = entry_body(&parts, &mut used, &offsets)?;
+    let roles = role_texts(&parts, &mut used, &offsets)?;
+    for p in &kernel.params {
+        ops::use_dtype(&mut used, p.dtype);
+    }
+    if folder.is_some() {
+        // Most primitives need it, and so a header of them takes it for granted.
+        used.add(Prim::Bits);
+    }
+    let crew = loaders.as_ref().map(|loaders| loaders.crew);
+    let primitives = Primitives {
+        target,
+        shape: template::shape(target, kernel, crew),
+        texts: texts(&used, target, kernel, crew)?,
+    };
+    let (types, others): (Vec<_>, Vec<_>) = primitives.texts.iter().partition(|(prim, _)| prim.is_type());
+    let others: Vec<&str> = others.into_iter().map(|(_, text)| text.as_str()).collect();
+    let between: Vec<&str> = roles.iter().chain(&early).chain([&body]).map(String::as_str).collect();
+    let sections = match folder {
+        Some(_) => Sections::default(),
+        None => Sections::of(&others, &between),
+    };
+    let context = KernelText {
+        banner: banner::lines(kernel, target, info, &launch, timeline.as_ref()),
+        includes: includes(target, &used),
+        namespace: namespace(kernel),
+        types: types.into_iter().map(|(_, text)| text.clone()).collect(),
+        fields: args::fields(kernel, &facts.args, timeline.as_ref(), &layout.maps),
+        ranks: kernel.ranks,
+        constants: constants(kernel, facts.timeline.as_ref(), folder.is_some()),
+        macros: folder.map_or(vec![], |_| apart::macros(&used)),
+        primitives: folder.map(|folder| format!("{folder}{}", primitives.file_name())),
+        before: sections.before,
+        after: sections.after,
+        roles,
+        threads: launch.block_threads,
+        entry: kernel.variant.clone(),
+        overlaps_previous: launch.overlaps_previous,
+        early,
+        body,
+    };
+    let device = template::kernel(target, &context)?;
+    let waits = facts.waits.sites();
+    let host = launch::Host {
+        kernel,
+        target,
+        names: &facts.args,
+        launch: &launch,
+        layout: &layout,
+        waits: &waits,
+        timeline: timeline.as_ref(),
+    };
+    let launcher = launch::launcher(&host)?;
+    let source = Source {
+        text: format!("{device}\n{launcher}"),
+        abi: launch::header(&host, info)?,
+        file_name: format!("{}.{}", kernel.variant, target.file_extension()),
+        abi_file_name: launch::header_name(kernel),
+        entry: kernel.variant.clone(),
+        launch,
+        args: layout,
+        params: lane_order::words(kernel, &facts.lane_order),
+        waits,
+        timeline,
+    };
+    Ok(Split { source, primitives })
+}
+
+/// What can be refused before anything is analysed.
+pub(crate) fn check(kernel: &Kernel, target: Target) -> Result<(), PrintError> {
+    let variant = || kernel.variant.clone();
+    if kernel.warp_size != target.warp_size() {
+        return Err(PrintError::WarpSize {
+            kernel: variant(),
+            traced: kernel.warp_size,
+            target,
+            target_lanes: target.warp_size(),
+        });
+    }
+    let threads = block_threads(kernel);
+    if threads > 1024 {
+        return Err(PrintError::BlockTooLarge { kernel: variant(), threads, target });
+    }
+    let roles = kernel.roles.iter().map(|r| ("role", &r.name));
+    let params = kernel.params.iter().map(|p| ("parameter", &p.name));
+    for (what, name) in [("variant", &kernel.variant)].into_iter().chain(roles).chain(params) {
+        if !is_identifier(name) {
+            return Err(PrintError::Name { what, name: name.clone() });
+        }
+    }
+    if is_taken(&kernel.variant) {
+        return Err(PrintError::TakenName { name: variant() });
+    }
+    multimem::check(kernel, target)
+}
+
+fn check_args(kernel: &Kernel, target: Target, layout: &ArgsLayout) -> Result<(), PrintError> {
+    // CUDA 12.1 raised the limit from 4 KiB; ROCm's kernel argument segment is 4 KiB unless told otherwise.
+    let limit = match target {
+        Target::Cuda(_) => 32764,
+        Target::Hip(_) => 4096,
+    };
+    let bytes = u64::from(layout.bytes);
+    if bytes > limit {
+        return Err(PrintError::TooManyArguments { kernel: kernel.variant.clone(), bytes, limit, target });
+    }
+    Ok(())
+}
+
+/// Dynamic shared memory of which an SM has no more than one block's: half of it. Only NVIDIA's launchers ask for it.
+fn exclusive_sm_bytes(target: Target) -> Option<u32> {
+    let half = (Device::of(target).sm_shared_bytes / 2).next_multiple_of(1024);
+    matches!(target, Target::Cuda(_)).then_some(half)
+}
+
+/// Threads of a block, of roles beside others too.
+fn block_threads(kernel: &Kernel) -> u32 {
+    kernel.block_threads() + kernel.beside_warps() * kernel.warp_size
+}
+
+/// The first byte of each shared array, and the bytes of a block. A block is of one role, so roles overlap; those beside a role come
+/// behind its arrays and its ring.
+fn shared_offsets(facts: &Facts, loaders: Option<&Loaders>) -> (HashMap<SharedId, u32>, u32) {
+    let (kernel, target) = (facts.p.kernel, facts.target);
+    let mut offsets = HashMap::new();
+    let mut most = 0u64;
+    let rooms: BTreeSet<SharedId> = kernel.ops.iter().filter_map(|op| matrices::room_of(&op.kind)).collect();
+    let mut taken: HashMap<&str, u64> = HashMap::new();
+    for (number, role) in kernel.roles.iter().enumerate() {
+        let block = role.beside.as_ref().map_or(role.name.as_str(), |beside| &beside.role);
+        let mut end = taken.get(block).copied().unwrap_or(0);
+        for id in shared_of(kernel, &role.body, target) {
+            let s = &kernel.shared[id.index()];
+            // An array of several roles keeps the place that its first role gave it.
+            let align =
+                u64::from(if rooms.contains(&id) { matrices::shared_align(kernel, target) } else { 16 });
+            let start = offsets.get(&id).map_or(end.next_multiple_of(align), |&o| u64::from(o));
+            offsets.insert(id, start as u32);
+            let len = u64::from(matrices::shared_len(kernel, id, target));
+            let one = (len * u64::from(s.dtype.bytes())).next_multiple_of(16);
+            end = end.max(start + one * u64::from(s.copies));
+        }
+        let ring = loaders.and_then(|loaders| loaders.ring(number)).map_or(0, Ring::bytes);
+        end = end.max(ring.into());
+        taken.insert(block, end);
+        most = most.max(end);
+    }
+    (offsets, u32::try_from(most).unwrap_or(u32::MAX))
+}
+
+/// What is left of a block's shared memory for its arrays.
+fn shared_limit(facts: &Facts) -> u64 {
+    let all = u64::from(Device::of(facts.target).block_array_bytes());
+    all.saturating_sub(lines::shared_bytes(facts))
+}
+
+fn check_shared(facts: &Facts, bytes: u32) -> Result<(), PrintError> {
+    let (bytes, limit) = (u64::from(bytes), shared_limit(facts));
+    if bytes <= limit {
+        return Ok(());
+    }
+    Err(PrintError::SharedTooLarge {
+        kernel: facts.p.kernel.variant.clone(),
+        bytes,
+        limit,
+        target: facts.target,
+    })
+}
+
+/// What a kernel asks of a target's device beyond what that has.
+pub(crate) fn excess(kernel: &Kernel, target: Target) -> Result<Excess, PrintError> {
+    check(kernel, target)?;
+    let kernel = &ahead::hoist(splats::apart(kernel));
+    let facts = Facts::new(kernel, target, None)?;
+    let loaders = Loaders::of(&facts);
+    let (_, bytes) = shared_offsets(&facts, loaders.as_ref());
+    let threads = block_threads(kernel) + loaders.as_ref().map_or(0, Loaders::threads);
+    let shared_bytes = u64::from(bytes).saturating_sub(shared_limit(&facts));
+    let resident = Device::of(target).resident_blocks(threads, bytes);
+    // How many are resident is known of blocks that fit.
+    let counted = kernel.waits() && shared_bytes == 0;
+    let blocks = if counted { kernel.grid_blocks().saturating_sub(resident) } else { 0 };
+    Ok(Excess { shared_bytes, blocks })
+}
+
+/// The shared arrays that a region uses on a target.
+pub(crate) fn shared_of(kernel: &Kernel, region: &Region, target: Target) -> BTreeSet<SharedId> {
+    let mut found = BTreeSet::new();
+    kernel.walk(region, &mut |_, op| {
+        found.extend(op.kind.accesses().into_iter().filter_map(|a| a.place.shared()));
+        found.extend(room_of(&op.kind, target));
+        found.extend(matrices::room_of(&op.kind));
+    });
+    found
+}
+
+/// The epoch that an operation begins.
+pub(crate) fn begun(kernel: &Kernel, id: OpId) -> Option<ValueId> {
+    if let OpKind::Value(ValueOp::Epoch { out, advance: true, .. }) = kernel.op(id).kind {
+        return Some(out);
+    }
+    None
+}
+
+/// Whether blocks ask by themselves if the world is aborted: ranks say something to each other, and no epoch tells.
+pub(crate) fn asks_status(kernel: &Kernel) -> bool {
+    talks(kernel) && !kernel.prologue.ops.iter().any(|&id| begun(kernel, id).is_some())
+}
+
+/// Whether ranks say anything to each other.
+fn talks(kernel: &Kernel) -> bool {
+    let mut kinds = kernel.params.iter().map(|p| p.kind);
+    kinds.any(|kind| matches!(kind, ParamKind::Flags | ParamKind::Counts | ParamKind::Messages(_)))
+}
+
+/// Texts of the primitives.
+fn texts(
+    used: &Used,
+    target: Target,
+    kernel: &Kernel,
+    loader: Option<Crew>,
+) -> Result<BTreeMap<Prim, String>, PrintError> {
+    used.iter().map(|prim| Ok((prim, template::primitive(prim, target, kernel, loader)?))).collect()
+}
+
+fn includes(target: Target, used: &Used) -> Vec<&'static str> {
+    match target {
+        Target::Hip(_) => vec!["hip/hip_runtime.h"],
+        Target::Cuda(_) => {
+            [(Prim::Bf16, "cuda_bf16.h"), (Prim::Fp16, "cuda_fp16.h"), (Prim::Fp8, "cuda_fp8.h")]
+                .into_iter()
+                .filter(|(p, _)| used.contains(*p))
+                .map(|(_, header)| header)
+                .collect()
+        }
+    }
+}
+
+/// The constants that the rest of the source names, or that a header of primitives may name.
+fn constants(kernel: &Kernel, timeline: Option<&Sites>, header: bool) -> Vec<ConstantText> {
+    let mut out = wait_constants(kernel, header);
+    out.extend(timeline.iter().flat_map(|sites| sites.constants()));
+    out
+}
+
+/// What waits say about themselves when they expire.
+fn wait_constants(kernel: &Kernel, header: bool) -> Vec<ConstantText> {
+    let mut awaited = BTreeSet::new();
+    let mut roles = BTreeSet::new();
+    for (i, role) in kernel.roles.iter().enumerate() {
+        kernel.walk(&role.body, &mut |_, op| {
+            for a in op.kind.accesses().into_iter().filter(|a| a.access.waits()) {
+                awaited.extend(a.place.param());
+                roles.insert(i);
+            }
+            if let OpKind::Comm(CommOp::BlockWait(BlockWait { flag, .. })) = op.kind {
+                roles.extend(blocks::signaller(kernel, flag));
+            }
+        });
+    }
+    if awaited.is_empty() && !header {
+        return vec![];
+    }
+    let number = |name: String, value: usize| ConstantText {
+        r#type: "u32",
+        name,
+        value: value.to_string(),
+        comment: None,
+    };
+    let mut out = vec![ConstantText {
+        r#type: "u64",
+        name: "kernel_id".into(),
+        value: format!("{}ull", kernel_id(kernel)),
+        comment: Some("in the record of a wait that expires".into()),
+    }];
+    out.extend(roles.iter().map(|&i| number(format!("role_{}", kernel.roles[i].name), i)));
+    out.extend(awaited.iter().map(|f| number(format!("flag_{}", kernel.params[f.index()].name), f.index())));
+    out
+}
+
+/// FNV-1a.
+pub(crate) fn fnv(text: &str) -> u64 {
+    text.bytes().fold(0xcbf2_9ce4_8422_2325, |h, b| (h ^ u64::from(b)).wrapping_mul(0x0100_0000_01b3))
+}
+
+/// FNV-1a of the variant's name.
+pub(crate) fn kernel_id(kernel: &Kernel) -> String {
+    format!("{:#018x}", fnv(&kernel.variant))
+}
+
+/// The argument struct's type in the header.
+pub(crate) fn args_name(kernel: &Kernel) -> String {
+    format!("{}_Args", kernel.variant)
+}
+
+/// The namespace of all that is not an entry: short, and no other kernel's.
+pub(crate) fn namespace(kernel: &Kernel) -> String {
+    format!("kernel_{}", kernel_id(kernel).trim_start_matches("0x"))
+}

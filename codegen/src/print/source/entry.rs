@@ -1,0 +1,226 @@
+//! The entry of an emitted source: the prologue, and whose turn it is: roles by block, those beside them by warp.
+
+use std::collections::HashMap;
+
+use crate::{
+    family::Target,
+    ir::{Kernel, SharedId},
+};
+
+use super::{
+    assemble::{asks_status, begun},
+    roles::{Parts, function, role_parameters},
+};
+use crate::print::{
+    PrintError,
+    emit::emitter::Emitter,
+    facts::kernel::Facts,
+    text::{
+        prim::{Prim, Used},
+        writer::Writer,
+    },
+    transport::copy::room_of,
+};
+
+/// The entry: what comes before the end of the launch before, if anything does; and what comes after it. These are the prologue, and
+/// roles by block index.
+pub(crate) fn entry_body(
+    parts: &Parts,
+    used: &mut Used,
+    offsets: &HashMap<SharedId, u32>,
+) -> Result<(Option<String>, String), PrintError> {
+    let facts = parts.whole;
+    let kernel = facts.p.kernel;
+    let mut e = Emitter::new(facts, used, offsets);
+    if kernel.beside_warps() > 0 && matches!(facts.target, Target::Hip(_)) {
+        e.used.add(Prim::Beside);
+        e.w.line("open_meetings();");
+    }
+    let joined: Vec<usize> =
+        (0..kernel.roles.len()).filter(|&role| kernel.joining(role).next().is_some()).collect();
+    for &role in &joined {
+        e.names.fresh(&nth_name(kernel, role)); // before anything of the author's, so that it is called just that
+    }
+    let early = match kernel.begins_early {
+        true => {
+            e.region(&kernel.prologue)?;
+            Some(std::mem::replace(&mut e.w, Writer::new(1)).finish().trim_end().to_owned())
+        }
+        false => None,
+    };
+    e.begin_timeline();
+    let epoch = kernel.prologue.ops.iter().find_map(|&id| begun(kernel, id));
+    let aborted = asks_status(kernel).then(|| e.names.fresh("aborted"));
+    if let Some(aborted) = &aborted {
+        e.used.add(Prim::System);
+        e.w.line(&format!(
+            "const bool {aborted} = load_relaxed_system(&args.status[args.rank]->aborted) != 0;"
+        ));
+    }
+    if early.is_none() {
+        e.release_earlier_launches(|role| parts.of(role).len() > 1);
+        e.region(&kernel.prologue)?;
+    }
+    // Only now, so that the loads of the prologue don't wait for this one. Whole blocks leave: groups meet at barriers
+    // that would wait for the warps of a part.
+    let leaves = match (epoch, aborted) {
+        (Some(epoch), _) => Some(format!("{} == 0", e.values[&epoch])),
+        (None, Some(aborted)) if kernel.beside_warps() > 0 => Some(all_agree(&mut e, &aborted)),
+        (None, Some(aborted)) => {
+            e.used.add(Prim::Block);
+            Some(format!("Block(0).any({aborted})"))
+        }
+        (None, None) => None,
+    };
+    if let Some(leaves) = leaves {
+        e.w.line(&format!(
+            "if ({leaves}) return;  // what launches before this one left behind may be anything"
+        ));
+    }
+    for &role in &joined {
+        let (name, role) = (nth_name(kernel, role), &kernel.roles[role].name);
+        e.w.line_with(
+            &format!("u32 {name} = ~0u;"),
+            &format!("this block's number in {role}, once it is of it"),
+        );
+    }
+    by_block(&mut e, parts, &joined);
+    for role in joined {
+        e.w.line(&format!("if ({} < {}) {{", nth_name(kernel, role), kernel.role_blocks(role)));
+        e.w.deeper();
+        call_role(&mut e, parts, role);
+        e.w.shallower();
+        e.w.line("}");
+    }
+    if kernel.ops.iter().any(|op| room_of(&op.kind, facts.target).is_some()) {
+        e.used.add(Prim::BulkDone);
+        e.w.line("bulk_done();  // those of a role that has given up, too: they read shared memory");
+    }
+    Ok((early, e.w.finish().trim_end().to_owned()))
+}
+
+/// Whether something holds in any thread of a block, those beside its role too.
+fn all_agree(e: &mut Emitter, mine: &str) -> String {
+    e.used.add(Prim::Meeting);
+    let kernel = e.f.p.kernel;
+    let warps = kernel.block_warps + kernel.beside_warps();
+    let place = match e.f.target {
+        Target::Cuda(_) => "{0}",
+        Target::Hip(_) => "(everybodys_place())",
+    };
+    format!("!Meeting<{warps}>{place}.all(!{mine})")
+}
+
+/// Chooses among the roles that have blocks of their own.
+fn by_block(e: &mut Emitter, parts: &Parts, joined: &[usize]) {
+    let kernel = parts.whole.p.kernel;
+    let with_blocks: Vec<usize> =
+        (0..kernel.roles.len()).filter(|&role| kernel.roles[role].beside.is_none()).collect();
+    let mut first = 0;
+    for (n, &i) in with_blocks.iter().enumerate() {
+        let role = &kernel.roles[i];
+        first += role.blocks;
+        let last = n + 1 == with_blocks.len();
+        match n {
+            _ if with_blocks.len() == 1 => {
+                call_role(e, parts, i);
+                continue;
+            }
+            0 => e.w.line(&format!("if (block_in_grid() < {first}) {{")),
+            _ if last => e.w.line("} else {"),
+            _ => e.w.line(&format!("}} else if (block_in_grid() < {first}) {{")),
+        }
+        e.w.deeper();
+        if joined.contains(&i) {
+            e.w.line(&format!("{} = block_in_grid() - {};", nth_name(kernel, i), first - role.blocks));
+        } else {
+            call_role(e, parts, i);
+        }
+        if let Some((next, from)) = kernel.goes_on(i) {
+            go_on(e, kernel, next, (first - role.blocks, from));
+        }
+        e.w.shallower();
+        if last {
+            e.w.line("}");
+        }
+    }
+}
+
+/// The variable that has a block's number in a role that others go on as.
+fn nth_name(kernel: &Kernel, role: usize) -> String {
+    format!("nth_of_{}", kernel.roles[role].name)
+}
+
+/// A block that is done with its role goes on as another one: from its first block in the grid on, as which blocks there.
+fn go_on(e: &mut Emitter, kernel: &Kernel, next: usize, (first, from): (u32, u32)) {
+    e.used.add(Prim::Block);
+    let whose = if kernel.beside_warps() > 0 { "if (in_block()) " } else { "" };
+    let meets = format!("{whose}Block({first}).sync();");
+    e.w.line_with(&meets, "all of it is done: shared memory may be another's");
+    let shift = if from >= first { format!("+ {}", from - first) } else { format!("- {}", first - from) };
+    e.w.line(&format!("{} = block_in_grid() {shift};", nth_name(kernel, next)));
+}
+
+/// The calls of a role's functions and of those beside it, by the warps that run them.
+fn call_role(e: &mut Emitter, parts: &Parts, index: usize) {
+    let kernel = parts.whole.p.kernel;
+    let timeline = e.timeline_parameter();
+    let call = |e: &Emitter, facts: &Facts, index: usize| {
+        let mut values: String =
+            role_parameters(facts, index).iter().map(|v| format!(", {}", e.values[v])).collect();
+        if kernel.joining(index).next().is_some() {
+            values += &format!(", {}", nth_name(kernel, index));
+        }
+        format!("{}(args{timeline}{values});", function(facts, &kernel.roles[index]))
+    };
+    // By whom, what they call, and the role that they are of.
+    let mut calls: Vec<(String, String, usize)> = vec![];
+    let own = parts.of(index);
+    if let [loads, _] = own {
+        calls.push(("in_loader()".into(), call(e, loads, index), index));
+    }
+    for role in kernel.companions(index) {
+        let ty = parts.beside(role).expect("it runs beside another role");
+        calls.push((format!("{ty}::has_this()"), call(e, parts.whole, role), role));
+    }
+    let last = call(e, own.last().expect("a role has a function"), index);
+    // Blocks may have warps that have nothing to do in this role.
+    let idle =
+        kernel.companion_warps(index) < kernel.beside_warps() || (parts.loaders.is_some() && own.len() == 1);
+    let condition = if idle { "in_block()" } else { "" };
+    calls.push((condition.into(), last, index));
+    write_calls(e, kernel, &calls);
+}
+
+/// Chooses among calls, and says that roles end.
+fn write_calls(e: &mut Emitter, kernel: &Kernel, calls: &[(String, String, usize)]) {
+    let ends = |e: &mut Emitter, role: usize| {
+        if kernel.roles[role].goes_on_as.is_none() {
+            e.end_role(role, &nth_name(kernel, role));
+        }
+    };
+    if let [(condition, call, role)] = calls {
+        let asked = if condition.is_empty() { String::new() } else { format!("if ({condition}) ") };
+        e.w.line(&format!("{asked}{call}"));
+        return ends(e, *role);
+    }
+    for (n, (condition, call, role)) in calls.iter().enumerate() {
+        let otherwise = if n == 0 { "" } else { "} else " };
+        let asked = if condition.is_empty() { String::new() } else { format!("if ({condition}) ") };
+        e.w.line(&format!("{otherwise}{asked}{{"));
+        e.w.deeper();
+        e.w.line(call);
+        ends(e, *role);
+        e.w.shallower();
+    }
+    if let Some((condition, _, role)) = calls.last()
+        && !condition.is_empty()
+        && e.f.timeline.is_some()
+    {
+        e.w.line("} else {");
+        e.w.deeper();
+        ends(e, *role); // warps that have nothing to do have ended, too
+        e.w.shallower();
+    }
+    e.w.line("}");
+}

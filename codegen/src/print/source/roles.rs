@@ -1,0 +1,151 @@
+//! The functions of roles: one each, two where a loader brings what the others multiply.
+
+use std::collections::HashMap;
+
+use crate::ir::{Beside, Role, SharedId, ValueId};
+
+use crate::print::{
+    PrintError,
+    emit::{
+        emitter::{Emitter, Group},
+        ops::type_name,
+    },
+    facts::{forms::Form, kernel::Facts},
+    loader::{cut::Side, plan::Loaders},
+    text::{
+        prim::{Prim, Used},
+        writer::Writer,
+    },
+};
+
+/// The prologue's values that a role reads, in order of definition.
+pub(crate) fn role_parameters(facts: &Facts, role: usize) -> Vec<ValueId> {
+    let p = &facts.p;
+    let defined = p.kernel.prologue.ops.iter().flat_map(|&id| p.kernel.op(id).kind.outs());
+    defined
+        .filter(|&v| facts.forms.of(v) == Form::Named)
+        .filter(|&v| facts.forms.readers(p, v).iter().any(|&r| p.position(r).role == Some(role)))
+        .collect()
+}
+
+/// A kernel, and with loaders its parts: what they run and what all others do.
+pub(crate) struct Parts<'a> {
+    pub whole: &'a Facts<'a>,
+    pub loaders: Option<(&'a Loaders, [Facts<'a>; 2])>,
+}
+
+impl<'a> Parts<'a> {
+    pub fn new(whole: &'a Facts<'a>, loaders: Option<&'a Loaders>) -> Result<Parts<'a>, PrintError> {
+        let part = |loaders, side| Facts::part(side, loaders, whole);
+        let both = |loaders| Ok((loaders, [part(loaders, Side::Loads)?, part(loaders, Side::Multiplies)?]));
+        Ok(Parts { whole, loaders: loaders.map(both).transpose()? })
+    }
+
+    /// The type of the group that a role beside another one is.
+    pub fn beside(&self, role: usize) -> Option<String> {
+        let kernel = self.whole.p.kernel;
+        let host = kernel.roles[role].beside.as_ref()?;
+        let before = kernel.roles[..role].iter().filter_map(|r| r.beside.as_ref());
+        let before: Vec<u32> = before.filter(|b| b.role == host.role).map(|b| b.warps).collect();
+        let loader = self.loaders.as_ref().map_or(0, |(loaders, _)| loaders.crew.warps);
+        let first = kernel.block_warps + loader + before.iter().sum::<u32>();
+        Some(format!("Beside<{first}, {}, {}>", host.warps, before.len()))
+    }
+
+    /// What a role's functions are written from, one each.
+    pub fn of(&self, role: usize) -> &[Facts<'a>] {
+        match &self.loaders {
+            Some((loaders, both)) if loaders.ring(role).is_some() => both,
+            _ => std::slice::from_ref(self.whole),
+        }
+    }
+}
+
+/// The roles' functions: two for a role with a loader.
+pub(crate) fn role_texts(
+    parts: &Parts,
+    used: &mut Used,
+    offsets: &HashMap<SharedId, u32>,
+) -> Result<Vec<String>, PrintError> {
+    let mut texts = vec![];
+    for role in 0..parts.whole.p.kernel.roles.len() {
+        for part in parts.of(role) {
+            texts.push(role_text(part, parts, used, offsets, role)?);
+        }
+    }
+    Ok(texts)
+}
+
+/// One role's function.
+fn role_text(
+    facts: &Facts,
+    parts: &Parts,
+    used: &mut Used,
+    offsets: &HashMap<SharedId, u32>,
+    index: usize,
+) -> Result<String, PrintError> {
+    let kernel = facts.p.kernel;
+    let (role, first_block) = (&kernel.roles[index], kernel.first_block(index));
+    used.add(Prim::Block);
+    let mut e = Emitter::new(facts, used, offsets);
+    let beside = parts.beside(index);
+    if beside.is_some() {
+        e.used.add(Prim::Beside);
+        e.group = Group { name: "warps", lanes: kernel.role_warps(index) * kernel.warp_size };
+    }
+    // Before anything of the author's, so that it is called just that.
+    let nth = kernel.joining(index).next().is_some().then(|| e.names.fresh("nth"));
+    let mut parameters = vec!["const Args& args".to_string()];
+    parameters.extend(facts.timeline.is_some().then(|| "Timeline& timeline".to_string()));
+    for v in role_parameters(facts, index) {
+        let name = e.declare(v);
+        parameters.push(format!("const {} {name}", type_name(e.ty(v).dtype)));
+    }
+    let loads = facts.loads();
+    let group = match &beside {
+        Some(ty) => format!("{ty} warps"),
+        None if loads => "Loader loader".into(),
+        None => "Block block".into(),
+    };
+    match nth {
+        Some(nth) => {
+            parameters.push(format!("const u32 {nth}"));
+            e.w.line(&format!("const {group}(block_in_grid() - {nth});"));
+        }
+        None => e.w.line(&format!("const {group}({first_block});")),
+    }
+    if !loads {
+        e.declare_parts(&role.body);
+    }
+    e.declare_shared(&role.body, 1);
+    e.declare_ring(index);
+    e.share_registers();
+    if let (Some(_), Some((loaders, _))) = (&beside, &parts.loaders) {
+        e.give_registers(loaders);
+    }
+    e.declare_opened(&role.body);
+    e.region(&role.body)?;
+    let body = e.w.finish();
+    let mut w = Writer::new(0);
+    let who = match (facts.side, &role.beside) {
+        (Some((Side::Loads, _)), _) => "the loader of blocks".into(),
+        (Some((Side::Multiplies, _)), _) => "the other warps of blocks".into(),
+        (None, Some(Beside { role, warps: 1 })) => format!("a warp beside {role}, in each of blocks"),
+        (None, Some(Beside { role, warps })) => format!("{warps} warps beside {role}, in each of blocks"),
+        (None, None) => "blocks".to_string(),
+    };
+    let blocks = format!("{first_block}..{}", first_block + role.blocks);
+    let others =
+        kernel.joining(index).map(|r| format!(", and those of {} when they are done", kernel.roles[r].name));
+    w.comment(&format!("{}: {who} {blocks}{} ({})", role.name, others.collect::<String>(), role.loc));
+    let (function, parameters) = (function(facts, role), parameters.join(", "));
+    w.line(&format!("__device__ __forceinline__ void {function}({parameters}) {{"));
+    w.append(&body);
+    w.line("}");
+    Ok(w.finish().trim_end().to_string())
+}
+
+/// The name of what a part of a role is.
+pub(crate) fn function(facts: &Facts, role: &Role) -> String {
+    format!("{}_{}", role.name, if facts.loads() { "loader" } else { "role" })
+}
