@@ -34,8 +34,6 @@ mod source;
 mod text;
 mod transport;
 
-use serde::{Deserialize, Serialize};
-
 use crate::{
     family::Target,
     ir::{Verified, explain::Explain},
@@ -44,16 +42,10 @@ use crate::{
 pub use analysis::waits::WaitSite;
 pub use facts::timeline::{SiteKind, SitePeers, Timeline, TimelineSite};
 pub use launch::args::{ArgField, ArgsLayout, TENSOR_MAP_BYTES, TENSOR_MAP_COLUMNS, TensorMap};
+pub use launch::host::{EmitInfo, LaunchShape};
 pub use source::apart::Primitives;
 pub use source::idle::{Warning, warnings};
 pub use text::error::PrintError;
-
-/// What the banner of an emitted source says about its making.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct EmitInfo {
-    /// The exact command that regenerates the file.
-    pub command: String,
-}
 
 /// How a kernel is emitted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -73,36 +65,6 @@ impl Default for EmitOptions {
 
 /// Groups of several warps that a block on NVIDIA's GPUs has named barriers for: there are 16, and the block needs one.
 pub const MOST_NAMED_BARRIERS: u32 = 15;
-
-/// How a kernel must be launched.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct LaunchShape {
-    /// Blocks.
-    pub grid: u32,
-    /// Threads a block.
-    pub block_threads: u32,
-    /// Dynamic shared memory a block, in bytes: what its arrays take.
-    pub shared_bytes: u32,
-    /// So many bytes instead, where the device has an SM for each block: then each has one to itself. The blocks of the
-    /// next launch spread over SMs as they become free, and a combine of few tokens ends 1 us earlier (measured on
-    /// H200s; presumably as launches that follow each other then divide L1 and shared memory alike).
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub exclusive_sm_bytes: Option<u32>,
-    /// Whether the kernel itself waits for the launches before it on the stream, and may be launched while they end.
-    #[serde(default)]
-    pub overlaps_previous: bool,
-    /// Whether all blocks must be resident at once, as blocks wait: [`Kernel::waits`](crate::ir::Kernel::waits).
-    #[serde(default = "waits", skip_serializing_if = "is_true")]
-    pub waits: bool,
-}
-
-fn waits() -> bool {
-    true
-}
-
-fn is_true(flag: &bool) -> bool {
-    *flag
-}
 
 /// What a kernel asks of a device beyond what that has: less is better, and nothing fits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]

@@ -1,11 +1,10 @@
 //! Names for values that the author left unnamed, from what they are.
 
+use super::program::Program;
 use crate::ir::{
     BinaryOp, CommOp, ControlOp, Lines, LoadMatrix, LoadRow, MatrixOp, MemoryOp, OpKind, ParamKind, Place,
     ReduceLines, ReduceOp, ValueId, ValueOp,
 };
-
-use super::program::Program;
 
 /// Operations between an index and what is named after it.
 const MOST_STEPS: u32 = 5;

@@ -3,6 +3,9 @@
 pub(super) mod ahead;
 pub(super) mod bounds;
 pub(super) mod describe;
+pub(super) mod linear;
+pub(super) mod multimem;
 pub(super) mod program;
 pub(super) mod reach;
+pub(super) mod signals;
 pub(super) mod waits;

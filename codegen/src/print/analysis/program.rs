@@ -1,13 +1,11 @@
 //! A kernel with what is known about it: the analyses that printing asks again and again.
 
+use super::{bounds, linear};
 use crate::ir::{
     BinaryOp, CommOp, CompareOp, Const, ControlOp, Dtype, Kernel, MemoryOp, OpId, OpKind, ReceiveMessages,
     ValueId, ValueOp, VarId, VarUse,
     analysis::{self, Def, DefUse, Facts, Position, Tree},
 };
-
-use super::bounds;
-use crate::print::facts::effects;
 
 /// The analysed kernel.
 #[derive(Debug)]
@@ -213,7 +211,7 @@ impl<'k> Program<'k> {
     fn is_in_series(&self, op: OpId, v: ValueId) -> bool {
         let OpKind::Comm(CommOp::ReceiveMessages(op)) = &self.kernel.op(op).kind else { return false };
         let ReceiveMessages { tiles, mask, epoch, count, .. } = op;
-        let written = |values: Vec<ValueId>| match effects::distance(self, &values) {
+        let written = |values: Vec<ValueId>| match linear::distance(self, &values) {
             Some(_) => values[0] == v,
             None => values.contains(&v),
         };

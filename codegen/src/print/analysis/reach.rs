@@ -8,9 +8,8 @@
 //! needed. This holds for digits read from memory and between any two rounds of
 //! any loop, where comparing indices says nothing.
 
-use crate::ir::{BinaryOp, OpKind, ValueId, ValueOp};
-
 use super::{bounds, program::Program};
+use crate::ir::{BinaryOp, OpKind, ValueId, ValueOp};
 
 /// The values that an index can have: `constant` plus any multiple of each digit's step, up to its most.
 #[derive(Clone, Debug, PartialEq)]

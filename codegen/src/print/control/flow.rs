@@ -3,20 +3,16 @@
 use crate::{
     family::Target,
     ir::{Const, ControlOp, Kernel, Loc, MemoryOp, OpId, OpKind, Region, ValueId},
-};
-
-use crate::print::{
-    MOST_NAMED_BARRIERS, PrintError,
-    analysis::bounds,
-    emit::{
-        emitter::{Emitter, Group},
-        ops::{self, type_name},
-    },
-    facts::forms::Form,
-    text::{
-        expr::{Expr, Prec},
-        prim::Prim,
-        writer::Writer,
+    print::{
+        MOST_NAMED_BARRIERS, PrintError,
+        analysis::bounds,
+        emit::emitter::{Emitter, Group},
+        facts::forms::Form,
+        text::{
+            expr::{Expr, Prec},
+            prim::{self, Prim, type_name},
+            writer::Writer,
+        },
     },
 };
 
@@ -111,7 +107,7 @@ impl Emitter<'_, '_> {
     /// Declares what an `if` yields, before it.
     fn declare_result(&mut self, out: ValueId) {
         let ty = self.ty(out);
-        ops::use_dtype(self.used, ty.dtype);
+        prim::use_dtype(self.used, ty.dtype);
         if ty.is_tile() {
             let layout = self.f.layouts.of(out);
             let name = self.declare(out);

@@ -3,25 +3,27 @@
 
 use std::collections::HashMap;
 
-use crate::ir::{
-    BinaryOp, ControlOp, Loc, OpId, OpKind, ParamId, ParamKind, ParcelId, Place, ReceiptId, Region, SharedId,
-    Type, ValueId, ValueOp, VarId,
-};
-
-use super::{
-    ops::{self, type_name},
-    tiles::Item,
-};
-use crate::print::{
-    PrintError,
-    control::flow::LoopLabels,
-    facts::{forms::Form, kernel::Facts, timeline::Sites},
-    matrix::matrices::{Fragments, shared_len},
-    text::{
-        expr::Expr,
-        names::Names,
-        prim::{Prim, Used},
-        writer::Writer,
+use super::{ops, tiles::Item};
+use crate::{
+    ir::{
+        BinaryOp, ControlOp, Loc, OpId, OpKind, ParamId, ParamKind, ParcelId, Place, ReceiptId, Region,
+        SharedId, Type, ValueId, ValueOp, VarId,
+    },
+    print::{
+        PrintError,
+        analysis::signals::begun,
+        control::flow::LoopLabels,
+        facts::{forms::Form, kernel::Facts, timeline::Sites},
+        layout::{
+            fragments::Fragments,
+            shared::{shared_len, shared_of},
+        },
+        text::{
+            expr::Expr,
+            names::Names,
+            prim::{self, Prim, Used, type_name},
+            writer::Writer,
+        },
     },
 };
 
@@ -192,7 +194,7 @@ impl<'f, 'k> Emitter<'f, 'k> {
         self.used.add(Prim::BeginEpoch);
         let kernel = self.f.p.kernel;
         let before = kernel.prologue.ops.iter().take_while(|&&op| op != id);
-        let nth = match before.filter_map(|&op| crate::print::source::assemble::begun(kernel, op)).count() {
+        let nth = match before.filter_map(|&op| begun(kernel, op)).count() {
             0 => String::new(),
             n => format!("<{n}>"),
         };
@@ -337,7 +339,7 @@ impl<'f, 'k> Emitter<'f, 'k> {
             return Ok(());
         }
         let ty = type_name(self.ty(out).dtype);
-        ops::use_dtype(self.used, self.ty(out).dtype);
+        prim::use_dtype(self.used, self.ty(out).dtype);
         let name = self.declare(out);
         self.w.line(&format!("const {ty} {name} = {};", e.plain()));
         Ok(())
@@ -347,7 +349,7 @@ impl<'f, 'k> Emitter<'f, 'k> {
         self.flush_before(&[init])?;
         let e = self.scalar(init)?;
         let v = &self.f.p.kernel.vars[var.index()];
-        ops::use_dtype(self.used, v.ty.dtype);
+        prim::use_dtype(self.used, v.ty.dtype);
         let name = self.names.fresh(v.name.as_deref().unwrap_or("state"));
         self.w.line(&format!("{} {name} = {};", type_name(v.ty.dtype), e.plain()));
         self.vars.insert(var, name);
@@ -388,7 +390,7 @@ impl<'f, 'k> Emitter<'f, 'k> {
     /// Declares the shared arrays that a region uses and that `copies` groups of a block have one each of.
     pub fn declare_shared(&mut self, region: &Region, copies: u32) {
         let (k, target) = (self.f.p.kernel, self.f.target);
-        for id in crate::print::source::assemble::shared_of(k, region, target) {
+        for id in shared_of(k, region, target) {
             if self.shared.contains_key(&id) {
                 continue;
             }
@@ -397,7 +399,7 @@ impl<'f, 'k> Emitter<'f, 'k> {
                 continue;
             }
             self.used.add(Prim::Shared);
-            ops::use_dtype(self.used, s.dtype);
+            prim::use_dtype(self.used, s.dtype);
             let name = self.names.fresh(&s.name);
             let ty = type_name(s.dtype);
             let len = shared_len(k, id, target);

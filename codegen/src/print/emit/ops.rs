@@ -1,30 +1,19 @@
 //! Arithmetic as C++ expressions. What is here works on scalars and on single elements of tiles alike.
 
-use crate::ir::{
-    BinaryOp, CommOp, CompareOp, Const, Dtype, Loc, MemoryOp, OpKind, ReduceOp, Type, UnaryOp, ValueId,
-    ValueOp,
-};
-
-use crate::print::{
-    PrintError,
-    analysis::program::Program,
-    text::{
-        expr::{Expr, Prec},
-        prim::{Prim, Spelled, Used},
+use crate::{
+    ir::{
+        BinaryOp, CommOp, CompareOp, Const, Dtype, Loc, MemoryOp, OpKind, ReduceOp, Type, UnaryOp, ValueId,
+        ValueOp,
+    },
+    print::{
+        PrintError,
+        analysis::program::Program,
+        text::{
+            expr::{Expr, Prec},
+            prim::{Prim, Spelled, Used, type_name, use_dtype},
+        },
     },
 };
-
-/// The C++ name of an element type.
-pub(crate) fn type_name(dtype: Dtype) -> &'static str {
-    dtype.name()
-}
-
-/// Notes that an element type appears.
-pub(crate) fn use_dtype(used: &mut Used, dtype: Dtype) {
-    if let Some(prim) = Prim::of_dtype(dtype) {
-        used.add(prim);
-    }
-}
 
 /// The expression of an arithmetic operation; `operand` gives the expressions of its operands.
 pub(crate) fn expression(

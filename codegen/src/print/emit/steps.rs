@@ -1,22 +1,23 @@
 //! The loop over a tile's steps, and the statements in it.
 
-use crate::ir::{
-    BinaryOp, CommOp, Const, ControlOp, Dtype, Loc, MemoryOp, OpKind, Place, Put, ReduceOp, ValueId, ValueOp,
-    VarUse,
-};
-
 use super::{
     emitter::Emitter,
-    ops::{self, type_name},
+    ops,
     tiles::{Item, Kept, Step},
 };
-use crate::print::{
-    PrintError,
-    facts::forms::Form,
-    layout::spread::Layout,
-    text::{
-        expr::{Expr, Prec},
-        prim::Prim,
+use crate::{
+    ir::{
+        BinaryOp, CommOp, Const, ControlOp, Dtype, Loc, MemoryOp, OpKind, Place, Put, ReduceOp, ValueId,
+        ValueOp, VarUse,
+    },
+    print::{
+        PrintError,
+        facts::forms::Form,
+        layout::spread::Layout,
+        text::{
+            expr::{Expr, Prec},
+            prim::{self, Prim, type_name},
+        },
     },
 };
 
@@ -342,7 +343,7 @@ impl Emitter<'_, '_> {
     }
 
     fn keep_element(&mut self, out: ValueId, e: Expr, step: &mut Step) {
-        ops::use_dtype(self.used, self.ty(out).dtype);
+        prim::use_dtype(self.used, self.ty(out).dtype);
         let ty = type_name(self.ty(out).dtype);
         self.keep(out, ty, e.plain(), step, step.layout.per_lane > 1);
     }

@@ -5,20 +5,18 @@
 
 use std::collections::{HashMap, HashSet};
 
-use crate::ir::{
-    Access, Accessed, CommOp, ControlOp, Dtype, MemoryOp, OpId, OpKind, Place, Put, ReduceOp, Target,
-    ValueId, ValueOp, VarId, VarUse,
-};
-
-use super::{
-    emitter::Emitter,
-    ops::{self, type_name},
-};
-use crate::print::{
-    PrintError,
-    facts::{effects::may_meet, forms::Form},
-    layout::spread::{Layout, wide},
-    text::prim::Prim,
+use super::emitter::Emitter;
+use crate::{
+    ir::{
+        Access, Accessed, CommOp, ControlOp, Dtype, MemoryOp, OpId, OpKind, Place, Put, ReduceOp, Target,
+        ValueId, ValueOp, VarId, VarUse,
+    },
+    print::{
+        PrintError,
+        facts::{effects::may_meet, forms::Form},
+        layout::spread::{Layout, wide},
+        text::prim::{self, Prim, type_name},
+    },
 };
 
 /// Most 32-bit registers a lane spends on holding loaded tiles, so that all loads are in flight before the first use.
@@ -171,7 +169,7 @@ impl Emitter<'_, '_> {
 
     /// Declares the registers of a whole tile.
     pub fn declare_registers(&mut self, name: &str, dtype: Dtype, layout: Layout) {
-        ops::use_dtype(self.used, dtype);
+        prim::use_dtype(self.used, dtype);
         let ty = self.vector_type(dtype, layout.per_lane);
         let steps = layout.steps();
         let count = if steps > 1 { format!("[{steps}]") } else { String::new() };
@@ -180,7 +178,7 @@ impl Emitter<'_, '_> {
 
     /// The type of a lane's elements of one step.
     pub fn vector_type(&mut self, dtype: Dtype, per_lane: u32) -> String {
-        ops::use_dtype(self.used, dtype);
+        prim::use_dtype(self.used, dtype);
         if per_lane == 1 {
             return type_name(dtype).into();
         }

@@ -1,15 +1,15 @@
 //! What memory an operation touches, with which lanes, and when two touches are surely apart.
 
-use std::collections::BTreeMap;
-
-use crate::ir::{
-    BinaryOp, BulkCopy, CommOp, ControlOp, MemoryOp, OpId, OpKind, PACKET_BYTES, Place, Put, PutMatrix,
-    ValueId, ValueOp,
-};
-
-use crate::print::{
-    analysis::{bounds, program::Program, reach::Reach},
-    layout::spread::Layouts,
+use crate::{
+    ir::{BulkCopy, CommOp, ControlOp, MemoryOp, OpId, OpKind, PACKET_BYTES, Place, Put, PutMatrix, ValueId},
+    print::{
+        analysis::{
+            linear::{self, Linear},
+            program::Program,
+            reach::Reach,
+        },
+        layout::spread::Layouts,
+    },
 };
 
 /// Which lanes touch what.
@@ -57,51 +57,6 @@ impl Lanes {
     }
 }
 
-/// `sum of coefficient * value, plus a constant`, which an integer equals modulo `2^bits`.
-#[derive(Clone, Debug, PartialEq)]
-struct Linear {
-    terms: BTreeMap<ValueId, i128>,
-    constant: i128,
-    /// Bits of the narrowest type that it was computed in.
-    bits: u32,
-    /// Whether a cast may have dropped bits of it, which the checker does not report.
-    is_cut: bool,
-}
-
-impl Linear {
-    fn scaled(mut self, by: i128) -> Linear {
-        self.constant *= by;
-        self.terms.values_mut().for_each(|c| *c *= by);
-        self.terms.retain(|_, c| *c != 0);
-        self
-    }
-
-    fn plus(mut self, other: Linear) -> Linear {
-        self.constant += other.constant;
-        for (v, c) in other.terms {
-            *self.terms.entry(v).or_default() += c;
-        }
-        self.terms.retain(|_, c| *c != 0);
-        (self.bits, self.is_cut) = (self.bits.min(other.bits), self.is_cut || other.is_cut);
-        self
-    }
-
-    /// The same, computed in the type of a value.
-    fn within(self, p: &Program, v: ValueId) -> Linear {
-        Linear { bits: self.bits.min(bits_of(p, v)), ..self }
-    }
-
-    /// The constant, as the least number above zero or zero that it may stand for.
-    fn least(&self) -> i128 {
-        self.constant.rem_euclid(1 << self.bits)
-    }
-}
-
-/// Bits of an integer's type.
-fn bits_of(p: &Program, v: ValueId) -> u32 {
-    8 * p.kernel.ty(v).dtype.bytes()
-}
-
 /// How far apart in time two touches are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Age {
@@ -124,7 +79,7 @@ pub(crate) fn accesses(p: &Program, layouts: &Layouts, op: OpId) -> Vec<Access> 
         None => Lanes::First,
     };
     let one = |place, write, put, lanes, index: Option<ValueId>| {
-        let (start, reach) = (index.map(|i| linear(p, i)), index.map(|i| Reach::of(p, i)));
+        let (start, reach) = (index.map(|i| linear::form(p, i)), index.map(|i| Reach::of(p, i)));
         vec![Access { op, place, write, put, lanes, start, reach }]
     };
     match k.op(op).kind {
@@ -247,79 +202,5 @@ fn length(lanes: &Lanes) -> i128 {
     match lanes {
         Lanes::Spread { len, .. } => i128::from(*len),
         Lanes::First | Lanes::Every | Lanes::Anywhere => 1,
-    }
-}
-
-/// How far several unsigned scalars are apart, each from the one before, if that is one positive number and nothing wraps.
-pub(crate) fn distance(p: &Program, values: &[ValueId]) -> Option<u32> {
-    if values.len() < 2 || !values.iter().all(|&v| never_wraps(p, v)) {
-        return None;
-    }
-    let forms: Vec<Linear> = values.iter().map(|&v| linear(p, v)).collect();
-    let mut apart = forms.windows(2).map(|pair| pair[1].clone().plus(pair[0].clone().scaled(-1)));
-    let first = apart.next()?;
-    let same =
-        first.terms.is_empty() && apart.all(|next| next.constant == first.constant && next.terms.is_empty());
-    u32::try_from(first.constant).ok().filter(|&apart| same && apart > 0)
-}
-
-/// Whether no operation of those that a linear form sees through can wrap.
-fn never_wraps(p: &Program, v: ValueId) -> bool {
-    let Some(OpKind::Value(op)) = p.def(v).filter(|_| p.int(v).is_none()) else { return true };
-    match op {
-        ValueOp::Binary { op: BinaryOp::Add | BinaryOp::Mul, a, b, .. } => {
-            let bounded = p.most(v) < bounds::type_most(p.kernel, v);
-            bounded && never_wraps(p, *a) && never_wraps(p, *b)
-        }
-        ValueOp::Binary { op: BinaryOp::Sub | BinaryOp::Shl, .. } => false,
-        ValueOp::Cast { a, .. } => !cuts(p, *a, v) && never_wraps(p, *a),
-        any!(given, pointwise, spreads, reductions)
-        | ValueOp::Binary { .. }
-        | ValueOp::Select { .. }
-        | ValueOp::Bitcast { .. } => true,
-    }
-}
-
-/// Whether a cast of an integer may change it.
-fn cuts(p: &Program, from: ValueId, to: ValueId) -> bool {
-    let unsigned = [from, to].map(|v| bounds::is_unsigned(p.kernel, v));
-    match unsigned {
-        [true, true] => p.most(from) > bounds::type_most(p.kernel, to),
-        [true, false] => p.most(from) > i32::MAX as u128,
-        [false, false] => false,
-        [false, true] => true,
-    }
-}
-
-fn linear(p: &Program, v: ValueId) -> Linear {
-    let of = |terms, constant| Linear { terms, constant, bits: 64, is_cut: false };
-    let atom = || of(BTreeMap::from([(v, 1)]), 0);
-    if let Some(constant) = p.int(v) {
-        return of(BTreeMap::new(), constant);
-    }
-    let Some(OpKind::Value(op)) = p.def(v) else { return atom() };
-    match op {
-        ValueOp::Binary { op, a, b, .. } => match op {
-            BinaryOp::Add => linear(p, *a).plus(linear(p, *b)).within(p, v),
-            BinaryOp::Sub => linear(p, *a).plus(linear(p, *b).scaled(-1)).within(p, v),
-            BinaryOp::Mul => match (p.int(*a), p.int(*b)) {
-                (_, Some(c)) => linear(p, *a).scaled(c).within(p, v),
-                (Some(c), None) => linear(p, *b).scaled(c).within(p, v),
-                (None, None) => atom(),
-            },
-            BinaryOp::Shl => match p.int(*b) {
-                Some(c) if (0..32).contains(&c) => linear(p, *a).scaled(1 << c).within(p, v),
-                Some(_) | None => atom(),
-            },
-            any!(quotients, extremes, bits) | BinaryOp::Shr => atom(),
-        },
-        ValueOp::Cast { a, .. } if p.kernel.ty(*a).dtype.is_int() => {
-            let form = linear(p, *a).within(p, v);
-            let is_cut = form.is_cut || cuts(p, *a, v);
-            // The narrower of the two types is all that a cast keeps.
-            let bits = if is_cut { form.bits.min(bits_of(p, *a)) } else { form.bits };
-            Linear { is_cut, bits, ..form }
-        }
-        any!(given, casts, pointwise, spreads, reductions) | ValueOp::Select { .. } => atom(),
     }
 }

@@ -2,26 +2,31 @@
 
 use std::collections::{HashMap, HashSet};
 
+use super::{forms::Forms, sync::Barriers, timeline::Sites};
 use crate::{
     family::Target,
     ir::{Kernel, OpId, ParamId},
+    print::{
+        PrintError,
+        analysis::{
+            ahead::{self, Ahead},
+            multimem,
+            program::Program,
+            signals,
+            waits::Waits,
+        },
+        layout::{
+            fragments::{Fragments, Moved},
+            lane_order,
+            spread::{Layout, Layouts},
+        },
+        loader::{cut::Side, plan::Loaders},
+        text::names::{ArgNames, OwnNames},
+    },
 };
 
-use super::{forms::Forms, sync::Barriers, timeline::Sites};
-use crate::print::{
-    PrintError,
-    analysis::{
-        ahead::{self, Ahead},
-        program::Program,
-        waits::Waits,
-    },
-    launch::args::ArgNames,
-    layout::spread::{Layout, Layouts},
-    loader::{cut::Side, plan::Loaders},
-    matrix::lane_order,
-    text::names::OwnNames,
-    transport::{multimem, released},
-};
+/// Columns of which four neighbouring lanes have all, once they have exchanged what they hold of them.
+const EXCHANGED: u32 = 32;
 
 /// What is known about a kernel before anything is written.
 #[derive(Debug)]
@@ -66,7 +71,7 @@ impl<'k> Facts<'k> {
             args: ArgNames::new(kernel, timeline.is_some()),
             own: OwnNames::new(kernel),
             ahead: ahead::find(kernel),
-            released: released::of_kernel(kernel, target),
+            released: signals::released(kernel, target),
             lane_order,
             waits: Waits::of(kernel),
             fenced: multimem::fenced_stores(&p),
@@ -90,5 +95,19 @@ impl<'k> Facts<'k> {
     /// Whether what is written is run by loaders.
     pub fn loads(&self) -> bool {
         matches!(self.side, Some((Side::Loads, _)))
+    }
+
+    /// Whether lanes exchange what they hold of a matrix before they store it, so that each stores 16 bytes at once: two elements
+    /// of a row are what the matrix instructions of NVIDIA's GPUs leave them.
+    pub fn exchanges(&self, Moved { rows, column, matrix }: Moved<'_>) -> bool {
+        let Some(Fragments { columns, across, .. }) = self.layouts.of(matrix).fragments else { return false };
+        let halves = |p: ParamId| {
+            let param = &self.p.kernel.params[p.index()];
+            param.dtype.bytes() == 2 && param.columns != Some(1)
+        };
+        matches!(self.target, Target::Cuda(_))
+            && rows.place.param().is_some_and(halves)
+            && (columns / across).is_multiple_of(EXCHANGED)
+            && self.p.divisor(column, 8) == 8
     }
 }

@@ -8,13 +8,14 @@
 
 use std::collections::{BTreeSet, HashSet};
 
-use crate::ir::{CommOp, ControlOp, Dtype, MatrixOp, MemoryOp, OpId, OpKind, ReduceOp, Region, ValueOp};
-
 use super::{
     effects::{Access, Age, accesses, conflict},
     forms::{Form, Forms},
 };
-use crate::print::{analysis::program::Program, layout::spread::Layouts};
+use crate::{
+    ir::{CommOp, ControlOp, Dtype, MatrixOp, MemoryOp, OpId, OpKind, ReduceOp, Region, ValueOp},
+    print::{analysis::program::Program, layout::spread::Layouts},
+};
 
 /// Touches since the last barrier: index into [`Walk::seen`], how long ago, and a reduction since then that may serve as
 /// the barrier.

@@ -7,19 +7,20 @@ use std::collections::{HashMap, HashSet};
 
 use serde::{Deserialize, Serialize};
 
-use crate::ir::{
-    CommOp, ControlOp, Kernel, Loc, OpId, OpKind, ParamId, ParcelId, Region, SendMessages, Signal, Target,
-    ValueId, Wait, WaitAll,
-};
-
-use crate::print::{
-    PrintError,
-    analysis::program::Program,
-    emit::emitter::Emitter,
-    text::{
-        names::Names,
-        prim::{Prim, Used},
-        template::ConstantText,
+use crate::{
+    ir::{
+        CommOp, ControlOp, Kernel, Loc, OpId, OpKind, ParamId, ParcelId, Region, SendMessages, Signal,
+        Target, ValueId, Wait, WaitAll,
+    },
+    print::{
+        PrintError,
+        analysis::program::Program,
+        emit::emitter::Emitter,
+        text::{
+            names::Names,
+            prim::{Prim, Used},
+            template::ConstantText,
+        },
     },
 };
 

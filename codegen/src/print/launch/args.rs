@@ -4,41 +4,13 @@ use std::collections::HashSet;
 
 use serde::{Deserialize, Serialize};
 
-use crate::ir::{DOT_COLUMNS, Dtype, Kernel, Param, ParamId, ParamKind, Part};
-
-use crate::print::{
-    facts::timeline::{EVENT_BYTES, Timeline},
-    text::{names::Names, writer::wrap_words},
+use crate::{
+    ir::{DOT_COLUMNS, Dtype, Kernel, Param, ParamId, ParamKind, Part},
+    print::{
+        facts::timeline::{EVENT_BYTES, Timeline},
+        text::{names::ArgNames, writer::wrap_words},
+    },
 };
-
-/// Members that every kernel has.
-const COMMON: [&str; 3] = ["rank", "status", "wait_budget_ns"];
-
-/// Member names of the parameters, clear of C++ words and of the members that every kernel has.
-#[derive(Debug)]
-pub(crate) struct ArgNames {
-    names: Vec<String>,
-}
-
-impl ArgNames {
-    /// Names the parameters of a kernel.
-    pub fn new(kernel: &Kernel, timeline: bool) -> ArgNames {
-        let taken = COMMON.into_iter().chain(timeline.then_some("timeline"));
-        let mut names = Names::new(taken.map(str::to_owned));
-        ArgNames { names: kernel.params.iter().map(|p| names.fresh(&p.name)).collect() }
-    }
-
-    /// The member of a parameter.
-    pub fn of(&self, param: ParamId) -> &str {
-        &self.names[param.index()]
-    }
-
-    /// The member that something else gets, clear of the parameters' and of others.
-    pub fn another(&self, want: &str, taken: impl IntoIterator<Item = String>) -> String {
-        let taken = COMMON.into_iter().map(str::to_owned).chain(self.names.iter().cloned()).chain(taken);
-        Names::new(taken).fresh(want)
-    }
-}
 
 /// One member of the argument struct.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

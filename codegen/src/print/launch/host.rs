@@ -1,21 +1,61 @@
 //! What a host program in C or C++ is given: the header, and the launcher at the end of the source.
 
+use serde::{Deserialize, Serialize};
+
+use super::{
+    args::{self, ArgsLayout, MapText},
+    texts::{self, AbiText, LaunchText, TimelineText, WaitText},
+};
 use crate::{
     family::Target,
     ir::{Kernel, ParamKind},
-};
-
-use super::args::{self, ArgNames, ArgsLayout, MapText};
-use crate::print::{
-    EmitInfo, LaunchShape, PrintError,
-    analysis::waits::WaitSite,
-    facts::timeline::Timeline,
-    source::assemble::{args_name, kernel_id, namespace},
-    text::{
-        template::{self, AbiText, LaunchText, TimelineText, WaitText},
-        writer::wrap_words,
+    print::{
+        PrintError,
+        analysis::waits::WaitSite,
+        facts::timeline::Timeline,
+        text::{
+            names::{ArgNames, args_name, kernel_id, namespace},
+            writer::wrap_words,
+        },
     },
 };
+
+/// What the banner of an emitted source says about its making.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct EmitInfo {
+    /// The exact command that regenerates the file.
+    pub command: String,
+}
+
+/// How a kernel must be launched.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LaunchShape {
+    /// Blocks.
+    pub grid: u32,
+    /// Threads a block.
+    pub block_threads: u32,
+    /// Dynamic shared memory a block, in bytes: what its arrays take.
+    pub shared_bytes: u32,
+    /// So many bytes instead, where the device has an SM for each block: then each has one to itself. The blocks of the
+    /// next launch spread over SMs as they become free, and a combine of few tokens ends 1 us earlier (measured on
+    /// H200s; presumably as launches that follow each other then divide L1 and shared memory alike).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub exclusive_sm_bytes: Option<u32>,
+    /// Whether the kernel itself waits for the launches before it on the stream, and may be launched while they end.
+    #[serde(default)]
+    pub overlaps_previous: bool,
+    /// Whether all blocks must be resident at once, as blocks wait: [`Kernel::waits`](crate::ir::Kernel::waits).
+    #[serde(default = "waits", skip_serializing_if = "is_true")]
+    pub waits: bool,
+}
+
+fn waits() -> bool {
+    true
+}
+
+fn is_true(flag: &bool) -> bool {
+    *flag
+}
 
 /// Columns of text behind ` * `.
 const WIDTH: usize = 104;
@@ -64,7 +104,7 @@ pub(crate) fn header(host: &Host, info: &EmitInfo) -> Result<String, PrintError>
     let &Host { kernel, target, names, launch, layout, waits, timeline } = host;
     let prefix = kernel.variant.to_uppercase();
     let runtime = Runtime::of(target);
-    template::abi(&AbiText {
+    texts::abi(&AbiText {
         title: kernel.variant.clone(),
         doc: if kernel.doc.is_empty() { vec![] } else { wrap_words(&uncommented(&kernel.doc), WIDTH) },
         usage: kernel.usage.lines().map(uncommented).collect(),
@@ -101,7 +141,7 @@ fn uncommented(text: &str) -> String {
 /// The launcher.
 pub(crate) fn launcher(host: &Host) -> Result<String, PrintError> {
     let &Host { kernel, target, names, launch, layout, timeline, .. } = host;
-    template::launch(
+    texts::launch(
         target,
         &LaunchText {
             header: header_name(kernel),

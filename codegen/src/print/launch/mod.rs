@@ -2,3 +2,4 @@
 
 pub(super) mod args;
 pub(super) mod host;
+pub(super) mod texts;

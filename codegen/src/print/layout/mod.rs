@@ -1,4 +1,6 @@
 //! How tiles and matrices lie: over lanes, in memory, in shared memory.
 
-pub(super) mod splats;
+pub(super) mod fragments;
+pub(super) mod lane_order;
+pub(super) mod shared;
 pub(super) mod spread;

@@ -5,17 +5,16 @@
 //! need the same `E`; a union-find over those operations finds the classes, and the memory accesses of a class choose
 //! its `E`. What no access can use as a vector falls back to narrower ones by itself ([`Layouts::access`]).
 
-use crate::family::Target;
-use crate::ir::{
-    CommOp, ControlOp, Dtype, Kernel, Loc, MemoryOp, OpId, OpKind, PACKET_BYTES, Put, SendMessages, Type,
-    ValueId, VarId,
-};
-
-use crate::print::{
-    PrintError,
-    analysis::program::Program,
-    matrix::matrices::{self, Fragments},
-    transport::{Width, multimem, width},
+use super::fragments::{Fragments, per_lane};
+use crate::ir::analysis::{DefUse, Tree};
+use crate::ir::mutate::insert_before;
+use crate::{
+    family::Target,
+    ir::{
+        CommOp, ControlOp, Dtype, Kernel, Loc, MemoryOp, OpId, OpKind, PACKET_BYTES, Put, SendMessages,
+        Transport, Type, ValueId, ValueOp, VarId,
+    },
+    print::{PrintError, analysis::multimem, analysis::program::Program},
 };
 
 /// Bytes of the widest memory access of a lane.
@@ -96,7 +95,7 @@ impl Layouts {
         for (class, layout) in l.of_class.iter_mut().enumerate() {
             if let Some(layout) = layout {
                 let best = || match layout.fragments {
-                    Some(_) => matrices::per_lane(k),
+                    Some(_) => per_lane(k),
                     None => choose(layout.len, layout.lanes, wanted[class]),
                 };
                 layout.per_lane = pinned[class].unwrap_or_else(best);
@@ -273,6 +272,54 @@ pub(crate) fn wide(p: &Program, id: OpId) -> Option<(ValueId, ValueId)> {
         // A lane's elements of a matrix are where the matrix instruction has them.
         OpKind::Matrix(_) | OpKind::Value(_) | OpKind::Control(_) => None,
     }
+}
+
+/// How many elements a step a lane holds of a tile that is sent.
+pub(crate) enum Width {
+    /// As many as what it is computed from.
+    Any,
+    /// A multiple of so many.
+    Multiple(u32),
+    /// So many.
+    Exactly(u32),
+}
+
+/// What a transport wants of tiles that are sent.
+pub(crate) fn width(transport: Transport, dtype: Dtype) -> Width {
+    let unit = transport.unit(dtype);
+    match transport {
+        Transport::Packets => Width::Multiple(unit),
+        Transport::Ll if unit > 1 => Width::Exactly(unit),
+        Transport::Ll => Width::Any,
+    }
+}
+
+/// Whether lanes move whole 16 bytes, so that a tile has fewer of them than elements.
+pub(crate) fn is_wide(transport: Transport) -> bool {
+    match transport {
+        Transport::Packets => true,
+        // A lane for each element, whatever the group.
+        Transport::Ll => false,
+    }
+}
+
+/// The kernel with a splat of its own for every operation that reads one. A splat is written out where it is used, so it
+/// says nothing about how the tiles that it meets are spread over lanes; as one value, which equal splats are, it would
+/// make them all be spread in the same way.
+pub(crate) fn splats_apart(kernel: &Kernel) -> Kernel {
+    let tree = Tree::of(kernel);
+    let uses = DefUse::of(kernel, &tree);
+    let mut apart = kernel.clone();
+    for &id in tree.in_order() {
+        let OpKind::Value(ValueOp::Splat { out, a }) = kernel.op(id).kind else { continue };
+        for user in uses.uses(out).iter().skip(1) {
+            let copy = apart.add_value(kernel.ty(out), None);
+            insert_before(&mut apart, id, ValueOp::Splat { out: copy, a });
+            let operands = apart.ops[user.index()].kind.operands_mut();
+            operands.into_iter().filter(|v| **v == out).for_each(|v| *v = copy);
+        }
+    }
+    apart
 }
 
 /// Elements of a packet of a tile's type, of which the verifier lets all indices be multiples.

@@ -2,12 +2,11 @@
 
 use std::collections::HashSet;
 
+use super::{drawn, plan::Tails};
 use crate::ir::{
     CommOp, Const, ControlOp, Dot, Kernel, MatrixOp, OpId, OpKind, ReceiptId, Region, ValueId, Wait, WaitAll,
     mutate::constant,
 };
-
-use super::{drawn, plan::Tails};
 
 /// What a function is for that some warps of a block run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -10,6 +10,10 @@ use std::collections::{HashMap, HashSet};
 
 use serde::Serialize;
 
+use super::{
+    cut::{self, Side},
+    drawn,
+};
 use crate::{
     device::Device,
     family::{CudaArch, Target},
@@ -17,21 +21,13 @@ use crate::{
         CommOp, ControlOp, DOT_COLUMNS, Dot, Dtype, Kernel, LoadMatrix, LoadRow, Loc, MatrixOp, MemoryOp, Op,
         OpId, OpKind, Param, ParamId, ParamKind, Place, Region, Role, Rows, SharedId, ValueId, ValueOp, Wait,
     },
-};
-
-use super::{
-    cut::{self, Side},
-    drawn,
-};
-use crate::print::{
-    emit::ops::type_name,
-    facts::kernel::Facts,
-    launch::args::{self, TensorMap},
-    matrix::{
-        lines,
-        matrices::{self, Moved},
+    print::{
+        analysis::signals::asks_status,
+        facts::kernel::Facts,
+        launch::args::{self, TensorMap},
+        layout::{fragments::Moved, shared::warps_meet},
+        text::prim::type_name,
     },
-    source::assemble as source,
 };
 
 /// What the number of a lane's registers is a multiple of.
@@ -223,7 +219,7 @@ fn of_kernel(f: &Facts, crew: Crew) -> Option<&'static str> {
     let threads = (kernel.block_warps + crew.warps + kernel.beside_warps()) * kernel.warp_size;
     let alone = kernel.roles.iter().all(|role| role.goes_on_as.is_none());
     match () {
-        () if source::asks_status(kernel) => Some("ranks signal, and the kernel begins no epoch"),
+        () if asks_status(kernel) => Some("ranks signal, and the kernel begins no epoch"),
         () if !alone => Some("blocks of the kernel go on as another role"),
         () if threads > 1024 => {
             Some("a block has 1024 threads at most, and has no room for a loader's warps")
@@ -358,7 +354,7 @@ impl<'f, 'k> Fit<'f, 'k> {
             });
             let why = why.or_else(|| {
                 let moved = Moved::stored(&op.kind).filter(|moved| !self.in_lane_order(moved.rows.place))?;
-                let exchanges = matrices::exchanges(self.f, moved);
+                let exchanges = self.f.exchanges(moved);
                 let before = *stores.entry(moved.rows.place).or_insert(exchanges);
                 (before != exchanges).then_some("other lanes store this than stored the matrix before: is its first column a multiple of 8?")
             });
@@ -487,7 +483,7 @@ impl<'f, 'k> Fit<'f, 'k> {
                 MatrixOp::StoreMatrix(_) => Ok(()),
                 // Of a row that a warpgroup multiplies one warp has all; of a column several have parts, and would meet.
                 MatrixOp::ReduceLines(reduce) => {
-                    unless(!lines::meets(self.f, reduce), "warps meet in this reduction along lines")
+                    unless(!warps_meet(&self.f.layouts, reduce), "warps meet in this reduction along lines")
                 }
                 MatrixOp::LoadMatrix(LoadMatrix { at: Rows { place, receipt, .. }, .. }) => unless(
                     input(*place, *receipt) || self.in_lane_order(*place) || (tail && own(*place).is_some()),

@@ -1,53 +1,16 @@
 //! Reductions along rows and columns of matrices that a group holds.
 
-use std::collections::HashSet;
-
-use crate::ir::{Dtype, Lines, MatrixOp, OpKind, ReduceLines, ValueId};
-
-use super::matrices::Fragments;
-use crate::print::{
-    PrintError,
-    emit::{
-        emitter::Emitter,
-        ops,
-        tiles::{Step, combiner},
+use crate::{
+    ir::{Dtype, Lines, ReduceLines, ValueId},
+    print::{
+        PrintError,
+        emit::{
+            emitter::Emitter,
+            tiles::{Step, combiner},
+        },
+        text::prim::{self, Prim},
     },
-    facts::kernel::Facts,
-    text::prim::Prim,
 };
-
-/// How many warps have parts of a line, one after the other.
-fn parts(fragments: Fragments, lines: Lines) -> u32 {
-    match lines {
-        Lines::Rows => fragments.across,
-        Lines::Columns => fragments.down,
-    }
-}
-
-/// Whether warps meet in a reduction: where several have parts of a line.
-pub(crate) fn meets(f: &Facts, reduce: &ReduceLines) -> bool {
-    f.layouts.of(reduce.a).fragments.is_some_and(|fragments| parts(fragments, reduce.lines) > 1)
-}
-
-/// Bytes of shared memory by way of which warps hand each other their parts of lines, beside a block's arrays: each kind of reduction
-/// has its own.
-pub(crate) fn shared_bytes(f: &Facts) -> u64 {
-    let kernel = f.p.kernel;
-    let mut kinds = HashSet::new();
-    for &id in f.p.ops() {
-        let OpKind::Matrix(MatrixOp::ReduceLines(reduce)) = &kernel.op(id).kind else { continue };
-        let lanes = f.p.lanes(id);
-        if let Some(fragments) = f.layouts.of(reduce.a).fragments.filter(|_| meets(f, reduce)) {
-            kinds.insert((reduce.op, reduce.lines, fragments, lanes));
-        }
-    }
-    let bytes = |(_, lines, fragments, lanes): (_, Lines, Fragments, u32)| {
-        let all = if lines == Lines::Rows { fragments.rows } else { fragments.columns };
-        let groups = (kernel.block_threads() / lanes).max(1);
-        u64::from(groups * parts(fragments, lines) * all * Dtype::F32.bytes())
-    };
-    kinds.into_iter().map(bytes).sum()
-}
 
 impl Emitter<'_, '_> {
     /// Each lane gets, for each element that it has, what the element's row or column comes to.
@@ -85,7 +48,7 @@ impl Emitter<'_, '_> {
         if let Some(name) = there {
             return Ok(name);
         }
-        ops::use_dtype(self.used, Dtype::F32);
+        prim::use_dtype(self.used, Dtype::F32);
         let (name, ty) = (self.names.fresh("elements"), self.vector_type(Dtype::F32, layout.per_lane));
         self.w.line(&format!("{ty} {name}[{}];", layout.steps()));
         let loc = self.f.p.def_id(value).map(|id| self.f.p.kernel.op(id).loc);

@@ -1,160 +1,25 @@
 //! Matrices: products by the matrix instructions of a target, and what moves matrices to and from memory.
 
-use crate::family::{CudaArch, Target};
-use crate::ir::{
-    CommOp, DOT_COLUMNS, Dot, Dtype, Kernel, LoadMatrix, LoadRow, Loc, MatrixOp, OpId, OpKind, ParamId,
-    Place, PutMatrix, Region, Rows, SharedId, StoreMatrix, Target as To, ValueId,
-};
-
-use crate::print::{
-    PrintError,
-    analysis::program::Program,
-    emit::{emitter::Emitter, ops, tiles::Step},
-    facts::kernel::Facts,
-    layout::spread::Layout,
-    loader::cut::Side,
-    text::{
-        expr::{Expr, Prec},
-        prim::Prim,
+use crate::{
+    family::Target,
+    ir::{
+        Dot, Dtype, LoadMatrix, LoadRow, Loc, MatrixOp, OpId, OpKind, Place, PutMatrix, Region, Rows,
+        StoreMatrix, Target as To, ValueId,
+    },
+    print::{
+        PrintError,
+        emit::{emitter::Emitter, tiles::Step},
+        layout::{
+            fragments::{Fragments, Moved},
+            spread::Layout,
+        },
+        loader::cut::Side,
+        text::{
+            expr::{Expr, Prec},
+            prim::{self, Prim},
+        },
     },
 };
-
-/// Rows and columns of what a warp multiplies at once.
-const PART: u32 = 16;
-
-/// Columns of a result that a warpgroup's instructions have, as far as they are used.
-pub(crate) const WGMMA_COLUMNS: [u32; 3] = [64, 128, 256];
-
-/// Whether a target has matrix instructions that read shared memory by themselves.
-fn has_wgmma(target: Target) -> bool {
-    target == Target::Cuda(CudaArch::Sm90a)
-}
-
-/// Bytes that the shared memory of a block is aligned to.
-pub(crate) fn shared_align(kernel: &Kernel, target: Target) -> u32 {
-    // Matrix instructions let 16 bytes of eight rows change places, of 1024 bytes.
-    if has_wgmma(target) && kernel.ops.iter().any(|op| room_of(&op.kind).is_some()) { 1024 } else { 16 }
-}
-
-/// Elements that a shared array takes on a target: of those that products go through, AMD's need room for one piece.
-pub(crate) fn shared_len(kernel: &Kernel, id: SharedId, target: Target) -> u32 {
-    let pieces = kernel.ops.iter().filter(|op| room_of(&op.kind) == Some(id)).filter_map(|op| {
-        let (rows, columns) = op.kind.outs().first().and_then(|out| kernel.ty(*out).shape())?;
-        Some((rows + columns) * DOT_COLUMNS)
-    });
-    match (target, pieces.max()) {
-        (Target::Hip(_), Some(one)) => one,
-        (Target::Hip(_) | Target::Cuda(_), _) => kernel.shared[id.index()].len,
-    }
-}
-
-/// How the warps of a group share a matrix: each has one of `down` times `across` equal parts.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct Fragments {
-    pub rows: u32,
-    pub columns: u32,
-    pub down: u32,
-    pub across: u32,
-}
-
-impl Fragments {
-    /// The parts of a matrix that the group of an operation has.
-    pub fn of(
-        p: &Program,
-        id: OpId,
-        target: Target,
-        (rows, columns): (u32, u32),
-    ) -> Result<Fragments, PrintError> {
-        let warps = p.lanes(id) / p.kernel.warp_size;
-        let by_rows = Fragments { rows, columns, down: warps, across: 1 };
-        if by_rows.by_warpgroups(target) {
-            return Ok(by_rows);
-        }
-        let fits =
-            |f: &Fragments| rows.is_multiple_of(PART * f.down) && columns.is_multiple_of(PART * f.across);
-        let every = (1..=warps).filter(|down| warps.is_multiple_of(*down));
-        let every = every.map(|down| Fragments { rows, columns, down, across: warps / down }).filter(fits);
-        // Nearly square parts read the fewest rows of both matrices.
-        every.min_by_key(|f| rows / f.down + columns / f.across).ok_or_else(|| {
-            let loc = p.kernel.op(id).loc;
-            PrintError::MatrixShape { loc, rows, columns, warps }
-        })
-    }
-
-    /// Whether warpgroups multiply them, four warps 64 rows each.
-    pub(crate) fn by_warpgroups(self, target: Target) -> bool {
-        let whole = self.across == 1 && self.rows == PART * self.down && self.down.is_multiple_of(4);
-        has_wgmma(target) && whole && WGMMA_COLUMNS.contains(&self.columns)
-    }
-
-    /// The type that says which elements a lane has.
-    fn text(self) -> String {
-        let Fragments { rows, columns, down, across } = self;
-        format!("Fragments<{rows}, {columns}, {down}, {across}>")
-    }
-}
-
-/// A matrix that goes to rows of one in memory, or comes from there.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Moved<'k> {
-    pub rows: &'k Rows,
-    /// The first column there.
-    pub column: ValueId,
-    pub matrix: ValueId,
-}
-
-impl<'k> Moved<'k> {
-    /// What an operation moves.
-    pub fn of(kind: &'k OpKind) -> Option<Moved<'k>> {
-        let OpKind::Matrix(MatrixOp::LoadMatrix(LoadMatrix { out, at, column })) = kind else {
-            return Moved::stored(kind);
-        };
-        Some(Moved { rows: at, column: *column, matrix: *out })
-    }
-
-    /// What it stores, on this rank or another one.
-    pub fn stored(kind: &'k OpKind) -> Option<Moved<'k>> {
-        match kind {
-            OpKind::Matrix(MatrixOp::StoreMatrix(StoreMatrix { to, column, value }))
-            | OpKind::Comm(CommOp::PutMatrix(PutMatrix { to, column, value, .. })) => {
-                Some(Moved { rows: to, column: *column, matrix: *value })
-            }
-            OpKind::Matrix(_)
-            | OpKind::Comm(_)
-            | OpKind::Value(_)
-            | OpKind::Memory(_)
-            | OpKind::Control(_) => None,
-        }
-    }
-}
-
-/// Consecutive elements of a row that a lane has of a matrix, as the matrix instructions leave them.
-pub(crate) fn per_lane(kernel: &Kernel) -> u32 {
-    if kernel.warp_size == 32 { 2 } else { 4 }
-}
-
-/// Columns of which four neighbouring lanes have all, once they have exchanged what they hold of them.
-const EXCHANGED: u32 = 32;
-
-/// The shared array by way of which an operation multiplies.
-pub(crate) fn room_of(kind: &OpKind) -> Option<SharedId> {
-    let OpKind::Matrix(MatrixOp::Dot(Dot { room, .. })) = *kind else { return None };
-    Some(room)
-}
-
-/// Whether lanes exchange what they hold of a matrix before they store it, so that each stores 16 bytes at once: two elements
-/// of a row are what the matrix instructions of NVIDIA's GPUs leave them.
-pub(crate) fn exchanges(f: &Facts, Moved { rows, column, matrix }: Moved<'_>) -> bool {
-    let Some(Fragments { columns, across, .. }) = f.layouts.of(matrix).fragments else { return false };
-    let halves = |p: ParamId| {
-        let param = &f.p.kernel.params[p.index()];
-        param.dtype.bytes() == 2 && param.columns != Some(1)
-    };
-    matches!(f.target, Target::Cuda(_))
-        && rows.place.param().is_some_and(halves)
-        && (columns / across).is_multiple_of(EXCHANGED)
-        && f.p.divisor(column, 8) == 8
-}
 
 impl Emitter<'_, '_> {
     /// Names how the warps share the matrices of a region.
@@ -183,7 +48,7 @@ impl Emitter<'_, '_> {
             MatrixOp::StoreMatrix(store) => {
                 let StoreMatrix { to, column, value } = store;
                 let moved = Moved { rows: to, column: *column, matrix: *value };
-                (!self.in_lane_order(to) && !exchanges(self.f, moved)).then_some(*value)
+                (!self.in_lane_order(to) && !self.f.exchanges(moved)).then_some(*value)
             }
             // All lanes at once.
             MatrixOp::Dot(_) | MatrixOp::ReduceLines(_) => None,
@@ -222,7 +87,7 @@ impl Emitter<'_, '_> {
         let Dot { out, acc, a, b, from, count, stages, room } = dot;
         let (layout, loc) = (self.f.layouts.of(*out), self.f.p.kernel.op(id).loc);
         let dtype = self.param_dtype(a.place);
-        ops::use_dtype(self.used, dtype);
+        prim::use_dtype(self.used, dtype);
         let multiply = if layout.fragments.is_some_and(|f| f.by_warpgroups(self.f.target)) {
             self.used.add(Prim::DotWgmma);
             "dot_by_warpgroups"
@@ -289,7 +154,7 @@ impl Emitter<'_, '_> {
             return self.store_lanes(base, to, value);
         }
         let (layout, loc) = (self.f.layouts.of(value), self.f.p.kernel.op(id).loc);
-        let name = self.values.get(&value).filter(|_| exchanges(self.f, moved)).cloned();
+        let name = self.values.get(&value).filter(|_| self.f.exchanges(moved)).cloned();
         let Some(name) = name else {
             // Equal elements have no registers.
             return self
@@ -454,7 +319,7 @@ impl Emitter<'_, '_> {
 
     fn keep_vector(&mut self, out: ValueId, text: &str, step: &mut Step) {
         let dtype = self.ty(out).dtype;
-        ops::use_dtype(self.used, dtype);
+        prim::use_dtype(self.used, dtype);
         let ty = self.vector_type(dtype, step.layout.per_lane);
         self.keep(out, &ty, text, step, false);
     }

@@ -1,12 +1,13 @@
 //! What a loader and the other warps of its block do: pieces of matrices are brought, multiplied and given back.
 
-use crate::ir::{DOT_COLUMNS, Dot, MatrixOp, OpId, OpKind, ReceiptId, ValueId};
-
-use crate::print::{
-    PrintError,
-    emit::emitter::Emitter,
-    loader::{cut::Side, plan::Loaders},
-    text::prim::Prim,
+use crate::{
+    ir::{DOT_COLUMNS, Dot, MatrixOp, OpId, OpKind, ReceiptId, ValueId},
+    print::{
+        PrintError,
+        emit::emitter::Emitter,
+        loader::{cut::Side, plan::Loaders},
+        text::prim::Prim,
+    },
 };
 
 impl Emitter<'_, '_> {

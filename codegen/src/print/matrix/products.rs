@@ -2,10 +2,10 @@
 
 use serde::Serialize;
 
-use crate::ir::{Dot, Dtype, Kernel, MatrixOp, OpKind};
-
-use super::matrices::WGMMA_COLUMNS;
-use crate::print::emit::ops;
+use crate::{
+    ir::{Dot, Dtype, Kernel, MatrixOp, OpKind},
+    print::{layout::fragments::WGMMA_COLUMNS, text::prim},
+};
 
 /// What the template of a warpgroup's products is rendered with.
 #[derive(Debug, Default, PartialEq, Serialize)]
@@ -59,7 +59,7 @@ impl ProductText {
         let output = |n: u32| format!("\"+f\"(sums[{}][{}])", n / 2, n % 2);
         ProductText {
             columns,
-            dtype: ops::type_name(dtype),
+            dtype: prim::type_name(dtype),
             ptx: if dtype == Dtype::Fp16 { "f16" } else { "bf16" },
             steps: sums / 2,
             registers: lines(&|n| format!("%{n}"), 16),

@@ -1,17 +1,17 @@
 //! Memory operations on scalars, and the tile operations that need the whole group at once.
 
-use crate::ir::{CommOp, Dtype, Loc, MemoryOp, OpId, OpKind, ParamKind, Place, ReduceOp, ValueId};
-
-use crate::print::{
-    PrintError,
-    emit::{
-        emitter::Emitter,
-        ops::{self, type_name},
-        tiles::{Step, combiner},
-    },
-    text::{
-        expr::{Expr, Prec},
-        prim::Prim,
+use crate::{
+    ir::{CommOp, Dtype, Loc, MemoryOp, OpId, OpKind, ParamKind, Place, ReduceOp, ValueId},
+    print::{
+        PrintError,
+        emit::{
+            emitter::Emitter,
+            tiles::{Step, combiner},
+        },
+        text::{
+            expr::{Expr, Prec},
+            prim::{self, Prim, type_name},
+        },
     },
 };
 
@@ -69,7 +69,7 @@ impl Emitter<'_, '_> {
             self.flush()?;
         }
         self.flush_before(&self.f.p.reads(id))?;
-        ops::use_dtype(self.used, self.ty(out).dtype);
+        prim::use_dtype(self.used, self.ty(out).dtype);
         let base = self.base(place)?;
         let cell = self.cell_at(&base, index)?;
         let name = self.declare(out);

@@ -1,15 +1,16 @@
 //! Accesses of a step: a lane's vector, or one of its elements, in memory.
 
-use crate::ir::{Dtype, ParamId, ParcelId, Place, Target, ValueId};
-
-use crate::print::{
-    PrintError,
-    analysis::program::VectorMask,
-    emit::{emitter::Emitter, tiles::Step},
-    layout::spread::{Layout, Layouts},
-    text::{
-        expr::{Expr, Prec},
-        prim::Prim,
+use crate::{
+    ir::{Dtype, ParamId, ParcelId, Place, Target, ValueId},
+    print::{
+        PrintError,
+        analysis::program::VectorMask,
+        emit::{emitter::Emitter, tiles::Step},
+        layout::spread::{Layout, Layouts},
+        text::{
+            expr::{Expr, Prec},
+            prim::Prim,
+        },
     },
 };
 

@@ -5,9 +5,10 @@
 
 use std::collections::BTreeMap;
 
-use crate::family::Target;
-
-use crate::print::text::prim::{Prim, Used};
+use crate::{
+    family::Target,
+    print::text::prim::{Prim, Used},
+};
 
 /// Types that only some sources have, and the macros by which a source says that it has one.
 const TYPES: [(Prim, &str); 5] = [

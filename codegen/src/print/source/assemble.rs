@@ -2,42 +2,41 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
-use crate::{
-    device::Device,
-    family::Target,
-    ir::{
-        self, BlockWait, CommOp, Kernel, OpId, OpKind, ParamKind, Region, SharedId, ValueId, ValueOp,
-        explain::Explain,
-    },
-};
-
 use super::{
-    apart, banner,
+    apart::{self, Primitives},
+    banner,
     entry::entry_body,
     roles::{Parts, role_texts},
     sections::Sections,
+    texts::{self, KernelText},
 };
-use crate::print::{
-    EmitInfo, Excess, LaunchShape, Primitives, PrintError, Source, Split,
-    analysis::ahead,
-    emit::ops,
-    facts::{
-        kernel::Facts,
-        timeline::{self, Sites},
+use crate::{
+    device::Device,
+    family::Target,
+    ir::{self, BlockWait, CommOp, Kernel, OpKind, SharedId, explain::Explain},
+    print::{
+        Excess, PrintError, Source, Split,
+        analysis::{ahead, multimem, signals},
+        facts::{
+            kernel::Facts,
+            timeline::{self, Sites},
+        },
+        launch::{
+            args::{self, ArgsLayout},
+            host::{self, EmitInfo, LaunchShape},
+        },
+        layout::{
+            lane_order,
+            shared::{lines_bytes, product_room, shared_align, shared_len, shared_of},
+            spread::splats_apart,
+        },
+        loader::plan::{self, Crew, Loaders, Obstacle, Ring},
+        text::{
+            names::{is_identifier, is_taken, kernel_id, namespace},
+            prim::{self, Prim, Used},
+            template::ConstantText,
+        },
     },
-    launch::{
-        args::{self, ArgsLayout},
-        host as launch,
-    },
-    layout::splats,
-    loader::plan::{self, Crew, Loaders, Obstacle, Ring},
-    matrix::{lane_order, lines, matrices},
-    text::{
-        names::{is_identifier, is_taken},
-        prim::{Prim, Used},
-        template::{self, ConstantText, KernelText},
-    },
-    transport::{blocks, copy::room_of, multimem},
 };
 
 /// A kernel in words, as it is emitted for a target: with the threads and the shared memory of its launch, and with the lines that keep
@@ -45,7 +44,7 @@ use crate::print::{
 pub(crate) fn explain(kernel: &Kernel, target: Target) -> Result<Explain, PrintError> {
     check(kernel, target)?;
     let mut explained = ir::explain(kernel);
-    let kernel = &ahead::hoist(splats::apart(kernel));
+    let kernel = &ahead::hoist(splats_apart(kernel));
     let facts = Facts::new(kernel, target, None)?;
     let loaders = Loaders::of(&facts);
     let (_, shared_bytes) = shared_offsets(&facts, loaders.as_ref());
@@ -83,7 +82,7 @@ pub(crate) fn emit_split(
     folder: Option<&str>,
 ) -> Result<Split, PrintError> {
     check(kernel, target)?;
-    let kernel = &ahead::hoist(splats::apart(kernel));
+    let kernel = &ahead::hoist(splats_apart(kernel));
     let facts = Facts::new(kernel, target, timeline)?;
     let loaders = Loaders::of(&facts);
     let timeline = facts.timeline.as_ref().map(|sites| sites.layout(kernel));
@@ -111,7 +110,7 @@ pub(crate) fn emit_split(
     let (early, body) = entry_body(&parts, &mut used, &offsets)?;
     let roles = role_texts(&parts, &mut used, &offsets)?;
     for p in &kernel.params {
-        ops::use_dtype(&mut used, p.dtype);
+        prim::use_dtype(&mut used, p.dtype);
     }
     if folder.is_some() {
         // Most primitives need it, and so a header of them takes it for granted.
@@ -120,7 +119,7 @@ pub(crate) fn emit_split(
     let crew = loaders.as_ref().map(|loaders| loaders.crew);
     let primitives = Primitives {
         target,
-        shape: template::shape(target, kernel, crew),
+        shape: texts::shape(target, kernel, crew),
         texts: texts(&used, target, kernel, crew)?,
     };
     let (types, others): (Vec<_>, Vec<_>) = primitives.texts.iter().partition(|(prim, _)| prim.is_type());
@@ -149,9 +148,9 @@ pub(crate) fn emit_split(
         early,
         body,
     };
-    let device = template::kernel(target, &context)?;
+    let device = texts::kernel(target, &context)?;
     let waits = facts.waits.sites();
-    let host = launch::Host {
+    let host = host::Host {
         kernel,
         target,
         names: &facts.args,
@@ -160,12 +159,12 @@ pub(crate) fn emit_split(
         waits: &waits,
         timeline: timeline.as_ref(),
     };
-    let launcher = launch::launcher(&host)?;
+    let launcher = host::launcher(&host)?;
     let source = Source {
         text: format!("{device}\n{launcher}"),
-        abi: launch::header(&host, info)?,
+        abi: host::header(&host, info)?,
         file_name: format!("{}.{}", kernel.variant, target.file_extension()),
-        abi_file_name: launch::header_name(kernel),
+        abi_file_name: host::header_name(kernel),
         entry: kernel.variant.clone(),
         launch,
         args: layout,
@@ -234,7 +233,7 @@ fn shared_offsets(facts: &Facts, loaders: Option<&Loaders>) -> (HashMap<SharedId
     let (kernel, target) = (facts.p.kernel, facts.target);
     let mut offsets = HashMap::new();
     let mut most = 0u64;
-    let rooms: BTreeSet<SharedId> = kernel.ops.iter().filter_map(|op| matrices::room_of(&op.kind)).collect();
+    let rooms: BTreeSet<SharedId> = kernel.ops.iter().filter_map(|op| product_room(&op.kind)).collect();
     let mut taken: HashMap<&str, u64> = HashMap::new();
     for (number, role) in kernel.roles.iter().enumerate() {
         let block = role.beside.as_ref().map_or(role.name.as_str(), |beside| &beside.role);
@@ -242,11 +241,10 @@ fn shared_offsets(facts: &Facts, loaders: Option<&Loaders>) -> (HashMap<SharedId
         for id in shared_of(kernel, &role.body, target) {
             let s = &kernel.shared[id.index()];
             // An array of several roles keeps the place that its first role gave it.
-            let align =
-                u64::from(if rooms.contains(&id) { matrices::shared_align(kernel, target) } else { 16 });
+            let align = u64::from(if rooms.contains(&id) { shared_align(kernel, target) } else { 16 });
             let start = offsets.get(&id).map_or(end.next_multiple_of(align), |&o| u64::from(o));
             offsets.insert(id, start as u32);
-            let len = u64::from(matrices::shared_len(kernel, id, target));
+            let len = u64::from(shared_len(kernel, id, target));
             let one = (len * u64::from(s.dtype.bytes())).next_multiple_of(16);
             end = end.max(start + one * u64::from(s.copies));
         }
@@ -261,7 +259,7 @@ fn shared_offsets(facts: &Facts, loaders: Option<&Loaders>) -> (HashMap<SharedId
 /// What is left of a block's shared memory for its arrays.
 fn shared_limit(facts: &Facts) -> u64 {
     let all = u64::from(Device::of(facts.target).block_array_bytes());
-    all.saturating_sub(lines::shared_bytes(facts))
+    all.saturating_sub(lines_bytes(&facts.p, &facts.layouts))
 }
 
 fn check_shared(facts: &Facts, bytes: u32) -> Result<(), PrintError> {
@@ -280,7 +278,7 @@ fn check_shared(facts: &Facts, bytes: u32) -> Result<(), PrintError> {
 /// What a kernel asks of a target's device beyond what that has.
 pub(crate) fn excess(kernel: &Kernel, target: Target) -> Result<Excess, PrintError> {
     check(kernel, target)?;
-    let kernel = &ahead::hoist(splats::apart(kernel));
+    let kernel = &ahead::hoist(splats_apart(kernel));
     let facts = Facts::new(kernel, target, None)?;
     let loaders = Loaders::of(&facts);
     let (_, bytes) = shared_offsets(&facts, loaders.as_ref());
@@ -293,36 +291,6 @@ pub(crate) fn excess(kernel: &Kernel, target: Target) -> Result<Excess, PrintErr
     Ok(Excess { shared_bytes, blocks })
 }
 
-/// The shared arrays that a region uses on a target.
-pub(crate) fn shared_of(kernel: &Kernel, region: &Region, target: Target) -> BTreeSet<SharedId> {
-    let mut found = BTreeSet::new();
-    kernel.walk(region, &mut |_, op| {
-        found.extend(op.kind.accesses().into_iter().filter_map(|a| a.place.shared()));
-        found.extend(room_of(&op.kind, target));
-        found.extend(matrices::room_of(&op.kind));
-    });
-    found
-}
-
-/// The epoch that an operation begins.
-pub(crate) fn begun(kernel: &Kernel, id: OpId) -> Option<ValueId> {
-    if let OpKind::Value(ValueOp::Epoch { out, advance: true, .. }) = kernel.op(id).kind {
-        return Some(out);
-    }
-    None
-}
-
-/// Whether blocks ask by themselves if the world is aborted: ranks say something to each other, and no epoch tells.
-pub(crate) fn asks_status(kernel: &Kernel) -> bool {
-    talks(kernel) && !kernel.prologue.ops.iter().any(|&id| begun(kernel, id).is_some())
-}
-
-/// Whether ranks say anything to each other.
-fn talks(kernel: &Kernel) -> bool {
-    let mut kinds = kernel.params.iter().map(|p| p.kind);
-    kinds.any(|kind| matches!(kind, ParamKind::Flags | ParamKind::Counts | ParamKind::Messages(_)))
-}
-
 /// Texts of the primitives.
 fn texts(
     used: &Used,
@@ -330,7 +298,7 @@ fn texts(
     kernel: &Kernel,
     loader: Option<Crew>,
 ) -> Result<BTreeMap<Prim, String>, PrintError> {
-    used.iter().map(|prim| Ok((prim, template::primitive(prim, target, kernel, loader)?))).collect()
+    used.iter().map(|prim| Ok((prim, texts::primitive(prim, target, kernel, loader)?))).collect()
 }
 
 fn includes(target: Target, used: &Used) -> Vec<&'static str> {
@@ -364,7 +332,7 @@ fn wait_constants(kernel: &Kernel, header: bool) -> Vec<ConstantText> {
                 roles.insert(i);
             }
             if let OpKind::Comm(CommOp::BlockWait(BlockWait { flag, .. })) = op.kind {
-                roles.extend(blocks::signaller(kernel, flag));
+                roles.extend(signals::signaller(kernel, flag));
             }
         });
     }
@@ -386,24 +354,4 @@ fn wait_constants(kernel: &Kernel, header: bool) -> Vec<ConstantText> {
     out.extend(roles.iter().map(|&i| number(format!("role_{}", kernel.roles[i].name), i)));
     out.extend(awaited.iter().map(|f| number(format!("flag_{}", kernel.params[f.index()].name), f.index())));
     out
-}
-
-/// FNV-1a.
-pub(crate) fn fnv(text: &str) -> u64 {
-    text.bytes().fold(0xcbf2_9ce4_8422_2325, |h, b| (h ^ u64::from(b)).wrapping_mul(0x0100_0000_01b3))
-}
-
-/// FNV-1a of the variant's name.
-pub(crate) fn kernel_id(kernel: &Kernel) -> String {
-    format!("{:#018x}", fnv(&kernel.variant))
-}
-
-/// The argument struct's type in the header.
-pub(crate) fn args_name(kernel: &Kernel) -> String {
-    format!("{}_Args", kernel.variant)
-}
-
-/// The namespace of all that is not an entry: short, and no other kernel's.
-pub(crate) fn namespace(kernel: &Kernel) -> String {
-    format!("kernel_{}", kernel_id(kernel).trim_start_matches("0x"))
 }

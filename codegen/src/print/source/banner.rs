@@ -3,9 +3,12 @@
 use crate::{
     family::Target,
     ir::{Access, Accessed, Beside, Kernel, ParamKind, Role, text::count},
+    print::{
+        facts::timeline::Timeline,
+        launch::host::{EmitInfo, LaunchShape},
+        text::writer::wrap_words,
+    },
 };
-
-use crate::print::{EmitInfo, LaunchShape, facts::timeline::Timeline, text::writer::wrap_words};
 
 /// Columns of text behind `// `.
 const WIDTH: usize = 106;

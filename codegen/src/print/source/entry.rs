@@ -2,24 +2,21 @@
 
 use std::collections::HashMap;
 
+use super::roles::{Parts, function, role_parameters};
 use crate::{
     family::Target,
     ir::{Kernel, SharedId},
-};
-
-use super::{
-    assemble::{asks_status, begun},
-    roles::{Parts, function, role_parameters},
-};
-use crate::print::{
-    PrintError,
-    emit::emitter::Emitter,
-    facts::kernel::Facts,
-    text::{
-        prim::{Prim, Used},
-        writer::Writer,
+    print::{
+        PrintError,
+        analysis::signals::{asks_status, begun},
+        emit::emitter::Emitter,
+        facts::kernel::Facts,
+        layout::shared::copy_room,
+        text::{
+            prim::{Prim, Used},
+            writer::Writer,
+        },
     },
-    transport::copy::room_of,
 };
 
 /// The entry: what comes before the end of the launch before, if anything does; and what comes after it. These are the prologue, and
@@ -92,7 +89,7 @@ pub(crate) fn entry_body(
         e.w.shallower();
         e.w.line("}");
     }
-    if kernel.ops.iter().any(|op| room_of(&op.kind, facts.target).is_some()) {
+    if kernel.ops.iter().any(|op| copy_room(&op.kind, facts.target).is_some()) {
         e.used.add(Prim::BulkDone);
         e.w.line("bulk_done();  // those of a role that has given up, too: they read shared memory");
     }

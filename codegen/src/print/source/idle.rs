@@ -3,19 +3,16 @@
 use std::collections::{BTreeMap, HashSet};
 use std::fmt;
 
-use crate::family::Target;
-use crate::ir::{CommOp, Kernel, Loc, MemoryOp, OpId, OpKind, Put, Type, ValueId, Verified};
-
-use crate::print::{
-    PrintError,
-    analysis::program::Program,
-    facts::kernel::Facts,
-    layout::{
-        splats,
-        spread::{Layout, Layouts, WIDEST},
+use crate::{
+    family::Target,
+    ir::{CommOp, Kernel, Loc, MemoryOp, OpId, OpKind, Put, Type, ValueId, Verified},
+    print::{
+        PrintError,
+        analysis::program::Program,
+        facts::kernel::Facts,
+        layout::spread::{Layout, Layouts, WIDEST, is_wide, splats_apart},
+        loader::plan::{self, Obstacle},
     },
-    loader::plan::{self, Obstacle},
-    transport::is_wide,
 };
 
 /// Something in a kernel that works, and that its author should know of.
@@ -51,7 +48,7 @@ impl fmt::Display for Warning {
 /// [`PrintError`] as for [`emit`](crate::print::emit()), where a tile cannot be spread over lanes.
 pub fn warnings(kernel: &Verified, target: Target) -> Result<Vec<Warning>, PrintError> {
     super::assemble::check(kernel, target)?;
-    let kernel = &splats::apart(kernel);
+    let kernel = &splats_apart(kernel);
     let p = Program::new(kernel);
     let layouts = Layouts::new(&p, target)?;
     // By where the loop or body stands: the lanes that its best tile keeps busy, and where that is moved.

@@ -7,3 +7,4 @@ pub(super) mod entry;
 pub(super) mod idle;
 pub(super) mod roles;
 pub(super) mod sections;
+pub(super) mod texts;

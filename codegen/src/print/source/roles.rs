@@ -2,19 +2,17 @@
 
 use std::collections::HashMap;
 
-use crate::ir::{Beside, Role, SharedId, ValueId};
-
-use crate::print::{
-    PrintError,
-    emit::{
-        emitter::{Emitter, Group},
-        ops::type_name,
-    },
-    facts::{forms::Form, kernel::Facts},
-    loader::{cut::Side, plan::Loaders},
-    text::{
-        prim::{Prim, Used},
-        writer::Writer,
+use crate::{
+    ir::{Beside, Role, SharedId, ValueId},
+    print::{
+        PrintError,
+        emit::emitter::{Emitter, Group},
+        facts::{forms::Form, kernel::Facts},
+        loader::{cut::Side, plan::Loaders},
+        text::{
+            prim::{Prim, Used, type_name},
+            writer::Writer,
+        },
     },
 };
 

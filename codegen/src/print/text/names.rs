@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 
 use super::defined::DEFINED;
-use crate::ir::Kernel;
+use crate::ir::{Kernel, ParamId};
 
 /// Words that no emitted variable may be called: the language's, the compilers', and those the printer uses itself.
 const RESERVED: &str = "\
@@ -110,6 +110,55 @@ impl OwnNames {
     pub fn all(&self) -> [String; 4] {
         [self.at.clone(), self.step.clone(), self.j.clone(), self.turn.clone()]
     }
+}
+
+/// Members that every kernel has.
+const COMMON: [&str; 3] = ["rank", "status", "wait_budget_ns"];
+
+/// Member names of the parameters, clear of C++ words and of the members that every kernel has.
+#[derive(Debug)]
+pub(crate) struct ArgNames {
+    names: Vec<String>,
+}
+
+impl ArgNames {
+    /// Names the parameters of a kernel.
+    pub fn new(kernel: &Kernel, timeline: bool) -> ArgNames {
+        let taken = COMMON.into_iter().chain(timeline.then_some("timeline"));
+        let mut names = Names::new(taken.map(str::to_owned));
+        ArgNames { names: kernel.params.iter().map(|p| names.fresh(&p.name)).collect() }
+    }
+
+    /// The member of a parameter.
+    pub fn of(&self, param: ParamId) -> &str {
+        &self.names[param.index()]
+    }
+
+    /// The member that something else gets, clear of the parameters' and of others.
+    pub fn another(&self, want: &str, taken: impl IntoIterator<Item = String>) -> String {
+        let taken = COMMON.into_iter().map(str::to_owned).chain(self.names.iter().cloned()).chain(taken);
+        Names::new(taken).fresh(want)
+    }
+}
+
+/// FNV-1a.
+pub(crate) fn fnv(text: &str) -> u64 {
+    text.bytes().fold(0xcbf2_9ce4_8422_2325, |h, b| (h ^ u64::from(b)).wrapping_mul(0x0100_0000_01b3))
+}
+
+/// FNV-1a of the variant's name.
+pub(crate) fn kernel_id(kernel: &Kernel) -> String {
+    format!("{:#018x}", fnv(&kernel.variant))
+}
+
+/// The argument struct's type in the header.
+pub(crate) fn args_name(kernel: &Kernel) -> String {
+    format!("{}_Args", kernel.variant)
+}
+
+/// The namespace of all that is not an entry: short, and no other kernel's.
+pub(crate) fn namespace(kernel: &Kernel) -> String {
+    format!("kernel_{}", kernel_id(kernel).trim_start_matches("0x"))
 }
 
 /// Whether `name` can be a parameter, role or entry name as it stands.

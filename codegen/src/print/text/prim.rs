@@ -2,12 +2,11 @@
 
 use std::collections::BTreeSet;
 
+use super::template::{Template, template};
 use crate::{
     family::Target,
     ir::{Dtype, ReduceOp, UnaryOp},
 };
-
-use super::template::{Template, template};
 
 /// What a primitive's template is rendered with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -396,6 +395,18 @@ pub(crate) enum Spelled {
     Operator(&'static str),
     /// A function that a primitive defines.
     Call(Prim, &'static str),
+}
+
+/// The C++ name of an element type.
+pub(crate) fn type_name(dtype: Dtype) -> &'static str {
+    dtype.name()
+}
+
+/// Notes that an element type appears.
+pub(crate) fn use_dtype(used: &mut Used, dtype: Dtype) {
+    if let Some(prim) = Prim::of_dtype(dtype) {
+        used.add(prim);
+    }
 }
 
 /// The primitives that a kernel uses.

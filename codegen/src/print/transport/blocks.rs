@@ -1,26 +1,14 @@
 //! Signals, waits and tickets between the blocks of a rank.
 
-use crate::ir::{BlockSignal, BlockWait, Kernel, OpId, ParamId, SignalOrder, ValueId};
-
-use crate::print::{
-    PrintError,
-    emit::emitter::Emitter,
-    text::{expr::Expr, prim::Prim},
+use crate::{
+    ir::{BlockSignal, BlockWait, OpId, ParamId, SignalOrder, ValueId},
+    print::{
+        PrintError,
+        analysis::signals::signaller,
+        emit::emitter::Emitter,
+        text::{expr::Expr, prim::Prim},
+    },
 };
-
-/// The role that signals flags between blocks, if it is one.
-pub(crate) fn signaller(kernel: &Kernel, flag: ParamId) -> Option<usize> {
-    let signals = |role: &usize| {
-        let mut found = false;
-        kernel.walk(&kernel.roles[*role].body, &mut |_, op| {
-            let mut sent = op.kind.accesses().into_iter().filter(|a| a.access.is_awaited());
-            found |= sent.any(|a| a.place.param() == Some(flag));
-        });
-        found
-    };
-    let mut roles = (0..kernel.roles.len()).filter(signals);
-    roles.next().filter(|_| roles.next().is_none())
-}
 
 impl Emitter<'_, '_> {
     /// A signal to the blocks of this rank.

@@ -1,29 +1,14 @@
 //! Copies from this rank's memory to others': in bulk where the target can, else by lanes.
 
 use crate::{
-    family::Target,
-    ir::{BulkCopy, CommOp, OpId, OpKind, PACKET_BYTES, ParamId, ParcelId, SharedId, Target as To, ValueId},
+    ir::{BulkCopy, CommOp, OpId, OpKind, PACKET_BYTES, ParamId, ParcelId, Target as To, ValueId},
+    print::{
+        PrintError,
+        emit::emitter::Emitter,
+        layout::shared::in_bulk,
+        text::{expr::Expr, prim::Prim},
+    },
 };
-
-use crate::print::{
-    PrintError,
-    emit::emitter::Emitter,
-    text::{expr::Expr, prim::Prim},
-};
-
-/// The shared array that a copy goes through, on targets that copy in bulk.
-pub(crate) fn room_of(kind: &OpKind, target: Target) -> Option<SharedId> {
-    let OpKind::Comm(CommOp::BulkCopy(BulkCopy { room, .. })) = *kind else { return None };
-    in_bulk(target).then_some(room)
-}
-
-/// Whether a target copies from shared memory to global memory by itself.
-fn in_bulk(target: Target) -> bool {
-    match target {
-        Target::Cuda(arch) => arch.capability() >= 90,
-        Target::Hip(_) => false,
-    }
-}
 
 impl Emitter<'_, '_> {
     /// A copy to a rank or to a set of ranks.

@@ -1,18 +1,19 @@
 //! Sending and reading LL elements.
 
-use crate::ir::{
-    BinaryOp, CommOp, Loc, OpId, OpKind, ReceiveMessages, SendMessages, Taken, Target, ValueId, ValueOp,
-};
-
-use super::super::PrintError;
-use crate::print::{
-    analysis::program::VectorMask,
-    emit::{emitter::Emitter, ops::type_name, tiles::Step},
-    facts::forms::Form,
-    layout::spread::Layout,
-    text::{
-        expr::{Expr, Prec},
-        prim::Prim,
+use crate::{
+    ir::{
+        BinaryOp, CommOp, Loc, OpId, OpKind, ReceiveMessages, SendMessages, Taken, Target, ValueId, ValueOp,
+    },
+    print::{
+        PrintError,
+        analysis::program::VectorMask,
+        emit::{emitter::Emitter, tiles::Step},
+        facts::forms::Form,
+        layout::spread::Layout,
+        text::{
+            expr::{Expr, Prec},
+            prim::{self, Prim, type_name},
+        },
     },
 };
 
@@ -116,7 +117,7 @@ impl Emitter<'_, '_> {
         }
         let param = &self.f.p.kernel.params[ll.index()];
         let layout = self.f.layouts.of(out);
-        crate::print::emit::ops::use_dtype(self.used, param.dtype);
+        prim::use_dtype(self.used, param.dtype);
         let epoch = self.epoch(id, epoch)?;
         self.w.gap();
         let place = self.place(loc);

@@ -1,14 +1,15 @@
 //! Sending and taking packets.
 
-use crate::ir::{Const, Loc, OpId, PACKET_BYTES, ParamId, ReceiveMessages, SendMessages, Target, ValueId};
-
-use super::super::PrintError;
-use crate::print::{
-    emit::{emitter::Emitter, ops::type_name, tiles::Step},
-    facts::effects,
-    text::{
-        expr::{Expr, Prec},
-        prim::Prim,
+use crate::{
+    ir::{Const, Loc, OpId, PACKET_BYTES, ParamId, ReceiveMessages, SendMessages, Target, ValueId},
+    print::{
+        PrintError,
+        analysis::linear,
+        emit::{emitter::Emitter, tiles::Step},
+        text::{
+            expr::{Expr, Prec},
+            prim::{self, Prim, type_name},
+        },
     },
 };
 
@@ -102,7 +103,7 @@ impl Emitter<'_, '_> {
             _ => None,
         };
         let name = self.names.fresh(&want.unwrap_or_else(|| format!("{}_taken", param.name)));
-        crate::print::emit::ops::use_dtype(self.used, param.dtype);
+        prim::use_dtype(self.used, param.dtype);
         self.w.line(&format!("Vec<{ty}, {}> {name}[{n}][{}];", layout.per_lane, layout.steps()));
         for (i, tile) in tiles.iter().enumerate() {
             let step = if layout.steps() == 1 { "[0]" } else { "" };
@@ -159,7 +160,7 @@ impl Emitter<'_, '_> {
     /// Scalars in braces, or as what they are: numbers at equal distances.
     fn list(&mut self, ty: &str, values: impl Iterator<Item = ValueId>) -> Result<String, PrintError> {
         let values: Vec<ValueId> = values.collect();
-        if let Some(apart) = effects::distance(&self.f.p, &values) {
+        if let Some(apart) = linear::distance(&self.f.p, &values) {
             self.used.add(Prim::Series);
             let first = self.scalar(values[0])?;
             return Ok(format!("series<{}, {ty}>({}, {apart})", values.len(), first.plain()));

@@ -1,14 +1,15 @@
 //! Puts to sets of ranks, signals and waits.
 
-use crate::ir::{Const, Loc, OpId, ParamId, Place, Put, Signal, SignalOrder, Target, ValueId, Wait, WaitAll};
-
-use crate::print::{
-    PrintError,
-    emit::{emitter::Emitter, tiles::Step},
-    layout::spread::{Layout, wide},
-    text::{
-        expr::{Expr, Prec},
-        prim::Prim,
+use crate::{
+    ir::{Const, Loc, OpId, ParamId, Place, Put, Signal, SignalOrder, Target, ValueId, Wait, WaitAll},
+    print::{
+        PrintError,
+        emit::{emitter::Emitter, tiles::Step},
+        layout::spread::{Layout, wide},
+        text::{
+            expr::{Expr, Prec},
+            prim::{self, Prim},
+        },
     },
 };
 
@@ -187,7 +188,7 @@ impl Emitter<'_, '_> {
         let start = Expr::index(&self.arg(buffer), rank);
         let target = offset.map_or(start.clone(), |offset| Expr::offset(&start, offset));
         let word = param.kind.transport().and_then(|t| t.traits().word);
-        let ty = crate::print::emit::ops::type_name(word.unwrap_or(param.dtype));
+        let ty = prim::type_name(word.unwrap_or(param.dtype));
         self.w.line(&format!("{ty}* const {to} = {};", target.text));
         Expr::atom(to)
     }

@@ -6,32 +6,7 @@
 //! the block, since the first one begins the epoch. It is done for CUDA alone: on AMD's GPUs nobody has measured what a
 //! fence costs.
 
-use crate::family::Target;
-use crate::ir::{self, CommOp, Kernel, OpId, OpKind, Signal, SignalOrder};
-use crate::print::{emit::emitter::Emitter, text::prim::Prim};
-
-/// The signal of a role for which that holds, if there is one.
-fn of_role(kernel: &Kernel, target: Target, role: usize) -> Option<OpId> {
-    // Blocks that come from another role have done something there, warps beside a role are the last of a block; and before the launch before is over nothing is done.
-    let apart = matches!(target, Target::Cuda(_)) && !kernel.begins_early && kernel.beside_warps() == 0;
-    if !apart || kernel.joining(role).next().is_some() {
-        return None;
-    }
-    let ops = &kernel.roles[role].body.ops;
-    let id = *ops.iter().find(|id| !matches!(kernel.op(**id).kind, OpKind::Value(_)))?;
-    let OpKind::Comm(CommOp::Signal(Signal { parcel, flag, order: SignalOrder::Release, .. })) =
-        kernel.op(id).kind
-    else {
-        return None;
-    };
-    let parcel = &kernel.parcels[parcel.index()];
-    (parcel.bare && !kernel.counts(flag) && matches!(parcel.target, ir::Target::Mask(_))).then_some(id)
-}
-
-/// The same of all roles.
-pub(crate) fn of_kernel(kernel: &Kernel, target: Target) -> Vec<OpId> {
-    (0..kernel.roles.len()).filter_map(|role| of_role(kernel, target, role)).collect()
-}
+use crate::print::{analysis::signals::released_by, emit::emitter::Emitter, text::prim::Prim};
 
 impl Emitter<'_, '_> {
     /// The fences, before the epoch is begun. Roles whose blocks have loaders signal as others do.
@@ -40,7 +15,7 @@ impl Emitter<'_, '_> {
         let mut first = 0;
         for (i, role) in kernel.roles.iter().enumerate() {
             let end = first + role.blocks;
-            if of_role(kernel, target, i).is_some() && !has_loader(i) {
+            if released_by(kernel, target, i).is_some() && !has_loader(i) {
                 self.used.add(Prim::SignalReleased);
                 let blocks = match (first, end == kernel.grid_blocks()) {
                     (0, true) => String::new(),

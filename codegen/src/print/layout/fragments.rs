@@ -1,0 +1,103 @@
+//! How the warps of a group share a matrix, and how lanes hold their parts.
+
+use crate::{
+    family::{CudaArch, Target},
+    ir::{CommOp, Kernel, LoadMatrix, MatrixOp, OpId, OpKind, PutMatrix, Rows, StoreMatrix, ValueId},
+    print::{PrintError, analysis::program::Program},
+};
+
+/// Rows and columns of what a warp multiplies at once.
+const PART: u32 = 16;
+
+/// Columns of a result that a warpgroup's instructions have, as far as they are used.
+pub(crate) const WGMMA_COLUMNS: [u32; 3] = [64, 128, 256];
+
+/// Whether a target has matrix instructions that read shared memory by themselves.
+pub(crate) fn has_wgmma(target: Target) -> bool {
+    target == Target::Cuda(CudaArch::Sm90a)
+}
+
+/// How the warps of a group share a matrix: each has one of `down` times `across` equal parts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Fragments {
+    pub rows: u32,
+    pub columns: u32,
+    pub down: u32,
+    pub across: u32,
+}
+
+impl Fragments {
+    /// The parts of a matrix that the group of an operation has.
+    pub fn of(
+        p: &Program,
+        id: OpId,
+        target: Target,
+        (rows, columns): (u32, u32),
+    ) -> Result<Fragments, PrintError> {
+        let warps = p.lanes(id) / p.kernel.warp_size;
+        let by_rows = Fragments { rows, columns, down: warps, across: 1 };
+        if by_rows.by_warpgroups(target) {
+            return Ok(by_rows);
+        }
+        let fits =
+            |f: &Fragments| rows.is_multiple_of(PART * f.down) && columns.is_multiple_of(PART * f.across);
+        let every = (1..=warps).filter(|down| warps.is_multiple_of(*down));
+        let every = every.map(|down| Fragments { rows, columns, down, across: warps / down }).filter(fits);
+        // Nearly square parts read the fewest rows of both matrices.
+        every.min_by_key(|f| rows / f.down + columns / f.across).ok_or_else(|| {
+            let loc = p.kernel.op(id).loc;
+            PrintError::MatrixShape { loc, rows, columns, warps }
+        })
+    }
+
+    /// Whether warpgroups multiply them, four warps 64 rows each.
+    pub fn by_warpgroups(self, target: Target) -> bool {
+        let whole = self.across == 1 && self.rows == PART * self.down && self.down.is_multiple_of(4);
+        has_wgmma(target) && whole && WGMMA_COLUMNS.contains(&self.columns)
+    }
+
+    /// The type that says which elements a lane has.
+    pub fn text(self) -> String {
+        let Fragments { rows, columns, down, across } = self;
+        format!("Fragments<{rows}, {columns}, {down}, {across}>")
+    }
+}
+
+/// A matrix that goes to rows of one in memory, or comes from there.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Moved<'k> {
+    pub rows: &'k Rows,
+    /// The first column there.
+    pub column: ValueId,
+    pub matrix: ValueId,
+}
+
+impl<'k> Moved<'k> {
+    /// What an operation moves.
+    pub fn of(kind: &'k OpKind) -> Option<Moved<'k>> {
+        let OpKind::Matrix(MatrixOp::LoadMatrix(LoadMatrix { out, at, column })) = kind else {
+            return Moved::stored(kind);
+        };
+        Some(Moved { rows: at, column: *column, matrix: *out })
+    }
+
+    /// What it stores, on this rank or another one.
+    pub fn stored(kind: &'k OpKind) -> Option<Moved<'k>> {
+        match kind {
+            OpKind::Matrix(MatrixOp::StoreMatrix(StoreMatrix { to, column, value }))
+            | OpKind::Comm(CommOp::PutMatrix(PutMatrix { to, column, value, .. })) => {
+                Some(Moved { rows: to, column: *column, matrix: *value })
+            }
+            OpKind::Matrix(_)
+            | OpKind::Comm(_)
+            | OpKind::Value(_)
+            | OpKind::Memory(_)
+            | OpKind::Control(_) => None,
+        }
+    }
+}
+
+/// Consecutive elements of a row that a lane has of a matrix, as the matrix instructions leave them.
+pub(crate) fn per_lane(kernel: &Kernel) -> u32 {
+    if kernel.warp_size == 32 { 2 } else { 4 }
+}

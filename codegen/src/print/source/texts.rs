@@ -1,0 +1,140 @@
+//! What the templates of a source and of its machine primitives are rendered with.
+
+use serde::Serialize;
+
+use crate::{
+    family::Target,
+    ir::Kernel,
+    print::{
+        PrintError,
+        launch::args::FieldText,
+        layout::shared::shared_align,
+        loader::plan::Crew,
+        matrix::products::ProductsText,
+        text::{
+            names::fnv,
+            prim::{Context, Prim},
+            template::{ConstantText, NothingText, render},
+        },
+    },
+};
+
+/// What `kernel.hbs` is rendered with.
+#[derive(Debug, Serialize)]
+pub(crate) struct KernelText {
+    pub banner: Vec<String>,
+    pub includes: Vec<&'static str>,
+    pub namespace: String,
+    pub types: Vec<String>,
+    pub fields: Vec<FieldText>,
+    pub ranks: u32,
+    pub constants: Vec<ConstantText>,
+    /// Macros that the header of primitives asks for.
+    pub macros: Vec<&'static str>,
+    /// The header of primitives, if there is one.
+    pub primitives: Option<String>,
+    /// Types of primitives, and declarations.
+    pub before: Vec<String>,
+    /// What they do.
+    pub after: Vec<String>,
+    pub roles: Vec<String>,
+    pub threads: u32,
+    pub entry: String,
+    pub overlaps_previous: bool,
+    /// What comes before the end of the launch before.
+    pub early: Option<String>,
+    pub body: String,
+}
+
+/// The emitted source.
+pub(crate) fn kernel(target: Target, context: &KernelText) -> Result<String, PrintError> {
+    let name = match target {
+        Target::Cuda(_) => "cuda/kernel",
+        Target::Hip(_) => "hip/kernel",
+    };
+    render(name, context)
+}
+
+/// What the templates of primitives that depend on the block's shape are rendered with.
+#[derive(Debug, Serialize)]
+struct BlockText {
+    warp_size: u32,
+    warps: u32,
+    block_warps: u32,
+    threads: u32,
+    /// Whether blocks have more warps than their role's, and whether other roles have some of these.
+    others: bool,
+    beside: bool,
+    /// Those of roles beside others included, but not the loader's.
+    all_warps: u32,
+    /// Places where the warps of a block meet.
+    meetings: u32,
+    /// Warps that are of no role's group, if blocks have some.
+    loader: Option<Crew>,
+    loader_threads: u32,
+    /// Whether what ends an expired wait is emitted wherever one may expire.
+    ends_inline: bool,
+    shared_align: u32,
+}
+
+/// What the templates of primitives that depend on the target are rendered with.
+#[derive(Debug, Serialize)]
+struct TargetText {
+    /// Whether it is one of CUDA's.
+    cuda: bool,
+    /// Whether there is a fence that acquires only.
+    fence_acquire: bool,
+}
+
+impl BlockText {
+    fn of(kernel: &Kernel, target: Target, loader: Option<Crew>) -> BlockText {
+        BlockText {
+            warp_size: kernel.warp_size,
+            warps: kernel.block_warps,
+            block_warps: kernel.block_warps,
+            threads: kernel.block_threads(),
+            others: loader.is_some() || kernel.beside_warps() > 0,
+            beside: kernel.beside_warps() > 0,
+            all_warps: kernel.block_warps + kernel.beside_warps(),
+            meetings: 1 + kernel.roles.iter().filter(|role| role.beside.is_some()).count() as u32,
+            loader_threads: loader.map_or(0, |crew| crew.warps * kernel.warp_size),
+            loader,
+            ends_inline: loader.is_some_and(|crew| crew.ends_inline),
+            shared_align: shared_align(kernel, target),
+        }
+    }
+}
+
+/// What the texts of primitives depend on beside the target, as a part of a file's name: the warps of a block, and a digest where
+/// a loader, roles beside others, or products of matrices make a difference.
+pub(crate) fn shape(target: Target, kernel: &Kernel, loader: Option<Crew>) -> String {
+    let block = BlockText::of(kernel, target, loader);
+    let products = ProductsText::of(kernel);
+    let warps = format!("{}_warps", kernel.block_warps);
+    let plain = !block.others && block.shared_align == 16 && products == ProductsText::default();
+    if plain { warps } else { format!("{warps}_{:016x}", fnv(&format!("{block:?} {products:?}"))) }
+}
+
+/// A primitive's text for a kernel.
+pub(crate) fn primitive(
+    prim: Prim,
+    target: Target,
+    kernel: &Kernel,
+    loader: Option<Crew>,
+) -> Result<String, PrintError> {
+    let name = prim.templates().of(target).name;
+    let text = match prim.context() {
+        Context::Nothing => render(name, &NothingText {}),
+        Context::Block => render(name, &BlockText::of(kernel, target, loader)),
+        Context::Target => {
+            let fence_acquire = match target {
+                Target::Cuda(arch) => arch.capability() >= 90,
+                Target::Hip(_) => true,
+            };
+            let cuda = matches!(target, Target::Cuda(_));
+            render(name, &TargetText { cuda, fence_acquire })
+        }
+        Context::Products => render(name, &ProductsText::of(kernel)),
+    };
+    text.map(|t| t.trim_end().to_string())
+}
