@@ -40,10 +40,12 @@ use crate::{
 };
 
 pub use analysis::waits::WaitSite;
+pub use control::flow::MOST_NAMED_BARRIERS;
 pub use facts::timeline::{SiteKind, SitePeers, Timeline, TimelineSite};
 pub use launch::args::{ArgField, ArgsLayout, TENSOR_MAP_BYTES, TENSOR_MAP_COLUMNS, TensorMap};
 pub use launch::host::{EmitInfo, LaunchShape};
 pub use source::apart::Primitives;
+pub use source::assemble::{Excess, Source, Split};
 pub use source::idle::{Warning, warnings};
 pub use text::error::PrintError;
 
@@ -63,61 +65,12 @@ impl Default for EmitOptions {
     }
 }
 
-/// Groups of several warps that a block on NVIDIA's GPUs has named barriers for: there are 16, and the block needs one.
-pub const MOST_NAMED_BARRIERS: u32 = 15;
-
-/// What a kernel asks of a device beyond what that has: less is better, and nothing fits.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Excess {
-    /// Bytes of a block's shared memory.
-    pub shared_bytes: u64,
-    /// Blocks that wait for each other and are not resident with the others.
-    pub blocks: u32,
-}
-
 /// What a kernel asks of a target's device beyond what that has.
 ///
 /// # Errors
 /// The target cannot have the kernel for another reason.
 pub fn excess(kernel: &Verified, target: Target) -> Result<Excess, PrintError> {
     source::assemble::excess(kernel, target)
-}
-
-/// An emitted kernel.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Source {
-    /// CUDA C++ or HIP C++: the kernel and, for the host side of a compilation, its launcher.
-    pub text: String,
-    /// A header for C and C++: the argument struct, what to allocate, the launch shape, and what the launcher offers.
-    pub abi: String,
-    /// What to call the source file.
-    pub file_name: String,
-    /// What to call the header.
-    pub abi_file_name: String,
-    /// Name of the entry.
-    pub entry: String,
-    /// How to launch it.
-    pub launch: LaunchShape,
-    /// What to pass.
-    pub args: ArgsLayout,
-    /// The kernel's parameters, [in words](crate::ir::signature_and_order): how much memory it uses of each, and in which order the
-    /// elements of a matrix lie if it is not that of rows.
-    pub params: Vec<String>,
-    /// The places of its waits, by the numbers that a status record has.
-    pub waits: Vec<WaitSite>,
-    /// What it records about itself, if it was emitted with a timeline.
-    pub timeline: Option<Timeline>,
-}
-
-impl Source {
-    /// The roles and the entry: what the kernel's author wrote, without types, machine primitives and the launcher.
-    pub fn roles(&self) -> &str {
-        let begin = self.text.find("// ---- Roles").expect("a source has roles");
-        let rest = &self.text[begin..];
-        let end =
-            ["// ---- Machine primitives", "}  // namespace"].iter().filter_map(|end| rest.find(end)).min();
-        rest[..end.expect("a namespace ends behind the entry")].trim_end()
-    }
 }
 
 /// Emits a kernel for a target.
@@ -148,15 +101,6 @@ pub fn emit_with(
     let mut kernel = kernel.clone().into_kernel();
     kernel.forget_lines();
     source::assemble::emit(&kernel, target, info, options.timeline)
-}
-
-/// A source whose machine primitives are in a header.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Split {
-    /// The source, which includes the header.
-    pub source: Source,
-    /// What the source uses of the header.
-    pub primitives: Primitives,
 }
 
 /// As [`emit_with`], with the machine primitives in a header below `folder`, a path that ends with `/` and that the source

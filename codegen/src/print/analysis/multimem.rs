@@ -6,7 +6,7 @@ use super::program::Program;
 use crate::{
     family::Target,
     ir::{CommOp, Kernel, MemoryOp, OpId, OpKind, Place, Put, ReceiptId, ValueId, Wait, WaitAll},
-    print::PrintError,
+    print::text::error::PrintError,
 };
 
 /// Whether a target has instructions for it.

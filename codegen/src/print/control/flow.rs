@@ -4,11 +4,11 @@ use crate::{
     family::Target,
     ir::{Const, ControlOp, Kernel, Loc, MemoryOp, OpId, OpKind, Region, ValueId},
     print::{
-        MOST_NAMED_BARRIERS, PrintError,
         analysis::bounds,
-        emit::emitter::{Emitter, Group},
+        emit::emitter::{Emitter, Group, LoopLabels},
         facts::forms::Form,
         text::{
+            error::PrintError,
             expr::{Expr, Prec},
             prim::{self, Prim, type_name},
             writer::Writer,
@@ -16,12 +16,8 @@ use crate::{
     },
 };
 
-/// A loop being written: labels that a `break` or `continue` of an outer loop needs.
-#[derive(Debug, Default)]
-pub(crate) struct LoopLabels {
-    after: Option<String>,
-    next: Option<String>,
-}
+/// Groups of several warps that a block on NVIDIA's GPUs has named barriers for: there are 16, and the block needs one.
+pub const MOST_NAMED_BARRIERS: u32 = 15;
 
 impl Emitter<'_, '_> {
     pub fn branch(

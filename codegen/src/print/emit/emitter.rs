@@ -3,22 +3,25 @@
 
 use std::collections::HashMap;
 
-use super::{ops, tiles::Item};
+use super::{
+    ops,
+    tiles::{Item, Step},
+};
 use crate::{
     ir::{
-        BinaryOp, ControlOp, Loc, OpId, OpKind, ParamId, ParamKind, ParcelId, Place, ReceiptId, Region,
+        ControlOp, Loc, OpId, OpKind, ParamId, ParamKind, ParcelId, Place, ReceiptId, ReduceOp, Region,
         SharedId, Type, ValueId, ValueOp, VarId,
     },
     print::{
-        PrintError,
         analysis::signals::begun,
-        control::flow::LoopLabels,
         facts::{forms::Form, kernel::Facts, timeline::Sites},
         layout::{
             fragments::Fragments,
             shared::{shared_len, shared_of},
         },
+        loader::plan::Loaders,
         text::{
+            error::PrintError,
             expr::Expr,
             names::Names,
             prim::{self, Prim, Used, type_name},
@@ -36,10 +39,29 @@ pub(crate) struct Group {
     pub lanes: u32,
 }
 
+/// A loop being written: labels that a `break` or `continue` of an outer loop needs.
+#[derive(Debug, Default)]
+pub(crate) struct LoopLabels {
+    pub after: Option<String>,
+    pub next: Option<String>,
+}
+
+/// A reduction that a loop over a tile computes: its result, the name of a lane's part, and how parts are combined.
+pub(crate) type Partial = (ValueId, String, ReduceOp);
+
+/// Writes one operation of a step. Whatever writes statements may have to write the tile operations that wait first, and these can be
+/// of any kind: so the emitter is given what writes them.
+pub(crate) type WriteStep<'f, 'k> =
+    fn(&mut Emitter<'f, 'k>, &Item, &mut Step, &[Partial]) -> Result<(), PrintError>;
+
 /// Writes one function body.
 #[derive(Debug)]
 pub(crate) struct Emitter<'f, 'k> {
     pub f: &'f Facts<'k>,
+    /// The kernel's loaders, if this is a function of a role that has one.
+    pub loaders: Option<&'f Loaders>,
+    /// How a step of a tile operation is written.
+    pub write_step: WriteStep<'f, 'k>,
     pub w: Writer,
     pub names: Names,
     pub used: &'f mut Used,
@@ -74,7 +96,13 @@ pub(crate) struct Emitter<'f, 'k> {
 
 impl<'f, 'k> Emitter<'f, 'k> {
     /// An emitter for a function body, one level deep.
-    pub fn new(f: &'f Facts<'k>, used: &'f mut Used, offsets: &'f HashMap<SharedId, u32>) -> Emitter<'f, 'k> {
+    pub fn new(
+        f: &'f Facts<'k>,
+        loaders: Option<&'f Loaders>,
+        used: &'f mut Used,
+        offsets: &'f HashMap<SharedId, u32>,
+        write_step: WriteStep<'f, 'k>,
+    ) -> Emitter<'f, 'k> {
         let timeline = f.timeline.iter().flat_map(Sites::taken);
         let taken = crate::print::text::defined::DEFINED
             .iter()
@@ -83,6 +111,8 @@ impl<'f, 'k> Emitter<'f, 'k> {
             .chain(timeline);
         Emitter {
             f,
+            loaders,
+            write_step,
             w: Writer::new(1),
             names: Names::new(taken),
             used,
@@ -154,7 +184,7 @@ impl<'f, 'k> Emitter<'f, 'k> {
     }
 
     /// The expression that a scalar operation computes.
-    fn compute(&mut self, id: OpId) -> Result<Expr, PrintError> {
+    pub fn compute(&mut self, id: OpId) -> Result<Expr, PrintError> {
         let f = self.f;
         let op = f.p.kernel.op(id);
         match &op.kind {
@@ -248,137 +278,6 @@ impl<'f, 'k> Emitter<'f, 'k> {
                 self.arg(id)
             }
         }
-    }
-
-    /// Writes every operation of a region.
-    pub fn region(&mut self, region: &Region) -> Result<(), PrintError> {
-        for &id in &region.ops {
-            self.op(id)?;
-            self.fence_store(id)?;
-        }
-        self.flush()
-    }
-
-    /// A region in braces of its own.
-    pub fn block(&mut self, region: &Region) -> Result<(), PrintError> {
-        self.names.enter();
-        self.region(region)?;
-        self.names.leave();
-        Ok(())
-    }
-
-    pub fn op(&mut self, id: OpId) -> Result<(), PrintError> {
-        let f = self.f;
-        let op = f.p.kernel.op(id);
-        if f.barriers.before(id) && !matches!(op.kind, OpKind::Control(ControlOp::Split { .. })) {
-            // Without touches of memory among them, waiting operations may as well come after the barrier.
-            if self.pending_touches() {
-                self.flush()?;
-            }
-            self.w.line(&format!("{}.sync();", self.group.name));
-        }
-        self.note_put(id);
-        let outs = op.kind.outs();
-        let unseen = |v: &ValueId| {
-            matches!(self.form(*v), Form::Dead | Form::Everywhere | Form::Once | Form::Alias(_))
-        };
-        if outs.len() == 1 && op.kind.regions().is_empty() && unseen(&outs[0]) {
-            return Ok(());
-        }
-        if self.takes_tile(id)? {
-            if f.barriers.meets(id) {
-                self.flush()?;
-            }
-            return Ok(());
-        }
-        match &op.kind {
-            OpKind::Value(value) => self.value_op(id, value),
-            OpKind::Memory(access) => self.timed(id, |e| e.memory_op(id, access)),
-            OpKind::Matrix(matrix) => self.matrix_op(id, matrix),
-            OpKind::Comm(comm) => self.timed(id, |e| e.comm_op(id, comm)),
-            OpKind::Control(control) => self.control_op(id, control),
-        }
-    }
-
-    fn value_op(&mut self, id: OpId, op: &ValueOp) -> Result<(), PrintError> {
-        match *op {
-            ValueOp::Scan { out, op: how, a, exclusive } => {
-                let loc = self.f.p.kernel.op(id).loc;
-                self.timed(id, |e| e.scan(out, how, a, exclusive, loc))
-            }
-            any!(given, by_element, spreads) | ValueOp::Reduce { .. } => {
-                self.define(id, self.f.p.kernel.op(id).kind.outs()[0])
-            }
-        }
-    }
-
-    fn control_op(&mut self, id: OpId, op: &ControlOp) -> Result<(), PrintError> {
-        match op {
-            ControlOp::VarGet { out, .. } => self.define(id, *out),
-            ControlOp::VarDecl { var, init } => self.declare_var(*var, *init),
-            ControlOp::VarSet { var, value } => self.set_var(*var, *value),
-            ControlOp::If { cond, then, otherwise, results } => {
-                self.branch(id, *cond, then, otherwise, results)
-            }
-            ControlOp::For { var, start, end, step, body } => {
-                self.counted(id, [*var, *start, *end, *step], body)
-            }
-            ControlOp::While { header, cond, body } => self.spin(id, header, *cond, body),
-            ControlOp::Break { depth } => self.jump("break", *depth),
-            ControlOp::Continue { depth } => self.jump("continue", *depth),
-            ControlOp::Split { warps, body } => self.split(id, *warps, body),
-        }
-    }
-
-    /// `const T name = ...;`
-    fn define(&mut self, id: OpId, out: ValueId) -> Result<(), PrintError> {
-        self.flush_before(&self.f.p.reads(id))?;
-        let e = self.compute(id)?;
-        if e.is_literal() && self.f.p.name(out).is_none() {
-            self.values.insert(out, e.text);
-            return Ok(());
-        }
-        let ty = type_name(self.ty(out).dtype);
-        prim::use_dtype(self.used, self.ty(out).dtype);
-        let name = self.declare(out);
-        self.w.line(&format!("const {ty} {name} = {};", e.plain()));
-        Ok(())
-    }
-
-    fn declare_var(&mut self, var: VarId, init: ValueId) -> Result<(), PrintError> {
-        self.flush_before(&[init])?;
-        let e = self.scalar(init)?;
-        let v = &self.f.p.kernel.vars[var.index()];
-        prim::use_dtype(self.used, v.ty.dtype);
-        let name = self.names.fresh(v.name.as_deref().unwrap_or("state"));
-        self.w.line(&format!("{} {name} = {};", type_name(v.ty.dtype), e.plain()));
-        self.vars.insert(var, name);
-        Ok(())
-    }
-
-    /// An assignment; `x = x + y` as `x += y`.
-    fn set_var(&mut self, var: VarId, value: ValueId) -> Result<(), PrintError> {
-        // Waiting tile operations may read the variable by its name.
-        self.flush()?;
-        let name = self.vars[&var].clone();
-        let dtype = self.ty(value).dtype;
-        if self.form(value) == Form::Once
-            && let Some(OpKind::Value(ValueOp::Binary { op, a, b, .. })) = self.f.p.def(value)
-            && self.form(*a) == Form::Alias(var)
-            && let Some(assign) = ops::compound(*op, dtype)
-        {
-            let e = self.scalar(*b)?;
-            let text = if matches!(op, BinaryOp::Shl | BinaryOp::Shr) || e.plain() != e.text {
-                e.plain()
-            } else {
-                &e.text
-            };
-            self.w.line(&format!("{name} {assign} {text};"));
-            return Ok(());
-        }
-        let e = self.scalar(value)?;
-        self.w.line(&format!("{name} = {};", e.plain()));
-        Ok(())
     }
 
     /// Comment with the author's place.

@@ -6,9 +6,9 @@ use crate::{
         ValueOp,
     },
     print::{
-        PrintError,
         analysis::program::Program,
         text::{
+            error::PrintError,
             expr::{Expr, Prec},
             prim::{Prim, Spelled, Used, type_name, use_dtype},
         },

@@ -8,14 +8,16 @@ use std::collections::{HashMap, HashSet};
 use super::emitter::Emitter;
 use crate::{
     ir::{
-        Access, Accessed, CommOp, ControlOp, Dtype, MemoryOp, OpId, OpKind, Place, Put, ReduceOp, Target,
-        ValueId, ValueOp, VarId, VarUse,
+        Access, Accessed, CommOp, ControlOp, Dtype, MemoryOp, OpId, OpKind, Place, ReduceOp, ValueId,
+        ValueOp, VarId, VarUse,
     },
     print::{
-        PrintError,
         facts::{effects::may_meet, forms::Form},
         layout::spread::{Layout, wide},
-        text::prim::{self, Prim, type_name},
+        text::{
+            error::PrintError,
+            prim::{self, Prim, type_name},
+        },
     },
 };
 
@@ -67,65 +69,13 @@ impl Step {
     }
 }
 
-/// The tile over whose elements a value operation loops, if it is one on tiles.
-fn value_tile(op: &ValueOp) -> Option<ValueId> {
-    match op {
-        ValueOp::Reduce { a, .. } => Some(*a),
-        ValueOp::Binary { out, .. }
-        | ValueOp::Unary { out, .. }
-        | ValueOp::Compare { out, .. }
-        | ValueOp::Select { out, .. }
-        | ValueOp::Cast { out, .. }
-        | ValueOp::Fma { out, .. }
-        | ValueOp::Bitcast { out, .. } => Some(*out),
-        // Written out where they are used, or all lanes at once.
-        any!(given, spreads) | ValueOp::Scan { .. } => None,
-    }
-}
-
-/// The tile over whose elements a memory operation loops, if it is one on tiles.
-fn memory_tile(op: &MemoryOp) -> Option<ValueId> {
-    match op {
-        MemoryOp::Load { out, .. } | MemoryOp::LoadMasked { out, .. } | MemoryOp::Gather { out, .. } => {
-            Some(*out)
-        }
-        MemoryOp::Store { value, .. } | MemoryOp::Scatter { value, .. } => Some(*value),
-        // Done by one lane, or by all lanes at once.
-        MemoryOp::Atomic { .. } | MemoryOp::Tally { .. } | MemoryOp::Ticket { .. } => None,
-    }
-}
-
 impl Emitter<'_, '_> {
-    /// Queues a tile operation; false when it is none, or one that is written by itself.
-    pub fn takes_tile(&mut self, id: OpId) -> Result<bool, PrintError> {
-        let f = self.f;
-        let tile = |v: ValueId| f.p.kernel.ty(v).is_tile();
-        let layout_of = match &f.p.kernel.op(id).kind {
-            OpKind::Value(op) => value_tile(op),
-            OpKind::Memory(op) => memory_tile(op),
-            OpKind::Matrix(op) => self.matrix_tile(op),
-            OpKind::Comm(op) => match op {
-                CommOp::Put(Put { parcel, value, .. }) => match f.p.kernel.parcels[parcel.index()].target {
-                    Target::Rank(_) => Some(*value),
-                    Target::Mask(_) => None,
-                },
-                any!(signals, waits, messages) | CommOp::PutMatrix(_) | CommOp::BulkCopy(_) => None,
-            },
-            control @ OpKind::Control(_) => control.var_use().map(|(_, used)| match used {
-                VarUse::Declare(value) | VarUse::Get(value) | VarUse::Set(value) => value,
-            }),
-        };
-        let Some(layout_of) = layout_of.filter(|v| tile(*v)) else { return Ok(false) };
-        self.queue(Item { op: id, layout: f.layouts.of(layout_of), yields: None })?;
-        Ok(true)
-    }
-
     /// Queues what an arm yields.
     pub fn yield_tile(&mut self, id: OpId, out: ValueId, value: ValueId) -> Result<(), PrintError> {
         self.queue(Item { op: id, layout: self.f.layouts.of(out), yields: Some((out, value)) })
     }
 
-    fn queue(&mut self, item: Item) -> Result<(), PrintError> {
+    pub fn queue(&mut self, item: Item) -> Result<(), PrintError> {
         if self.pending.first().is_some_and(|first| first.layout != item.layout) {
             self.flush()?;
         }
@@ -165,6 +115,24 @@ impl Emitter<'_, '_> {
             }
             None => self.fused(&items),
         }
+    }
+
+    /// Whether a waiting tile operation touches memory.
+    pub fn pending_touches(&self) -> bool {
+        let kind = |op: OpId| &self.f.p.kernel.op(op).kind;
+        self.pending.iter().any(|i| i.yields.is_none() && !kind(i.op).accesses().is_empty())
+    }
+
+    /// Whether a waiting tile operation writes memory.
+    pub fn pending_writes(&self) -> bool {
+        self.pending.iter().any(|i| {
+            let kind = &self.f.p.kernel.op(i.op).kind;
+            matches!(
+                kind,
+                OpKind::Memory(MemoryOp::Store { .. } | MemoryOp::Scatter { .. })
+                    | OpKind::Comm(CommOp::Put(_))
+            )
+        })
     }
 
     /// Declares the registers of a whole tile.
@@ -384,7 +352,7 @@ impl Emitter<'_, '_> {
                     e.w.deeper();
                 }
                 for &i in run {
-                    e.item(&items[i], step, &partials)?;
+                    (e.write_step)(e, &items[i], step, &partials)?;
                 }
                 if looped {
                     e.w.shallower();

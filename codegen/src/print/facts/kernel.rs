@@ -7,7 +7,6 @@ use crate::{
     family::Target,
     ir::{Kernel, OpId, ParamId},
     print::{
-        PrintError,
         analysis::{
             ahead::{self, Ahead},
             multimem,
@@ -20,13 +19,24 @@ use crate::{
             lane_order,
             spread::{Layout, Layouts},
         },
-        loader::{cut::Side, plan::Loaders},
-        text::names::{ArgNames, OwnNames},
+        text::{
+            error::PrintError,
+            names::{ArgNames, OwnNames},
+        },
     },
 };
 
 /// Columns of which four neighbouring lanes have all, once they have exchanged what they hold of them.
 const EXCHANGED: u32 = 32;
+
+/// What a function is for that some warps of a block run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Side {
+    /// The loader's: it waits for operands of other ranks, and brings them. It draws from work counters, for the others as well.
+    Loads,
+    /// All other warps': they multiply, store, signal, and wait for what they read themselves. They take what the loader has drawn.
+    Multiplies,
+}
 
 /// What is known about a kernel before anything is written.
 #[derive(Debug)]
@@ -51,7 +61,7 @@ pub(crate) struct Facts<'k> {
     /// What the kernel records about itself, if it does.
     pub timeline: Option<Sites>,
     /// Which part of a kernel with loaders this is, if it is one.
-    pub side: Option<(Side, &'k Loaders)>,
+    pub side: Option<Side>,
 }
 
 impl<'k> Facts<'k> {
@@ -81,20 +91,16 @@ impl<'k> Facts<'k> {
         })
     }
 
-    /// A part of a kernel with loaders.
-    pub fn part(side: Side, loaders: &'k Loaders, whole: &Facts) -> Result<Facts<'k>, PrintError> {
-        let kernel = match side {
-            Side::Loads => &loaders.loads,
-            Side::Multiplies => &loaders.multiplies,
-        };
+    /// A part of a kernel with loaders, which is the kernel that a side runs.
+    pub fn part(side: Side, kernel: &'k Kernel, whole: &Facts) -> Result<Facts<'k>, PrintError> {
         // The loaders' threads are not among those of the block as a group.
-        let (side, waits) = (Some((side, loaders)), whole.waits.clone());
+        let (side, waits) = (Some(side), whole.waits.clone());
         Ok(Facts { side, waits, released: vec![], ..Facts::new(kernel, whole.target, None)? })
     }
 
     /// Whether what is written is run by loaders.
     pub fn loads(&self) -> bool {
-        matches!(self.side, Some((Side::Loads, _)))
+        matches!(self.side, Some(Side::Loads))
     }
 
     /// Whether lanes exchange what they hold of a matrix before they store it, so that each stores 16 bytes at once: two elements

@@ -10,10 +10,10 @@ use crate::{
     family::Target,
     ir::{Kernel, ParamKind},
     print::{
-        PrintError,
         analysis::waits::WaitSite,
         facts::timeline::Timeline,
         text::{
+            error::PrintError,
             names::{ArgNames, args_name, kernel_id, namespace},
             writer::wrap_words,
         },

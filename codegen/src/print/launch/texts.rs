@@ -6,10 +6,9 @@ use super::args::{BufferText, DocumentedText, MapText, PointerText};
 use crate::{
     family::Target,
     print::{
-        PrintError,
         analysis::waits::WaitSite,
         facts::timeline::{Timeline, TimelineSite},
-        text::template::render,
+        text::{error::PrintError, template::render},
     },
 };
 

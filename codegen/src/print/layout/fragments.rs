@@ -3,7 +3,7 @@
 use crate::{
     family::{CudaArch, Target},
     ir::{CommOp, Kernel, LoadMatrix, MatrixOp, OpId, OpKind, PutMatrix, Rows, StoreMatrix, ValueId},
-    print::{PrintError, analysis::program::Program},
+    print::{analysis::program::Program, text::error::PrintError},
 };
 
 /// Rows and columns of what a warp multiplies at once.

@@ -6,15 +6,18 @@
 //! its `E`. What no access can use as a vector falls back to narrower ones by itself ([`Layouts::access`]).
 
 use super::fragments::{Fragments, per_lane};
-use crate::ir::analysis::{DefUse, Tree};
-use crate::ir::mutate::insert_before;
 use crate::{
     family::Target,
     ir::{
         CommOp, ControlOp, Dtype, Kernel, Loc, MemoryOp, OpId, OpKind, PACKET_BYTES, Put, SendMessages,
         Transport, Type, ValueId, ValueOp, VarId,
+        analysis::{DefUse, Tree},
+        mutate::insert_before,
     },
-    print::{PrintError, analysis::multimem, analysis::program::Program},
+    print::{
+        analysis::{multimem, program::Program},
+        text::error::PrintError,
+    },
 };
 
 /// Bytes of the widest memory access of a lane.

@@ -3,19 +3,13 @@
 use std::collections::HashSet;
 
 use super::{drawn, plan::Tails};
-use crate::ir::{
-    CommOp, Const, ControlOp, Dot, Kernel, MatrixOp, OpId, OpKind, ReceiptId, Region, ValueId, Wait, WaitAll,
-    mutate::constant,
+use crate::{
+    ir::{
+        CommOp, Const, ControlOp, Dot, Kernel, MatrixOp, OpId, OpKind, ReceiptId, Region, ValueId, Wait,
+        WaitAll, mutate::constant,
+    },
+    print::facts::kernel::Side,
 };
-
-/// What a function is for that some warps of a block run.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Side {
-    /// The loader's: it waits for operands of other ranks, and brings them. It draws from work counters, for the others as well.
-    Loads,
-    /// All other warps': they multiply, store, signal, and wait for what they read themselves. They take what the loader has drawn.
-    Multiplies,
-}
 
 /// One side's part of a kernel in which `roles` have loaders, which draw `drawn` for the others.
 pub(crate) fn part(kernel: &Kernel, roles: &[usize], drawn: &HashSet<OpId>, side: Side) -> Kernel {

@@ -10,10 +10,7 @@ use std::collections::{HashMap, HashSet};
 
 use serde::Serialize;
 
-use super::{
-    cut::{self, Side},
-    drawn,
-};
+use super::{cut, drawn};
 use crate::{
     device::Device,
     family::{CudaArch, Target},
@@ -23,7 +20,7 @@ use crate::{
     },
     print::{
         analysis::signals::asks_status,
-        facts::kernel::Facts,
+        facts::kernel::{Facts, Side},
         launch::args::{self, TensorMap},
         layout::{fragments::Moved, shared::warps_meet},
         text::prim::type_name,

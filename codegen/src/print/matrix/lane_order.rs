@@ -3,9 +3,9 @@
 use crate::{
     ir::{LoadMatrix, Rows, ValueId},
     print::{
-        PrintError,
         emit::{emitter::Emitter, tiles::Step},
         text::{
+            error::PrintError,
             expr::{Expr, Prec},
             prim::{self, Prim},
         },

@@ -3,12 +3,14 @@
 use crate::{
     ir::{Dtype, Lines, ReduceLines, ValueId},
     print::{
-        PrintError,
         emit::{
             emitter::Emitter,
             tiles::{Step, combiner},
         },
-        text::prim::{self, Prim},
+        text::{
+            error::PrintError,
+            prim::{self, Prim},
+        },
     },
 };
 

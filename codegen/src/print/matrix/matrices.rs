@@ -7,14 +7,14 @@ use crate::{
         StoreMatrix, Target as To, ValueId,
     },
     print::{
-        PrintError,
         emit::{emitter::Emitter, tiles::Step},
+        facts::kernel::Side,
         layout::{
             fragments::{Fragments, Moved},
             spread::Layout,
         },
-        loader::cut::Side,
         text::{
+            error::PrintError,
             expr::{Expr, Prec},
             prim::{self, Prim},
         },
@@ -79,10 +79,10 @@ impl Emitter<'_, '_> {
 
     fn dot(&mut self, id: OpId, dot: &Dot) -> Result<(), PrintError> {
         self.flush()?;
-        match self.f.side {
-            Some((Side::Loads, loaders)) => return self.bring(id, dot, loaders),
-            Some((Side::Multiplies, _)) => return self.dot_of_pieces(id, dot),
-            None => {}
+        match (self.f.side, self.loaders) {
+            (Some(Side::Loads), Some(loaders)) => return self.bring(id, dot, loaders),
+            (Some(Side::Multiplies), _) => return self.dot_of_pieces(id, dot),
+            (Some(Side::Loads), None) | (None, _) => {}
         }
         let Dot { out, acc, a, b, from, count, stages, room } = dot;
         let (layout, loc) = (self.f.layouts.of(*out), self.f.p.kernel.op(id).loc);

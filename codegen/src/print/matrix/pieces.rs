@@ -1,19 +1,19 @@
 //! What a loader and the other warps of its block do: pieces of matrices are brought, multiplied and given back.
 
 use crate::{
-    ir::{DOT_COLUMNS, Dot, MatrixOp, OpId, OpKind, ReceiptId, ValueId},
+    ir::{CommOp, DOT_COLUMNS, Dot, MatrixOp, OpId, OpKind, ReceiptId, ValueId},
     print::{
-        PrintError,
         emit::emitter::Emitter,
-        loader::{cut::Side, plan::Loaders},
-        text::prim::Prim,
+        facts::kernel::Side,
+        loader::plan::Loaders,
+        text::{error::PrintError, prim::Prim},
     },
 };
 
 impl Emitter<'_, '_> {
     /// Declares the ring of a role with a loader.
     pub fn declare_ring(&mut self, role: usize) {
-        let Some(ring) = self.f.side.and_then(|(_, loaders)| loaders.ring(role)) else { return };
+        let Some(ring) = self.loaders.and_then(|loaders| loaders.ring(role)) else { return };
         self.used.add(Prim::Ring);
         self.ring = self.names.fresh("ring");
         self.declare_drawn(ring);
@@ -34,7 +34,7 @@ impl Emitter<'_, '_> {
 
     /// Lets a loader give registers to the others.
     pub fn share_registers(&mut self) {
-        let Some((side, loaders)) = self.f.side else { return };
+        let (Some(side), Some(loaders)) = (self.f.side, self.loaders) else { return };
         if loaders.crew.registers.is_none() {
             return;
         }
@@ -76,8 +76,11 @@ impl Emitter<'_, '_> {
         self.w.line(&format!(
             "const u32 {ahead} = bring_right_ahead(loader, {ring}, {right_rows}, {from}, {pieces});"
         ));
-        if let OpKind::Comm(wait_for) = &self.f.p.kernel.op(wait).kind {
-            self.comm_op(wait, wait_for)?;
+        let f = self.f;
+        match &f.p.kernel.op(wait).kind {
+            OpKind::Comm(CommOp::Wait(op)) => self.wait(wait, op)?,
+            OpKind::Comm(CommOp::WaitAll(op)) => self.wait_all(wait, op)?,
+            other => return Err(PrintError::Misplaced { loc: f.p.kernel.op(wait).loc, op: other.name() }),
         }
         self.w.gap();
         self.w.comment(&format!("Bring rows of {left}, and the other ones of {right} ({place})"));

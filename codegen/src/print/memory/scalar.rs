@@ -1,14 +1,14 @@
 //! Memory operations on scalars, and the tile operations that need the whole group at once.
 
 use crate::{
-    ir::{CommOp, Dtype, Loc, MemoryOp, OpId, OpKind, ParamKind, Place, ReduceOp, ValueId},
+    ir::{Dtype, Loc, OpId, ParamKind, Place, ReduceOp, ValueId},
     print::{
-        PrintError,
         emit::{
             emitter::Emitter,
             tiles::{Step, combiner},
         },
         text::{
+            error::PrintError,
             expr::{Expr, Prec},
             prim::{self, Prim, type_name},
         },
@@ -16,48 +16,14 @@ use crate::{
 };
 
 impl Emitter<'_, '_> {
-    /// Writes an access to memory that is no part of a loop over a tile.
-    pub fn memory_op(&mut self, id: OpId, op: &MemoryOp) -> Result<(), PrintError> {
-        let loc = self.f.p.kernel.op(id).loc;
-        match *op {
-            MemoryOp::Load { out, place, index, .. } => self.load_scalar(id, out, place, index),
-            MemoryOp::Store { place, index, value, mask } => self.store_scalar(place, index, value, mask),
-            MemoryOp::Atomic { out, op, place, index, value } => {
-                self.atomic(id, out, op, place, index, value)
-            }
-            MemoryOp::Tally { out, place, index, mask } => self.tally(out, place, index, mask, loc),
-            MemoryOp::Ticket { out, counter, index, count, order } => {
-                self.ticket(id, out, (counter, index), count, order)
-            }
-            MemoryOp::LoadMasked { .. } | MemoryOp::Gather { .. } | MemoryOp::Scatter { .. } => {
-                Err(PrintError::Misplaced { loc, op: OpKind::from(op.clone()).name() })
-            }
-        }
-    }
-
-    /// Writes an operation that communicates.
-    pub fn comm_op(&mut self, id: OpId, op: &CommOp) -> Result<(), PrintError> {
-        match op {
-            CommOp::Put(op) => self.put(id, op),
-            CommOp::PutMatrix(op) => self.put_matrix(id, op),
-            CommOp::BulkCopy(op) => self.copy(id, op),
-            CommOp::Signal(op) => self.signal(id, op),
-            CommOp::Wait(op) => self.wait(id, op),
-            CommOp::WaitAll(op) => self.wait_all(id, op),
-            CommOp::BlockSignal(op) => self.block_signal(id, op),
-            CommOp::BlockWait(op) => self.block_wait(id, op),
-            CommOp::SendMessages(op) => self.send_messages(id, op),
-            CommOp::ReceiveMessages(op) => self.receive_messages(id, op),
-        }
-    }
-
     /// One element of a buffer.
     pub fn cell_at(&mut self, base: &Expr, index: ValueId) -> Result<Expr, PrintError> {
         let index = self.scalar(index)?;
         Ok(Expr::index(base, &index))
     }
 
-    fn load_scalar(
+    /// A load of one element.
+    pub fn load_scalar(
         &mut self,
         id: OpId,
         out: ValueId,
@@ -77,24 +43,8 @@ impl Emitter<'_, '_> {
         Ok(())
     }
 
-    /// Whether a waiting tile operation touches memory.
-    pub fn pending_touches(&self) -> bool {
-        let kind = |op: OpId| &self.f.p.kernel.op(op).kind;
-        self.pending.iter().any(|i| i.yields.is_none() && !kind(i.op).accesses().is_empty())
-    }
-
-    fn pending_writes(&self) -> bool {
-        self.pending.iter().any(|i| {
-            let kind = &self.f.p.kernel.op(i.op).kind;
-            matches!(
-                kind,
-                OpKind::Memory(MemoryOp::Store { .. } | MemoryOp::Scatter { .. })
-                    | OpKind::Comm(CommOp::Put(_))
-            )
-        })
-    }
-
-    fn store_scalar(
+    /// A store of one element, by one lane.
+    pub fn store_scalar(
         &mut self,
         place: Place,
         index: ValueId,
@@ -117,7 +67,8 @@ impl Emitter<'_, '_> {
         Ok(())
     }
 
-    fn atomic(
+    /// An update of one element, by one lane.
+    pub fn atomic(
         &mut self,
         id: OpId,
         out: ValueId,
@@ -223,7 +174,7 @@ impl Emitter<'_, '_> {
     }
 
     /// Counting in order: step by step, a lane's element each.
-    fn tally(
+    pub fn tally(
         &mut self,
         out: ValueId,
         place: Place,

@@ -1,13 +1,13 @@
 //! Accesses of a step: a lane's vector, or one of its elements, in memory.
 
 use crate::{
-    ir::{Dtype, ParamId, ParcelId, Place, Target, ValueId},
+    ir::{Dtype, ParamId, ParcelId, Place, ReduceOp, Target, ValueId},
     print::{
-        PrintError,
         analysis::program::VectorMask,
         emit::{emitter::Emitter, tiles::Step},
         layout::spread::{Layout, Layouts},
         text::{
+            error::PrintError,
             expr::{Expr, Prec},
             prim::Prim,
         },
@@ -78,6 +78,27 @@ impl Emitter<'_, '_> {
         let base = self.base(place)?;
         let address = self.address(&base, index, step)?;
         Ok(format!("{function}{arguments}({address})"))
+    }
+
+    /// A lane's 16 bytes of a tile that the switch reduces.
+    pub fn load_reduced(
+        &mut self,
+        place: Place,
+        how: ReduceOp,
+        index: ValueId,
+        dtype: Dtype,
+        step: &mut Step,
+    ) -> Result<String, PrintError> {
+        let prim = match dtype {
+            Dtype::Fp16 => Prim::MultimemFp16,
+            Dtype::Bf16 => Prim::MultimemBf16,
+            Dtype::Bool | Dtype::I32 | Dtype::U32 | Dtype::U64 | Dtype::F32 | Dtype::Fp8 => Prim::MultimemF32,
+        };
+        self.used.add(prim);
+        let base = self.base(place)?;
+        let address = self.address(&base, index, step)?;
+        let ty = self.vector_type(dtype, step.layout.per_lane);
+        Ok(format!("bits_as<{ty}>(multimem_{}_{}({address}))", how.name(), dtype.name()))
     }
 
     /// `load<..>(..)` where the mask holds, else zeros.

@@ -15,11 +15,11 @@ use crate::{
     family::Target,
     ir::{self, BlockWait, CommOp, Kernel, OpKind, SharedId, explain::Explain},
     print::{
-        Excess, PrintError, Source, Split,
-        analysis::{ahead, multimem, signals},
+        analysis::{ahead, multimem, signals, waits::WaitSite},
+        control::timeline::use_types,
         facts::{
             kernel::Facts,
-            timeline::{self, Sites},
+            timeline::{Sites, Timeline},
         },
         launch::{
             args::{self, ArgsLayout},
@@ -32,12 +32,68 @@ use crate::{
         },
         loader::plan::{self, Crew, Loaders, Obstacle, Ring},
         text::{
+            error::PrintError,
             names::{is_identifier, is_taken, kernel_id, namespace},
             prim::{self, Prim, Used},
             template::ConstantText,
         },
     },
 };
+
+/// What a kernel asks of a device beyond what that has: less is better, and nothing fits.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Excess {
+    /// Bytes of a block's shared memory.
+    pub shared_bytes: u64,
+    /// Blocks that wait for each other and are not resident with the others.
+    pub blocks: u32,
+}
+
+/// An emitted kernel.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Source {
+    /// CUDA C++ or HIP C++: the kernel and, for the host side of a compilation, its launcher.
+    pub text: String,
+    /// A header for C and C++: the argument struct, what to allocate, the launch shape, and what the launcher offers.
+    pub abi: String,
+    /// What to call the source file.
+    pub file_name: String,
+    /// What to call the header.
+    pub abi_file_name: String,
+    /// Name of the entry.
+    pub entry: String,
+    /// How to launch it.
+    pub launch: LaunchShape,
+    /// What to pass.
+    pub args: ArgsLayout,
+    /// The kernel's parameters, [in words](crate::ir::signature_and_order): how much memory it uses of each, and in which order the
+    /// elements of a matrix lie if it is not that of rows.
+    pub params: Vec<String>,
+    /// The places of its waits, by the numbers that a status record has.
+    pub waits: Vec<WaitSite>,
+    /// What it records about itself, if it was emitted with a timeline.
+    pub timeline: Option<Timeline>,
+}
+
+impl Source {
+    /// The roles and the entry: what the kernel's author wrote, without types, machine primitives and the launcher.
+    pub fn roles(&self) -> &str {
+        let begin = self.text.find("// ---- Roles").expect("a source has roles");
+        let rest = &self.text[begin..];
+        let end =
+            ["// ---- Machine primitives", "}  // namespace"].iter().filter_map(|end| rest.find(end)).min();
+        rest[..end.expect("a namespace ends behind the entry")].trim_end()
+    }
+}
+
+/// A source whose machine primitives are in a header.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Split {
+    /// The source, which includes the header.
+    pub source: Source,
+    /// What the source uses of the header.
+    pub primitives: Primitives,
+}
 
 /// A kernel in words, as it is emitted for a target: with the threads and the shared memory of its launch, and with the lines that keep
 /// roles from having a loader.
@@ -102,7 +158,7 @@ pub(crate) fn emit_split(
     let mut used = Used::default();
     used.add(Prim::Types);
     used.add(Prim::Index);
-    timeline::use_types(facts.timeline.as_ref(), &mut used);
+    use_types(facts.timeline.as_ref(), &mut used);
     if loaders.is_some() || kernel.beside_warps() > 0 {
         used.add(Prim::Meeting);
     }

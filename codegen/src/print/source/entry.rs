@@ -7,12 +7,13 @@ use crate::{
     family::Target,
     ir::{Kernel, SharedId},
     print::{
-        PrintError,
         analysis::signals::{asks_status, begun},
+        control::statements,
         emit::emitter::Emitter,
         facts::kernel::Facts,
         layout::shared::copy_room,
         text::{
+            error::PrintError,
             prim::{Prim, Used},
             writer::Writer,
         },
@@ -28,7 +29,7 @@ pub(crate) fn entry_body(
 ) -> Result<(Option<String>, String), PrintError> {
     let facts = parts.whole;
     let kernel = facts.p.kernel;
-    let mut e = Emitter::new(facts, used, offsets);
+    let mut e = statements::emitter(facts, None, used, offsets);
     if kernel.beside_warps() > 0 && matches!(facts.target, Target::Hip(_)) {
         e.used.add(Prim::Beside);
         e.w.line("open_meetings();");

@@ -7,11 +7,11 @@ use crate::{
     family::Target,
     ir::{CommOp, Kernel, Loc, MemoryOp, OpId, OpKind, Put, Type, ValueId, Verified},
     print::{
-        PrintError,
         analysis::program::Program,
         facts::kernel::Facts,
         layout::spread::{Layout, Layouts, WIDEST, is_wide, splats_apart},
         loader::plan::{self, Obstacle},
+        text::error::PrintError,
     },
 };
 

@@ -5,11 +5,15 @@ use std::collections::HashMap;
 use crate::{
     ir::{Beside, Role, SharedId, ValueId},
     print::{
-        PrintError,
-        emit::emitter::{Emitter, Group},
-        facts::{forms::Form, kernel::Facts},
-        loader::{cut::Side, plan::Loaders},
+        control::statements,
+        emit::emitter::Group,
+        facts::{
+            forms::Form,
+            kernel::{Facts, Side},
+        },
+        loader::plan::Loaders,
         text::{
+            error::PrintError,
             prim::{Prim, Used, type_name},
             writer::Writer,
         },
@@ -34,8 +38,10 @@ pub(crate) struct Parts<'a> {
 
 impl<'a> Parts<'a> {
     pub fn new(whole: &'a Facts<'a>, loaders: Option<&'a Loaders>) -> Result<Parts<'a>, PrintError> {
-        let part = |loaders, side| Facts::part(side, loaders, whole);
-        let both = |loaders| Ok((loaders, [part(loaders, Side::Loads)?, part(loaders, Side::Multiplies)?]));
+        let both = |loaders: &'a Loaders| {
+            let loads = Facts::part(Side::Loads, &loaders.loads, whole)?;
+            Ok((loaders, [loads, Facts::part(Side::Multiplies, &loaders.multiplies, whole)?]))
+        };
         Ok(Parts { whole, loaders: loaders.map(both).transpose()? })
     }
 
@@ -85,7 +91,8 @@ fn role_text(
     let kernel = facts.p.kernel;
     let (role, first_block) = (&kernel.roles[index], kernel.first_block(index));
     used.add(Prim::Block);
-    let mut e = Emitter::new(facts, used, offsets);
+    let loaders = facts.side.and(parts.loaders.as_ref()).map(|(loaders, _)| *loaders);
+    let mut e = statements::emitter(facts, loaders, used, offsets);
     let beside = parts.beside(index);
     if beside.is_some() {
         e.used.add(Prim::Beside);
@@ -126,8 +133,8 @@ fn role_text(
     let body = e.w.finish();
     let mut w = Writer::new(0);
     let who = match (facts.side, &role.beside) {
-        (Some((Side::Loads, _)), _) => "the loader of blocks".into(),
-        (Some((Side::Multiplies, _)), _) => "the other warps of blocks".into(),
+        (Some(Side::Loads), _) => "the loader of blocks".into(),
+        (Some(Side::Multiplies), _) => "the other warps of blocks".into(),
         (None, Some(Beside { role, warps: 1 })) => format!("a warp beside {role}, in each of blocks"),
         (None, Some(Beside { role, warps })) => format!("{warps} warps beside {role}, in each of blocks"),
         (None, None) => "blocks".to_string(),

@@ -6,12 +6,12 @@ use crate::{
     family::Target,
     ir::Kernel,
     print::{
-        PrintError,
         launch::args::FieldText,
         layout::shared::shared_align,
         loader::plan::Crew,
         matrix::products::ProductsText,
         text::{
+            error::PrintError,
             names::fnv,
             prim::{Context, Prim},
             template::{ConstantText, NothingText, render},

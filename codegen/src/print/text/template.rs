@@ -5,8 +5,7 @@ use std::sync::OnceLock;
 use handlebars::{Handlebars, no_escape};
 use serde::Serialize;
 
-use super::prim::Prim;
-use crate::print::PrintError;
+use super::{error::PrintError, prim::Prim};
 
 /// A file of `templates`.
 #[derive(Clone, Copy, Debug)]

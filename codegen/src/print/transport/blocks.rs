@@ -3,10 +3,9 @@
 use crate::{
     ir::{BlockSignal, BlockWait, OpId, ParamId, SignalOrder, ValueId},
     print::{
-        PrintError,
         analysis::signals::signaller,
         emit::emitter::Emitter,
-        text::{expr::Expr, prim::Prim},
+        text::{error::PrintError, expr::Expr, prim::Prim},
     },
 };
 

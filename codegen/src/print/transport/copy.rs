@@ -3,10 +3,9 @@
 use crate::{
     ir::{BulkCopy, CommOp, OpId, OpKind, PACKET_BYTES, ParamId, ParcelId, Target as To, ValueId},
     print::{
-        PrintError,
         emit::emitter::Emitter,
         layout::shared::in_bulk,
-        text::{expr::Expr, prim::Prim},
+        text::{error::PrintError, expr::Expr, prim::Prim},
     },
 };
 

@@ -5,12 +5,12 @@ use crate::{
         BinaryOp, CommOp, Loc, OpId, OpKind, ReceiveMessages, SendMessages, Taken, Target, ValueId, ValueOp,
     },
     print::{
-        PrintError,
         analysis::program::VectorMask,
         emit::{emitter::Emitter, tiles::Step},
         facts::forms::Form,
         layout::spread::Layout,
         text::{
+            error::PrintError,
             expr::{Expr, Prec},
             prim::{self, Prim, type_name},
         },

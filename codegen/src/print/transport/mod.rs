@@ -11,7 +11,7 @@ mod packets;
 
 use crate::{
     ir::{OpId, ReceiveMessages, SendMessages, Transport},
-    print::{PrintError, emit::emitter::Emitter},
+    print::{emit::emitter::Emitter, text::error::PrintError},
 };
 
 impl Emitter<'_, '_> {

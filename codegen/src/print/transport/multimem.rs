@@ -1,11 +1,10 @@
 //! Loads from all ranks' memory at once and stores to it, which the switch between the GPUs reduces and multiplies.
 
 use crate::{
-    ir::{Dtype, MemoryOp, Op, OpId, OpKind, ParamId, Place, ReceiptId, ReduceOp, ValueId},
+    ir::{MemoryOp, Op, OpId, OpKind, ParamId, Place, ReceiptId, ValueId},
     print::{
-        PrintError,
         emit::{emitter::Emitter, tiles::Step},
-        text::prim::Prim,
+        text::{error::PrintError, prim::Prim},
     },
 };
 
@@ -18,27 +17,6 @@ impl Emitter<'_, '_> {
             self.w.line_with("multimem_fence();", "before it is read by the pointer of all ranks");
         }
         Ok(())
-    }
-
-    /// A lane's 16 bytes of a tile that the switch reduces.
-    pub fn load_reduced(
-        &mut self,
-        place: Place,
-        how: ReduceOp,
-        index: ValueId,
-        dtype: Dtype,
-        step: &mut Step,
-    ) -> Result<String, PrintError> {
-        let prim = match dtype {
-            Dtype::Fp16 => Prim::MultimemFp16,
-            Dtype::Bf16 => Prim::MultimemBf16,
-            Dtype::Bool | Dtype::I32 | Dtype::U32 | Dtype::U64 | Dtype::F32 | Dtype::Fp8 => Prim::MultimemF32,
-        };
-        self.used.add(prim);
-        let base = self.base(place)?;
-        let address = self.address(&base, index, step)?;
-        let ty = self.vector_type(dtype, step.layout.per_lane);
-        Ok(format!("bits_as<{ty}>(multimem_{}_{}({address}))", how.name(), dtype.name()))
     }
 
     /// A tile that is stored to all ranks at once.

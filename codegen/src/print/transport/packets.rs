@@ -3,10 +3,10 @@
 use crate::{
     ir::{Const, Loc, OpId, PACKET_BYTES, ParamId, ReceiveMessages, SendMessages, Target, ValueId},
     print::{
-        PrintError,
         analysis::linear,
         emit::{emitter::Emitter, tiles::Step},
         text::{
+            error::PrintError,
             expr::{Expr, Prec},
             prim::{self, Prim, type_name},
         },

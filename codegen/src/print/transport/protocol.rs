@@ -3,10 +3,10 @@
 use crate::{
     ir::{Const, Loc, OpId, ParamId, Place, Put, Signal, SignalOrder, Target, ValueId, Wait, WaitAll},
     print::{
-        PrintError,
         emit::{emitter::Emitter, tiles::Step},
         layout::spread::{Layout, wide},
         text::{
+            error::PrintError,
             expr::{Expr, Prec},
             prim::{self, Prim},
         },
@@ -257,10 +257,8 @@ impl Emitter<'_, '_> {
         format!("{{role_{role}, flag_{flag}, {}}}", self.f.waits.number(k.op(id).loc))
     }
 
+    /// A wait for one flag.
     pub fn wait(&mut self, id: OpId, op: &Wait) -> Result<(), PrintError> {
-        if self.put_off(id, op.receipt) {
-            return Ok(());
-        }
         self.flush()?;
         let loc = self.f.p.kernel.op(id).loc;
         let Wait { receipt, flag, index, from, value } = *op;
@@ -308,10 +306,8 @@ impl Emitter<'_, '_> {
         self.w.line(&format!("if (!{call}) {leave};"));
     }
 
+    /// A wait for several flags.
     pub fn wait_all(&mut self, id: OpId, op: &WaitAll) -> Result<(), PrintError> {
-        if self.put_off(id, op.receipt) {
-            return Ok(());
-        }
         self.flush()?;
         let loc = self.f.p.kernel.op(id).loc;
         let WaitAll { receipt, flag, index, count, only, per_rank, value, or_later } = *op;
