@@ -28,6 +28,7 @@ mod host_semantics;
 mod kernel_diagnostics;
 mod kernel_info;
 mod launcher;
+mod layers;
 mod ll;
 mod masked;
 mod multimem;
