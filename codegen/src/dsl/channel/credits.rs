@@ -2,13 +2,14 @@
 
 use super::shape::ChannelShape;
 use super::{OpenChannel, Payload};
-use crate::dsl::comm::protocol::Peers;
+use crate::dsl::comm::Peers;
 use crate::dsl::groups::group::{rank_at, role_at};
-use crate::dsl::memory::args::Binder;
-use crate::dsl::memory::index::Index;
-use crate::dsl::memory::mem::{Epoch, Flags};
+use crate::dsl::memory::{Epoch, Flags, Index, args::Binder};
 use crate::dsl::trace::tracer::attempt;
-use crate::dsl::values::val::{FromRaw, binary, host};
+use crate::dsl::values::{
+    FromRaw,
+    val::{binary, host},
+};
 use crate::ir::{BinaryOp, Loc};
 
 /// Flags by which ranks tell each other that they have begun a launch, `[rank]`.

@@ -22,11 +22,12 @@ pub use spare::{Spare, without};
 pub(crate) use state::{ChannelState, MessageState, TakenOnce, at_end};
 
 use crate::dsl::comm::counts::Counts;
-use crate::dsl::memory::args::{Binder, ParamSpec};
-use crate::dsl::memory::buffer::Buf;
-use crate::dsl::memory::mem::Flags;
-use crate::dsl::trace::error::{TraceError, raise};
-use crate::dsl::values::element::Element;
+use crate::dsl::memory::{
+    Buf, Flags,
+    args::{Binder, ParamSpec},
+};
+use crate::dsl::trace::{TraceError, error::raise};
+use crate::dsl::values::Element;
 use crate::ir::{Dtype, ParamKind};
 
 /// A channel: messages between ranks, whichever way they travel. `T` is what a message is: elements of a type, or a struct of

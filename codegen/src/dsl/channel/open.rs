@@ -4,13 +4,14 @@ use super::receive::{Inbound, InboundSome, IncomingEach};
 use super::send::Outbound;
 use super::shape::Slots;
 use super::{Channel, Hub, Payload, Store, Transport};
-use crate::dsl::comm::protocol::Peers;
+use crate::dsl::comm::Peers;
 use crate::dsl::groups::group::rank_at;
-use crate::dsl::memory::index::Index;
-use crate::dsl::memory::mem::Epoch;
-use crate::dsl::trace::error::TraceError;
-use crate::dsl::trace::tracer::{Nameable, attempt};
-use crate::dsl::values::val::{FromRaw, IntoVal, Raw, Val, binary, host};
+use crate::dsl::memory::{Epoch, Index};
+use crate::dsl::trace::{Nameable, TraceError, tracer::attempt};
+use crate::dsl::values::{
+    FromRaw, IntoVal, Raw, Val,
+    val::{binary, host},
+};
 use crate::ir::{BinaryOp, Const, Dtype, Loc, ParamKind};
 
 /// A channel in a launch; made by [`Channel::open`].

@@ -3,18 +3,14 @@
 use super::open::{Places, check_inside, field_name, nameless, plus, times};
 use super::state::TakenOnce;
 use super::{Any, Declared, Field, OpenChannel, Payload, Slots, Store, Transport};
-use crate::dsl::comm::protocol::{Arrived, wait_for_one};
-use crate::dsl::comm::{ll, packets};
-use crate::dsl::memory::buffer::cast;
-use crate::dsl::memory::index::{Index, IntoIndex};
-use crate::dsl::memory::mem::{Flags, param_of};
-use crate::dsl::trace::error::{TraceError, fail_at};
-use crate::dsl::trace::scope::{Thing, require_role};
-use crate::dsl::trace::tracer::{Made, attempt};
-use crate::dsl::values::any::AnyTile;
-use crate::dsl::values::element::Element;
-use crate::dsl::values::tile::{Tile, check_len, spread};
-use crate::dsl::values::val::{FromRaw, IntoVal, Raw, Val, binary, compare, host};
+use crate::dsl::comm::{Arrived, ll, packets, protocol::wait_for_one};
+use crate::dsl::memory::{Flags, Index, IntoIndex, buffer::cast, mem::param_of};
+use crate::dsl::trace::{Made, Thing, TraceError, error::fail_at, scope::require_role, tracer::attempt};
+use crate::dsl::values::{
+    AnyTile, Element, FromRaw, IntoVal, Raw, Tile, Val,
+    tile::{check_len, spread},
+    val::{binary, compare, host},
+};
 use crate::ir::{BinaryOp, CompareOp, Dtype, Loc, ParamKind};
 
 /// Messages of a channel from one rank; made by [`OpenChannel::from`].

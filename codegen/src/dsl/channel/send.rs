@@ -3,18 +3,14 @@
 use super::open::{Places, check_inside, nameless};
 use super::state::MessageState;
 use super::{Any, Field, OpenChannel, Payload, Store, Transport};
-use crate::dsl::comm::protocol::{Parcel, Peers, send_to_at};
-use crate::dsl::memory::buffer::cast;
-use crate::dsl::memory::index::{Index, IntoIndex};
-use crate::dsl::memory::mem::{AnyPtr, Ptr};
-use crate::dsl::trace::error::TraceError;
-use crate::dsl::trace::scope::{Thing, require_role};
-use crate::dsl::trace::tracer::attempt;
-use crate::dsl::values::any::AnyTile;
-use crate::dsl::values::element::Element;
-use crate::dsl::values::tile::IntoTile;
-use crate::dsl::values::val::{FromRaw, IntoVal, Raw, Val, host};
-use crate::dsl::{comm::messages, memory::buffer::Buf};
+use crate::dsl::comm::{Parcel, Peers, messages, protocol::send_to_at};
+use crate::dsl::memory::{
+    Buf, Index, IntoIndex,
+    buffer::cast,
+    mem::{AnyPtr, Ptr},
+};
+use crate::dsl::trace::{Thing, TraceError, scope::require_role, tracer::attempt};
+use crate::dsl::values::{AnyTile, Element, FromRaw, IntoTile, IntoVal, Raw, Val, val::host};
 use crate::ir::Loc;
 
 /// Messages of a channel to some ranks; made by [`OpenChannel::to`].

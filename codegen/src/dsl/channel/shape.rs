@@ -6,7 +6,7 @@ use peerwarp_macros::Choice;
 
 use super::spare::{self, Spare};
 use crate::dsl::memory::args::{Binding, ParamSpec};
-use crate::dsl::trace::error::TraceError;
+use crate::dsl::trace::TraceError;
 use crate::ir::{Dtype, Loc, ParamKind};
 
 /// How the messages of a channel travel.

@@ -4,9 +4,7 @@ use std::sync::Arc;
 
 use super::shape::Declared;
 use super::{Hub, Store};
-use crate::dsl::trace::error::TraceError;
-use crate::dsl::trace::scope::Thing;
-use crate::dsl::trace::tracer::{Made, Trace};
+use crate::dsl::trace::{Made, Thing, Trace, TraceError};
 use crate::ir::{Loc, ParamId, ValueId};
 
 /// A channel of the kernel that is traced.

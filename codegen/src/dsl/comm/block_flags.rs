@@ -1,14 +1,9 @@
 //! Flags between the blocks of a rank.
 
 use super::protocol::epoch_value;
-use crate::dsl::memory::args::{Arg, Bound, TypedArg};
-use crate::dsl::memory::buffer::Buf;
-use crate::dsl::memory::index::{Index, IntoIndex};
-use crate::dsl::memory::mem::{Epoch, param_of};
-use crate::dsl::trace::error::TraceError;
-use crate::dsl::trace::scope::require_role;
-use crate::dsl::trace::tracer::attempt;
-use crate::dsl::values::val::{FromRaw, IntoVal, Raw, Val, host};
+use crate::dsl::memory::{Arg, Bound, Buf, Epoch, Index, IntoIndex, TypedArg, mem::param_of};
+use crate::dsl::trace::{TraceError, scope::require_role, tracer::attempt};
+use crate::dsl::values::{FromRaw, IntoVal, Raw, Val, val::host};
 use crate::ir::{BlockSignal, BlockWait, CommOp, Dtype, Loc, OpKind, ParamKind, SignalOrder};
 
 /// An array of flags that the blocks of a rank signal to each other, in this rank's memory: other ranks neither see nor signal

@@ -2,10 +2,8 @@
 
 use super::protocol::{Arrived, Peers, wait_for_one};
 use super::signal::signal_bare;
-use crate::dsl::memory::args::{Arg, Bound, TypedArg};
-use crate::dsl::memory::buffer::Buf;
-use crate::dsl::memory::index::IntoIndex;
-use crate::dsl::values::val::{FromRaw, IntoVal, Val};
+use crate::dsl::memory::{Arg, Bound, Buf, IntoIndex, TypedArg};
+use crate::dsl::values::{FromRaw, IntoVal, Val};
 use crate::ir::{Dtype, Loc, ParamKind};
 
 /// A symmetric array of counts, for requests that several blocks of a rank complete: each block adds to the count when its part

@@ -4,16 +4,18 @@ use half::{bf16, f16};
 
 use super::messages::{send, whole};
 use super::protocol::Peers;
-use crate::dsl::memory::args::{Arg, Bound, ErasedArg, TypedArg};
-use crate::dsl::memory::buffer::{Buf, cast};
-use crate::dsl::memory::index::{Index, IntoIndex};
-use crate::dsl::memory::mem::{Epoch, buffer_arg, handle, param_of};
-use crate::dsl::trace::scope::require_role;
-use crate::dsl::trace::tracer::attempt;
-use crate::dsl::values::any::AnyTile;
-use crate::dsl::values::element::Element;
-use crate::dsl::values::tile::{IntoTile, Tile, arange_at, check_len, spread};
-use crate::dsl::values::val::{FromRaw, Operand, Raw, Val, binary, host};
+use crate::dsl::memory::{
+    Arg, Bound, Buf, Epoch, Index, IntoIndex, TypedArg,
+    args::ErasedArg,
+    buffer::cast,
+    mem::{buffer_arg, handle, param_of},
+};
+use crate::dsl::trace::{scope::require_role, tracer::attempt};
+use crate::dsl::values::{
+    AnyTile, Element, FromRaw, IntoTile, Operand, Raw, Tile, Val,
+    tile::{arange_at, check_len, spread},
+    val::{binary, host},
+};
 use crate::ir::{BinaryOp, CommOp, Dtype, Loc, ParamKind, ReceiveMessages, Taken, Transport};
 
 /// A type of which LL elements can be: `i32`, `u32` and `f32`, each in a word of its own, and `f16` and `bf16`, two to a word.

@@ -1,13 +1,9 @@
 //! Sending of messages that say by themselves that they have arrived, whatever their transport.
 
 use super::protocol::Peers;
-use crate::dsl::memory::buffer::Buf;
-use crate::dsl::memory::index::Index;
-use crate::dsl::memory::mem::{Epoch, param_of};
-use crate::dsl::trace::error::TraceError;
-use crate::dsl::trace::scope::require_role;
-use crate::dsl::trace::tracer::attempt;
-use crate::dsl::values::val::{FromRaw, Raw};
+use crate::dsl::memory::{Buf, Epoch, Index, mem::param_of};
+use crate::dsl::trace::{TraceError, scope::require_role, tracer::attempt};
+use crate::dsl::values::{FromRaw, Raw};
 use crate::ir::{CommOp, Loc, SendMessages, Transport};
 
 /// Fails unless so many elements are whole messages.

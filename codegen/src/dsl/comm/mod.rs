@@ -7,3 +7,5 @@ pub(super) mod messages;
 pub(super) mod packets;
 pub(super) mod protocol;
 pub(super) mod signal;
+
+pub(super) use protocol::{Arrived, Parcel, Peers};

@@ -2,17 +2,14 @@
 
 use super::messages::{send, whole};
 use super::protocol::Peers;
-use crate::dsl::memory::args::{Arg, Bound, ErasedArg, TypedArg};
-use crate::dsl::memory::buffer::{Buf, cast};
-use crate::dsl::memory::index::{Index, IntoIndex};
-use crate::dsl::memory::mem::{buffer_arg, handle, param_of};
-use crate::dsl::trace::error::TraceError;
-use crate::dsl::trace::scope::require_role;
-use crate::dsl::trace::tracer::attempt;
-use crate::dsl::values::any::AnyTile;
-use crate::dsl::values::element::Element;
-use crate::dsl::values::tile::{IntoTile, Tile, check_len};
-use crate::dsl::values::val::{FromRaw, IntoVal, Raw};
+use crate::dsl::memory::{
+    Arg, Bound, Buf, Index, IntoIndex, TypedArg,
+    args::ErasedArg,
+    buffer::cast,
+    mem::{buffer_arg, handle, param_of},
+};
+use crate::dsl::trace::{TraceError, scope::require_role, tracer::attempt};
+use crate::dsl::values::{AnyTile, Element, FromRaw, IntoTile, IntoVal, Raw, Tile, tile::check_len};
 use crate::ir::{CommOp, Dtype, Loc, ParamKind, ReceiveMessages, Taken, Transport, Type};
 
 handle!(

@@ -3,17 +3,19 @@
 use std::marker::PhantomData;
 
 use super::counts::Counts;
-use crate::dsl::memory::buffer::{Buf, cast};
-use crate::dsl::memory::inbox::{AnyInbox, Inbox};
-use crate::dsl::memory::index::{Index, IntoIndex};
-use crate::dsl::memory::mem::{Epoch, Flags, param_of};
-use crate::dsl::memory::window::{AnyWindow, Window};
-use crate::dsl::trace::error::TraceError;
-use crate::dsl::trace::scope::{Thing, require_role};
-use crate::dsl::trace::tracer::{Made, Nameable, Trace, attempt, with};
-use crate::dsl::values::element::Element;
-use crate::dsl::values::tile::IntoTile;
-use crate::dsl::values::val::{FromRaw, IntoVal, Raw, Val, host};
+use crate::dsl::memory::{
+    Buf, Epoch, Flags, Index, IntoIndex,
+    buffer::cast,
+    inbox::{AnyInbox, Inbox},
+    mem::param_of,
+    window::{AnyWindow, Window},
+};
+use crate::dsl::trace::{
+    Made, Nameable, Thing, Trace, TraceError,
+    scope::require_role,
+    tracer::{attempt, with},
+};
+use crate::dsl::values::{Element, FromRaw, IntoTile, IntoVal, Raw, Val, val::host};
 use crate::dsl::{bit, rank};
 use crate::ir::{
     CommOp, Const, Loc, OpKind, ParamId, ParcelId, Put, ReceiptId, Signal, SignalOrder, Target, Wait, WaitAll,

@@ -1,13 +1,9 @@
 //! Signals without data, and barriers made of them.
 
 use super::protocol::{Arrived, ParcelState, Peers};
-use crate::dsl::memory::buffer::Buf;
-use crate::dsl::memory::index::{Index, IntoIndex};
-use crate::dsl::memory::mem::{Epoch, Flags, param_of};
-use crate::dsl::trace::error::TraceError;
-use crate::dsl::trace::scope::require_role;
-use crate::dsl::trace::tracer::attempt;
-use crate::dsl::values::val::{FromRaw, IntoVal, Raw};
+use crate::dsl::memory::{Buf, Epoch, Flags, Index, IntoIndex, mem::param_of};
+use crate::dsl::trace::{TraceError, scope::require_role, tracer::attempt};
+use crate::dsl::values::{FromRaw, IntoVal, Raw};
 use crate::dsl::{rank, ranks};
 use crate::ir::{CommOp, Const, Loc, Signal, SignalOrder};
 

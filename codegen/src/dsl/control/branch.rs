@@ -2,12 +2,14 @@
 
 use std::marker::PhantomData;
 
-use crate::dsl::trace::error::{TraceError, raise};
-use crate::dsl::trace::rt::{self, OpenRegion, RegionKind};
-use crate::dsl::trace::scope::{ScopeId, Thing, escape};
-use crate::dsl::trace::tracer::attempt;
-use crate::dsl::values::element::Element;
-use crate::dsl::values::val::{FromRaw, Raw, Val};
+use crate::dsl::trace::{
+    ScopeId, Thing, TraceError,
+    error::raise,
+    rt::{self, OpenRegion, RegionKind},
+    scope::escape,
+    tracer::attempt,
+};
+use crate::dsl::values::{Element, FromRaw, Raw, Val};
 use crate::dsl::{Tile, Var};
 use crate::ir::{Const, ControlOp, Loc, Region, UnaryOp, ValueId};
 

@@ -3,8 +3,7 @@
 use half::{bf16, f16};
 
 use crate::dsl::trace::rt;
-use crate::dsl::values::element::{Element, Num};
-use crate::dsl::values::val::{FromRaw, IntoVal, Raw, Val};
+use crate::dsl::values::{Element, FromRaw, IntoVal, Raw, Val, element::Num};
 use crate::dsl::{Tile, TileVar, Var};
 use crate::ir::{CompareOp, Loc};
 

@@ -1,8 +1,7 @@
 //! What must be known while tracing.
 
 use super::compare::DeviceLeft;
-use crate::dsl::values::element::{Constant, Element};
-use crate::dsl::values::val::{IntoVal, Val};
+use crate::dsl::values::{Element, IntoVal, Val, element::Constant};
 
 /// A condition that must be known while tracing: beside `let` in a condition, in a match guard, left of `|| return`,
 /// and under `#[host]`.

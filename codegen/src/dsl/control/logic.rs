@@ -1,7 +1,7 @@
 //! `&&` and `||`.
 
 use crate::dsl::trace::rt::{self, OpenRegion, RegionKind};
-use crate::dsl::values::val::{FromRaw, IntoVal, Raw, Val, splat};
+use crate::dsl::values::{FromRaw, IntoVal, Raw, Val, val::splat};
 use crate::dsl::{Tile, TileVar, Var};
 use crate::ir::{BinaryOp, ControlOp, Loc, Region, ValueId};
 

@@ -1,12 +1,13 @@
 //! `for`, `while`, `break` and `continue`.
 
 use super::branch::{Cond, Known};
-use crate::dsl::trace::error::{TraceError, raise};
-use crate::dsl::trace::rt::{self, Mark, OpenRegion, RegionKind};
-use crate::dsl::trace::scope::ScopeId;
-use crate::dsl::trace::tracer::{attempt, try_current};
-use crate::dsl::values::element::Int;
-use crate::dsl::values::val::{FromRaw, IntoVal, Val, host};
+use crate::dsl::trace::{
+    ScopeId, TraceError,
+    error::raise,
+    rt::{self, Mark, OpenRegion, RegionKind},
+    tracer::{attempt, try_current},
+};
+use crate::dsl::values::{FromRaw, IntoVal, Val, element::Int, val::host};
 use crate::dsl::{DevRange, Var};
 use crate::ir::{BinaryOp, ControlOp, Loc, OpKind, Region, ValueId};
 

@@ -1,8 +1,11 @@
 //! Names of values for emitted source.
 
-use crate::dsl::trace::rt::{self, Mark};
-use crate::dsl::trace::tracer::{Nameable, Trace, try_current};
-use crate::dsl::values::val::FromRaw;
+use crate::dsl::trace::{
+    Nameable, Trace,
+    rt::{self, Mark},
+    tracer::try_current,
+};
+use crate::dsl::values::FromRaw;
 use crate::ir::{ControlOp, OpKind};
 
 /// Names what a `let` bound. One name goes to what was yielded last since the mark; several go to the results of a

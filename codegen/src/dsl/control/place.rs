@@ -3,10 +3,12 @@
 use std::any::type_name;
 use std::marker::PhantomData;
 
-use crate::dsl::trace::error::{TraceError, raise};
-use crate::dsl::trace::rt::{Mark, RegionKind};
-use crate::dsl::values::element::Element;
-use crate::dsl::values::val::{FromRaw, IntoVal, Operand, Val};
+use crate::dsl::trace::{
+    TraceError,
+    error::raise,
+    rt::{Mark, RegionKind},
+};
+use crate::dsl::values::{Element, FromRaw, IntoVal, Operand, Val};
 use crate::dsl::{Tile, TileVar, Var};
 use crate::ir::Loc;
 

@@ -2,15 +2,13 @@
 
 use super::group::{DevRange, Group};
 use crate::dsl::control::{DeviceIter, KIter};
-use crate::dsl::memory::args::{Arg, Bound, TypedArg};
-use crate::dsl::memory::buffer::Buf;
-use crate::dsl::memory::index::IntoIndex;
-use crate::dsl::memory::mem::param_of;
-use crate::dsl::trace::error::TraceError;
-use crate::dsl::trace::rt;
-use crate::dsl::trace::scope::{OpenRegion, RegionKind, ScopeId};
-use crate::dsl::trace::tracer::{Trace, attempt};
-use crate::dsl::values::val::{FromRaw, IntoVal, Val, host};
+use crate::dsl::memory::{Arg, Bound, Buf, IntoIndex, TypedArg, mem::param_of};
+use crate::dsl::trace::{
+    ScopeId, Trace, TraceError, rt,
+    scope::{OpenRegion, RegionKind},
+    tracer::attempt,
+};
+use crate::dsl::values::{FromRaw, IntoVal, Val, val::host};
 use crate::ir::{
     BinaryOp, CompareOp, ControlOp, Dtype, Loc, MemoryOp, ParamKind, ReduceOp, Region, SignalOrder, Type,
     ValueId,

@@ -3,15 +3,15 @@
 use std::marker::PhantomData;
 
 use crate::dsl::memory::args::is_identifier;
-use crate::dsl::trace::error::{TraceError, raise};
-use crate::dsl::trace::fold::Pure;
-use crate::dsl::trace::rt;
-use crate::dsl::trace::scope::{OpenRegion, RegionKind, ScopeId, Thing};
-use crate::dsl::trace::tracer::{Made, attempt, with};
-use crate::dsl::values::element::Int;
-use crate::dsl::values::val::{FromRaw, IntoVal, Val, host};
-use crate::ir::verify::MAX_BLOCK_THREADS;
-use crate::ir::{Beside, CompareOp, ControlOp, Dtype, Loc, Role};
+use crate::dsl::trace::{
+    Made, Pure, ScopeId, Thing, TraceError,
+    error::raise,
+    rt,
+    scope::{OpenRegion, RegionKind},
+    tracer::{attempt, with},
+};
+use crate::dsl::values::{FromRaw, IntoVal, Val, element::Int, val::host};
+use crate::ir::{Beside, CompareOp, ControlOp, Dtype, Loc, Role, verify::MAX_BLOCK_THREADS};
 
 /// This rank's number, from 0.
 #[track_caller]

@@ -3,11 +3,13 @@
 use super::dynamic::{Counter, Dynamic, DynamicIter};
 use super::group::Group;
 use crate::dsl::control::KIter;
-use crate::dsl::memory::index::{Index, Part};
-use crate::dsl::trace::scope::ScopeId;
-use crate::dsl::trace::tracer::try_current;
-use crate::dsl::values::tile::{Tile, arange_at, check_len};
-use crate::dsl::values::val::{FromRaw, IntoVal, Raw, Val, binary, compare, host};
+use crate::dsl::memory::{Index, index::Part};
+use crate::dsl::trace::{ScopeId, tracer::try_current};
+use crate::dsl::values::{
+    FromRaw, IntoVal, Raw, Tile, Val,
+    tile::{arange_at, check_len},
+    val::{binary, compare, host},
+};
 use crate::ir::{BinaryOp, CompareOp, Const, Loc};
 
 /// `n` elements as tiles of `chunk`, the last of which may have fewer; made by [`tiles`].

@@ -1,18 +1,17 @@
 //! Matrices: in memory, and as tiles of two dimensions that a group makes of them.
 
-use crate::dsl::comm::protocol::{Arrived, Parcel};
+use crate::dsl::comm::{Arrived, Parcel};
 use crate::dsl::groups::group::Group;
-use crate::dsl::memory::args::{Arg, Bound, MatrixArg};
-use crate::dsl::memory::buffer::{Buf, cast};
-use crate::dsl::memory::index::{Index, IntoIndex};
-use crate::dsl::memory::mem::{AnyPtr, AnySym, Ptr, Sym, param_of};
-use crate::dsl::trace::error::TraceError;
-use crate::dsl::trace::scope::{Thing, require_role};
-use crate::dsl::trace::tracer::{Trace, attempt};
-use crate::dsl::values::any::AnyTile;
-use crate::dsl::values::element::Element;
-use crate::dsl::values::tile::{IntoTile, Tile, check_len};
-use crate::dsl::values::val::{FromRaw, IntoVal, Raw, Val, host};
+use crate::dsl::memory::{
+    Arg, Bound, Buf, Index, IntoIndex,
+    args::MatrixArg,
+    buffer::cast,
+    mem::{AnyPtr, AnySym, Ptr, Sym, param_of},
+};
+use crate::dsl::trace::{Thing, Trace, TraceError, scope::require_role, tracer::attempt};
+use crate::dsl::values::{
+    AnyTile, Element, FromRaw, IntoTile, IntoVal, Raw, Tile, Val, tile::check_len, val::host,
+};
 use crate::ir::{
     CommOp, DOT_COLUMNS, Dot, Dtype, Lines, LoadMatrix, LoadRow, Loc, MatrixOp, ParamKind, PutMatrix,
     ReduceLines, ReduceOp, Rows, SharedId, StoreMatrix, Type, ValueId,

@@ -5,9 +5,12 @@ use std::ops::Deref;
 
 use super::any::{AnyMatrix, AnySymMatrix};
 use super::window::AnyWindowMatrix;
-use crate::dsl::memory::args::{Arg, Bound, MatrixArg, TypedArg};
-use crate::dsl::memory::mem::{Ptr, Sym};
-use crate::dsl::values::element::Element;
+use crate::dsl::memory::{
+    Arg, Bound, TypedArg,
+    args::MatrixArg,
+    mem::{Ptr, Sym},
+};
+use crate::dsl::values::Element;
 use crate::ir::{Dtype, ParamKind};
 
 macro_rules! typed_matrix {

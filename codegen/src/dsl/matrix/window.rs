@@ -3,12 +3,13 @@
 use std::ops::Deref;
 
 use super::any::{AnyMatrix, MatrixRows};
-use crate::dsl::comm::protocol::{Arrived, Peers};
-use crate::dsl::memory::args::{Arg, Bound, MatrixArg};
-use crate::dsl::memory::index::IntoIndex;
-use crate::dsl::memory::mem::{Epoch, Flags};
-use crate::dsl::memory::window::{instance, publish};
-use crate::dsl::values::val::{IntoVal, Val};
+use crate::dsl::comm::{Arrived, Peers};
+use crate::dsl::memory::{
+    Arg, Bound, Epoch, Flags, IntoIndex,
+    args::MatrixArg,
+    window::{instance, publish},
+};
+use crate::dsl::values::{IntoVal, Val};
 use crate::ir::{Loc, ParamKind};
 
 /// A matrix that every rank has, that its owner writes, and that peers read where it is; the config chooses its shape and element

@@ -3,11 +3,13 @@
 use std::sync::Arc;
 
 use crate::dsl::channel::{ChannelShape, Declared};
-use crate::dsl::trace::error::{TraceError, raise};
-use crate::dsl::trace::tracer::{attempt, with};
-use serde::{Deserialize, Serialize};
-
+use crate::dsl::trace::{
+    TraceError,
+    error::raise,
+    tracer::{attempt, with},
+};
 use crate::ir::{Access, Dtype, Kernel, Loc, ParamId, ParamKind, signature};
+use serde::{Deserialize, Serialize};
 
 /// Whose a parameter's memory is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]

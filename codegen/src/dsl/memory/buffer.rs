@@ -4,13 +4,17 @@ use std::marker::PhantomData;
 
 use super::args::{Bound, is_identifier};
 use super::index::{Index, Part};
-use crate::dsl::comm::protocol::Arrived;
-use crate::dsl::trace::error::TraceError;
-use crate::dsl::trace::fold::Pure;
-use crate::dsl::trace::scope::{Thing, require_role};
-use crate::dsl::trace::tracer::{InboxRead, Trace, attempt};
-use crate::dsl::values::tile::{Tile, check_len, spread};
-use crate::dsl::values::val::{FromRaw, Raw, length_mismatch, pure};
+use crate::dsl::comm::Arrived;
+use crate::dsl::trace::{
+    Pure, Thing, Trace, TraceError,
+    scope::require_role,
+    tracer::{InboxRead, attempt},
+};
+use crate::dsl::values::{
+    FromRaw, Raw, Tile,
+    tile::{check_len, spread},
+    val::{length_mismatch, pure},
+};
 use crate::ir::{Const, Dtype, Loc, MemoryOp, ParamKind, Place, ReceiptId, ReduceOp, Type, ValueId};
 
 /// A buffer parameter or shared-memory array.

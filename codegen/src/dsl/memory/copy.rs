@@ -3,11 +3,9 @@
 use super::buffer::Buf;
 use super::index::{Index, IntoIndex};
 use super::mem::{AnyPtr, AnySym, Ptr, Sym, param_of};
-use crate::dsl::comm::protocol::Parcel;
-use crate::dsl::trace::error::TraceError;
-use crate::dsl::trace::tracer::{Trace, attempt};
-use crate::dsl::values::element::Element;
-use crate::dsl::values::tile::check_len;
+use crate::dsl::comm::Parcel;
+use crate::dsl::trace::{Trace, TraceError, tracer::attempt};
+use crate::dsl::values::{Element, tile::check_len};
 use crate::ir::{BulkCopy, CommOp, Dtype, Loc, SharedId};
 
 impl Parcel {

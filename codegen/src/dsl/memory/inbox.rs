@@ -3,7 +3,7 @@
 use super::buffer::Buf;
 use super::mem::{AnySym, Sym};
 use super::window::{AnyWindow, Window};
-use crate::dsl::values::element::Element;
+use crate::dsl::values::Element;
 
 /// Memory of `T` that every rank has and that peers put into: a [`Sym`], or a [`Window`].
 #[diagnostic::on_unimplemented(

@@ -2,11 +2,12 @@
 
 use std::ops::Add;
 
-use crate::dsl::trace::error::{TraceError, fail_at};
-use crate::dsl::trace::fold::Pure;
-use crate::dsl::trace::tracer::{Trace, attempt};
-use crate::dsl::values::val::{FromRaw, Operand, Raw, Val, host, length_mismatch};
-use crate::dsl::values::var::Var;
+use crate::dsl::trace::{Pure, Trace, TraceError, error::fail_at, tracer::attempt};
+use crate::dsl::values::{
+    FromRaw, Operand, Raw, Val,
+    val::{host, length_mismatch},
+    var::Var,
+};
 use crate::ir::{BinaryOp, CompareOp, Const, Dtype, Loc, Type, ValueId, ValueOp};
 
 /// Anything that can index a buffer: host `u32`, `u64`, `usize` and non-negative integer literals, `u32` or `u64`

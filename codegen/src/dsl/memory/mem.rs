@@ -5,13 +5,9 @@ use std::marker::PhantomData;
 use super::args::{Arg, Bound, ErasedArg, TypedArg};
 use super::buffer::Buf;
 use super::index::IntoIndex;
-use crate::dsl::comm::protocol::Arrived;
-use crate::dsl::trace::error::TraceError;
-use crate::dsl::trace::scope::{Thing, require_role};
-use crate::dsl::trace::tracer::attempt;
-use crate::dsl::values::element::{Element, Num};
-use crate::dsl::values::tile::{IntoTile, Tile};
-use crate::dsl::values::val::{FromRaw, IntoVal, Operand, Val};
+use crate::dsl::comm::Arrived;
+use crate::dsl::trace::{Thing, TraceError, scope::require_role, tracer::attempt};
+use crate::dsl::values::{Element, FromRaw, IntoTile, IntoVal, Operand, Tile, Val, element::Num};
 use crate::ir::{Dtype, Loc, ParamId, ParamKind, ReduceOp, Type, ValueOp};
 
 macro_rules! handle {

@@ -7,3 +7,8 @@ pub(super) mod inbox;
 pub(super) mod index;
 pub(super) mod mem;
 pub(super) mod window;
+
+pub(super) use args::{Arg, Bound, TypedArg};
+pub(super) use buffer::Buf;
+pub(super) use index::{Index, IntoIndex};
+pub(super) use mem::{Epoch, Flags};

@@ -6,13 +6,14 @@ use super::args::{Arg, Bound, ErasedArg, TypedArg};
 use super::buffer::{Buf, cast};
 use super::index::IntoIndex;
 use super::mem::{AnyPtr, Epoch, Flags, Ptr, param_of};
-use crate::dsl::comm::protocol::{Arrived, Peers, no_such_rank, send_to_at};
-use crate::dsl::trace::error::TraceError;
-use crate::dsl::trace::tracer::{Trace, attempt};
-use crate::dsl::values::any::{AnyTile, load_if};
-use crate::dsl::values::element::Element;
-use crate::dsl::values::tile::{IntoTile, Tile};
-use crate::dsl::values::val::{FromRaw, IntoVal, Operand, Raw, Val, host};
+use crate::dsl::comm::{
+    Arrived, Peers,
+    protocol::{no_such_rank, send_to_at},
+};
+use crate::dsl::trace::{Trace, TraceError, tracer::attempt};
+use crate::dsl::values::{
+    AnyTile, Element, FromRaw, IntoTile, IntoVal, Operand, Raw, Tile, Val, any::load_if, val::host,
+};
 use crate::ir::{CommOp, Const, Dtype, Loc, OpKind, ParamKind, Place, ReceiptId, ReduceOp, ValueId, Wait};
 
 /// A buffer of `T` that every rank has, that its owner writes, and that peers read where it is. To its owner it is as a

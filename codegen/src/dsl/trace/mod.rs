@@ -7,3 +7,8 @@ pub mod rt;
 pub(super) mod scope;
 pub(super) mod tracer;
 pub(super) mod values;
+
+pub(super) use error::TraceError;
+pub(super) use fold::Pure;
+pub(super) use scope::{ScopeId, Thing};
+pub(super) use tracer::{Made, Nameable, Trace};

@@ -6,7 +6,7 @@ pub use super::tracer::active;
 
 use super::scope::Thing;
 use super::tracer::{Nameable, attempt, try_current, with};
-use crate::dsl::values::val::{FromRaw, Raw};
+use crate::dsl::values::{FromRaw, Raw};
 use crate::ir::{BinaryOp, CompareOp, Const, Loc, OpId, OpKind, Type, UnaryOp, ValueId};
 
 /// The current place in the trace, if one is going on.

@@ -6,7 +6,7 @@ use super::error::TraceError;
 use super::fold::{self, Folded, Pure};
 use super::scope::{RegionKind, Thing, escape, outside_role};
 use super::tracer::{Made, Nameable, Trace};
-use crate::dsl::values::val::Raw;
+use crate::dsl::values::Raw;
 use crate::ir::{Const, Loc, OpId, OpKind, Type, ValueId};
 
 impl Trace {

@@ -3,13 +3,14 @@
 use super::element::Element;
 use super::tile::{IntoTile, Tile, check_len, spread};
 use super::val::{FromRaw, IntoVal, Raw, host};
-use crate::dsl::comm::protocol::{Arrived, Parcel};
-use crate::dsl::memory::buffer::{Buf, cast};
-use crate::dsl::memory::inbox::AnyInbox;
-use crate::dsl::memory::index::{Index, IntoIndex};
-use crate::dsl::memory::mem::{AnyPtr, AnySym};
-use crate::dsl::trace::error::TraceError;
-use crate::dsl::trace::tracer::attempt;
+use crate::dsl::comm::{Arrived, Parcel};
+use crate::dsl::memory::{
+    Buf, Index, IntoIndex,
+    buffer::cast,
+    inbox::AnyInbox,
+    mem::{AnyPtr, AnySym},
+};
+use crate::dsl::trace::{TraceError, tracer::attempt};
 use crate::ir::{Dtype, Loc};
 
 /// A tile of a buffer whose element type the config chooses. It can be moved to a buffer of the same type, bit for bit,

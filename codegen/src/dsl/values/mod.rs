@@ -8,3 +8,8 @@ pub(super) mod tile;
 pub(super) mod unary;
 pub(super) mod val;
 pub(super) mod var;
+
+pub(super) use any::AnyTile;
+pub(super) use element::Element;
+pub(super) use tile::{IntoTile, Tile};
+pub(super) use val::{FromRaw, IntoVal, Operand, Raw, Val};

@@ -4,9 +4,7 @@ use super::any::AnyTile;
 use super::element::Element;
 use super::tile::Tile;
 use super::val::{FromRaw, Operand, Raw, Val, elementwise};
-use crate::dsl::trace::error::TraceError;
-use crate::dsl::trace::fold::Pure;
-use crate::dsl::trace::tracer::attempt;
+use crate::dsl::trace::{Pure, TraceError, tracer::attempt};
 use crate::ir::Loc;
 
 /// Something that [`Val::select`] can choose from, with `B`: scalars and tiles of one element type (`M`), or two tiles

@@ -8,9 +8,7 @@ use super::val::{
     Extent, FromRaw, IntoVal, Operand, Raw, Val, binary, compare, elementwise, length_mismatch, pure,
 };
 use super::var::TileVar;
-use crate::dsl::trace::error::fail_at;
-use crate::dsl::trace::fold::Pure;
-use crate::dsl::trace::tracer::attempt;
+use crate::dsl::trace::{Pure, error::fail_at, tracer::attempt};
 use crate::ir::{BinaryOp, CompareOp, Dtype, Loc, ReduceOp, Type, ValueOp, verify::MAX_TILE};
 
 /// A 1-D value of a comptime number of elements, spread over the lanes of the group that makes it. A cheap handle:

@@ -3,7 +3,7 @@
 use super::element::{Element, Int, Num};
 use super::tile::Tile;
 use super::val::{FromRaw, Val, pure, unary};
-use crate::dsl::trace::fold::Pure;
+use crate::dsl::trace::Pure;
 use crate::ir::{Loc, UnaryOp};
 
 /// A method of scalars and tiles an operation.

@@ -8,9 +8,7 @@ use half::{bf16, f16};
 use super::element::{Constant, Element, Num};
 use super::select::Alternatives;
 use super::tile::Tile;
-use crate::dsl::trace::error::TraceError;
-use crate::dsl::trace::fold::Pure;
-use crate::dsl::trace::tracer::attempt;
+use crate::dsl::trace::{Pure, TraceError, tracer::attempt};
 use crate::ir::{BinaryOp, CompareOp, Dtype, Loc, Type, UnaryOp, ValueId};
 
 /// A value of the device without its element type.

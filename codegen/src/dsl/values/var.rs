@@ -6,9 +6,11 @@ use std::marker::PhantomData;
 use super::element::Element;
 use super::tile::Tile;
 use super::val::{Extent, FromRaw, IntoVal, Operand, Raw, Val};
-use crate::dsl::trace::error::TraceError;
-use crate::dsl::trace::scope::{Thing, require_role};
-use crate::dsl::trace::tracer::{Nameable, Trace, attempt, with};
+use crate::dsl::trace::{
+    Nameable, Thing, Trace, TraceError,
+    scope::require_role,
+    tracer::{attempt, with},
+};
 use crate::ir::{ControlOp, Loc, VarId};
 
 /// A mutable scalar of the device; made by [`var`]. In a `#[kernel]` function assign it with `=`, `+=` and so on.

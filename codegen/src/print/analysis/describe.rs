@@ -1,6 +1,6 @@
 //! Names for values that the author left unnamed, from what they are.
 
-use super::program::Program;
+use super::Program;
 use crate::ir::{
     BinaryOp, CommOp, ControlOp, Lines, LoadMatrix, LoadRow, MatrixOp, MemoryOp, OpKind, ParamKind, Place,
     ReduceLines, ReduceOp, ValueId, ValueOp,

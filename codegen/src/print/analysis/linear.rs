@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::{bounds, program::Program};
+use super::{Program, bounds};
 use crate::ir::{BinaryOp, OpKind, ValueId, ValueOp};
 
 /// `sum of coefficient * value, plus a constant`, which an integer equals modulo `2^bits`.

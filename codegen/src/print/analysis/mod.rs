@@ -9,3 +9,7 @@ pub(super) mod program;
 pub(super) mod reach;
 pub(super) mod signals;
 pub(super) mod waits;
+
+pub(super) use program::{Program, VectorMask};
+pub(super) use reach::Reach;
+pub(super) use waits::{WaitSite, Waits};

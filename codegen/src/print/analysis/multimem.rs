@@ -2,12 +2,10 @@
 
 use std::collections::HashSet;
 
-use super::program::Program;
-use crate::{
-    family::Target,
-    ir::{CommOp, Kernel, MemoryOp, OpId, OpKind, Place, Put, ReceiptId, ValueId, Wait, WaitAll},
-    print::text::error::PrintError,
-};
+use super::Program;
+use crate::family::Target;
+use crate::ir::{CommOp, Kernel, MemoryOp, OpId, OpKind, Place, Put, ReceiptId, ValueId, Wait, WaitAll};
+use crate::print::text::PrintError;
 
 /// Whether a target has instructions for it.
 fn has_multimem(target: Target) -> bool {

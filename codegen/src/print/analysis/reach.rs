@@ -8,7 +8,7 @@
 //! needed. This holds for digits read from memory and between any two rounds of
 //! any loop, where comparing indices says nothing.
 
-use super::{bounds, program::Program};
+use super::{Program, bounds};
 use crate::ir::{BinaryOp, OpKind, ValueId, ValueOp};
 
 /// The values that an index can have: `constant` plus any multiple of each digit's step, up to its most.

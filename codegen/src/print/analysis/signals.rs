@@ -1,8 +1,8 @@
 //! What ranks and blocks say to each other: epochs, signals, and signals of what earlier launches did.
 
-use crate::{
-    family::Target,
-    ir::{self, CommOp, Kernel, OpId, OpKind, ParamId, ParamKind, Signal, SignalOrder, ValueId, ValueOp},
+use crate::family::Target;
+use crate::ir::{
+    self, CommOp, Kernel, OpId, OpKind, ParamId, ParamKind, Signal, SignalOrder, ValueId, ValueOp,
 };
 
 /// The epoch that an operation begins.

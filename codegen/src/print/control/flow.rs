@@ -1,20 +1,11 @@
 //! Control flow: arms, loops, jumps out of several loops, and splits.
 
-use crate::{
-    family::Target,
-    ir::{Const, ControlOp, Kernel, Loc, MemoryOp, OpId, OpKind, Region, ValueId},
-    print::{
-        analysis::bounds,
-        emit::emitter::{Emitter, Group, LoopLabels},
-        facts::forms::Form,
-        text::{
-            error::PrintError,
-            expr::{Expr, Prec},
-            prim::{self, Prim, type_name},
-            writer::Writer,
-        },
-    },
-};
+use crate::family::Target;
+use crate::ir::{Const, ControlOp, Kernel, Loc, MemoryOp, OpId, OpKind, Region, ValueId};
+use crate::print::analysis::bounds;
+use crate::print::emit::{Emitter, Group, LoopLabels};
+use crate::print::facts::Form;
+use crate::print::text::{Expr, Prec, Prim, PrintError, Writer, prim, type_name};
 
 /// Groups of several warps that a block on NVIDIA's GPUs has named barriers for: there are 16, and the block needs one.
 pub const MOST_NAMED_BARRIERS: u32 = 15;

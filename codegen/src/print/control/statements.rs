@@ -2,21 +2,14 @@
 
 use std::collections::HashMap;
 
-use crate::{
-    ir::{
-        BinaryOp, CommOp, ControlOp, MemoryOp, OpId, OpKind, Put, Region, SharedId, Target, ValueId, ValueOp,
-        VarId, VarUse,
-    },
-    print::{
-        emit::{emitter::Emitter, ops, tiles::Item},
-        facts::{forms::Form, kernel::Facts},
-        loader::plan::Loaders,
-        text::{
-            error::PrintError,
-            prim::{self, Used, type_name},
-        },
-    },
+use crate::ir::{
+    BinaryOp, CommOp, ControlOp, MemoryOp, OpId, OpKind, Put, Region, SharedId, Target, ValueId, ValueOp,
+    VarId, VarUse,
 };
+use crate::print::emit::{Emitter, Item, ops};
+use crate::print::facts::{Facts, Form};
+use crate::print::loader::Loaders;
+use crate::print::text::{PrintError, Used, prim, type_name};
 
 /// An emitter that writes operations of all kinds.
 pub(crate) fn emitter<'f, 'k>(

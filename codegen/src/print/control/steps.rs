@@ -1,21 +1,9 @@
 //! One operation of a step in a loop over a tile.
 
-use crate::{
-    ir::{BinaryOp, CommOp, Dtype, MemoryOp, OpKind, Place, Put, ReduceOp, ValueId, ValueOp, VarUse},
-    print::{
-        emit::{
-            emitter::Emitter,
-            ops,
-            tiles::{Item, Step},
-        },
-        facts::forms::Form,
-        text::{
-            error::PrintError,
-            expr::{Expr, Prec},
-            prim::Prim,
-        },
-    },
-};
+use crate::ir::{BinaryOp, CommOp, Dtype, MemoryOp, OpKind, Place, Put, ReduceOp, ValueId, ValueOp, VarUse};
+use crate::print::emit::{Emitter, Item, Step, ops};
+use crate::print::facts::Form;
+use crate::print::text::{Expr, Prec, Prim, PrintError};
 
 impl Emitter<'_, '_> {
     /// Writes one operation of a step.

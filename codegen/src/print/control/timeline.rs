@@ -3,17 +3,13 @@
 
 use std::collections::HashSet;
 
-use crate::{
-    ir::{OpId, Region, Signal},
-    print::{
-        emit::emitter::Emitter,
-        facts::timeline::{Sites, puts, recorded},
-        text::{
-            error::PrintError,
-            prim::{Prim, Used},
-        },
-    },
+use crate::ir::{OpId, Region, Signal};
+use crate::print::emit::Emitter;
+use crate::print::facts::{
+    Sites,
+    timeline::{puts, recorded},
 };
+use crate::print::text::{Prim, PrintError, Used};
 
 impl Emitter<'_, '_> {
     /// Writes an operation, and around it what records it.

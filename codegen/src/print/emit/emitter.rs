@@ -3,32 +3,19 @@
 
 use std::collections::HashMap;
 
-use super::{
-    ops,
-    tiles::{Item, Step},
+use super::{Item, Step, ops};
+use crate::ir::{
+    ControlOp, Loc, OpId, OpKind, ParamId, ParamKind, ParcelId, Place, ReceiptId, ReduceOp, Region, SharedId,
+    Type, ValueId, ValueOp, VarId,
 };
-use crate::{
-    ir::{
-        ControlOp, Loc, OpId, OpKind, ParamId, ParamKind, ParcelId, Place, ReceiptId, ReduceOp, Region,
-        SharedId, Type, ValueId, ValueOp, VarId,
-    },
-    print::{
-        analysis::signals::begun,
-        facts::{forms::Form, kernel::Facts, timeline::Sites},
-        layout::{
-            fragments::Fragments,
-            shared::{shared_len, shared_of},
-        },
-        loader::plan::Loaders,
-        text::{
-            error::PrintError,
-            expr::Expr,
-            names::Names,
-            prim::{self, Prim, Used, type_name},
-            writer::Writer,
-        },
-    },
+use crate::print::analysis::signals::begun;
+use crate::print::facts::{Facts, Form, Sites};
+use crate::print::layout::{
+    Fragments,
+    shared::{shared_len, shared_of},
 };
+use crate::print::loader::Loaders;
+use crate::print::text::{Expr, Names, Prim, PrintError, Used, Writer, prim, type_name};
 
 /// The group that runs the statements being written.
 #[derive(Clone, Debug)]

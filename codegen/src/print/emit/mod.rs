@@ -4,3 +4,6 @@ pub(super) mod emitter;
 pub(super) mod ops;
 pub(super) mod steps;
 pub(super) mod tiles;
+
+pub(super) use emitter::{Emitter, Group, LoopLabels};
+pub(super) use tiles::{Item, Kept, Step, combiner};

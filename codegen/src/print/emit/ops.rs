@@ -1,18 +1,14 @@
 //! Arithmetic as C++ expressions. What is here works on scalars and on single elements of tiles alike.
 
-use crate::{
-    ir::{
-        BinaryOp, CommOp, CompareOp, Const, Dtype, Loc, MemoryOp, OpKind, ReduceOp, Type, UnaryOp, ValueId,
-        ValueOp,
-    },
-    print::{
-        analysis::program::Program,
-        text::{
-            error::PrintError,
-            expr::{Expr, Prec},
-            prim::{Prim, Spelled, Used, type_name, use_dtype},
-        },
-    },
+use crate::ir::{
+    BinaryOp, CommOp, CompareOp, Const, Dtype, Loc, MemoryOp, OpKind, ReduceOp, Type, UnaryOp, ValueId,
+    ValueOp,
+};
+use crate::print::analysis::Program;
+use crate::print::text::{
+    Expr, Prec, Prim, PrintError, Used,
+    prim::{Spelled, use_dtype},
+    type_name,
 };
 
 /// The expression of an arithmetic operation; `operand` gives the expressions of its operands.

@@ -1,22 +1,10 @@
 //! The loop over a tile's steps, and the statements in it.
 
-use super::{
-    emitter::Emitter,
-    ops,
-    tiles::{Kept, Step},
-};
-use crate::{
-    ir::{Const, ControlOp, Loc, OpKind, ValueId, ValueOp},
-    print::{
-        facts::forms::Form,
-        layout::spread::Layout,
-        text::{
-            error::PrintError,
-            expr::{Expr, Prec},
-            prim::{self, Prim, type_name},
-        },
-    },
-};
+use super::{Emitter, Kept, Step, ops};
+use crate::ir::{Const, ControlOp, Loc, OpKind, ValueId, ValueOp};
+use crate::print::facts::Form;
+use crate::print::layout::Layout;
+use crate::print::text::{Expr, Prec, Prim, PrintError, prim, type_name};
 
 /// Steps up to which a loop that may be unrolled in part is unrolled as a whole.
 const UNROLL_ALL: u32 = 8;

@@ -5,21 +5,14 @@
 
 use std::collections::{HashMap, HashSet};
 
-use super::emitter::Emitter;
-use crate::{
-    ir::{
-        Access, Accessed, CommOp, ControlOp, Dtype, MemoryOp, OpId, OpKind, Place, ReduceOp, ValueId,
-        ValueOp, VarId, VarUse,
-    },
-    print::{
-        facts::{effects::may_meet, forms::Form},
-        layout::spread::{Layout, wide},
-        text::{
-            error::PrintError,
-            prim::{self, Prim, type_name},
-        },
-    },
+use super::Emitter;
+use crate::ir::{
+    Access, Accessed, CommOp, ControlOp, Dtype, MemoryOp, OpId, OpKind, Place, ReduceOp, ValueId, ValueOp,
+    VarId, VarUse,
 };
+use crate::print::facts::{Form, effects::may_meet};
+use crate::print::layout::{Layout, wide};
+use crate::print::text::{Prim, PrintError, prim, type_name};
 
 /// Most 32-bit registers a lane spends on holding loaded tiles, so that all loads are in flight before the first use.
 const BATCH_WORDS: u32 = 64;

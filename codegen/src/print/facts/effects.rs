@@ -1,16 +1,13 @@
 //! What memory an operation touches, with which lanes, and when two touches are surely apart.
 
-use crate::{
-    ir::{BulkCopy, CommOp, ControlOp, MemoryOp, OpId, OpKind, PACKET_BYTES, Place, Put, PutMatrix, ValueId},
-    print::{
-        analysis::{
-            linear::{self, Linear},
-            program::Program,
-            reach::Reach,
-        },
-        layout::spread::Layouts,
-    },
+use crate::ir::{
+    BulkCopy, CommOp, ControlOp, MemoryOp, OpId, OpKind, PACKET_BYTES, Place, Put, PutMatrix, ValueId,
 };
+use crate::print::analysis::{
+    Program, Reach,
+    linear::{self, Linear},
+};
+use crate::print::layout::Layouts;
 
 /// Which lanes touch what.
 #[derive(Clone, Debug, PartialEq)]

@@ -1,15 +1,11 @@
 //! Which values get a name of their own in emitted source, and which are written where they are used.
 
-use crate::{
-    ir::{
-        CommOp, ControlOp, Effect, MemoryOp, OpId, OpKind, Put, SendMessages, Target, ValueId, ValueOp,
-        VarId, VarUse,
-    },
-    print::{
-        analysis::program::{Program, VectorMask},
-        layout::spread::{Layouts, wide},
-    },
+use crate::ir::{
+    CommOp, ControlOp, Effect, MemoryOp, OpId, OpKind, Put, SendMessages, Target, ValueId, ValueOp, VarId,
+    VarUse,
 };
+use crate::print::analysis::{Program, VectorMask};
+use crate::print::layout::{Layouts, wide};
 
 /// How a value appears in emitted source.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

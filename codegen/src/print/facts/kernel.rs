@@ -2,29 +2,16 @@
 
 use std::collections::{HashMap, HashSet};
 
-use super::{forms::Forms, sync::Barriers, timeline::Sites};
-use crate::{
-    family::Target,
-    ir::{Kernel, OpId, ParamId},
-    print::{
-        analysis::{
-            ahead::{self, Ahead},
-            multimem,
-            program::Program,
-            signals,
-            waits::Waits,
-        },
-        layout::{
-            fragments::{Fragments, Moved},
-            lane_order,
-            spread::{Layout, Layouts},
-        },
-        text::{
-            error::PrintError,
-            names::{ArgNames, OwnNames},
-        },
-    },
+use super::{Barriers, Forms, Sites};
+use crate::family::Target;
+use crate::ir::{Kernel, OpId, ParamId};
+use crate::print::analysis::{
+    Program, Waits,
+    ahead::{self, Ahead},
+    multimem, signals,
 };
+use crate::print::layout::{Fragments, Layout, Layouts, Moved, lane_order};
+use crate::print::text::{ArgNames, OwnNames, PrintError};
 
 /// Columns of which four neighbouring lanes have all, once they have exchanged what they hold of them.
 const EXCHANGED: u32 = 32;

@@ -5,3 +5,8 @@ pub(super) mod forms;
 pub(super) mod kernel;
 pub(super) mod sync;
 pub(super) mod timeline;
+
+pub(super) use forms::{Form, Forms};
+pub(super) use kernel::{Facts, Side};
+pub(super) use sync::Barriers;
+pub(super) use timeline::{Sites, Timeline, TimelineSite};

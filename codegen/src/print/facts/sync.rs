@@ -9,13 +9,12 @@
 use std::collections::{BTreeSet, HashSet};
 
 use super::{
+    Form, Forms,
     effects::{Access, Age, accesses, conflict},
-    forms::{Form, Forms},
 };
-use crate::{
-    ir::{CommOp, ControlOp, Dtype, MatrixOp, MemoryOp, OpId, OpKind, ReduceOp, Region, ValueOp},
-    print::{analysis::program::Program, layout::spread::Layouts},
-};
+use crate::ir::{CommOp, ControlOp, Dtype, MatrixOp, MemoryOp, OpId, OpKind, ReduceOp, Region, ValueOp};
+use crate::print::analysis::Program;
+use crate::print::layout::Layouts;
 
 /// Touches since the last barrier: index into [`Walk::seen`], how long ago, and a reduction since then that may serve as
 /// the barrier.

@@ -6,16 +6,12 @@ use std::collections::HashMap;
 
 use serde::{Deserialize, Serialize};
 
-use crate::{
-    ir::{
-        CommOp, ControlOp, Kernel, Loc, OpId, OpKind, ParamId, ParcelId, SendMessages, Signal, Target,
-        ValueId, Wait, WaitAll,
-    },
-    print::{
-        analysis::program::Program,
-        text::{error::PrintError, names::Names, template::ConstantText},
-    },
+use crate::ir::{
+    CommOp, ControlOp, Kernel, Loc, OpId, OpKind, ParamId, ParcelId, SendMessages, Signal, Target, ValueId,
+    Wait, WaitAll,
 };
+use crate::print::analysis::Program;
+use crate::print::text::{ConstantText, Names, PrintError};
 
 /// Bytes of a record.
 pub(crate) const EVENT_BYTES: u64 = 32;

@@ -4,13 +4,9 @@ use std::collections::HashSet;
 
 use serde::{Deserialize, Serialize};
 
-use crate::{
-    ir::{DOT_COLUMNS, Dtype, Kernel, Param, ParamId, ParamKind, Part},
-    print::{
-        facts::timeline::{EVENT_BYTES, Timeline},
-        text::{names::ArgNames, writer::wrap_words},
-    },
-};
+use crate::ir::{DOT_COLUMNS, Dtype, Kernel, Param, ParamId, ParamKind, Part};
+use crate::print::facts::{Timeline, timeline::EVENT_BYTES};
+use crate::print::text::{ArgNames, wrap_words};
 
 /// One member of the argument struct.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -3,21 +3,18 @@
 use serde::{Deserialize, Serialize};
 
 use super::{
-    args::{self, ArgsLayout, MapText},
+    ArgsLayout,
+    args::{self, MapText},
     texts::{self, AbiText, LaunchText, TimelineText, WaitText},
 };
-use crate::{
-    family::Target,
-    ir::{Kernel, ParamKind},
-    print::{
-        analysis::waits::WaitSite,
-        facts::timeline::Timeline,
-        text::{
-            error::PrintError,
-            names::{ArgNames, args_name, kernel_id, namespace},
-            writer::wrap_words,
-        },
-    },
+use crate::family::Target;
+use crate::ir::{Kernel, ParamKind};
+use crate::print::analysis::WaitSite;
+use crate::print::facts::Timeline;
+use crate::print::text::{
+    ArgNames, PrintError,
+    names::{args_name, kernel_id, namespace},
+    wrap_words,
 };
 
 /// What the banner of an emitted source says about its making.

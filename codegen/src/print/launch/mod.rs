@@ -3,3 +3,6 @@
 pub(super) mod args;
 pub(super) mod host;
 pub(super) mod texts;
+
+pub(super) use args::{ArgsLayout, TensorMap};
+pub(super) use host::{EmitInfo, LaunchShape};

@@ -3,14 +3,10 @@
 use serde::Serialize;
 
 use super::args::{BufferText, DocumentedText, MapText, PointerText};
-use crate::{
-    family::Target,
-    print::{
-        analysis::waits::WaitSite,
-        facts::timeline::{Timeline, TimelineSite},
-        text::{error::PrintError, template::render},
-    },
-};
+use crate::family::Target;
+use crate::print::analysis::WaitSite;
+use crate::print::facts::{Timeline, TimelineSite};
+use crate::print::text::{PrintError, template::render};
 
 /// What `abi.h.hbs` is rendered with.
 #[derive(Debug, Serialize)]

@@ -1,10 +1,9 @@
 //! How the warps of a group share a matrix, and how lanes hold their parts.
 
-use crate::{
-    family::{CudaArch, Target},
-    ir::{CommOp, Kernel, LoadMatrix, MatrixOp, OpId, OpKind, PutMatrix, Rows, StoreMatrix, ValueId},
-    print::{analysis::program::Program, text::error::PrintError},
-};
+use crate::family::{CudaArch, Target};
+use crate::ir::{CommOp, Kernel, LoadMatrix, MatrixOp, OpId, OpKind, PutMatrix, Rows, StoreMatrix, ValueId};
+use crate::print::analysis::Program;
+use crate::print::text::PrintError;
 
 /// Rows and columns of what a warp multiplies at once.
 const PART: u32 = 16;

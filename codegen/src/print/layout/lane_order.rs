@@ -8,14 +8,9 @@
 
 use std::collections::{HashMap, HashSet};
 
-use super::{
-    fragments::Moved,
-    spread::{Layout, Layouts, WIDEST},
-};
-use crate::{
-    ir::{self, Kernel, OpId, Param, ParamId, ParamKind},
-    print::analysis::{program::Program, reach::Reach},
-};
+use super::{Layout, Layouts, Moved, WIDEST};
+use crate::ir::{self, Kernel, OpId, Param, ParamId, ParamKind};
+use crate::print::analysis::{Program, Reach};
 
 /// What is known of a matrix in memory, from one access to the next.
 struct Seen {

@@ -2,18 +2,12 @@
 
 use std::collections::{BTreeSet, HashSet};
 
-use super::{
-    fragments::{Fragments, has_wgmma},
-    spread::Layouts,
+use super::{Fragments, Layouts, fragments::has_wgmma};
+use crate::family::Target;
+use crate::ir::{
+    BulkCopy, CommOp, DOT_COLUMNS, Dot, Dtype, Kernel, Lines, MatrixOp, OpKind, ReduceLines, Region, SharedId,
 };
-use crate::{
-    family::Target,
-    ir::{
-        BulkCopy, CommOp, DOT_COLUMNS, Dot, Dtype, Kernel, Lines, MatrixOp, OpKind, ReduceLines, Region,
-        SharedId,
-    },
-    print::analysis::program::Program,
-};
+use crate::print::analysis::Program;
 
 /// Bytes that the shared memory of a block is aligned to.
 pub(crate) fn shared_align(kernel: &Kernel, target: Target) -> u32 {

@@ -5,20 +5,16 @@
 //! need the same `E`; a union-find over those operations finds the classes, and the memory accesses of a class choose
 //! its `E`. What no access can use as a vector falls back to narrower ones by itself ([`Layouts::access`]).
 
-use super::fragments::{Fragments, per_lane};
-use crate::{
-    family::Target,
-    ir::{
-        CommOp, ControlOp, Dtype, Kernel, Loc, MemoryOp, OpId, OpKind, PACKET_BYTES, Put, SendMessages,
-        Transport, Type, ValueId, ValueOp, VarId,
-        analysis::{DefUse, Tree},
-        mutate::insert_before,
-    },
-    print::{
-        analysis::{multimem, program::Program},
-        text::error::PrintError,
-    },
+use super::{Fragments, fragments::per_lane};
+use crate::family::Target;
+use crate::ir::{
+    CommOp, ControlOp, Dtype, Kernel, Loc, MemoryOp, OpId, OpKind, PACKET_BYTES, Put, SendMessages,
+    Transport, Type, ValueId, ValueOp, VarId,
+    analysis::{DefUse, Tree},
+    mutate::insert_before,
 };
+use crate::print::analysis::{Program, multimem};
+use crate::print::text::PrintError;
 
 /// Bytes of the widest memory access of a lane.
 pub(crate) const WIDEST: u32 = 16;

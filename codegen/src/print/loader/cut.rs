@@ -3,13 +3,11 @@
 use std::collections::HashSet;
 
 use super::{drawn, plan::Tails};
-use crate::{
-    ir::{
-        CommOp, Const, ControlOp, Dot, Kernel, MatrixOp, OpId, OpKind, ReceiptId, Region, ValueId, Wait,
-        WaitAll, mutate::constant,
-    },
-    print::facts::kernel::Side,
+use crate::ir::{
+    CommOp, Const, ControlOp, Dot, Kernel, MatrixOp, OpId, OpKind, ReceiptId, Region, ValueId, Wait, WaitAll,
+    mutate::constant,
 };
+use crate::print::facts::Side;
 
 /// One side's part of a kernel in which `roles` have loaders, which draw `drawn` for the others.
 pub(crate) fn part(kernel: &Kernel, roles: &[usize], drawn: &HashSet<OpId>, side: Side) -> Kernel {

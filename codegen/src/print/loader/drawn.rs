@@ -1,10 +1,8 @@
 //! Numbers of work counters in a role with a loader. The loader draws them, as it is the first one to need them; all other warps take
 //! them from it, through shared memory. So both go through the same tiles, and leave the loop together.
 
-use crate::{
-    ir::{Kernel, MemoryOp, OpId, OpKind, ParamKind, Region},
-    print::analysis::program::Program,
-};
+use crate::ir::{Kernel, MemoryOp, OpId, OpKind, ParamKind, Region};
+use crate::print::analysis::Program;
 
 /// Bytes of the two mbarriers and the number, in whole 16 bytes.
 pub(crate) const BYTES: u32 = 32;

@@ -3,3 +3,5 @@
 pub(super) mod cut;
 pub(super) mod drawn;
 pub(super) mod plan;
+
+pub(super) use plan::{Crew, Loaders, Obstacle, Ring};

@@ -11,21 +11,17 @@ use std::collections::{HashMap, HashSet};
 use serde::Serialize;
 
 use super::{cut, drawn};
-use crate::{
-    device::Device,
-    family::{CudaArch, Target},
-    ir::{
-        CommOp, ControlOp, DOT_COLUMNS, Dot, Dtype, Kernel, LoadMatrix, LoadRow, Loc, MatrixOp, MemoryOp, Op,
-        OpId, OpKind, Param, ParamId, ParamKind, Place, Region, Role, Rows, SharedId, ValueId, ValueOp, Wait,
-    },
-    print::{
-        analysis::signals::asks_status,
-        facts::kernel::{Facts, Side},
-        launch::args::{self, TensorMap},
-        layout::{fragments::Moved, shared::warps_meet},
-        text::prim::type_name,
-    },
+use crate::device::Device;
+use crate::family::{CudaArch, Target};
+use crate::ir::{
+    CommOp, ControlOp, DOT_COLUMNS, Dot, Dtype, Kernel, LoadMatrix, LoadRow, Loc, MatrixOp, MemoryOp, Op,
+    OpId, OpKind, Param, ParamId, ParamKind, Place, Region, Role, Rows, SharedId, ValueId, ValueOp, Wait,
 };
+use crate::print::analysis::signals::asks_status;
+use crate::print::facts::{Facts, Side};
+use crate::print::launch::{TensorMap, args};
+use crate::print::layout::{Moved, shared::warps_meet};
+use crate::print::text::type_name;
 
 /// What the number of a lane's registers is a multiple of.
 const REGISTERS_STEP: u32 = 8;

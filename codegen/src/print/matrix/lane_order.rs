@@ -1,16 +1,8 @@
 //! Stores and loads of matrices in memory that lie as lanes hold them.
 
-use crate::{
-    ir::{LoadMatrix, Rows, ValueId},
-    print::{
-        emit::{emitter::Emitter, tiles::Step},
-        text::{
-            error::PrintError,
-            expr::{Expr, Prec},
-            prim::{self, Prim},
-        },
-    },
-};
+use crate::ir::{LoadMatrix, Rows, ValueId};
+use crate::print::emit::{Emitter, Step};
+use crate::print::text::{Expr, Prec, Prim, PrintError, prim};
 
 impl Emitter<'_, '_> {
     /// Whether a matrix in memory lies as lanes hold it.

@@ -1,18 +1,8 @@
 //! Reductions along rows and columns of matrices that a group holds.
 
-use crate::{
-    ir::{Dtype, Lines, ReduceLines, ValueId},
-    print::{
-        emit::{
-            emitter::Emitter,
-            tiles::{Step, combiner},
-        },
-        text::{
-            error::PrintError,
-            prim::{self, Prim},
-        },
-    },
-};
+use crate::ir::{Dtype, Lines, ReduceLines, ValueId};
+use crate::print::emit::{Emitter, Step, combiner};
+use crate::print::text::{Prim, PrintError, prim};
 
 impl Emitter<'_, '_> {
     /// Each lane gets, for each element that it has, what the element's row or column comes to.

@@ -1,25 +1,14 @@
 //! Matrices: products by the matrix instructions of a target, and what moves matrices to and from memory.
 
-use crate::{
-    family::Target,
-    ir::{
-        Dot, Dtype, LoadMatrix, LoadRow, Loc, MatrixOp, OpId, OpKind, Place, PutMatrix, Region, Rows,
-        StoreMatrix, Target as To, ValueId,
-    },
-    print::{
-        emit::{emitter::Emitter, tiles::Step},
-        facts::kernel::Side,
-        layout::{
-            fragments::{Fragments, Moved},
-            spread::Layout,
-        },
-        text::{
-            error::PrintError,
-            expr::{Expr, Prec},
-            prim::{self, Prim},
-        },
-    },
+use crate::family::Target;
+use crate::ir::{
+    Dot, Dtype, LoadMatrix, LoadRow, Loc, MatrixOp, OpId, OpKind, Place, PutMatrix, Region, Rows,
+    StoreMatrix, Target as To, ValueId,
 };
+use crate::print::emit::{Emitter, Step};
+use crate::print::facts::Side;
+use crate::print::layout::{Fragments, Layout, Moved};
+use crate::print::text::{Expr, Prec, Prim, PrintError, prim};
 
 impl Emitter<'_, '_> {
     /// Names how the warps share the matrices of a region.

@@ -1,14 +1,10 @@
 //! What a loader and the other warps of its block do: pieces of matrices are brought, multiplied and given back.
 
-use crate::{
-    ir::{CommOp, DOT_COLUMNS, Dot, MatrixOp, OpId, OpKind, ReceiptId, ValueId},
-    print::{
-        emit::emitter::Emitter,
-        facts::kernel::Side,
-        loader::plan::Loaders,
-        text::{error::PrintError, prim::Prim},
-    },
-};
+use crate::ir::{CommOp, DOT_COLUMNS, Dot, MatrixOp, OpId, OpKind, ReceiptId, ValueId};
+use crate::print::emit::Emitter;
+use crate::print::facts::Side;
+use crate::print::loader::Loaders;
+use crate::print::text::{Prim, PrintError};
 
 impl Emitter<'_, '_> {
     /// Declares the ring of a role with a loader.

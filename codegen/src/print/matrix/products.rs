@@ -2,10 +2,9 @@
 
 use serde::Serialize;
 
-use crate::{
-    ir::{Dot, Dtype, Kernel, MatrixOp, OpKind},
-    print::{layout::fragments::WGMMA_COLUMNS, text::prim},
-};
+use crate::ir::{Dot, Dtype, Kernel, MatrixOp, OpKind};
+use crate::print::layout::fragments::WGMMA_COLUMNS;
+use crate::print::text::prim;
 
 /// What the template of a warpgroup's products is rendered with.
 #[derive(Debug, Default, PartialEq, Serialize)]

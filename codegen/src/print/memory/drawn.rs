@@ -1,9 +1,10 @@
 //! Draws of numbers from work counters in a role with a loader: the loader draws, all other warps take them from it.
 
-use crate::{
-    ir::{OpId, ValueId},
-    print::{emit::emitter::Emitter, facts::kernel::Side, loader::plan::Ring, text::prim::Prim},
-};
+use crate::ir::{OpId, ValueId};
+use crate::print::emit::Emitter;
+use crate::print::facts::Side;
+use crate::print::loader::Ring;
+use crate::print::text::Prim;
 
 impl Emitter<'_, '_> {
     /// Declares what the numbers go through, if a ring's loader draws any.

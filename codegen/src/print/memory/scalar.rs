@@ -1,19 +1,8 @@
 //! Memory operations on scalars, and the tile operations that need the whole group at once.
 
-use crate::{
-    ir::{Dtype, Loc, OpId, ParamKind, Place, ReduceOp, ValueId},
-    print::{
-        emit::{
-            emitter::Emitter,
-            tiles::{Step, combiner},
-        },
-        text::{
-            error::PrintError,
-            expr::{Expr, Prec},
-            prim::{self, Prim, type_name},
-        },
-    },
-};
+use crate::ir::{Dtype, Loc, OpId, ParamKind, Place, ReduceOp, ValueId};
+use crate::print::emit::{Emitter, Step, combiner};
+use crate::print::text::{Expr, Prec, Prim, PrintError, prim, type_name};
 
 impl Emitter<'_, '_> {
     /// One element of a buffer.

@@ -1,18 +1,10 @@
 //! Accesses of a step: a lane's vector, or one of its elements, in memory.
 
-use crate::{
-    ir::{Dtype, ParamId, ParcelId, Place, ReduceOp, Target, ValueId},
-    print::{
-        analysis::program::VectorMask,
-        emit::{emitter::Emitter, tiles::Step},
-        layout::spread::{Layout, Layouts},
-        text::{
-            error::PrintError,
-            expr::{Expr, Prec},
-            prim::Prim,
-        },
-    },
-};
+use crate::ir::{Dtype, ParamId, ParcelId, Place, ReduceOp, Target, ValueId};
+use crate::print::analysis::VectorMask;
+use crate::print::emit::{Emitter, Step};
+use crate::print::layout::{Layout, Layouts};
+use crate::print::text::{Expr, Prec, Prim, PrintError};
 
 /// What decides whether a vector is accessed.
 enum VectorTest {

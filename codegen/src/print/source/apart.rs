@@ -5,10 +5,8 @@
 
 use std::collections::BTreeMap;
 
-use crate::{
-    family::Target,
-    print::text::prim::{Prim, Used},
-};
+use crate::family::Target;
+use crate::print::text::{Prim, Used};
 
 /// Types that only some sources have, and the macros by which a source says that it has one.
 const TYPES: [(Prim, &str); 5] = [

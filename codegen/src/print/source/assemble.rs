@@ -10,34 +10,23 @@ use super::{
     sections::Sections,
     texts::{self, KernelText},
 };
-use crate::{
-    device::Device,
-    family::Target,
-    ir::{self, BlockWait, CommOp, Kernel, OpKind, SharedId, explain::Explain},
-    print::{
-        analysis::{ahead, multimem, signals, waits::WaitSite},
-        control::timeline::use_types,
-        facts::{
-            kernel::Facts,
-            timeline::{Sites, Timeline},
-        },
-        launch::{
-            args::{self, ArgsLayout},
-            host::{self, EmitInfo, LaunchShape},
-        },
-        layout::{
-            lane_order,
-            shared::{lines_bytes, product_room, shared_align, shared_len, shared_of},
-            spread::splats_apart,
-        },
-        loader::plan::{self, Crew, Loaders, Obstacle, Ring},
-        text::{
-            error::PrintError,
-            names::{is_identifier, is_taken, kernel_id, namespace},
-            prim::{self, Prim, Used},
-            template::ConstantText,
-        },
-    },
+use crate::device::Device;
+use crate::family::Target;
+use crate::ir::{self, BlockWait, CommOp, Kernel, OpKind, SharedId, explain::Explain};
+use crate::print::analysis::{WaitSite, ahead, multimem, signals};
+use crate::print::control::timeline::use_types;
+use crate::print::facts::{Facts, Sites, Timeline};
+use crate::print::launch::{ArgsLayout, EmitInfo, LaunchShape, args, host};
+use crate::print::layout::{
+    lane_order,
+    shared::{lines_bytes, product_room, shared_align, shared_len, shared_of},
+    spread::splats_apart,
+};
+use crate::print::loader::{Crew, Loaders, Obstacle, Ring, plan};
+use crate::print::text::{
+    ConstantText, Prim, PrintError, Used,
+    names::{is_identifier, is_taken, kernel_id, namespace},
+    prim,
 };
 
 /// What a kernel asks of a device beyond what that has: less is better, and nothing fits.

@@ -1,14 +1,10 @@
 //! The comment at the top of an emitted source: what it is, how to make it again, who does what, which bytes move.
 
-use crate::{
-    family::Target,
-    ir::{Access, Accessed, Beside, Kernel, ParamKind, Role, text::count},
-    print::{
-        facts::timeline::Timeline,
-        launch::host::{EmitInfo, LaunchShape},
-        text::writer::wrap_words,
-    },
-};
+use crate::family::Target;
+use crate::ir::{Access, Accessed, Beside, Kernel, ParamKind, Role, text::count};
+use crate::print::facts::Timeline;
+use crate::print::launch::{EmitInfo, LaunchShape};
+use crate::print::text::wrap_words;
 
 /// Columns of text behind `// `.
 const WIDTH: usize = 106;

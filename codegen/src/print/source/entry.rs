@@ -3,22 +3,14 @@
 use std::collections::HashMap;
 
 use super::roles::{Parts, function, role_parameters};
-use crate::{
-    family::Target,
-    ir::{Kernel, SharedId},
-    print::{
-        analysis::signals::{asks_status, begun},
-        control::statements,
-        emit::emitter::Emitter,
-        facts::kernel::Facts,
-        layout::shared::copy_room,
-        text::{
-            error::PrintError,
-            prim::{Prim, Used},
-            writer::Writer,
-        },
-    },
-};
+use crate::family::Target;
+use crate::ir::{Kernel, SharedId};
+use crate::print::analysis::signals::{asks_status, begun};
+use crate::print::control::statements;
+use crate::print::emit::Emitter;
+use crate::print::facts::Facts;
+use crate::print::layout::shared::copy_room;
+use crate::print::text::{Prim, PrintError, Used, Writer};
 
 /// The entry: what comes before the end of the launch before, if anything does; and what comes after it. These are the prologue, and
 /// roles by block index.

@@ -3,17 +3,16 @@
 use std::collections::{BTreeMap, HashSet};
 use std::fmt;
 
-use crate::{
-    family::Target,
-    ir::{CommOp, Kernel, Loc, MemoryOp, OpId, OpKind, Put, Type, ValueId, Verified},
-    print::{
-        analysis::program::Program,
-        facts::kernel::Facts,
-        layout::spread::{Layout, Layouts, WIDEST, is_wide, splats_apart},
-        loader::plan::{self, Obstacle},
-        text::error::PrintError,
-    },
+use crate::family::Target;
+use crate::ir::{CommOp, Kernel, Loc, MemoryOp, OpId, OpKind, Put, Type, ValueId, Verified};
+use crate::print::analysis::Program;
+use crate::print::facts::Facts;
+use crate::print::layout::{
+    Layout, Layouts, WIDEST,
+    spread::{is_wide, splats_apart},
 };
+use crate::print::loader::{Obstacle, plan};
+use crate::print::text::PrintError;
 
 /// Something in a kernel that works, and that its author should know of.
 ///

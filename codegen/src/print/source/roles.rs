@@ -2,23 +2,12 @@
 
 use std::collections::HashMap;
 
-use crate::{
-    ir::{Beside, Role, SharedId, ValueId},
-    print::{
-        control::statements,
-        emit::emitter::Group,
-        facts::{
-            forms::Form,
-            kernel::{Facts, Side},
-        },
-        loader::plan::Loaders,
-        text::{
-            error::PrintError,
-            prim::{Prim, Used, type_name},
-            writer::Writer,
-        },
-    },
-};
+use crate::ir::{Beside, Role, SharedId, ValueId};
+use crate::print::control::statements;
+use crate::print::emit::Group;
+use crate::print::facts::{Facts, Form, Side};
+use crate::print::loader::Loaders;
+use crate::print::text::{Prim, PrintError, Used, Writer, type_name};
 
 /// The prologue's values that a role reads, in order of definition.
 pub(crate) fn role_parameters(facts: &Facts, role: usize) -> Vec<ValueId> {

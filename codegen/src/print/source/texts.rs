@@ -2,21 +2,17 @@
 
 use serde::Serialize;
 
-use crate::{
-    family::Target,
-    ir::Kernel,
-    print::{
-        launch::args::FieldText,
-        layout::shared::shared_align,
-        loader::plan::Crew,
-        matrix::products::ProductsText,
-        text::{
-            error::PrintError,
-            names::fnv,
-            prim::{Context, Prim},
-            template::{ConstantText, NothingText, render},
-        },
-    },
+use crate::family::Target;
+use crate::ir::Kernel;
+use crate::print::launch::args::FieldText;
+use crate::print::layout::shared::shared_align;
+use crate::print::loader::Crew;
+use crate::print::matrix::products::ProductsText;
+use crate::print::text::{
+    ConstantText, Prim, PrintError,
+    names::fnv,
+    prim::Context,
+    template::{NothingText, render},
 };
 
 /// What `kernel.hbs` is rendered with.

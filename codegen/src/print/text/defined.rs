@@ -2,7 +2,7 @@
 
 use std::{collections::HashSet, sync::LazyLock};
 
-use super::prim::Prim;
+use super::Prim;
 
 /// Every function that a template defines at its top level, for names to keep clear of.
 pub(crate) static DEFINED: LazyLock<HashSet<&str>> = LazyLock::new(|| {

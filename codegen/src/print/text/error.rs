@@ -1,6 +1,7 @@
 //! Why a kernel cannot be printed for a target.
 
-use crate::{family::Target, ir::Loc};
+use crate::family::Target;
+use crate::ir::Loc;
 
 /// Why a kernel cannot be printed for a target. A kernel that passes the verifier fails with one of these or prints.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]

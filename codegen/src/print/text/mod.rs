@@ -7,3 +7,10 @@ pub(super) mod names;
 pub(super) mod prim;
 pub(super) mod template;
 pub(super) mod writer;
+
+pub(super) use error::PrintError;
+pub(super) use expr::{Expr, Prec};
+pub(super) use names::{ArgNames, Names, OwnNames};
+pub(super) use prim::{Prim, Used, type_name};
+pub(super) use template::ConstantText;
+pub(super) use writer::{Writer, wrap_words};

@@ -3,10 +3,8 @@
 use std::collections::BTreeSet;
 
 use super::template::{Template, template};
-use crate::{
-    family::Target,
-    ir::{Dtype, ReduceOp, UnaryOp},
-};
+use crate::family::Target;
+use crate::ir::{Dtype, ReduceOp, UnaryOp};
 
 /// What a primitive's template is rendered with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -5,7 +5,7 @@ use std::sync::OnceLock;
 use handlebars::{Handlebars, no_escape};
 use serde::Serialize;
 
-use super::{error::PrintError, prim::Prim};
+use super::{Prim, PrintError};
 
 /// A file of `templates`.
 #[derive(Clone, Copy, Debug)]

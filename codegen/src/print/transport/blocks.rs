@@ -1,13 +1,9 @@
 //! Signals, waits and tickets between the blocks of a rank.
 
-use crate::{
-    ir::{BlockSignal, BlockWait, OpId, ParamId, SignalOrder, ValueId},
-    print::{
-        analysis::signals::signaller,
-        emit::emitter::Emitter,
-        text::{error::PrintError, expr::Expr, prim::Prim},
-    },
-};
+use crate::ir::{BlockSignal, BlockWait, OpId, ParamId, SignalOrder, ValueId};
+use crate::print::analysis::signals::signaller;
+use crate::print::emit::Emitter;
+use crate::print::text::{Expr, Prim, PrintError};
 
 impl Emitter<'_, '_> {
     /// A signal to the blocks of this rank.

@@ -1,13 +1,9 @@
 //! Copies from this rank's memory to others': in bulk where the target can, else by lanes.
 
-use crate::{
-    ir::{BulkCopy, CommOp, OpId, OpKind, PACKET_BYTES, ParamId, ParcelId, Target as To, ValueId},
-    print::{
-        emit::emitter::Emitter,
-        layout::shared::in_bulk,
-        text::{error::PrintError, expr::Expr, prim::Prim},
-    },
-};
+use crate::ir::{BulkCopy, CommOp, OpId, OpKind, PACKET_BYTES, ParamId, ParcelId, Target as To, ValueId};
+use crate::print::emit::Emitter;
+use crate::print::layout::shared::in_bulk;
+use crate::print::text::{Expr, Prim, PrintError};
 
 impl Emitter<'_, '_> {
     /// A copy to a rank or to a set of ranks.

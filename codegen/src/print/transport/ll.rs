@@ -1,21 +1,13 @@
 //! Sending and reading LL elements.
 
-use crate::{
-    ir::{
-        BinaryOp, CommOp, Loc, OpId, OpKind, ReceiveMessages, SendMessages, Taken, Target, ValueId, ValueOp,
-    },
-    print::{
-        analysis::program::VectorMask,
-        emit::{emitter::Emitter, tiles::Step},
-        facts::forms::Form,
-        layout::spread::Layout,
-        text::{
-            error::PrintError,
-            expr::{Expr, Prec},
-            prim::{self, Prim, type_name},
-        },
-    },
+use crate::ir::{
+    BinaryOp, CommOp, Loc, OpId, OpKind, ReceiveMessages, SendMessages, Taken, Target, ValueId, ValueOp,
 };
+use crate::print::analysis::VectorMask;
+use crate::print::emit::{Emitter, Step};
+use crate::print::facts::Form;
+use crate::print::layout::Layout;
+use crate::print::text::{Expr, Prec, Prim, PrintError, prim, type_name};
 
 impl Emitter<'_, '_> {
     /// A tile to one rank or to each of a set, each element with its epoch.

@@ -9,10 +9,9 @@ pub(super) mod released;
 mod ll;
 mod packets;
 
-use crate::{
-    ir::{OpId, ReceiveMessages, SendMessages, Transport},
-    print::{emit::emitter::Emitter, text::error::PrintError},
-};
+use crate::ir::{OpId, ReceiveMessages, SendMessages, Transport};
+use crate::print::emit::Emitter;
+use crate::print::text::PrintError;
 
 impl Emitter<'_, '_> {
     /// A tile to one rank or to each of a set.

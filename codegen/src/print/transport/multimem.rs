@@ -1,12 +1,8 @@
 //! Loads from all ranks' memory at once and stores to it, which the switch between the GPUs reduces and multiplies.
 
-use crate::{
-    ir::{MemoryOp, Op, OpId, OpKind, ParamId, Place, ReceiptId, ValueId},
-    print::{
-        emit::{emitter::Emitter, tiles::Step},
-        text::{error::PrintError, prim::Prim},
-    },
-};
+use crate::ir::{MemoryOp, Op, OpId, OpKind, ParamId, Place, ReceiptId, ValueId};
+use crate::print::emit::{Emitter, Step};
+use crate::print::text::{Prim, PrintError};
 
 impl Emitter<'_, '_> {
     /// The proxy fence behind an operation that needs one.

@@ -1,17 +1,9 @@
 //! Sending and taking packets.
 
-use crate::{
-    ir::{Const, Loc, OpId, PACKET_BYTES, ParamId, ReceiveMessages, SendMessages, Target, ValueId},
-    print::{
-        analysis::linear,
-        emit::{emitter::Emitter, tiles::Step},
-        text::{
-            error::PrintError,
-            expr::{Expr, Prec},
-            prim::{self, Prim, type_name},
-        },
-    },
-};
+use crate::ir::{Const, Loc, OpId, PACKET_BYTES, ParamId, ReceiveMessages, SendMessages, Target, ValueId};
+use crate::print::analysis::linear;
+use crate::print::emit::{Emitter, Step};
+use crate::print::text::{Expr, Prec, Prim, PrintError, prim, type_name};
 
 impl Emitter<'_, '_> {
     /// A tile as packets to one rank or to each of a set.

@@ -1,17 +1,9 @@
 //! Puts to sets of ranks, signals and waits.
 
-use crate::{
-    ir::{Const, Loc, OpId, ParamId, Place, Put, Signal, SignalOrder, Target, ValueId, Wait, WaitAll},
-    print::{
-        emit::{emitter::Emitter, tiles::Step},
-        layout::spread::{Layout, wide},
-        text::{
-            error::PrintError,
-            expr::{Expr, Prec},
-            prim::{self, Prim},
-        },
-    },
-};
+use crate::ir::{Const, Loc, OpId, ParamId, Place, Put, Signal, SignalOrder, Target, ValueId, Wait, WaitAll};
+use crate::print::emit::{Emitter, Step};
+use crate::print::layout::{Layout, wide};
+use crate::print::text::{Expr, Prec, Prim, PrintError, prim};
 
 impl Emitter<'_, '_> {
     /// A put that is not part of a loop over a tile: of a scalar, or of a tile to a set of ranks.

@@ -6,7 +6,9 @@
 //! the block, since the first one begins the epoch. It is done for CUDA alone: on AMD's GPUs nobody has measured what a
 //! fence costs.
 
-use crate::print::{analysis::signals::released_by, emit::emitter::Emitter, text::prim::Prim};
+use crate::print::analysis::signals::released_by;
+use crate::print::emit::Emitter;
+use crate::print::text::Prim;
 
 impl Emitter<'_, '_> {
     /// The fences, before the epoch is begun. Roles whose blocks have loaders signal as others do.

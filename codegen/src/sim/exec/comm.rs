@@ -5,14 +5,20 @@ use smallvec::{SmallVec, smallvec};
 use super::interpreter::{Flow, Stop};
 use super::memory::Fault;
 use crate::ir::{Dtype, ParamId, Place, ReceiptId, SignalOrder};
-use crate::sim::flatten::code::{AnyReg, EpochOf, TargetReg};
-use crate::sim::flatten::insns::{self, CommInsn};
-use crate::sim::memory::flags::{Flag, newer};
-use crate::sim::memory::shadow::{DataEpoch, Event, Receipt, Who};
-use crate::sim::memory::wire::{Cargo, Payload, Pending, Signal, Spot};
-use crate::sim::schedule::agent::{Agent, AgentId};
-use crate::sim::schedule::turns::{Delivery, Task};
-use crate::sim::schedule::world::World;
+use crate::sim::flatten::{
+    CommInsn,
+    code::{AnyReg, EpochOf, TargetReg},
+    insns,
+};
+use crate::sim::memory::{
+    Cargo, DataEpoch, Event, Pending, Receipt, Spot, Who,
+    flags::{Flag, newer},
+    wire::{Payload, Signal},
+};
+use crate::sim::schedule::{
+    Agent, AgentId, World,
+    turns::{Delivery, Task},
+};
 use crate::sim::values::value::runs;
 
 /// A wait on one flag.

@@ -11,11 +11,9 @@
 
 use super::memory::{Fault, place_name};
 use crate::ir::{BinaryOp, Dtype, Kernel, OpKind, Place, ReduceOp, ValueId};
-use crate::sim::findings::finding::FindingKind;
-use crate::sim::schedule::agent::Agent;
-use crate::sim::schedule::world::World;
-use crate::sim::values::arith::Trap;
-use crate::sim::values::value::Tile;
+use crate::sim::findings::FindingKind;
+use crate::sim::schedule::{Agent, World};
+use crate::sim::values::{Tile, arith::Trap};
 
 /// The exact result of an operation on `U32` operands, modulo 2^64; none of an operation that begins from values again.
 #[inline(always)]

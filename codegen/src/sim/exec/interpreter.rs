@@ -3,19 +3,17 @@
 use super::exact;
 use super::scalar::{self, Ran};
 use crate::ir::{Dtype, NoResult, OpId, ParamId};
-use crate::sim::findings::diagnose::describe;
-use crate::sim::findings::finding::FindingKind;
-use crate::sim::flatten::code::{COMMUNICATION, Insn, Pc, RoleCode, TileReg};
-use crate::sim::flatten::insns::{CommInsn, TileInsn};
-use crate::sim::flatten::registers::{After, TileRegisters};
-use crate::sim::memory::shadow::Event;
-use crate::sim::schedule::agent::{Agent, AgentId};
-use crate::sim::schedule::world::World;
-use crate::sim::setup::machine::Bound;
-use crate::sim::values::arith::Trap;
-use crate::sim::values::bulk;
-use crate::sim::values::convert::cast_tile;
-use crate::sim::values::value::Tile;
+use crate::sim::findings::{FindingKind, diagnose::describe};
+use crate::sim::flatten::{
+    CommInsn, Insn, Pc,
+    code::{COMMUNICATION, RoleCode, TileReg},
+    insns::TileInsn,
+    registers::{After, TileRegisters},
+};
+use crate::sim::memory::Event;
+use crate::sim::schedule::{Agent, AgentId, World};
+use crate::sim::setup::Bound;
+use crate::sim::values::{Tile, arith::Trap, bulk, convert::cast_tile};
 
 /// Why an agent stopped running.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

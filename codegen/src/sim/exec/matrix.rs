@@ -3,14 +3,14 @@
 use super::interpreter::Flow;
 use super::memory::Fault;
 use crate::ir::{Dtype, Lines, Place, ReceiptId, ReduceOp};
-use crate::sim::flatten::code::{Access, Reg};
-use crate::sim::flatten::insns::{Dot, MatrixInsn, PutMatrix, RowsReg};
-use crate::sim::memory::wire::{Cargo, Payload, Pending, Spot};
-use crate::sim::schedule::agent::Agent;
-use crate::sim::schedule::world::World;
-use crate::sim::values::bulk::combine;
-use crate::sim::values::convert::cast_tile;
-use crate::sim::values::value::Tile;
+use crate::sim::flatten::{
+    Reg,
+    code::Access,
+    insns::{Dot, MatrixInsn, PutMatrix, RowsReg},
+};
+use crate::sim::memory::{Cargo, Pending, Spot, wire::Payload};
+use crate::sim::schedule::{Agent, World};
+use crate::sim::values::{Tile, bulk::combine, convert::cast_tile};
 
 /// A part of a matrix in memory, of which rows and columns may not be there.
 pub(crate) struct Part {

@@ -4,17 +4,14 @@ use bytemuck::pod_read_unaligned;
 
 use super::interpreter::{Flow, Stop};
 use crate::ir::{BinaryOp, Dtype, ParamId, ParamKind, Place, ReceiptId, SignalOrder};
-use crate::sim::findings::finding::FindingKind;
-use crate::sim::flatten::code::{Access, AnyReg};
-use crate::sim::flatten::insns::{Gather, MemoryInsn, Scatter};
-use crate::sim::memory::global::Block as Memory;
-use crate::sim::memory::shadow::{DataEpoch, Receipt, Who};
-use crate::sim::memory::wire::Spot;
-use crate::sim::schedule::agent::Agent;
-use crate::sim::schedule::world::World;
-use crate::sim::values::arith::scalar_binary;
-use crate::sim::values::bulk::fold_op;
-use crate::sim::values::value::{Tile, runs};
+use crate::sim::findings::FindingKind;
+use crate::sim::flatten::{
+    code::{Access, AnyReg},
+    insns::{Gather, MemoryInsn, Scatter},
+};
+use crate::sim::memory::{Block as Memory, DataEpoch, Receipt, Spot, Who};
+use crate::sim::schedule::{Agent, World};
+use crate::sim::values::{Tile, arith::scalar_binary, bulk::fold_op, value::runs};
 
 /// An access that may not happen; the finding is recorded.
 pub(crate) struct Fault;

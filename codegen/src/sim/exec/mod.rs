@@ -9,3 +9,5 @@ pub(super) mod ring;
 pub(super) mod scalar;
 pub(super) mod staging;
 pub(super) mod window;
+
+pub(super) use memory::Fault;

@@ -5,7 +5,7 @@
 //! piece before is still being read, and give that one back then. This is the order in which slots change hands, and what is
 //! wrong with it where a printer makes a [`Mistake`]; what is loaded and multiplied is for others.
 
-use crate::sim::values::value::Tile;
+use crate::sim::values::Tile;
 
 /// A mistake that a printer could make with what runs by itself: loads of operands, products, and copies. Tests plant them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -3,9 +3,11 @@
 
 use super::exact;
 use crate::ir::{BinaryOp, CompareOp, Dtype, UnaryOp};
-use crate::sim::flatten::code::{Insn, Pc};
-use crate::sim::values::arith::{Trap, scalar_binary, scalar_compare, scalar_unary};
-use crate::sim::values::convert::cast_scalar;
+use crate::sim::flatten::{Insn, Pc};
+use crate::sim::values::{
+    arith::{Trap, scalar_binary, scalar_compare, scalar_unary},
+    convert::cast_scalar,
+};
 
 /// An instruction as this loop reads it.
 #[derive(Clone, Copy, Debug)]

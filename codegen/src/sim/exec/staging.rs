@@ -9,14 +9,11 @@ use super::matrix::{Part, multiply, narrow};
 use super::memory::Fault;
 use super::ring::{Load, Mistake, Next, Ring};
 use crate::ir::{CommOp, DOT_COLUMNS, Dtype, OpKind, SharedId};
-use crate::sim::findings::finding::FindingKind;
+use crate::sim::findings::FindingKind;
 use crate::sim::flatten::insns::Dot;
-use crate::sim::memory::shadow::Event;
-use crate::sim::schedule::agent::Agent;
-use crate::sim::schedule::clock::Clock;
-use crate::sim::schedule::world::World;
-use crate::sim::values::convert::cast_tile;
-use crate::sim::values::value::Tile;
+use crate::sim::memory::Event;
+use crate::sim::schedule::{Agent, Clock, World};
+use crate::sim::values::{Tile, convert::cast_tile};
 
 /// A group's products, one after the other.
 #[derive(Clone, Debug)]

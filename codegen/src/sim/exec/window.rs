@@ -2,16 +2,19 @@
 
 use super::memory::{Fault, contiguous, read_bits};
 use crate::ir::{Dtype, ParamId, Place, ReceiptId};
-use crate::sim::findings::finding::FindingKind;
-use crate::sim::flatten::code::Reg;
-use crate::sim::flatten::insns::{AllLoad, PeerForm, PeerLoad};
-use crate::sim::memory::shadow::{Receipt, Who};
-use crate::sim::memory::wire::{Cargo, Payload, Pending, Spot};
-use crate::sim::schedule::agent::Agent;
-use crate::sim::schedule::world::World;
-use crate::sim::values::bulk::{binary, fold_op};
-use crate::sim::values::convert::cast_tile;
-use crate::sim::values::value::{Tile, runs};
+use crate::sim::findings::FindingKind;
+use crate::sim::flatten::{
+    Reg,
+    insns::{AllLoad, PeerForm, PeerLoad},
+};
+use crate::sim::memory::{Cargo, Pending, Receipt, Spot, Who, wire::Payload};
+use crate::sim::schedule::{Agent, World};
+use crate::sim::values::{
+    Tile,
+    bulk::{binary, fold_op},
+    convert::cast_tile,
+    value::runs,
+};
 
 /// A rank's instance of a window that is read.
 #[derive(Clone, Copy)]

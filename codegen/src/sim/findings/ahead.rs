@@ -4,10 +4,9 @@ use std::ops::Range;
 
 use crate::ir::{CommOp, OpKind, Transport, Type};
 use crate::sim::exec::scalar as exec_scalar;
-use crate::sim::flatten::code::{Insn, Pc, Reg, TargetReg};
-use crate::sim::flatten::insns::CommInsn;
-use crate::sim::schedule::agent::Agent;
-use crate::sim::setup::machine::Bound;
+use crate::sim::flatten::{CommInsn, Insn, Pc, Reg, code::TargetReg};
+use crate::sim::schedule::Agent;
+use crate::sim::setup::Bound;
 
 /// A signal, packets or LL elements that code sends later. A field is none where only the run decides.
 #[derive(Clone, Debug)]

@@ -6,13 +6,10 @@ use std::collections::HashSet;
 use super::ahead::{Ahead, ahead};
 use super::finding::{Finding, FindingKind};
 use crate::ir::{Kernel, OpKind, ParamId, ParamKind, ValueOp};
-use crate::sim::flatten::code::Insn;
-use crate::sim::flatten::insns::{self, CommInsn};
-use crate::sim::memory::shadow::Event;
-use crate::sim::schedule::agent::{Agent, AgentId};
-use crate::sim::schedule::launch::Launch;
-use crate::sim::schedule::world::World;
-use crate::sim::setup::machine::{Bound, Step};
+use crate::sim::flatten::{CommInsn, Insn, insns};
+use crate::sim::memory::Event;
+use crate::sim::schedule::{Agent, AgentId, World, launch::Launch};
+use crate::sim::setup::{Bound, Step};
 
 /// A wait that is not satisfied.
 struct Stuck {

@@ -4,15 +4,15 @@ use super::finding::{Finding, FindingKind, Party};
 use crate::ir::{
     CommOp, ControlOp, Kernel, MatrixOp, MemoryOp, OpId, OpKind, ParamId, Place, Transport, analysis::Tree,
 };
-use crate::sim::exec::comm::Sender;
-use crate::sim::exec::memory::{Fault, place_name};
-use crate::sim::memory::flags::{Flag, newer};
-use crate::sim::memory::shadow::{Action, Clash, ClashKind, DataEpoch, Event, Receipt, Who};
-use crate::sim::memory::wire::{Signal, Spot};
-use crate::sim::schedule::agent::Agent;
-use crate::sim::schedule::launch::Life;
-use crate::sim::schedule::world::{HOST_SITE, World};
-use crate::sim::setup::machine::Step;
+use crate::sim::exec::{Fault, comm::Sender, memory::place_name};
+use crate::sim::memory::{
+    DataEpoch, Event, Receipt, Spot, Who,
+    flags::{Flag, newer},
+    shadow::{Action, Clash, ClashKind},
+    wire::Signal,
+};
+use crate::sim::schedule::{Agent, World, launch::Life, world::HOST_SITE};
+use crate::sim::setup::Step;
 
 /// The role that a block does something as, and its number there: it may have gone on as another one.
 fn acting_role(kernel: &Kernel, op: OpId, own: (usize, u32)) -> (usize, u32) {

@@ -2,8 +2,8 @@
 
 use super::finding::FindingKind;
 use crate::ir::ParamKind;
-use crate::sim::memory::shadow::Event;
-use crate::sim::schedule::world::World;
+use crate::sim::memory::Event;
+use crate::sim::schedule::World;
 
 impl World<'_> {
     /// The work counters of a rank's launch, which is about to end, must be zero for the next one.

@@ -5,3 +5,5 @@ pub(super) mod deadlock;
 pub(super) mod diagnose;
 pub(super) mod ending;
 pub(super) mod finding;
+
+pub(super) use finding::FindingKind;

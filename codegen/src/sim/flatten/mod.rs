@@ -7,3 +7,6 @@ pub(super) mod matrix;
 pub(super) mod regions;
 pub(super) mod registers;
 pub(super) mod values;
+
+pub(super) use code::{Insn, Pc, Reg};
+pub(super) use insns::CommInsn;

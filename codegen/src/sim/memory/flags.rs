@@ -5,8 +5,7 @@ use std::rc::Rc;
 use super::shadow::Event;
 use super::waiters::Waiters;
 use super::wire::Signal;
-use crate::sim::schedule::agent::AgentId;
-use crate::sim::schedule::clock::Clock;
+use crate::sim::schedule::{AgentId, Clock};
 
 /// A flag that was signalled at least once.
 #[derive(Debug)]

@@ -8,9 +8,11 @@ use bytemuck::Pod;
 use super::flags::FlagArray;
 use super::shadow::Shadow;
 use crate::ir::ParamKind;
-use crate::sim::schedule::world::World;
-use crate::sim::setup::error::SimError;
-use crate::sim::setup::machine::{Buffer, Machine};
+use crate::sim::schedule::World;
+use crate::sim::setup::{
+    error::SimError,
+    machine::{Buffer, Machine},
+};
 use crate::sim::transport::Messages;
 
 /// Bytes, aligned for every element type.

@@ -8,3 +8,7 @@ pub(super) mod runs;
 pub(super) mod shadow;
 pub(super) mod waiters;
 pub(super) mod wire;
+
+pub(super) use global::Block;
+pub(super) use shadow::{DataEpoch, Event, Receipt, Who};
+pub(super) use wire::{Cargo, Pending, Spot};

@@ -5,7 +5,7 @@
 //! elements cost one each only while their histories differ.
 
 use super::pages::{ATOMIC, PAGE, PAGE_BITS, Page, Readers, Segment, carve, join};
-use crate::sim::schedule::clock::{AgentNo, Clock};
+use crate::sim::schedule::{Clock, clock::AgentNo};
 
 /// An action: who, when, and where in the code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

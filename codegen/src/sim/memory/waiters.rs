@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-use crate::sim::schedule::agent::AgentId;
+use crate::sim::schedule::AgentId;
 
 /// Agents by the first element that each of them misses, and by when they came.
 #[derive(Debug, Default)]

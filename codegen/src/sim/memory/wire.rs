@@ -7,9 +7,9 @@ use smallvec::SmallVec;
 
 use super::places::Places;
 use super::shadow::Event;
-use crate::sim::schedule::clock::Clock;
+use crate::sim::schedule::Clock;
 use crate::sim::transport::Letter;
-use crate::sim::values::value::{Tile, runs};
+use crate::sim::values::{Tile, value::runs};
 
 /// Data of a put.
 #[derive(Clone, Debug)]

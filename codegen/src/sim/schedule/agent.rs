@@ -7,10 +7,13 @@ use std::sync::Arc;
 use super::clock::{AgentNo, Clock};
 use super::launch::{Life, ProgramStep};
 use crate::sim::exec::staging::Staging;
-use crate::sim::flatten::code::{Compiled, Pc, RoleCode};
-use crate::sim::memory::shadow::Receipt;
-use crate::sim::setup::machine::Bound;
-use crate::sim::values::value::Tile;
+use crate::sim::flatten::{
+    Pc,
+    code::{Compiled, RoleCode},
+};
+use crate::sim::memory::Receipt;
+use crate::sim::setup::Bound;
+use crate::sim::values::Tile;
 
 /// Index of an agent among those that exist.
 pub(crate) type AgentId = u32;

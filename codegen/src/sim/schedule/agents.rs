@@ -3,7 +3,7 @@
 
 use super::agent::{Agent, AgentId, Ended};
 use super::clock::AgentNo;
-use crate::sim::flatten::code::Pc;
+use crate::sim::flatten::Pc;
 
 /// An agent that has not run yet.
 #[derive(Clone, Copy, Debug)]

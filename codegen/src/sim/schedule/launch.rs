@@ -8,8 +8,8 @@ use smallvec::SmallVec;
 
 use super::clock::{AgentNo, Clock};
 use crate::ir::ParamId;
-use crate::sim::memory::global::Block as Memory;
-use crate::sim::setup::machine::{Bound, Step};
+use crate::sim::memory::Block as Memory;
+use crate::sim::setup::{Bound, Step};
 
 /// A rank's program in progress.
 #[derive(Debug)]

@@ -7,3 +7,7 @@ pub(super) mod launch;
 pub(super) mod teams;
 pub(super) mod turns;
 pub(super) mod world;
+
+pub(super) use agent::{Agent, AgentId};
+pub(super) use clock::Clock;
+pub(super) use world::World;

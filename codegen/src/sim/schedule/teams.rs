@@ -9,9 +9,9 @@ use super::launch::{Life, RunningBlock};
 use super::turns::Task;
 use super::world::{World, insert};
 use crate::sim::exec::interpreter::Stop;
-use crate::sim::flatten::code::{Insn, Pc};
-use crate::sim::memory::shadow::Receipt;
-use crate::sim::values::value::Tile;
+use crate::sim::flatten::{Insn, Pc};
+use crate::sim::memory::Receipt;
+use crate::sim::values::Tile;
 
 impl World<'_> {
     /// Starts what runs a role's body in one of its blocks.

@@ -10,14 +10,23 @@ use super::clock::{AgentNo, Clock};
 use super::launch::{Launch, Life, ProgramStep, RunningBlock, Stream};
 use super::turns::{Scheduler, Task};
 use crate::ir::ParamKind;
-use crate::sim::findings::finding::{Collector, FindingKind, Findings};
-use crate::sim::memory::flags::next_epoch;
-use crate::sim::memory::global::{self, Block as Memory, HostMemory};
-use crate::sim::memory::shadow::{Clash, DataEpoch, Event, Shadow, Who};
-use crate::sim::memory::wire::Wire;
-use crate::sim::setup::machine::{Bound, HostStep, Machine, Outcome, Step};
-use crate::sim::setup::options::Options;
-use crate::sim::setup::report::{Counts, Report};
+use crate::sim::findings::{
+    FindingKind,
+    finding::{Collector, Findings},
+};
+use crate::sim::memory::{
+    Block as Memory, DataEpoch, Event, Who,
+    flags::next_epoch,
+    global::{self, HostMemory},
+    shadow::{Clash, Shadow},
+    wire::Wire,
+};
+use crate::sim::setup::{
+    Bound, Step,
+    machine::{HostStep, Machine, Outcome},
+    options::Options,
+    report::{Counts, Report},
+};
 
 /// A run in progress.
 #[derive(Debug)]

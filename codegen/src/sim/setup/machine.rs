@@ -13,8 +13,7 @@ use crate::ir::{CommOp, Const, Dtype, Kernel, OpKind, Param, ParamKind, WaitAll}
 use crate::sim::findings::finding::Findings;
 use crate::sim::flatten::code::Compiled;
 use crate::sim::memory::global::{HostMemory, Memory, is_plain};
-use crate::sim::schedule::clock::MAX_AGENTS;
-use crate::sim::schedule::world::World;
+use crate::sim::schedule::{World, clock::MAX_AGENTS};
 use crate::sim::values::bulk::const_bits;
 
 /// Most bytes of all buffers of all ranks.

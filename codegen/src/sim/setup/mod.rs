@@ -5,3 +5,5 @@ pub(super) mod explore;
 pub(super) mod machine;
 pub(super) mod options;
 pub(super) mod report;
+
+pub(super) use machine::{Bound, Step};

@@ -5,20 +5,12 @@ use bytemuck::Pod;
 use super::Letter;
 use super::ll_state::Sent;
 use crate::ir::{self, Dtype, ParamId, Place};
-use crate::sim::exec::comm::Sender;
-use crate::sim::exec::memory::{Fault, place_name};
-use crate::sim::findings::finding::FindingKind;
-use crate::sim::flatten::code::{Reg, TileReg};
-use crate::sim::flatten::insns::SendMessages;
-use crate::sim::flatten::regions::Flattener;
-use crate::sim::memory::flags::newer;
-use crate::sim::memory::global::Block;
-use crate::sim::memory::shadow::{Event, Who};
-use crate::sim::memory::wire::{Cargo, Pending, Spot};
-use crate::sim::schedule::agent::{Agent, AgentId};
-use crate::sim::schedule::turns::Task;
-use crate::sim::schedule::world::World;
-use crate::sim::values::value::Tile;
+use crate::sim::exec::{Fault, comm::Sender, memory::place_name};
+use crate::sim::findings::FindingKind;
+use crate::sim::flatten::{Reg, code::TileReg, insns::SendMessages, regions::Flattener};
+use crate::sim::memory::{Block, Cargo, Event, Pending, Spot, Who, flags::newer};
+use crate::sim::schedule::{Agent, AgentId, World, turns::Task};
+use crate::sim::values::Tile;
 
 /// Bytes of an LL word, epoch included.
 const BYTES: u64 = 8;

@@ -2,10 +2,8 @@
 
 use std::ops::Range;
 
-use crate::sim::memory::runs::Runs;
-use crate::sim::memory::shadow::Event;
-use crate::sim::memory::waiters::Waiters;
-use crate::sim::schedule::agent::AgentId;
+use crate::sim::memory::{Event, runs::Runs, waiters::Waiters};
+use crate::sim::schedule::AgentId;
 
 /// A tile that was sent.
 #[derive(Clone, Debug)]

@@ -8,15 +8,11 @@ mod packets;
 use std::ops::Range;
 
 use crate::ir::{self, Dtype, Transport};
-use crate::sim::exec::memory::Fault;
-use crate::sim::flatten::code::TileReg;
-use crate::sim::flatten::insns::SendMessages;
-use crate::sim::flatten::regions::Flattener;
-use crate::sim::memory::global::Block;
-use crate::sim::memory::shadow::Event;
-use crate::sim::schedule::agent::{Agent, AgentId};
-use crate::sim::schedule::world::World;
-use crate::sim::values::value::Tile;
+use crate::sim::exec::Fault;
+use crate::sim::flatten::{code::TileReg, insns::SendMessages, regions::Flattener};
+use crate::sim::memory::{Block, Event};
+use crate::sim::schedule::{Agent, AgentId, World};
+use crate::sim::values::Tile;
 
 use ll::ReadLl;
 use ll_state::{LlArray, Sent};

@@ -5,11 +5,13 @@ use std::ops::Range;
 use smallvec::SmallVec;
 
 use crate::ir::PACKET_BYTES;
-use crate::sim::memory::runs::{Part, Runs};
-use crate::sim::memory::shadow::Event;
-use crate::sim::memory::waiters::Waiters;
-use crate::sim::schedule::agent::AgentId;
-use crate::sim::values::value::Tile;
+use crate::sim::memory::{
+    Event,
+    runs::{Part, Runs},
+    waiters::Waiters,
+};
+use crate::sim::schedule::AgentId;
+use crate::sim::values::Tile;
 
 /// What a run of packets is in. Packets in no run are empty and never were anything else.
 #[derive(Clone, Debug)]

@@ -7,18 +7,12 @@ use smallvec::{SmallVec, smallvec};
 use super::Letter;
 use super::packet_state::{State, not_empty};
 use crate::ir::{self, Dtype, PACKET_BYTES, ParamId, Place, Taken};
-use crate::sim::exec::comm::Sender;
-use crate::sim::exec::memory::{Fault, place_name};
-use crate::sim::findings::finding::FindingKind;
-use crate::sim::flatten::code::{Reg, TakenReg};
-use crate::sim::flatten::insns::SendMessages;
-use crate::sim::flatten::regions::Flattener;
-use crate::sim::memory::shadow::{Event, Who};
-use crate::sim::memory::wire::{Cargo, Pending, Spot};
-use crate::sim::schedule::agent::{Agent, AgentId};
-use crate::sim::schedule::turns::Task;
-use crate::sim::schedule::world::World;
-use crate::sim::values::value::Tile;
+use crate::sim::exec::{Fault, comm::Sender, memory::place_name};
+use crate::sim::findings::FindingKind;
+use crate::sim::flatten::{Reg, code::TakenReg, insns::SendMessages, regions::Flattener};
+use crate::sim::memory::{Cargo, Event, Pending, Spot, Who};
+use crate::sim::schedule::{Agent, AgentId, World, turns::Task};
+use crate::sim::values::Tile;
 
 /// Of a taking of packets.
 #[derive(Clone, Debug)]

@@ -5,3 +5,5 @@ pub(super) mod bulk;
 pub(super) mod convert;
 pub(super) mod pool;
 pub(super) mod value;
+
+pub(super) use value::Tile;
