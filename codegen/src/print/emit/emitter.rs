@@ -1,5 +1,4 @@
-//! The emitter: walks a role's regions and writes statements. Scalars and control flow are here; tiles, memory and
-//! protocol operations have files of their own.
+//! The emitter: the state of a function body that is being written, names in it, and scalars as expressions.
 
 use std::collections::HashMap;
 

@@ -1,4 +1,4 @@
-//! The loop over a tile's steps, and the statements in it.
+//! The loop over a tile's steps, and a tile's elements in it.
 
 use super::{Emitter, Kept, Step, ops};
 use crate::ir::{Const, ControlOp, Loc, OpKind, ValueId, ValueOp};

@@ -76,7 +76,13 @@ impl Emitter<'_, '_> {
         match &f.p.kernel.op(wait).kind {
             OpKind::Comm(CommOp::Wait(op)) => self.wait(wait, op)?,
             OpKind::Comm(CommOp::WaitAll(op)) => self.wait_all(wait, op)?,
-            other => return Err(PrintError::Misplaced { loc: f.p.kernel.op(wait).loc, op: other.name() }),
+            other @ (OpKind::Value(_)
+            | OpKind::Memory(_)
+            | OpKind::Matrix(_)
+            | OpKind::Comm(_)
+            | OpKind::Control(_)) => {
+                return Err(PrintError::Misplaced { loc: f.p.kernel.op(wait).loc, op: other.name() });
+            }
         }
         self.w.gap();
         self.w.comment(&format!("Bring rows of {left}, and the other ones of {right} ({place})"));

@@ -1,4 +1,4 @@
-//! The handlebars templates and what they are rendered with.
+//! The handlebars templates, and how one is rendered.
 
 use std::sync::OnceLock;
 

@@ -1,4 +1,4 @@
-//! What emitted sources do of each transport.
+//! Statements that communicate: puts, signals and waits, copies, and messages of each transport.
 
 pub(super) mod blocks;
 pub(super) mod copy;

@@ -1,4 +1,4 @@
-//! Loads from all ranks' memory at once and stores to it, which the switch between the GPUs reduces and multiplies.
+//! Stores to all ranks' memory at once, which the switch between the GPUs multiplies, and the fences that such accesses need.
 
 use crate::ir::{MemoryOp, Op, OpId, OpKind, ParamId, Place, ReceiptId, ValueId};
 use crate::print::emit::{Emitter, Step};
