@@ -21,6 +21,7 @@ mod early;
 pub mod family;
 mod findings;
 mod flight;
+mod gather;
 mod goes_on;
 mod hip_conversions;
 mod histogram;

@@ -184,3 +184,94 @@ impl Workload for Together {
         vec![Expected::exactly("out", Dtype::F32, bytemuck::cast_slice(&all).to_vec())]
     }
 }
+
+/// Rows of all other ranks on rank 0.
+#[derive(Family, Clone, Debug, PartialEq)]
+#[family(name = "gather_to_root", kernel = gather_to_root, args = GatherArgs, warps = 4)]
+pub struct GatherToRoot {
+    /// Elements of a row.
+    #[key(short = "n", range = 1..=1048576)]
+    pub elements: u32,
+    /// World size.
+    #[key(short = "r", range = 2..=64, ranks)]
+    pub ranks: u32,
+    /// Blocks that receive, on rank 0 alone.
+    #[tune(short = "b", values = [1, 16, 128], default = 16)]
+    pub blocks: u32,
+}
+
+impl Legal for GatherToRoot {
+    fn legal(&self) -> Result<(), Illegal> {
+        let allowed = || "so many that rows of two launches are fewer than 2^31 elements".to_owned();
+        let all = 2 * u64::from(self.ranks) * u64::from(self.elements);
+        Illegal::unless(all < 1 << 31, "elements", self.elements, allowed)
+    }
+}
+
+impl GatherToRoot {
+    fn numbers(&self, turn: Turn) -> Vec<u32> {
+        let first = turn.seed ^ u64::from(turn.round) << 40 ^ u64::from(turn.rank) << 32;
+        (0..self.elements).map(|i| mixed(first ^ u64::from(i)) as u32).collect()
+    }
+}
+
+#[derive(KernelArgs)]
+#[args(config = GatherToRoot)]
+pub struct GatherArgs {
+    /// A row.
+    #[input]
+    #[len(|c| c.elements.into())]
+    x: Ptr<u32>,
+    /// Rows of all ranks on rank 0, a rank's own row on others.
+    #[output]
+    #[len(|c| u64::from(c.ranks * c.elements))]
+    out: Ptr<u32>,
+    /// Rows on their way, of two launches.
+    #[len(|c| 2 * u64::from(c.ranks * c.elements))]
+    inbox: Sym<u32>,
+    /// Rows have arrived.
+    #[len(|c| 2 * u64::from(c.ranks))]
+    sent: Flags,
+    /// Rank 0 has begun, and so read what came in the launches before.
+    #[len(|c| 2 * u64::from(c.ranks))]
+    free: Flags,
+    /// Counts launches.
+    epoch: EpochWord,
+}
+
+/// Brings the rows of all ranks to rank 0.
+#[kernel]
+pub fn gather_to_root(c: &GatherToRoot, a: &GatherArgs) {
+    let epoch = a.epoch.begin();
+    let bank = epoch.parity() * c.ranks;
+    role_on([0], "free", 1, |_| a.free.signal(Peers::others(), bank, epoch));
+    role_on([0], "receive", c.blocks, |b| {
+        for from in b.strided(c.ranks) {
+            if from > 0 {
+                let arrived = a.sent.from(from).wait(bank + from, epoch);
+                a.out
+                    .store(from * c.elements, a.inbox.load(&arrived, (bank + from) * c.elements, c.elements));
+            }
+        }
+    });
+    role_on(1..c.ranks, "send", 1, |_| {
+        let _free = a.free.from(0).wait(bank, epoch);
+        let mut row = send_to(Peers::rank(0));
+        row.put(&a.inbox, (bank + rank()) * c.elements, a.x.load(0, c.elements));
+        row.signal(&a.sent, bank + rank(), epoch);
+    });
+    role("keep", 1, |_| a.out.store(rank() * c.elements, a.x.load(0, c.elements)));
+}
+
+impl Workload for GatherToRoot {
+    fn inputs(&self, turn: Turn) -> Vec<Contents> {
+        vec![Contents::new("x", bytemuck::cast_slice(&self.numbers(turn)).to_vec())]
+    }
+
+    fn expected(&self, turn: Turn) -> Vec<Expected> {
+        let ranks = if turn.rank == 0 { 0..self.ranks } else { turn.rank..turn.rank + 1 };
+        let at = 4 * u64::from(ranks.start * self.elements);
+        let rows: Vec<u32> = ranks.flat_map(|rank| self.numbers(Turn { rank, ..turn })).collect();
+        vec![Expected { at, ..Expected::exactly("out", Dtype::U32, bytemuck::cast_slice(&rows).to_vec()) }]
+    }
+}

@@ -1,7 +1,7 @@
 //! Operations of the language: GPUs compute functions to the simulator's bit, and blocks complete rows by counting.
 
 use super::cases::{cases, cases_of};
-use super::op_families::{Functions, Together};
+use super::op_families::{Functions, GatherToRoot, Together};
 
 #[test]
 fn functions_have_the_bits_of_the_simulator() {
@@ -19,5 +19,15 @@ fn blocks_complete_a_row_together() {
             cases.run::<Together>(&format!("elements=64 ranks=2 parts=16 warps=2 protocol={protocol}"));
         }
         cases.run::<Together>("elements=1001 ranks=2 parts=2");
+    });
+}
+
+#[test]
+fn ranks_have_roles_of_their_own() {
+    cases("gather_to_root", 10, |cases| {
+        cases.run::<GatherToRoot>("elements=4096 ranks=2");
+        cases.run::<GatherToRoot>("elements=1001 ranks=2 blocks=1");
+        // Together more blocks than an H100 holds at once, if ranks had all of them.
+        cases.run::<GatherToRoot>("elements=65536 ranks=2 blocks=128");
     });
 }

@@ -3,7 +3,7 @@
 #[path = "../gpu/op_families.rs"]
 mod families;
 
-use families::{Functions, Together};
+use families::{Functions, GatherToRoot, Together};
 
 use crate::workload::run;
 
@@ -16,4 +16,9 @@ fn blocks_complete_a_row_together() {
 #[test]
 fn functions_of_a_family_have_the_bits_of_the_simulator() {
     run::<Functions>("pieces=1 ranks=1");
+}
+
+#[test]
+fn ranks_have_roles_of_their_own() {
+    run::<GatherToRoot>("elements=24 ranks=3 blocks=16");
 }

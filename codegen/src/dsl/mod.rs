@@ -84,7 +84,7 @@ pub use comm::ll::{AnyLl, Ll, LlElement};
 pub use comm::packets::{AnyPackets, Packets};
 pub use comm::protocol::{Arrived, FlagsFrom, Parcel, Peers, multicast, send_to};
 pub use groups::dynamic::{Counter, Counters, Dynamic, DynamicIter};
-pub use groups::group::{DevRange, Group, rank, ranks, role, role_beside};
+pub use groups::group::{DevRange, Group, rank, ranks, role, role_beside, role_on};
 pub use groups::tiles::{GroupTiles, TileRange, Tiles, TilesIter, tiles};
 pub use matrix::any::{AnyMatrix, AnySymMatrix, MatrixRows};
 pub use matrix::typed::{Matrix, SymMatrix, WindowMatrix};
@@ -122,8 +122,8 @@ pub mod prelude {
         Element, Epoch, EpochWord, F8, Field, Flags, Group, Incoming, Index, IntoIndex, IntoTile, IntoVal,
         KernelArgs, Ll, Matrix, MatrixRows, Message, OpenChannel, Operand, Outgoing, Packets, Parcel, Peers,
         Ptr, Shared, Slots, Sym, SymMatrix, Tile, TileRange, TileVar, Tiles, TraceError, Transport, Val, Var,
-        Window, WindowMatrix, arange, bit, multicast, rank, ranks, role, role_beside, send_to, shared, splat,
-        tiles, var,
+        Window, WindowMatrix, arange, bit, multicast, rank, ranks, role, role_beside, role_on, send_to,
+        shared, splat, tiles, var,
     };
     pub use crate::ir::ReduceOp;
     pub use half::{bf16, f16};

@@ -135,7 +135,15 @@ impl Builder {
 
     /// Adds a role whose body was built between [`Builder::begin`] and [`Builder::end`].
     pub fn role(&mut self, name: &str, blocks: u32, body: Region, loc: Loc) {
-        self.kernel.roles.push(Role { name: name.into(), blocks, body, goes_on_as: None, beside: None, loc });
+        self.kernel.roles.push(Role {
+            name: name.into(),
+            blocks,
+            ranks: None,
+            body,
+            goes_on_as: None,
+            beside: None,
+            loc,
+        });
     }
 
     /// Closes the prologue and returns the kernel.

@@ -109,8 +109,11 @@ pub struct SharedInfo {
 pub struct RoleInfo {
     /// Name.
     pub name: String,
-    /// Index of its first block.
+    /// Index of its first block, on the first rank that has it.
     pub first_block: u64,
+    /// Where its blocks are, if that is not the same on every rank: ranks, and the index of its first block there.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub places: Vec<(Vec<u32>, u32)>,
     /// Number of blocks.
     pub blocks: u32,
     /// The role in whose blocks it runs, and its warps in each of them.
@@ -163,9 +166,11 @@ pub fn explain(kernel: &Kernel) -> Explain {
     let teller = steps::Teller::new(kernel, &facts, &defs);
     let roles = kernel.roles.iter().enumerate().map(|(i, r)| {
         let steps = teller.steps(r, kernel.role_blocks(i));
+        let places = kernel.places(i);
         RoleInfo {
             name: r.name.clone(),
-            first_block: kernel.first_block(i).into(),
+            first_block: places.first().map_or(0, |place| place.1).into(),
+            places: if kernel.differs_by_rank(i) { places } else { vec![] },
             blocks: r.blocks,
             beside: r.beside.as_ref().map(|b| (b.role.clone(), b.warps)),
             goes_on_as: r.goes_on_as.clone(),

@@ -288,6 +288,9 @@ pub struct Role {
     pub name: String,
     /// Number of blocks.
     pub blocks: u32,
+    /// The ranks that have its blocks, in order; all ranks if there is no list.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ranks: Option<Vec<u32>>,
     /// What each block runs.
     pub body: Region,
     /// Name of the role that its blocks go on as when they are done with the body. There they come after that role's own blocks.
@@ -296,6 +299,13 @@ pub struct Role {
     pub beside: Option<Beside>,
     /// Where it is declared.
     pub loc: Loc,
+}
+
+impl Role {
+    /// Whether a rank has its blocks.
+    pub fn is_on(&self, rank: u32) -> bool {
+        self.ranks.as_ref().is_none_or(|ranks| ranks.contains(&rank))
+    }
 }
 
 /// Warps of its own that a role has in each block of another role.
@@ -391,9 +401,37 @@ impl Kernel {
         self.params.get(flag.index()).is_some_and(|p| p.kind == ParamKind::Counts)
     }
 
-    /// Blocks of all roles together.
+    /// Blocks of a launch, the same on every rank: as many as the roles of the rank with most of them have.
     pub fn grid_blocks(&self) -> u32 {
-        self.roles.iter().filter(|r| r.beside.is_none()).map(|r| r.blocks).sum()
+        self.kinds_of_ranks().iter().map(|ranks| self.blocks_of(ranks[0])).max().unwrap_or(0)
+    }
+
+    /// Blocks of all roles that a rank has. Further blocks of a launch do nothing there.
+    pub fn blocks_of(&self, rank: u32) -> u32 {
+        self.blocks_before(self.roles.len(), rank)
+    }
+
+    /// Blocks of a rank's roles that stand before a role.
+    fn blocks_before(&self, role: usize, rank: u32) -> u32 {
+        let own = self.roles[..role].iter().filter(|r| r.beside.is_none() && r.is_on(rank));
+        own.map(|r| r.blocks).sum()
+    }
+
+    /// The ranks, those that have the same roles together, in order of the first.
+    pub fn kinds_of_ranks(&self) -> Vec<Vec<u32>> {
+        let limited: Vec<&Role> = self.roles.iter().filter(|r| r.ranks.is_some()).collect();
+        if limited.is_empty() {
+            return vec![(0..self.ranks).collect()];
+        }
+        let mut kinds: Vec<(Vec<bool>, Vec<u32>)> = vec![];
+        for rank in 0..self.ranks {
+            let has: Vec<bool> = limited.iter().map(|r| r.is_on(rank)).collect();
+            match kinds.iter_mut().find(|kind| kind.0 == has) {
+                Some(kind) => kind.1.push(rank),
+                None => kinds.push((has, vec![rank])),
+            }
+        }
+        kinds.into_iter().map(|kind| kind.1).collect()
     }
 
     /// The roles that run beside a role, in order.
@@ -418,13 +456,33 @@ impl Kernel {
         self.roles[role].beside.as_ref().map_or(self.block_warps, |beside| beside.warps)
     }
 
-    /// The first block of a role in the grid.
-    pub fn first_block(&self, role: usize) -> u32 {
+    /// The first block of a role in the grid of a rank that has it.
+    pub fn first_block(&self, role: usize, rank: u32) -> u32 {
         if let Some(beside) = &self.roles[role].beside {
             let host = self.roles.iter().position(|r| r.name == beside.role && r.beside.is_none());
-            return host.map_or(0, |host| self.first_block(host));
+            return host.map_or(0, |host| self.first_block(host, rank));
         }
-        self.roles[..role].iter().filter(|r| r.beside.is_none()).map(|r| r.blocks).sum()
+        self.blocks_before(role, rank)
+    }
+
+    /// Where a role's blocks are: ranks, and its first block on each of them. One row where it is the same block on all ranks that have
+    /// the role.
+    pub fn places(&self, role: usize) -> Vec<(Vec<u32>, u32)> {
+        let mut places: Vec<(Vec<u32>, u32)> = vec![];
+        for ranks in self.kinds_of_ranks().into_iter().filter(|ranks| self.roles[role].is_on(ranks[0])) {
+            let first = self.first_block(role, ranks[0]);
+            match places.iter_mut().find(|place| place.1 == first) {
+                Some(place) => place.0.extend(ranks),
+                None => places.push((ranks, first)),
+            }
+        }
+        places.iter_mut().for_each(|place| place.0.sort_unstable());
+        places
+    }
+
+    /// Whether a role's blocks are not the same on every rank.
+    pub fn differs_by_rank(&self, role: usize) -> bool {
+        self.roles[role].ranks.is_some() || self.places(role).len() > 1
     }
 
     /// The roles whose blocks go on as a role, in order.

@@ -27,6 +27,7 @@ mod types;
 mod unary;
 pub mod verify;
 mod words;
+pub(crate) use words::rank_list;
 
 pub use binary::{BinaryOp, CompareOp, NoResult};
 pub(crate) use binary::{TwoOperands, truths};

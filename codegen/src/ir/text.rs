@@ -19,12 +19,21 @@ impl fmt::Display for Kernel {
         text.parameters();
         text.section("prologue", None, &self.prologue);
         for (i, role) in self.roles.iter().enumerate() {
-            let first = u64::from(self.first_block(i));
-            let end = first + u64::from(role.blocks);
             let mut title = match role.blocks {
-                1 => format!("role {}: block {first}", role.name),
-                n => format!("role {}: {n} blocks, {first}..{end}", role.name),
+                1 => format!("role {}: block ", role.name),
+                n => format!("role {}: {n} blocks, ", role.name),
             };
+            for (nth, (ranks, first)) in self.places(i).iter().enumerate() {
+                title += if nth == 0 { "" } else { "; " };
+                let end = u64::from(*first) + u64::from(role.blocks);
+                let _ = match role.blocks {
+                    1 => write!(title, "{first}"),
+                    _ => write!(title, "{first}..{end}"),
+                };
+                if self.differs_by_rank(i) {
+                    let _ = write!(title, " of {}", words::rank_list(ranks));
+                }
+            }
             if let Some(Beside { role: host, warps }) = &role.beside {
                 let _ = write!(title, ", {} beside {host}", count(u64::from(*warps), "warp"));
             }

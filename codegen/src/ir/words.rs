@@ -40,6 +40,21 @@ impl fmt::Display for Const {
     }
 }
 
+/// Ranks in words: `rank 0`, `ranks 1 to 3`, `ranks 0, 2 and 5`.
+pub(crate) fn rank_list(ranks: &[u32]) -> String {
+    match ranks {
+        [] => "no rank".into(),
+        [one] => format!("rank {one}"),
+        [first, .., last] if (last - first) as usize == ranks.len() - 1 && ranks.len() > 2 => {
+            format!("ranks {first} to {last}")
+        }
+        [others @ .., last] => {
+            let others: Vec<String> = others.iter().map(u32::to_string).collect();
+            format!("ranks {} and {last}", others.join(", "))
+        }
+    }
+}
+
 impl ReduceOp {
     /// One word for it.
     pub const fn name(self) -> &'static str {

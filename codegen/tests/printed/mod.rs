@@ -8,6 +8,7 @@ pub mod difference;
 pub mod digest;
 pub mod freight;
 pub mod functions;
+pub mod gather;
 pub mod histogram;
 pub mod looks;
 pub mod mail;
@@ -49,6 +50,7 @@ pub const ALL: &[Fixture] = &[
     ("freight", freight::freight),
     ("alike", alike::alike),
     ("functions", functions::functions),
+    ("gather", gather::gather),
     ("histogram", histogram::histogram),
     ("broadcast", broadcast::broadcast),
     ("tails", tails::tails),

@@ -1,5 +1,6 @@
 //! Roles, groups and splits.
 
+use std::collections::BTreeSet;
 use std::marker::PhantomData;
 
 use crate::dsl::memory::args::is_identifier;
@@ -65,6 +66,54 @@ pub fn role(name: &str, blocks: u32, body: impl FnOnce(Group)) {
     role_at(name, blocks, Loc::caller(), body);
 }
 
+/// Declares a [`role`] that only these ranks have. The grid is the same on every rank: as many blocks as the roles of the rank with
+/// most of them have. Blocks that no role of their rank has end at once.
+///
+/// ```
+/// # use peerwarp_codegen::dsl::{prelude::*, TraceMeta, trace};
+/// # trace(TraceMeta::new("demo", 4, 32, 8), |p| {
+/// # let (x, inbox): (Ptr<f32>, Sym<f32>) = (p.arg("x", 4096), p.arg("inbox", 4 * 4096));
+/// # let (out, sent): (Ptr<f32>, Flags) = (p.arg("out", 4 * 4096), p.arg("sent", 4));
+/// # let epoch = p.arg::<EpochWord>("epoch", 1).begin();
+/// # #[kernel]
+/// # fn body(x: Ptr<f32>, inbox: Sym<f32>, out: Ptr<f32>, sent: Flags, epoch: Epoch) {
+/// role_on(1..4, "send", 1, |_| {              // block 0 of ranks 1 to 3
+///     let mut parcel = send_to(Peers::rank(0));
+///     parcel.put(&inbox, rank() * 4096, x.load(0, 4096));
+///     parcel.signal(&sent, rank(), epoch);
+/// });
+/// role_on([0], "receive", 3, |b| {            // blocks 0 to 2 of rank 0
+///     let from = b.index() + 1;
+///     let receipt = sent.from(from).wait(from, epoch);
+///     out.store(from * 4096, inbox.load(&receipt, from * 4096, 4096));
+/// });
+/// # }
+/// # body(x, inbox, out, sent, epoch);
+/// # }).unwrap();
+/// ```
+///
+/// # Errors
+/// As of [`role`], and for ranks that the world does not have, or none.
+#[track_caller]
+pub fn role_on(ranks: impl IntoIterator<Item = u32>, name: &str, blocks: u32, body: impl FnOnce(Group)) {
+    let (loc, ranks) = (Loc::caller(), BTreeSet::from_iter(ranks));
+    let world = with(loc, |t| t.builder.kernel.ranks);
+    if let Some(rank) = ranks.last().filter(|&&rank| rank >= world) {
+        let help = format!("name ranks of 0 to {}", world - 1);
+        raise(TraceError::new(
+            loc,
+            format!("role `{name}` on rank {rank}, which the world does not have"),
+            help,
+        ));
+    }
+    if ranks.is_empty() {
+        let help = "name at least one rank, or leave the role out with a host `if`";
+        raise(TraceError::new(loc, format!("role `{name}` on no rank"), help));
+    }
+    let some = (ranks.len() < world as usize).then(|| ranks.into_iter().collect());
+    declare(name, blocks, some, None, loc, body);
+}
+
 /// Declares a role that has `warps` warps of its own in each block of role `host`, which run `body` beside what that role does:
 /// they move rows while the others multiply, say. The body is traced once, with these warps as its group: [`Group::index`] is the
 /// number of the block.
@@ -99,7 +148,7 @@ pub fn role(name: &str, blocks: u32, body: impl FnOnce(Group)) {
 #[track_caller]
 pub fn role_beside(host: &str, name: &str, warps: u32, body: impl FnOnce(Group)) {
     let loc = Loc::caller();
-    let blocks = attempt(loc, |t| {
+    let (blocks, ranks) = attempt(loc, |t| {
         let kernel = &t.builder.kernel;
         let wrong = |message, help: &str| Err(TraceError::new(loc, message, help));
         if !(1..=kernel.block_warps).contains(&warps) {
@@ -120,20 +169,27 @@ pub fn role_beside(host: &str, name: &str, warps: u32, body: impl FnOnce(Group))
             Role { beside: Some(_), .. } => "itself runs beside another one",
             Role { goes_on_as: Some(_), .. } => "goes on as another one",
             _ if kernel.roles.iter().any(|r| r.goes_on_as.as_deref() == Some(host)) => "others go on as",
-            _ => return Ok(found.blocks),
+            _ => return Ok((found.blocks, found.ranks.clone())),
         };
         let help = "roles run beside one that has blocks of its own, from the beginning to the end";
         Err(TraceError::new(loc, format!("role `{name}` beside `{host}`, which {reason}"), help)
             .note(found.loc, "it is declared here"))
     });
-    declare(name, blocks, Some(Beside { role: host.into(), warps }), loc, body);
+    declare(name, blocks, ranks, Some(Beside { role: host.into(), warps }), loc, body);
 }
 
 pub(crate) fn role_at(name: &str, blocks: u32, loc: Loc, body: impl FnOnce(Group)) {
-    declare(name, blocks, None, loc, body);
+    declare(name, blocks, None, None, loc, body);
 }
 
-fn declare(name: &str, blocks: u32, beside: Option<Beside>, loc: Loc, body: impl FnOnce(Group)) {
+fn declare(
+    name: &str,
+    blocks: u32,
+    ranks: Option<Vec<u32>>,
+    beside: Option<Beside>,
+    loc: Loc,
+    body: impl FnOnce(Group),
+) {
     let joining = attempt(loc, |t| {
         let wrong = |message, help: &str| Err(TraceError::new(loc, message, help));
         if let Some(s) = t.open_scopes().nth(1) {
@@ -188,7 +244,7 @@ fn declare(name: &str, blocks: u32, beside: Option<Beside>, loc: Loc, body: impl
         t.builder.role(name, blocks, region, loc);
         let role = t.builder.kernel.roles.last_mut().expect("just added");
         role.goes_on_as = goes_on.map(|(next, ..)| next);
-        role.beside = beside;
+        (role.beside, role.ranks) = (beside, ranks);
         Ok(())
     });
 }

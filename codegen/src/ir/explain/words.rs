@@ -136,12 +136,21 @@ impl RoleInfo {
     }
 
     fn where_it_runs(&self) -> String {
-        let mut text = match self.blocks {
-            1 => format!("block {}", self.first_block),
-            n => {
-                format!("{n} blocks, {} to {}", self.first_block, self.first_block + u64::from(n) - 1)
-            }
+        let numbers = |first: u64| match self.blocks {
+            1 => first.to_string(),
+            n => format!("{first} to {}", first + u64::from(n) - 1),
         };
+        let mut text = match self.blocks {
+            1 => "block ".into(),
+            n => format!("{n} blocks, "),
+        };
+        let place = |(ranks, first): &(Vec<u32>, u32)| {
+            format!("{} on {}", numbers((*first).into()), crate::ir::rank_list(ranks))
+        };
+        match self.places.as_slice() {
+            [] => text += &numbers(self.first_block),
+            places => text += &places.iter().map(place).collect::<Vec<_>>().join("; "),
+        }
         if let Some((host, warps)) = &self.beside {
             text = format!("{} beside `{host}` in each of {text}", count(u64::from(*warps), "warp"));
         }

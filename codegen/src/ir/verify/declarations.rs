@@ -47,6 +47,20 @@ fn shape(report: &mut Report<'_>) {
     for r in k.roles.iter().filter(|r| r.blocks == 0) {
         report.add(r.loc, Problem::NoBlocks { role: r.name.clone() });
     }
+    for r in &k.roles {
+        let Some(ranks) = &r.ranks else { continue };
+        let ordered = ranks.is_sorted_by(|a, b| a < b) && ranks.last().is_some_and(|&last| last < k.ranks);
+        if !ordered {
+            let (role, last) = (r.name.clone(), k.ranks.saturating_sub(1));
+            report.add(r.loc, Problem::RoleRanks { role, ranks: ranks.clone(), last });
+        }
+        let shared = r.goes_on_as.iter().chain(r.beside.as_ref().map(|beside| &beside.role));
+        for other in shared {
+            if k.roles.iter().any(|o| o.name == *other && o.ranks != r.ranks) {
+                report.add(r.loc, Problem::OtherRanks { role: r.name.clone(), other: other.clone() });
+            }
+        }
+    }
     for (role, r) in k.roles.iter().enumerate() {
         let Some(to) = &r.goes_on_as else { continue };
         let last = k.goes_on(role).is_some_and(|(to, _)| to != role && k.roles[to].goes_on_as.is_none());
@@ -64,7 +78,7 @@ fn shape(report: &mut Report<'_>) {
 /// What a role that runs beside another one must have in common with it, and must not have.
 fn beside(report: &mut Report<'_>, role: usize) {
     let k = report.kernel;
-    let Role { name, blocks, body, beside, goes_on_as, loc } = &k.roles[role];
+    let Role { name, blocks, body, beside, goes_on_as, loc, .. } = &k.roles[role];
     let Some(Beside { role: host, warps }) = beside else { return };
     let moves = |role: usize| k.roles[role].goes_on_as.is_some() || k.joining(role).next().is_some();
     let fits = k.roles.iter().position(|r| r.name == *host).is_some_and(|at| {

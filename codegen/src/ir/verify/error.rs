@@ -48,6 +48,12 @@ pub enum Problem {
          beside none, and blocks of neither go on as another role"
     )]
     Beside { role: String, beside: String, warps: u32, limit: u32 },
+    #[error(
+        "role `{role}` is on ranks {ranks:?}; name ranks of 0 to {last}, at least one, each once and in order"
+    )]
+    RoleRanks { role: String, ranks: Vec<u32>, last: u32 },
+    #[error("role `{role}` shares blocks with `{other}`, which is on other ranks")]
+    OtherRanks { role: String, other: String },
     #[error("a split in role `{role}`, which runs beside another: it is one group")]
     SplitBeside { role: String },
     #[error("the roles have {blocks} blocks together; a grid has at most {limit}")]

@@ -41,7 +41,10 @@ pub(crate) fn signaller(kernel: &Kernel, flag: ParamId) -> Option<usize> {
 /// The signal of a role for which that holds, if there is one.
 pub(crate) fn released_by(kernel: &Kernel, target: Target, role: usize) -> Option<OpId> {
     // Blocks that come from another role have done something there, warps beside a role are the last of a block; and before the launch before is over nothing is done.
-    let apart = matches!(target, Target::Cuda(_)) && !kernel.begins_early && kernel.beside_warps() == 0;
+    let apart = matches!(target, Target::Cuda(_))
+        && !kernel.begins_early
+        && kernel.beside_warps() == 0
+        && kernel.kinds_of_ranks().len() == 1; // which blocks these are must not depend on the rank
     if !apart || kernel.joining(role).next().is_some() {
         return None;
     }

@@ -1,5 +1,6 @@
 //! The comment at the top of an emitted source: what it is, how to make it again, who does what, which bytes move.
 
+use super::roles::block_numbers;
 use crate::family::Target;
 use crate::ir::{Access, Accessed, Beside, Kernel, ParamKind, Role, text::count};
 use crate::print::facts::Timeline;
@@ -67,8 +68,7 @@ fn indented(text: &str) -> impl Iterator<Item = String> {
 fn roles(kernel: &Kernel) -> Vec<String> {
     let mut rows = vec![];
     for (i, role) in kernel.roles.iter().enumerate() {
-        let first = kernel.first_block(i);
-        let mut blocks = format!("blocks {first}..{}", first + role.blocks);
+        let mut blocks = format!("blocks {}", block_numbers(kernel, i));
         if let Some(Beside { role: host, warps }) = &role.beside {
             blocks = format!("beside {host}, {}", count((*warps).into(), "warp"));
         }

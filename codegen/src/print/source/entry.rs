@@ -2,9 +2,9 @@
 
 use std::collections::HashMap;
 
-use super::roles::{Parts, function, role_parameters};
+use super::roles::{Parts, function, is_numbered, role_parameters};
 use crate::family::Target;
-use crate::ir::{Kernel, SharedId};
+use crate::ir::{Kernel, SharedId, rank_list};
 use crate::print::analysis::signals::{asks_status, begun};
 use crate::print::control::statements;
 use crate::print::emit::Emitter;
@@ -74,11 +74,11 @@ pub(crate) fn entry_body(
             &format!("this block's number in {role}, once it is of it"),
         );
     }
-    by_block(&mut e, parts, &joined);
+    by_rank(&mut e, parts, &joined);
     for role in joined {
         e.w.line(&format!("if ({} < {}) {{", nth_name(kernel, role), kernel.role_blocks(role)));
         e.w.deeper();
-        call_role(&mut e, parts, role);
+        call_role(&mut e, parts, role, 0);
         e.w.shallower();
         e.w.line("}");
     }
@@ -101,30 +101,65 @@ fn all_agree(e: &mut Emitter, mine: &str) -> String {
     format!("!Meeting<{warps}>{place}.all(!{mine})")
 }
 
-/// Chooses among the roles that have blocks of their own.
-fn by_block(e: &mut Emitter, parts: &Parts, joined: &[usize]) {
+/// Chooses among the roles that have blocks of their own, first by rank where ranks have different roles.
+fn by_rank(e: &mut Emitter, parts: &Parts, joined: &[usize]) {
     let kernel = parts.whole.p.kernel;
-    let with_blocks: Vec<usize> =
-        (0..kernel.roles.len()).filter(|&role| kernel.roles[role].beside.is_none()).collect();
+    let kinds = kernel.kinds_of_ranks();
+    if let [all] = kinds.as_slice() {
+        return by_block(e, parts, joined, all[0]);
+    }
+    for (n, ranks) in kinds.iter().enumerate() {
+        match n {
+            0 => e.w.line(&format!("if ({}) {{", is_one_of(ranks))),
+            _ if n + 1 == kinds.len() => e.w.line_with("} else {", &rank_list(ranks)),
+            _ => e.w.line(&format!("}} else if ({}) {{", is_one_of(ranks))),
+        }
+        e.w.deeper();
+        by_block(e, parts, joined, ranks[0]);
+        e.w.shallower();
+    }
+    e.w.line("}");
+}
+
+/// Whether this rank is one of these.
+fn is_one_of(ranks: &[u32]) -> String {
+    let (first, last) = (ranks[0], ranks[ranks.len() - 1]);
+    match ranks.len() {
+        1 => format!("args.rank == {first}"),
+        n if last - first + 1 != n as u32 => {
+            let each: Vec<String> = ranks.iter().map(|rank| format!("args.rank == {rank}")).collect();
+            each.join(" || ")
+        }
+        _ if first == 0 => format!("args.rank <= {last}"),
+        _ => format!("args.rank >= {first} && args.rank <= {last}"),
+    }
+}
+
+/// Chooses among the roles of a rank that have blocks of their own. Further blocks of the grid do nothing.
+fn by_block(e: &mut Emitter, parts: &Parts, joined: &[usize], rank: u32) {
+    let kernel = parts.whole.p.kernel;
+    let own = |&role: &usize| kernel.roles[role].beside.is_none() && kernel.roles[role].is_on(rank);
+    let with_blocks: Vec<usize> = (0..kernel.roles.len()).filter(own).collect();
+    let leaves_none = kernel.blocks_of(rank) == kernel.grid_blocks();
     let mut first = 0;
     for (n, &i) in with_blocks.iter().enumerate() {
         let role = &kernel.roles[i];
         first += role.blocks;
         let last = n + 1 == with_blocks.len();
         match n {
-            _ if with_blocks.len() == 1 => {
-                call_role(e, parts, i);
+            _ if with_blocks.len() == 1 && leaves_none => {
+                call_role(e, parts, i, 0);
                 continue;
             }
             0 => e.w.line(&format!("if (block_in_grid() < {first}) {{")),
-            _ if last => e.w.line("} else {"),
+            _ if last && leaves_none => e.w.line("} else {"),
             _ => e.w.line(&format!("}} else if (block_in_grid() < {first}) {{")),
         }
         e.w.deeper();
         if joined.contains(&i) {
             e.w.line(&format!("{} = block_in_grid() - {};", nth_name(kernel, i), first - role.blocks));
         } else {
-            call_role(e, parts, i);
+            call_role(e, parts, i, first - role.blocks);
         }
         if let Some((next, from)) = kernel.goes_on(i) {
             go_on(e, kernel, next, (first - role.blocks, from));
@@ -151,15 +186,18 @@ fn go_on(e: &mut Emitter, kernel: &Kernel, next: usize, (first, from): (u32, u32
     e.w.line(&format!("{} = block_in_grid() {shift};", nth_name(kernel, next)));
 }
 
-/// The calls of a role's functions and of those beside it, by the warps that run them.
-fn call_role(e: &mut Emitter, parts: &Parts, index: usize) {
+/// The calls of a role's functions and of those beside it, by the warps that run them. `first` is the first block of the role.
+fn call_role(e: &mut Emitter, parts: &Parts, index: usize, first: u32) {
     let kernel = parts.whole.p.kernel;
     let timeline = e.timeline_parameter();
     let call = |e: &Emitter, facts: &Facts, index: usize| {
         let mut values: String =
             role_parameters(facts, index).iter().map(|v| format!(", {}", e.values[v])).collect();
-        if kernel.joining(index).next().is_some() {
-            values += &format!(", {}", nth_name(kernel, index));
+        match kernel.joining(index).next() {
+            Some(_) => values += &format!(", {}", nth_name(kernel, index)),
+            None if !is_numbered(kernel, index) => {}
+            None if first == 0 => values += ", block_in_grid()",
+            None => values += &format!(", block_in_grid() - {first}"),
         }
         format!("{}(args{timeline}{values});", function(facts, &kernel.roles[index]))
     };

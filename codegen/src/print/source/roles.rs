@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use crate::ir::{Beside, Role, SharedId, ValueId};
+use crate::ir::{Beside, Kernel, Role, SharedId, ValueId, rank_list};
 use crate::print::control::statements;
 use crate::print::emit::Group;
 use crate::print::facts::{Facts, Form, Side};
@@ -78,7 +78,7 @@ fn role_text(
     index: usize,
 ) -> Result<String, PrintError> {
     let kernel = facts.p.kernel;
-    let (role, first_block) = (&kernel.roles[index], kernel.first_block(index));
+    let role = &kernel.roles[index];
     used.add(Prim::Block);
     let loaders = facts.side.and(parts.loaders.as_ref()).map(|(loaders, _)| *loaders);
     let mut e = statements::emitter(facts, loaders, used, offsets);
@@ -88,7 +88,7 @@ fn role_text(
         e.group = Group { name: "warps", lanes: kernel.role_warps(index) * kernel.warp_size };
     }
     // Before anything of the author's, so that it is called just that.
-    let nth = kernel.joining(index).next().is_some().then(|| e.names.fresh("nth"));
+    let nth = is_numbered(kernel, index).then(|| e.names.fresh("nth"));
     let mut parameters = vec!["const Args& args".to_string()];
     parameters.extend(facts.timeline.is_some().then(|| "Timeline& timeline".to_string()));
     for v in role_parameters(facts, index) {
@@ -106,7 +106,7 @@ fn role_text(
             parameters.push(format!("const u32 {nth}"));
             e.w.line(&format!("const {group}(block_in_grid() - {nth});"));
         }
-        None => e.w.line(&format!("const {group}({first_block});")),
+        None => e.w.line(&format!("const {group}({});", kernel.places(index)[0].1)),
     }
     if !loads {
         e.declare_parts(&role.body);
@@ -128,15 +128,31 @@ fn role_text(
         (None, Some(Beside { role, warps })) => format!("{warps} warps beside {role}, in each of blocks"),
         (None, None) => "blocks".to_string(),
     };
-    let blocks = format!("{first_block}..{}", first_block + role.blocks);
     let others =
         kernel.joining(index).map(|r| format!(", and those of {} when they are done", kernel.roles[r].name));
-    w.comment(&format!("{}: {who} {blocks}{} ({})", role.name, others.collect::<String>(), role.loc));
+    let numbers = block_numbers(kernel, index);
+    w.comment(&format!("{}: {who} {numbers}{} ({})", role.name, others.collect::<String>(), role.loc));
     let (function, parameters) = (function(facts, role), parameters.join(", "));
     w.line(&format!("__device__ __forceinline__ void {function}({parameters}) {{"));
     w.append(&body);
     w.line("}");
     Ok(w.finish().trim_end().to_string())
+}
+
+/// Whether a role's functions are given the block's number in the role: it is not a constant less than its number in the grid.
+pub(super) fn is_numbered(kernel: &Kernel, role: usize) -> bool {
+    kernel.joining(role).next().is_some() || kernel.places(role).len() > 1
+}
+
+/// The numbers of a role's blocks: `0..8`, `0..8 of rank 0; 8..16 of ranks 1 to 3`.
+pub(super) fn block_numbers(kernel: &Kernel, role: usize) -> String {
+    let blocks = kernel.roles[role].blocks;
+    let differ = kernel.differs_by_rank(role);
+    let place = |(ranks, first): &(Vec<u32>, u32)| {
+        let of = if differ { format!(" of {}", rank_list(ranks)) } else { String::new() };
+        format!("{first}..{}{of}", first + blocks)
+    };
+    kernel.places(role).iter().map(place).collect::<Vec<_>>().join("; ")
 }
 
 /// The name of what a part of a role is.

@@ -167,7 +167,7 @@ impl World<'_> {
             let is_bound = |p: ParamId| matches!(params[p.index()], Bound::Buffer(b) if b == s.buffer);
             self.epochs[launch] == Some(value)
                 && step < now
-                && !signalling_roles(&self.machine.kernels[*kernel].kernel, is_bound).is_empty()
+                && !signalling_roles(&self.machine.kernels[*kernel].kernel, rank, is_bound).is_empty()
         };
         let working = self.launched_in.iter().enumerate().rev().find(|(_, l)| l.0 as usize == s.from)?;
         // Launches that share an epoch may signal in turn.
@@ -217,7 +217,7 @@ impl World<'_> {
             return Err((Cause::NeverSignals, line));
         }
         let compiled = &self.machine.kernels[launch.kernel];
-        let roles = signalling_roles(&compiled.kernel, |p| launch.is_bound(p, s.buffer));
+        let roles = signalling_roles(&compiled.kernel, rank as u32, |p| launch.is_bound(p, s.buffer));
         if roles.is_empty() && !self.signalled_later(rank, s.buffer) {
             let line = format!(
                 "nothing that rank {rank} runs signals {flag}: `{}` does not, and no launch after it does",
@@ -230,7 +230,7 @@ impl World<'_> {
             roles.contains(&role)
                 || compiled.kernel.goes_on(role).is_some_and(|(next, _)| roles.contains(&next))
         };
-        let unstarted = (launch.next_block..launch.blocks).flat_map(|b| compiled.roles_of(b));
+        let unstarted = (launch.next_block..launch.blocks).flat_map(|b| compiled.roles_of(rank as u32, b));
         let unstarted: Vec<usize> = unstarted.filter(|r| is_or_becomes(*r)).collect();
         if let Some(&role) = unstarted.first() {
             let line = format!(
@@ -300,7 +300,7 @@ impl World<'_> {
             Step::Launch { kernel, params } => {
                 let is_bound = |p: ParamId| matches!(params[p.index()], Bound::Buffer(b) if b == buffer);
                 let kernel = &self.machine.kernels[*kernel].kernel;
-                Some((kernel, !signalling_roles(kernel, is_bound).is_empty()))
+                Some((kernel, !signalling_roles(kernel, rank as u32, is_bound).is_empty()))
             }
             Step::Host { .. } => None,
         })
@@ -341,7 +341,7 @@ fn awaited_block(agent: &Agent, index: u64) -> Option<u64> {
 }
 
 /// The roles of a kernel that signal a parameter.
-fn signalling_roles(kernel: &Kernel, is_it: impl Fn(ParamId) -> bool) -> Vec<usize> {
+fn signalling_roles(kernel: &Kernel, rank: u32, is_it: impl Fn(ParamId) -> bool) -> Vec<usize> {
     let signals = |role: usize| {
         let mut found = false;
         kernel.walk(&kernel.roles[role].body, &mut |_, op| {
@@ -350,5 +350,5 @@ fn signalling_roles(kernel: &Kernel, is_it: impl Fn(ParamId) -> bool) -> Vec<usi
         });
         found
     };
-    (0..kernel.roles.len()).filter(|&r| signals(r)).collect()
+    (0..kernel.roles.len()).filter(|&r| kernel.roles[r].is_on(rank) && signals(r)).collect()
 }

@@ -2,7 +2,7 @@
 
 use super::insns::{CommInsn, MatrixInsn, MemoryInsn, TileInsn};
 use super::registers::TileRegisters;
-use crate::ir::{BinaryOp, CompareOp, Dtype, Kernel, OpId, ParamId, Place, UnaryOp};
+use crate::ir::{BinaryOp, CompareOp, Dtype, Kernel, OpId, ParamId, Place, Role, UnaryOp};
 use crate::sim::exec::scalar::Scalar;
 
 /// A scalar register.
@@ -177,8 +177,6 @@ pub(crate) struct RoleCode {
     pub max_groups: u32,
     /// Number of the role's first agent among those of a launch.
     pub first_agent: u32,
-    /// Number of the role's first block.
-    pub first_block: u32,
     /// The roles that run beside it.
     pub companions: Vec<usize>,
 }
@@ -198,10 +196,11 @@ impl Compiled {
         &self.kernel
     }
 
-    /// Role and number within the role of a block.
-    pub(crate) fn role_of(&self, block: u32) -> (usize, u32) {
+    /// Role and number within the role of a rank's block.
+    pub(crate) fn role_of(&self, rank: u32, block: u32) -> (usize, u32) {
         let mut first = 0;
-        for (i, role) in self.kernel.roles.iter().enumerate().filter(|(_, r)| r.beside.is_none()) {
+        let own = |(_, role): &(usize, &Role)| role.beside.is_none() && role.is_on(rank);
+        for (i, role) in self.kernel.roles.iter().enumerate().filter(own) {
             if block < first + role.blocks {
                 return (i, block - first);
             }
@@ -210,9 +209,9 @@ impl Compiled {
         (self.kernel.roles.len() - 1, 0)
     }
 
-    /// The roles that a block has warps of: the one that it is of, and those beside it.
-    pub(crate) fn roles_of(&self, block: u32) -> impl Iterator<Item = usize> + '_ {
-        let (role, _) = self.role_of(block);
+    /// The roles that a rank's block has warps of: the one that it is of, and those beside it.
+    pub(crate) fn roles_of(&self, rank: u32, block: u32) -> impl Iterator<Item = usize> + '_ {
+        let (role, _) = self.role_of(rank, block);
         std::iter::once(role).chain(self.roles[role].companions.iter().copied())
     }
 }

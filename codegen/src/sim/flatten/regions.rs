@@ -126,7 +126,6 @@ fn flatten_role(kernel: &Kernel, facts: &Facts, role: usize) -> RoleCode {
         tiles,
         max_groups: f.max_groups,
         first_agent: 0,
-        first_block: kernel.first_block(role),
         companions: kernel.companions(role).collect(),
     }
 }

@@ -247,8 +247,8 @@ impl<'m> World<'m> {
             next_block: 0,
             running: 0,
             left: HashMap::new(),
-            blocks: compiled.kernel.grid_blocks(),
-            teams: compiled.kernel.roles.iter().map(|role| role.blocks).sum(),
+            blocks: compiled.kernel.blocks_of(rank),
+            teams: compiled.kernel.roles.iter().filter(|role| role.is_on(rank)).map(|role| role.blocks).sum(),
             begun: vec![],
         });
         self.start_blocks(rank);
@@ -272,7 +272,7 @@ impl<'m> World<'m> {
             launch.running += 1;
             self.max_resident = self.max_resident.max(launch.running);
             let compiled = self.machine.kernels[launch.kernel].clone();
-            let (role, number) = compiled.role_of(block);
+            let (role, number) = compiled.role_of(rank, block);
             let beside = &compiled.roles[role].companions;
             if !beside.is_empty() {
                 launch.left.insert(block, 1 + beside.len() as u32);

@@ -34,6 +34,16 @@ examples! {
         role_beside("double", "next", 1, |b| z.set(b.index(), x.get(b.index()) + 1));
     }
 
+    declares_on_ranks ["role_on"]
+    (out: Ptr<u32>[2]) -> (out: |r, i| 10 * r + i)
+    {
+        role_on([0], "first", 1, |_| {
+            out.set(0, 0);
+            out.set(1, 1);
+        });
+        role_on([1], "second", 2, |b| out.set(b.index(), b.index() + 10));
+    }
+
     in_the_world ["rank", "ranks"]
     (out: Ptr<u32>[1]) -> (out: |r, _| r * 10 + 2)
     {

@@ -166,6 +166,24 @@ fn roles_beside_others() {
 }
 
 #[test]
+fn roles_of_some_ranks() {
+    let on = |ranks: &[u32]| changed(|k| k.roles[0].ranks = Some(ranks.to_vec()));
+    assert_snapshot!(on(&[]), @"src/sample.rs:3: role `r` is on ranks []; name ranks of 0 to 3, at least one, each once and in order");
+    assert_snapshot!(on(&[1, 0]), @"src/sample.rs:3: role `r` is on ranks [1, 0]; name ranks of 0 to 3, at least one, each once and in order");
+    assert_snapshot!(on(&[0, 99]), @"src/sample.rs:3: role `r` is on ranks [0, 99]; name ranks of 0 to 3, at least one, each once and in order");
+    let shared = |edit: fn(&mut Role)| {
+        changed(|k| {
+            let mut role = k.roles[0].clone();
+            (role.name, role.body, role.ranks) = ("s".into(), Region::default(), Some(vec![0]));
+            edit(&mut role);
+            k.roles.push(role);
+        })
+    };
+    assert_snapshot!(shared(|role| role.goes_on_as = Some("r".into())), @"src/sample.rs:3: role `s` shares blocks with `r`, which is on other ranks");
+    assert_snapshot!(shared(|role| role.beside = Some(Beside { role: "r".into(), warps: 1 })), @"src/sample.rs:3: role `s` shares blocks with `r`, which is on other ranks");
+}
+
+#[test]
 fn names() {
     assert_snapshot!(changed(|k| k.name = "a b".into()), @"src/sample.rs:1: the kernel name `a b` is no identifier; use ASCII letters, digits and `_`");
     assert_snapshot!(changed(|k| k.variant = "1a".into()), @"src/sample.rs:1: the variant name `1a` is no identifier; use ASCII letters, digits and `_`");
@@ -177,6 +195,7 @@ fn names() {
         k.roles.push(Role {
             name: "r".into(),
             blocks: 1,
+            ranks: None,
             body: Region::default(),
             goes_on_as: None,
             beside: None,
