@@ -27,7 +27,7 @@ pub struct Status {
     pub seen: u32,
 }
 
-const SOURCE: &str = include_str!("../../src/families/moe/kernels/records.rs");
+const SOURCE: &str = include_str!("../../src/families/moe/kernels/wire.rs");
 
 #[test]
 fn a_rank_that_does_not_launch_is_named() {
@@ -116,7 +116,7 @@ fn check(host: &MoeHost, rank: u32, silent: u32, dispatch: &Dispatch, status: St
     assert_eq!(kernel.params[flag].kind, kind);
     let line = 1 + SOURCE.lines().position(|l| l.contains(wait)).expect("dispatch waits") as u32;
     let place = &host.emitted[0].source.waits[status.site as usize];
-    assert_eq!((place.file.rsplit('/').next(), place.line), (Some("records.rs"), line));
+    assert_eq!((place.file.rsplit('/').next(), place.line), (Some("wire.rs"), line));
     let role = kernel.roles.iter().position(|r| r.name == role).expect("dispatch waits there") as u32;
     let first = kernel.roles[..role as usize].iter().map(|r| r.blocks).sum::<u32>();
     let blocks = first..first + kernel.roles[role as usize].blocks;

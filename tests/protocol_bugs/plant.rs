@@ -7,9 +7,9 @@ use peerwarp::families::moe::kernels::{Layout, Protocol};
 
 const DELIVER: &str = include_str!("../../src/families/moe/kernels/deliver.rs");
 const SEND: &str = include_str!("../../src/families/moe/kernels/send.rs");
-const RECORDS: &str = include_str!("../../src/families/moe/kernels/records.rs");
+const WIRE: &str = include_str!("../../src/families/moe/kernels/wire.rs");
 const INBOX: &str = include_str!("../../src/families/moe/kernels/inbox.rs");
-const INDEX: &str = include_str!("../../src/families/moe/kernels/index.rs");
+const RANK_MAJOR: &str = include_str!("../../src/families/moe/kernels/rank_major.rs");
 const COMBINE: &str = include_str!("../../src/families/moe/kernels/combine.rs");
 const SEND_BACK: &str = include_str!("../../src/families/moe/kernels/send_back.rs");
 const ROUND_TRIP: &str = include_str!("../../src/families/moe/kernels/round_trip.rs");
@@ -34,12 +34,12 @@ pub const fn inbox(text: &'static str) -> Line {
     Line { file: "inbox", source: INBOX, text }
 }
 
-pub const fn records(text: &'static str) -> Line {
-    Line { file: "records", source: RECORDS, text }
+pub const fn wire(text: &'static str) -> Line {
+    Line { file: "wire", source: WIRE, text }
 }
 
-pub const fn index(text: &'static str) -> Line {
-    Line { file: "index", source: INDEX, text }
+pub const fn rank_major(text: &'static str) -> Line {
+    Line { file: "rank_major", source: RANK_MAJOR, text }
 }
 
 pub const fn combine(text: &'static str) -> Line {

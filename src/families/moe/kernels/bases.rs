@@ -5,10 +5,10 @@ use peerwarp_codegen::dsl::prelude::*;
 use super::bases_in_memory::BaseArgs;
 use super::config::Dispatch;
 use super::dispatch::DispatchArgs;
-use super::index::entry_pieces;
 use super::layout::Begins;
 use super::pieces::each_piece;
-use super::records::{Counts, Records};
+use super::rank_major::entry_pieces;
+use super::wire::{Counts, Records};
 
 /// The first row of every (expert, source, chunk), in that order.
 #[derive(Clone, Copy)]

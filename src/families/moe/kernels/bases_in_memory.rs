@@ -6,7 +6,7 @@ use super::config::Dispatch;
 use super::dispatch::DispatchArgs;
 use super::layout::Begins;
 use super::pieces::each_piece;
-use super::records::Records;
+use super::wire::Records;
 
 /// Bases in memory.
 #[derive(KernelArgs)]

@@ -9,9 +9,9 @@ use super::layout::Layout;
 use super::pieces::each_piece;
 use super::plan::Schedule;
 use super::protocol::Protocol;
-use super::records::await_ready;
 use super::roles::{role_of, take};
 use super::send_back::{owned_sum, placed, send};
+use super::wire::await_ready;
 
 /// What rows of combine come back in.
 #[derive(KernelArgs)]

@@ -6,17 +6,17 @@ use super::bases_in_memory::{BaseArgs, lay_out_in_memory};
 use super::config::{COUNTED_AT_ONCE, Dispatch};
 use super::deliver::{deliver, scales_at_hand};
 use super::device::local_experts;
+use super::expert_major::Rows;
 use super::hook::{RowHook, stand_in_expert};
 use super::inbox::{InboxArgs, Received};
-use super::index::{index, note_entries};
 use super::layout::Places;
 use super::pieces::each_piece;
 use super::plan::{Schedule, Then};
 use super::protocol::Protocol;
-use super::records::{FlagRecordArgs, ReadyArgs, Record, RecordArgs, RecordInParts, Records, notify_ready};
+use super::rank_major::{index, note_entries};
 use super::roles::{go_on, role_of, take};
-use super::rows::Rows;
 use super::send::send;
+use super::wire::{FlagRecordArgs, ReadyArgs, Record, RecordArgs, RecordInParts, Records, notify_ready};
 
 /// The word of an entry that goes nowhere: no expert has this number in its lower bank.
 pub(super) const NOWHERE: u32 = u32::MAX;

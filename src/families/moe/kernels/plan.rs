@@ -4,9 +4,9 @@ use peerwarp_codegen::family::{Choice, Illegal};
 
 use super::config::{Dispatch, MAX_A_LANE};
 use super::defaults::worth_dynamic_scheduling;
-use super::index::entry_pieces;
 use super::limits::MAX_SHARED_BYTES;
 use super::protocol::{Phase, Protocol};
+use super::rank_major::entry_pieces;
 
 /// Who counts the entries of a record.
 #[derive(Choice, Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -17,8 +17,8 @@ use super::inbox::{InboxArgs, Received};
 use super::limits::{fewer, groups_of, resident, rows_of, topk_of};
 use super::plan::{Bases, Copies, Count};
 use super::protocol::Protocol;
-use super::records::{ReadyArgs, await_ready, notify_ready};
 use super::send::send;
+use super::wire::{ReadyArgs, await_ready, notify_ready};
 use crate::families::moe::{MoeKey, MoePlan, MoeShape, MoeTuning, RowDtype};
 
 /// Numbers of tokens with which it pays on more than two ranks that more blocks send, and receive when they are done: rows come back

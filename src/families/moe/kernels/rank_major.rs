@@ -6,10 +6,10 @@ use super::bases::{base_of_words, bases};
 use super::config::Dispatch;
 use super::device::{first_expert, local_experts};
 use super::dispatch::DispatchArgs;
+use super::expert_major::numbered;
 use super::pieces::{Pieces, each_piece};
 use super::plan::Index;
-use super::records::Records;
-use super::rows::numbered;
+use super::wire::Records;
 
 /// Entries that a lane of the index looks at together.
 const ENTRIES_A_LANE: u32 = 4;

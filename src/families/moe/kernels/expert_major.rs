@@ -6,9 +6,9 @@ use super::bases::{Base, bases, lay_out};
 use super::config::Dispatch;
 use super::device::local_experts;
 use super::dispatch::DispatchArgs;
-use super::index::{Noted, each_part, entry_pieces};
 use super::layout::Begins;
-use super::records::Records;
+use super::rank_major::{Noted, each_part, entry_pieces};
+use super::wire::Records;
 
 /// What a block knows of the rows of entries.
 pub(super) enum Rows<'a> {
