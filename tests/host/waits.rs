@@ -103,11 +103,11 @@ fn check(host: &MoeHost, rank: u32, silent: u32, dispatch: &Dispatch, status: St
         (Protocol::Flags | Protocol::Bulk, _) => {
             &[("rec_flag", ParamKind::Flags, "flag.wait_all(", "recv", 1)]
         }
-        (Protocol::Packets, false) => &[("ll_n", ParamKind::Ll, "n.gather(record + self.bank", "recv", 1)],
+        (Protocol::Packets, false) => &[("ll_n", ParamKind::Ll, "n.gather(record + l.bank", "recv", 1)],
         (Protocol::Packets, true) => &[
             ("ll_route", ParamKind::Ll, "a.ll_route.gather(entry", "recv", entries),
             ("ll_weight", ParamKind::Ll, "a.ll_weight?.load(first", "entries", entries),
-            ("ll_n", ParamKind::Ll, "n.gather(record + self.bank", "entries", 1),
+            ("ll_n", ParamKind::Ll, "n.gather(record + l.bank", "entries", 1),
         ],
     };
     let named_so = waits.iter().find(|(name, ..)| named(name) == Some(status.flag as usize));

@@ -5,36 +5,37 @@ use peerwarp::families::moe::kernels::{Layout, Protocol};
 
 use super::plant::*;
 
-const ROW_PUT: Line = inbox("row.field(rows.row).put(start");
-const ROW_SIGNAL: Line = send("row.done();");
-const ROW_WAIT: Line = inbox("rows.from(source).slot(slot)");
-const ROW_LOAD: Line = inbox("message.field(rows.row).load(");
+const ROW_PUT: Line = wire("self.row.field(self.rows.row).put(");
+const ROW_SIGNAL: Line = wire("self.row.done();");
+const ROW_WAIT: Line = wire("rows.from(source).slot(slot)");
+const ROW_LOAD: Line = wire("message.field(self.rows.row).load(");
 const ROW_STORE: Line = deliver("rows.store(at(");
 const RECORD_SIGNAL: Line = wire("parcel.signal(&a.rec_flag");
-const RECORD_WAIT: Line = wire("a.rec_flag.wait_all(");
-const COUNT_PUT: Line = wire("parcel.put(&a.rec_count");
+const RECORD_WAIT: Line = wire("self.rec_flag.wait_all(");
+const COUNT_PUT: Line = wire("parcel.put(&self.a.rec_count");
 const COUNT_LOAD: Line = wire("count.gather(arrived");
-const N_SEND: Line = wire("a.ll_n.send(to, ");
-const N_READ: Line = wire("a.ll_n.gather(record + self.bank");
+const N_SEND: Line = wire("a.ll_n.send(self.to, ");
+const N_READ: Line = wire("a.ll_n.gather(record + l.bank");
 const READY_WAIT: Line = wire("ready.wait_all(");
 const READY_SIGNAL: Line = wire("ready.signal(Peers::all()");
 const COUNT_SEND: Line = wire("ll.send(Peers::rank(to)");
-const WORDS_SEND: Line = wire("a.ll_route.send(to, ");
+const WORDS_SEND: Line = wire("a.ll_route.send(self.to, ");
 const COUNT_READ: Line = wire("count.gather(number * c.map().at_most()");
-const WORDS_LOAD: Line = wire("=> a.rec_route.load(arrived");
+const WORDS_LOAD: Line = wire("a.rec_route.load(arrived");
 const ALL_WORDS_READ: Line = wire("a.ll_route.gather(entry");
-const WORDS_READ: Line = wire("=> a.ll_route.load(first");
+const WORDS_READ: Line = wire("a.ll_route.load(at_entry");
 const GATHER_STORE: Line = rank_major("gather.scatter(row");
 const FEW_GATHER_STORE: Line = rank_major("gather.scatter(place");
-const RETURN_PUT: Line = send_back("to.put_f32(start");
-const ROW_COPY: Line = send("row.field(rows.row).copy(");
-const RETURN_COPY: Line = send_back("to.copy(");
+const RETURN_PUT: Line = outputs("to.put_f32(start");
+const ROW_COPY: Line = send("field(open.rows.row).copy(");
+const RETURN_COPY: Line = outputs("to.copy(");
 const RETURN_SIGNAL: Line = send_back("row.done();");
-const RETURN_WAIT: Line = combine("rows.slot(token)");
-const RETURN_LOAD: Line = combine("returned.load_each(owner");
+const RETURN_WAIT: Line = send_back("rows.slot(token)");
+const BATCH_WAIT: Line = send_back("rows.batch(token / self.0.batch, token)");
+const RETURN_LOAD: Line = sums("returned.load_each(owner");
 const ENTRIES_READ: Line = round_trip("a.entries.load(");
 const ANSWER: Line = round_trip("back.put_f32(start");
-const ROW_SEND_BACK: Line = send_back("to.put(start");
+const ROW_SEND_BACK: Line = outputs("to.put(start");
 
 pub fn bugs_with_flags() -> Vec<Bug> {
     let protocol = Protocol::Flags;
@@ -417,8 +418,8 @@ pub fn bugs_in_bulk() -> Vec<Bug> {
         ),
         c("flag before the batch", signal_first("send", "return_flag"), "data-race", "send", RETURN_COPY),
         c("batches without release", relax("send", "return_flag"), "data-race", "recv", RETURN_LOAD),
-        c("no flag of a batch", leave_out(return_signal()), "deadlock", "recv", RETURN_WAIT),
-        c("flag of the next owner", offset(return_signal(), Slot::Index, 1), "deadlock", "recv", RETURN_WAIT),
+        c("no flag of a batch", leave_out(return_signal()), "deadlock", "recv", BATCH_WAIT),
+        c("flag of the next owner", offset(return_signal(), Slot::Index, 1), "deadlock", "recv", BATCH_WAIT),
         c(
             "a copy out of range",
             offset(Site::put("send", "returns"), Slot::Index, 200),

@@ -8,9 +8,9 @@ use peerwarp::families::moe::kernels::{Layout, Protocol};
 const DELIVER: &str = include_str!("../../src/families/moe/kernels/deliver.rs");
 const SEND: &str = include_str!("../../src/families/moe/kernels/send.rs");
 const WIRE: &str = include_str!("../../src/families/moe/kernels/wire.rs");
-const INBOX: &str = include_str!("../../src/families/moe/kernels/inbox.rs");
 const RANK_MAJOR: &str = include_str!("../../src/families/moe/kernels/rank_major.rs");
-const COMBINE: &str = include_str!("../../src/families/moe/kernels/combine.rs");
+const SUMS: &str = include_str!("../../src/families/moe/kernels/sums.rs");
+const OUTPUTS: &str = include_str!("../../src/families/moe/kernels/outputs.rs");
 const SEND_BACK: &str = include_str!("../../src/families/moe/kernels/send_back.rs");
 const ROUND_TRIP: &str = include_str!("../../src/families/moe/kernels/round_trip.rs");
 
@@ -30,10 +30,6 @@ pub const fn send(text: &'static str) -> Line {
     Line { file: "send", source: SEND, text }
 }
 
-pub const fn inbox(text: &'static str) -> Line {
-    Line { file: "inbox", source: INBOX, text }
-}
-
 pub const fn wire(text: &'static str) -> Line {
     Line { file: "wire", source: WIRE, text }
 }
@@ -42,8 +38,12 @@ pub const fn rank_major(text: &'static str) -> Line {
     Line { file: "rank_major", source: RANK_MAJOR, text }
 }
 
-pub const fn combine(text: &'static str) -> Line {
-    Line { file: "combine", source: COMBINE, text }
+pub const fn sums(text: &'static str) -> Line {
+    Line { file: "sums", source: SUMS, text }
+}
+
+pub const fn outputs(text: &'static str) -> Line {
+    Line { file: "outputs", source: OUTPUTS, text }
 }
 
 pub const fn send_back(text: &'static str) -> Line {

@@ -150,9 +150,9 @@ __device__ __forceinline__ void send_role(const Args& args, const u32 bank) {
         const u32 pos_start = number * 8;
         const u32 entry = source * 1024 + pos_start;
         u32 placed = 0;
-        for (u32 k = 0; k < 8; ++k) {  // send_back.rs
+        for (u32 k = 0; k < 8; ++k) {  // outputs.rs
             const i32 pos_value = args.pos[entry + k];
-            if (pos_value >= 0) {  // send_back.rs
+            if (pos_value >= 0) {  // outputs.rs
                 placed |= 1u << k;
             }
         }
@@ -165,7 +165,7 @@ __device__ __forceinline__ void send_role(const Args& args, const u32 bank) {
             for (u32 j = 0; j < 8; ++j) {
                 sum[j] = 0.0f;
             }
-            while (left != 0) {  // send_back.rs
+            while (left != 0) {  // outputs.rs
                 const u32 bits = left;
                 left &= bits - 1;
                 const u32 k = entry + trailing_zeros(bits);
@@ -236,7 +236,7 @@ __device__ __forceinline__ void recv_role(const Args& args, const u32 bank) {
     const Warp group;
     const u32 n_value = args.n[0];
     const u32 end = min_of(n_value, min_of(args.rows_there, 128u)) * 14;
-    for (u32 i = group.number * 64 + block.index; i < end; i += 1024) {  // combine.rs
+    for (u32 i = group.number * 64 + block.index; i < end; i += 1024) {  // sums.rs
         const u32 token = i / 14;
         const u32 part = i % 14;
         const u32 first = token * 8;
@@ -260,7 +260,7 @@ __device__ __forceinline__ void recv_role(const Args& args, const u32 bank) {
             const u32 start_2 = i_2 * 4;
 
             // Take 4 tiles of packets of return_packets: one has come, and as a whole, when it does not end
-            // in all ones (combine.rs)
+            // in all ones (sums.rs)
             Vec<bf16, 8> return_packets_taken[4][1];
             if (!take_packets(group, args, args.return_packets[args.rank],
                 series<4, u64>(u64(value + start_2) * 7168 + u64(start), 7168), series<4, u32>(start_2, 1),
@@ -286,7 +286,7 @@ __device__ __forceinline__ void recv_role(const Args& args, const u32 bank) {
 __device__ __forceinline__ void ready_role(const Args& args, const u32 epoch, const u32 parity) {
     const Block block(128);
 
-    // Wait for 8 of ready: what was put before setting them can be read from here on (records.rs)
+    // Wait for 8 of ready: what was put before setting them can be read from here on (wire.rs)
     if (!wait_flags(block, args, args.ready[args.rank], parity * 8, 8, 1, epoch,
         {role_ready, flag_ready, 1})) return;
 }

@@ -125,8 +125,8 @@ typedef struct moe_combine_h7168_e256_k8_t128_r8_bf16_rankmajor_both__w16_s64_r6
 
 /* Where its waits stand in the kernel author's source, as X(site, file, line) for each number in a status. */
 #define MOE_COMBINE_H7168_E256_K8_T128_R8_BF16_RANKMAJOR_BOTH__W16_S64_R64_G1_V2_DEDUP_PACKETS_B1_WAITS(X) \
-    X(0, "src/families/moe/kernels/combine.rs", 0) \
-    X(1, "src/families/moe/kernels/records.rs", 0)
+    X(0, "src/families/moe/kernels/sums.rs", 0) \
+    X(1, "src/families/moe/kernels/wire.rs", 0)
 
 /* Launch shape, the same on every rank. All blocks must be resident at once: they wait for each other. */
 #define MOE_COMBINE_H7168_E256_K8_T128_R8_BF16_RANKMAJOR_BOTH__W16_S64_R64_G1_V2_DEDUP_PACKETS_B1_RANKS 8

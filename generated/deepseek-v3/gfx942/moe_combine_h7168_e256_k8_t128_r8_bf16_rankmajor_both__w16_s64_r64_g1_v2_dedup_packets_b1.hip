@@ -148,7 +148,7 @@ __device__ __forceinline__ void send_role(const Args& args, const u32 bank) {
         const u32 entry = source * 1024 + entry_expert_start;
         const u64 return_packets_start = u64(entry_expert_start + args.rank + bank) * 7168;
         bool lane_owned = false;
-        if (group.lane < 8) {  // send_back.rs
+        if (group.lane < 8) {  // outputs.rs
             const i32 entries = args.entry_expert[entry + group.lane];
             const bool owned = entries != args.nobody;
             lane_owned = owned;
@@ -173,7 +173,7 @@ __device__ __forceinline__ void recv_role(const Args& args, const u32 bank) {
     const Warp group;
     const u32 n_value = args.n[0];
     const u32 end = min_of(n_value, min_of(args.rows_there, 128u)) * 14;
-    for (u32 i = group.number * 64 + block.index; i < end; i += 1024) {  // combine.rs
+    for (u32 i = group.number * 64 + block.index; i < end; i += 1024) {  // sums.rs
         const u32 token = i / 14;
         const u32 part = i % 14;
         const u32 first = token * 8;
@@ -197,7 +197,7 @@ __device__ __forceinline__ void recv_role(const Args& args, const u32 bank) {
             const u32 start_2 = i_2 * 4;
 
             // Take 4 tiles of packets of return_packets: one has come, and as a whole, when it does not end
-            // in all ones (combine.rs)
+            // in all ones (sums.rs)
             Vec<bf16, 8> return_packets_taken[4][1];
             if (!take_packets(group, args, args.return_packets[args.rank],
                 series<4, u64>(u64(value + start_2) * 7168 + u64(start), 7168), series<4, u32>(start_2, 1),
@@ -223,7 +223,7 @@ __device__ __forceinline__ void recv_role(const Args& args, const u32 bank) {
 __device__ __forceinline__ void ready_role(const Args& args, const u32 epoch, const u32 parity) {
     const Block block(128);
 
-    // Wait for 8 of ready: what was put before setting them can be read from here on (records.rs)
+    // Wait for 8 of ready: what was put before setting them can be read from here on (wire.rs)
     if (!wait_flags(block, args, args.ready[args.rank], parity * 8, 8, 1, epoch,
         {role_ready, flag_ready, 1})) return;
 }

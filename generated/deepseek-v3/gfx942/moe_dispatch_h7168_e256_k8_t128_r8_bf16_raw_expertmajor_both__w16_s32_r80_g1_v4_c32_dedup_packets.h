@@ -151,11 +151,11 @@ typedef struct moe_dispatch_h7168_e256_k8_t128_r8_bf16_raw_expertmajor_both__w16
 
 /* Where its waits stand in the kernel author's source, as X(site, file, line) for each number in a status. */
 #define MOE_DISPATCH_H7168_E256_K8_T128_R8_BF16_RAW_EXPERTMAJOR_BOTH__W16_S32_R80_G1_V4_C32_DEDUP_PACKETS_WAITS(X) \
-    X(0, "src/families/moe/kernels/records.rs", 0) \
-    X(1, "src/families/moe/kernels/records.rs", 0) \
-    X(2, "src/families/moe/kernels/records.rs", 0) \
-    X(3, "src/families/moe/kernels/records.rs", 0) \
-    X(4, "src/families/moe/kernels/inbox.rs", 0)
+    X(0, "src/families/moe/kernels/wire.rs", 0) \
+    X(1, "src/families/moe/kernels/wire.rs", 0) \
+    X(2, "src/families/moe/kernels/wire.rs", 0) \
+    X(3, "src/families/moe/kernels/wire.rs", 0) \
+    X(4, "src/families/moe/kernels/wire.rs", 0)
 
 /* Launch shape, the same on every rank. All blocks must be resident at once: they wait for each other. */
 #define MOE_DISPATCH_H7168_E256_K8_T128_R8_BF16_RAW_EXPERTMAJOR_BOTH__W16_S32_R80_G1_V4_C32_DEDUP_PACKETS_RANKS 8

@@ -148,7 +148,7 @@ __device__ __forceinline__ void send_role(const Args& args, const u32 bank) {
         const u32 entry = source * 1024 + pos_start;
         const u64 return_packets_start = u64(pos_start + args.rank + bank) * 7168;
         u32 partial = 0;
-        if (group.lane < 8) {  // send_back.rs
+        if (group.lane < 8) {  // outputs.rs
             const i32 pos_tile = args.pos[entry + group.lane];
             const bool there = pos_tile >= 0;
             partial = there ? 1u << group.lane : 0u;
@@ -159,13 +159,13 @@ __device__ __forceinline__ void send_role(const Args& args, const u32 bank) {
             Vec<f32, 8> sum[2];
             u32 left = placed;
 #pragma unroll
-            for (u32 step = 0; step < 2; ++step) {  // send_back.rs
+            for (u32 step = 0; step < 2; ++step) {  // outputs.rs
 #pragma unroll
                 for (u32 j = 0; j < 8; ++j) {
                     sum[step][j] = 0.0f;
                 }
             }
-            while (left != 0) {  // send_back.rs
+            while (left != 0) {  // outputs.rs
                 const u32 bits = left;
                 left &= bits - 1;
                 const u32 k = entry + trailing_zeros(bits);
@@ -177,7 +177,7 @@ __device__ __forceinline__ void send_role(const Args& args, const u32 bank) {
                 const u32 bits_2 = left;
                 Vec<bf16, 8> y[2];
 #pragma unroll
-                for (u32 step = 0; step < 2; ++step) {  // send_back.rs
+                for (u32 step = 0; step < 2; ++step) {  // outputs.rs
                     y[step] = load<8>(args.y + (u64(row_2) * 7168 + start_u64) + group.lane * 8 + step * 256);
                 }
                 left &= bits_2 - 1;
@@ -190,7 +190,7 @@ __device__ __forceinline__ void send_role(const Args& args, const u32 bank) {
                 const u32 bits_3 = left;
                 Vec<bf16, 8> y_2[2];
 #pragma unroll
-                for (u32 step = 0; step < 2; ++step) {  // send_back.rs
+                for (u32 step = 0; step < 2; ++step) {  // outputs.rs
                     y_2[step] = there
                         ? load<8>(args.y + (u64(row_4) * 7168 + start_u64) + group.lane * 8 + step * 256)
                         : Vec<bf16, 8>{};
@@ -205,7 +205,7 @@ __device__ __forceinline__ void send_role(const Args& args, const u32 bank) {
                 const u32 bits_4 = left;
                 Vec<bf16, 8> y_3[2];
 #pragma unroll
-                for (u32 step = 0; step < 2; ++step) {  // send_back.rs
+                for (u32 step = 0; step < 2; ++step) {  // outputs.rs
                     y_3[step] = there_2
                         ? load<8>(args.y + (u64(row_6) * 7168 + start_u64) + group.lane * 8 + step * 256)
                         : Vec<bf16, 8>{};
@@ -218,7 +218,7 @@ __device__ __forceinline__ void send_role(const Args& args, const u32 bank) {
                 const u32 row_8 = min_of(row_7, 8191u);
                 const f32 weight_from_value_4 = args.weight_from[k_4];
 #pragma unroll
-                for (u32 step = 0; step < 2; ++step) {  // send_back.rs
+                for (u32 step = 0; step < 2; ++step) {  // outputs.rs
                     const Vec<bf16, 8> y_4 = there_3
                         ? load<8>(args.y + (u64(row_8) * 7168 + start_u64) + group.lane * 8 + step * 256)
                         : Vec<bf16, 8>{};
@@ -236,7 +236,7 @@ __device__ __forceinline__ void send_role(const Args& args, const u32 bank) {
             }
             Vec<bf16, 8> sum_bf16[2];
 #pragma unroll
-            for (u32 step = 0; step < 2; ++step) {  // send_back.rs
+            for (u32 step = 0; step < 2; ++step) {  // outputs.rs
 #pragma unroll
                 for (u32 j = 0; j < 8; ++j) {
                     sum_bf16[step][j] = to_bf16(sum[step][j]);
@@ -244,7 +244,7 @@ __device__ __forceinline__ void send_role(const Args& args, const u32 bank) {
             }
             bf16* const return_packets_there = args.return_packets[source];
 #pragma unroll
-            for (u32 step = 0; step < 2; ++step) {  // send_back.rs
+            for (u32 step = 0; step < 2; ++step) {  // outputs.rs
                 send_packet(return_packets_there + (return_packets_start + u64(start)) + group.lane * 8
                     + step * 256, sum_bf16[step]);
             }
@@ -260,7 +260,7 @@ __device__ __forceinline__ void recv_role(const Args& args, const u32 bank) {
     const Warp group;
     const u32 n_value = args.n[0];
     const u32 end = min_of(n_value, min_of(args.rows_there, 128u)) * 14;
-    for (u32 i = group.number * 64 + block.index; i < end; i += 1024) {  // combine.rs
+    for (u32 i = group.number * 64 + block.index; i < end; i += 1024) {  // sums.rs
         const u32 token = i / 14;
         const u32 part = i % 14;
         const u32 first = token * 8;
@@ -279,7 +279,7 @@ __device__ __forceinline__ void recv_role(const Args& args, const u32 bank) {
         const u32 start = part * 512;
         Vec<f32, 8> sum[2];
 #pragma unroll
-        for (u32 step = 0; step < 2; ++step) {  // combine.rs
+        for (u32 step = 0; step < 2; ++step) {  // sums.rs
 #pragma unroll
             for (u32 j = 0; j < 8; ++j) {
                 sum[step][j] = 0.0f;
@@ -289,13 +289,13 @@ __device__ __forceinline__ void recv_role(const Args& args, const u32 bank) {
             const u32 start_2 = i_2 * 4;
 
             // Take 4 tiles of packets of return_packets: one has come, and as a whole, when it does not end
-            // in all ones (combine.rs)
+            // in all ones (sums.rs)
             Vec<bf16, 8> return_packets_taken[4][2];
             if (!take_packets(group, args, args.return_packets[args.rank],
                 series<4, u64>(u64(value + start_2) * 7168 + u64(start), 7168), series<4, u32>(start_2, 1),
                 512, owners >> start_2, return_packets_taken, {role_recv, flag_return_packets, 0})) return;
 #pragma unroll
-            for (u32 step = 0; step < 2; ++step) {  // combine.rs
+            for (u32 step = 0; step < 2; ++step) {  // sums.rs
 #pragma unroll
                 for (u32 j = 0; j < 8; ++j) {
                     sum[step][j] += to_f32(return_packets_taken[0][step][j]);
@@ -306,7 +306,7 @@ __device__ __forceinline__ void recv_role(const Args& args, const u32 bank) {
             }
         }
 #pragma unroll
-        for (u32 step = 0; step < 2; ++step) {  // combine.rs
+        for (u32 step = 0; step < 2; ++step) {  // sums.rs
             Vec<bf16, 8> sum_bf16;
 #pragma unroll
             for (u32 j = 0; j < 8; ++j) {
@@ -321,7 +321,7 @@ __device__ __forceinline__ void recv_role(const Args& args, const u32 bank) {
 __device__ __forceinline__ void ready_role(const Args& args, const u32 epoch, const u32 parity) {
     const Block block(128);
 
-    // Wait for 8 of ready: what was put before setting them can be read from here on (records.rs)
+    // Wait for 8 of ready: what was put before setting them can be read from here on (wire.rs)
     if (!wait_flags(block, args, args.ready[args.rank], parity * 8, 8, 1, epoch,
         {role_ready, flag_ready, 1})) return;
 }

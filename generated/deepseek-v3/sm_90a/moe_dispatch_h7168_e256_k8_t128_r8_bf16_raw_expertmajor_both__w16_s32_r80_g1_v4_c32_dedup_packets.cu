@@ -150,10 +150,10 @@ inline constexpr u32 flag_ll_weight = 16;
 __device__ __forceinline__ void route_role(const Args& args, const u32 epoch, const u32 bank) {
     const Block block(0);
     u32* const count = shared_array<u32>(0);  // u32[256]
-    const u32 i = block.index;  // dispatch.rs
+    const u32 i = block.index;  // route.rs
     block.sync();
     const u32 first = i * 256;
-    if (block.lane < 256) {  // dispatch.rs
+    if (block.lane < 256) {  // route.rs
         count[block.lane] = 0;
     }
     const u32 given = args.n[0];
@@ -166,7 +166,7 @@ __device__ __forceinline__ void route_role(const Args& args, const u32 epoch, co
     u32 expert;
     bool valid;
     f32 weights;
-    if (block.lane < 256) {  // dispatch.rs
+    if (block.lane < 256) {  // route.rs
         const i32 id = block.lane < there_2 ? args.ids[first + block.lane] : 0;
         const f32 loaded = block.lane < there_2 ? args.weights[first + block.lane] : 0.0f;
         expert = u32(id);
@@ -179,39 +179,39 @@ __device__ __forceinline__ void route_role(const Args& args, const u32 epoch, co
         group_tally(block, count, 8, block.lane < 256 ? expert : 0u, block.lane < 256 && valid);
     const u32 number = bank + args.rank * 4 + i;
     u32 words;
-    if (block.lane < 256) {  // dispatch.rs
+    if (block.lane < 256) {  // route.rs
         words = valid ? (before << 16) | expert : 4294967295u;
     }
-    for (u32 to = 0; to < 8; ++to) {  // records.rs
+    for (u32 to = 0; to < 8; ++to) {  // wire.rs
         u32 of_rank;
-        if (block.lane < 32) {  // records.rs
+        if (block.lane < 32) {  // wire.rs
             const bool mine = block.lane < 32;
             of_rank = mine ? count[block.lane + to * 32] : 0u;
         }
         u64* const ll_count_there = args.ll_count[to];
-        if (block.lane < 32) {  // records.rs
+        if (block.lane < 32) {  // wire.rs
             send_ll(ll_count_there + number * 32 + block.lane, of_rank, epoch);
         }
     }
     const u32 ll_route_index = number * 256;
-    for (u32 turn = 0; turn < ranks; ++turn) {  // to each rank of the set (records.rs)
+    for (u32 turn = 0; turn < ranks; ++turn) {  // to each rank of the set (wire.rs)
         const u32 peer = (args.rank + turn) % ranks;
         u64* const ll_route_there = args.ll_route[peer];
-        if (block.lane < 256) {  // records.rs
+        if (block.lane < 256) {  // wire.rs
             send_ll(ll_route_there + ll_route_index + block.lane, words, epoch);
         }
     }
-    for (u32 turn = 0; turn < ranks; ++turn) {  // to each rank of the set (records.rs)
+    for (u32 turn = 0; turn < ranks; ++turn) {  // to each rank of the set (wire.rs)
         const u32 peer = (args.rank + turn) % ranks;
         u64* const ll_weight_there = args.ll_weight[peer];
-        if (block.lane < 256) {  // records.rs
+        if (block.lane < 256) {  // wire.rs
             send_ll(ll_weight_there + ll_route_index + block.lane, weights, epoch);
         }
     }
-    for (u32 turn = 0; turn < ranks; ++turn) {  // to each rank of the set (records.rs)
+    for (u32 turn = 0; turn < ranks; ++turn) {  // to each rank of the set (wire.rs)
         const u32 peer = (args.rank + turn) % ranks;
         u64* const ll_n_there = args.ll_n[peer];
-        if (block.lane < 1) {  // records.rs
+        if (block.lane < 1) {  // wire.rs
             send_ll(ll_n_there + number + block.lane, n, epoch);
         }
     }
@@ -251,16 +251,16 @@ __device__ __forceinline__ void send_role(const Args& args, const u32 parity) {
         const u64 inbox_packets_index = u64(args.rank * 128 + token + parity * 1024) * 3584 + start_u64;
         Packet x_packets[4];
 #pragma unroll
-        for (u32 step = 0; step < 4; ++step) {  // inbox.rs
+        for (u32 step = 0; step < 4; ++step) {  // wire.rs
             x_packets[step] = packet_of(x[step]);
         }
         const u64 inbox_packets_offset = inbox_packets_index + group.lane * 4;
-        for (u32 turn = 0; turn < ranks; ++turn) {  // to each rank of the set (inbox.rs)
+        for (u32 turn = 0; turn < ranks; ++turn) {  // to each rank of the set (wire.rs)
             const u32 peer = (args.rank + turn) % ranks;
             if ((to >> peer) & 1) {
                 u32* const inbox_packets_there = args.inbox_packets[peer] + inbox_packets_offset;
 #pragma unroll
-                for (u32 step = 0; step < 4; ++step) {  // inbox.rs
+                for (u32 step = 0; step < 4; ++step) {  // wire.rs
                     store_packet(inbox_packets_there + step * 128, x_packets[step]);
                 }
             }
@@ -275,12 +275,12 @@ __device__ __forceinline__ void recv_role(const Args& args, const u32 epoch, con
     u32* const n = shared_array<u32>(0);  // u32[32]
     u32* const base = shared_array<u32>(128);  // u32[1024]
 
-    // Read ll_n: an element comes together with its epoch, by one access (records.rs)
+    // Read ll_n: an element comes together with its epoch, by one access (wire.rs)
     u32 ll_n_read[1];
     if (!read_ll(block, args, args.ll_n[args.rank], {block.lane + bank}, {block.lane / 4}, {block.lane < 32},
         epoch, ll_n_read, {role_recv, flag_ll_n, 0})) return;
     u32 rows = 0;
-    if (block.lane < 32) {  // rows.rs
+    if (block.lane < 32) {  // expert_major.rs
         n[block.lane] = ll_n_read[0];
     }
     u32 expert[2];
@@ -296,12 +296,12 @@ __device__ __forceinline__ void recv_role(const Args& args, const u32 epoch, con
         owned[step] = expert[step] < 32;
     }
 
-    // Read ll_count: an element comes together with its epoch, by one access (records.rs)
+    // Read ll_count: an element comes together with its epoch, by one access (wire.rs)
     u32 ll_count_index[2];
     u32 ll_count_peer[2];
     bool ll_count_wanted[2];
 #pragma unroll
-    for (u32 step = 0; step < 2; ++step) {  // records.rs
+    for (u32 step = 0; step < 2; ++step) {  // wire.rs
         ll_count_index[step] = number[step] * 32 + expert[step];
         ll_count_peer[step] = record[step] / 4;
         ll_count_wanted[step] = owned[step];
@@ -338,25 +338,25 @@ __device__ __forceinline__ void recv_role(const Args& args, const u32 epoch, con
         }
     }
 
-    // 16 groups of a warp each (dispatch.rs)
+    // 16 groups of a warp each (expert_major.rs)
     const Warp group;
     i32* const rows_2 = shared_array<i32>(4224 + group.number * 32);  // i32[8]
     const u32 group_index = group.number * 80 + block.index;
-    if (const u32 i = group_index; i < 65) {  // index.rs
-        if (i < 64) {  // index.rs
+    if (const u32 i = group_index; i < 65) {  // entries.rs
+        if (i < 64) {  // entries.rs
             const u32 ll_weight_row = i / 2;
             const u32 part = i % 2;
             const u32 start = part * 128;
             const u32 ll_weight_start = (bank + ll_weight_row) * 256 + start;
             const u32 pos_row = ll_weight_row / 4;
 
-            // Read ll_route: an element comes together with its epoch, by one access (records.rs)
+            // Read ll_route: an element comes together with its epoch, by one access (wire.rs)
             u32 word[4];
             if (!read_ll_row(group, args, args.ll_route[args.rank], ll_weight_start, 128, pos_row, epoch,
                 word, {role_recv, flag_ll_route, 2})) return;
             i32 place[4];
 #pragma unroll
-            for (u32 step = 0; step < 4; ++step) {  // rows.rs
+            for (u32 step = 0; step < 4; ++step) {  // expert_major.rs
                 const u32 expert_2 = word[step] & 65535;
                 const u32 local = expert_2 - args.rank * 32;
                 const bool owned_2 = local < 32;
@@ -366,34 +366,34 @@ __device__ __forceinline__ void recv_role(const Args& args, const u32 epoch, con
                 place[step] = owned_2 ? place_2 : -1;
             }
 
-            // Read ll_weight: an element comes together with its epoch, by one access (records.rs)
+            // Read ll_weight: an element comes together with its epoch, by one access (wire.rs)
             f32 weights[4];
             if (!read_ll_row(group, args, args.ll_weight[args.rank], ll_weight_start, 128, pos_row, epoch,
                 weights, {role_recv, flag_ll_weight, 3})) return;
             const u32 to = pos_row * 1024 + (ll_weight_row % 4 * 256 + start);
 #pragma unroll
-            for (u32 step = 0; step < 4; ++step) {  // index.rs
+            for (u32 step = 0; step < 4; ++step) {  // entries.rs
                 const u32 at = step * 32 + group.lane;
                 args.pos[to + at] = place[step];
                 args.weight_from[to + at] = weights[step];
             }
         } else {
             u32 ll_n_start;
-            if (group.lane < 8) {  // index.rs
+            if (group.lane < 8) {  // entries.rs
                 ll_n_start = group.lane * 4;
             }
 
-            // Read ll_n: an element comes together with its epoch, by one access (records.rs)
+            // Read ll_n: an element comes together with its epoch, by one access (wire.rs)
             u32 ll_n_read_2[1];
             if (!read_ll(group, args, args.ll_n[args.rank], {group.lane < 8 ? ll_n_start + bank : 0u},
                 {group.lane < 8 ? ll_n_start / 4 : 0u}, {group.lane < 8}, epoch, ll_n_read_2,
                 {role_recv, flag_ll_n, 0})) return;
-            if (group.lane < 8) {  // index.rs
+            if (group.lane < 8) {  // entries.rs
                 args.n_from[group.lane] = ll_n_read_2[0];
             }
         }
     }
-    for (u32 i = group_index; i < 7168; i += 1280) {  // dispatch.rs
+    for (u32 i = group_index; i < 7168; i += 1280) {  // expert_major.rs
         const u32 message = i / 7;
         const u32 part = i % 7;
         const u32 source = message % 8;
@@ -401,24 +401,24 @@ __device__ __forceinline__ void recv_role(const Args& args, const u32 epoch, con
         const u32 chunk = slot / 32;
         const u32 record_2 = source * 4 + chunk;
         const u32 n_value = n[record_2];
-        if (slot < n_value) {  // rows.rs
+        if (slot < n_value) {  // expert_major.rs
             const u32 in_record = slot * 8 - chunk * 256;
             const u32 start = part * 512;
             const u64 start_u64 = u64(start);
             const u64 inbox_packets_index = u64(source * 128 + slot + parity * 1024) * 3584 + start_u64;
 
-            // Look at packets of inbox_packets before it is known whether they are wanted (inbox.rs)
+            // Look at packets of inbox_packets before it is known whether they are wanted (wire.rs)
             Packet inbox_packets_seen[1][4] = {};
             look_at_packets(group, args.inbox_packets[args.rank], {inbox_packets_index}, 512, 1,
                 inbox_packets_seen);
 
-            // Read ll_route: an element comes together with its epoch, by one access (records.rs)
+            // Read ll_route: an element comes together with its epoch, by one access (wire.rs)
             u32 word[1];
             if (!read_ll_row(group, args, args.ll_route[args.rank], (bank + record_2) * 256 + in_record, 8,
                 record_2 / 4, epoch, word, {role_recv, flag_ll_route, 2})) return;
             i32 place;
             bool lane_owned = false;
-            if (group.lane < 8) {  // rows.rs
+            if (group.lane < 8) {  // expert_major.rs
                 const u32 expert_2 = word[0] & 65535;
                 const u32 local = expert_2 - args.rank * 32;
                 const bool owned_2 = local < 32;
@@ -429,13 +429,13 @@ __device__ __forceinline__ void recv_role(const Args& args, const u32 epoch, con
                 lane_owned = owned_2;
             }
             const bool any_owned = group.any(lane_owned);
-            if (any_owned) {  // rows.rs
-                if (group.lane < 8) {  // rows.rs
+            if (any_owned) {  // expert_major.rs
+                if (group.lane < 8) {  // expert_major.rs
                     rows_2[group.lane] = place;
                 }
 
                 // Take packets of inbox_packets: one has come, and as a whole, when it does not end in all
-                // ones (inbox.rs)
+                // ones (wire.rs)
                 Vec<u32, 4> x[1][4];
                 if (!take_seen_packets(group, args, args.inbox_packets[args.rank], {inbox_packets_index},
                     {source}, 512, 1, inbox_packets_seen, x, {role_recv, flag_inbox_packets, 4})) return;
@@ -458,7 +458,7 @@ __device__ __forceinline__ void recv_role(const Args& args, const u32 epoch, con
 __device__ __forceinline__ void ready_role(const Args& args, const u32 epoch, const u32 parity) {
     const Block block(116);
 
-    // Signal ready: what every lane did before comes before it (records.rs)
+    // Signal ready: what every lane did before comes before it (wire.rs)
     signal_ranks(block, args, args.ready, parity * 8 + args.rank, 255, epoch);
 }
 

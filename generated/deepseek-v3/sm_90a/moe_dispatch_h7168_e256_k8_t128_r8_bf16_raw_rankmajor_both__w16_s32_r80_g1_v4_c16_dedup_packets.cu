@@ -19,9 +19,9 @@
 //                               (src/families/moe/kernels/dispatch.rs)
 //     blocks 4..36     send     reads n, x, ids; sends inbox_packets (src/families/moe/kernels/dispatch.rs)
 //     blocks 36..116   recv     waits for ll_route; takes inbox_packets; writes rows
-//                               (src/families/moe/kernels/dispatch.rs)
+//                               (src/families/moe/kernels/rank_major.rs)
 //     blocks 116..117  index    waits for ll_route; writes expert_start, expert_rows, gather
-//                               (src/families/moe/kernels/dispatch.rs)
+//                               (src/families/moe/kernels/rank_major.rs)
 //     blocks 117..122  entries  waits for ll_route, ll_weight, ll_n; writes entry_expert, weight_from,
 //                               n_from (src/families/moe/kernels/dispatch.rs)
 //     blocks 122..123  ready    signals ready (src/families/moe/kernels/dispatch.rs)
@@ -155,9 +155,9 @@ inline constexpr u32 flag_ll_weight = 16;
 __device__ __forceinline__ void route_role(const Args& args, const u32 epoch, const u32 bank) {
     const Block block(0);
 
-    // 16 groups of a warp each (dispatch.rs)
+    // 16 groups of a warp each (route.rs)
     const Warp group;
-    const u32 i = group.number * 4 + block.index;  // dispatch.rs
+    const u32 i = group.number * 4 + block.index;  // route.rs
     const u32 to = (i + args.rank) % 8;
     const u32 chunk = i / 8;
     const u32 first = chunk * 128;
@@ -195,7 +195,7 @@ __device__ __forceinline__ void route_role(const Args& args, const u32 epoch, co
         send_ll(ll_weight_there + ll_route_index + group.lane * 4 + j, weights[j], epoch);
     }
     u64* const ll_n_there = args.ll_n[to];
-    if (group.lane < 1) {  // records.rs
+    if (group.lane < 1) {  // wire.rs
         send_ll(ll_n_there + number + group.lane, n, epoch);
     }
 }
@@ -234,16 +234,16 @@ __device__ __forceinline__ void send_role(const Args& args, const u32 parity) {
         const u64 inbox_packets_index = u64(args.rank * 128 + token + parity * 1024) * 3584 + start_u64;
         Packet x_packets[4];
 #pragma unroll
-        for (u32 step = 0; step < 4; ++step) {  // inbox.rs
+        for (u32 step = 0; step < 4; ++step) {  // wire.rs
             x_packets[step] = packet_of(x[step]);
         }
         const u64 inbox_packets_offset = inbox_packets_index + group.lane * 4;
-        for (u32 turn = 0; turn < ranks; ++turn) {  // to each rank of the set (inbox.rs)
+        for (u32 turn = 0; turn < ranks; ++turn) {  // to each rank of the set (wire.rs)
             const u32 peer = (args.rank + turn) % ranks;
             if ((to >> peer) & 1) {
                 u32* const inbox_packets_there = args.inbox_packets[peer] + inbox_packets_offset;
 #pragma unroll
-                for (u32 step = 0; step < 4; ++step) {  // inbox.rs
+                for (u32 step = 0; step < 4; ++step) {  // wire.rs
                     store_packet(inbox_packets_there + step * 128, x_packets[step]);
                 }
             }
@@ -251,14 +251,14 @@ __device__ __forceinline__ void send_role(const Args& args, const u32 parity) {
     }
 }
 
-// recv: blocks 36..116 (src/families/moe/kernels/dispatch.rs)
+// recv: blocks 36..116 (src/families/moe/kernels/rank_major.rs)
 __device__ __forceinline__ void recv_role(const Args& args, const u32 epoch, const u32 parity,
     const u32 bank) {
     const Block block(36);
 
-    // 16 groups of a warp each (dispatch.rs)
+    // 16 groups of a warp each (rank_major.rs)
     const Warp group;
-    for (u32 i = group.number * 80 + block.index; i < 7168; i += 1280) {  // dispatch.rs
+    for (u32 i = group.number * 80 + block.index; i < 7168; i += 1280) {  // rank_major.rs
         const u32 message = i / 7;
         const u32 part = i % 7;
         const u32 source = message % 8;
@@ -271,26 +271,26 @@ __device__ __forceinline__ void recv_role(const Args& args, const u32 epoch, con
         const u64 start_u64 = u64(start);
         const u64 inbox_packets_index = u64(place + parity * 1024) * 3584 + start_u64;
 
-        // Look at packets of inbox_packets before it is known whether they are wanted (inbox.rs)
+        // Look at packets of inbox_packets before it is known whether they are wanted (wire.rs)
         Packet inbox_packets_seen[1][4] = {};
         look_at_packets(group, args.inbox_packets[args.rank], {inbox_packets_index}, 512, 1,
             inbox_packets_seen);
 
-        // Read ll_route: an element comes together with its epoch, by one access (records.rs)
+        // Read ll_route: an element comes together with its epoch, by one access (wire.rs)
         u32 word[1];
         if (!read_ll_row(group, args, args.ll_route[args.rank], (bank + ll_route_row) * 128 + in_record, 8,
             ll_route_row / 8, epoch, word, {role_recv, flag_ll_route, 0})) return;
         bool lane_owned = false;
-        if (group.lane < 8) {  // dispatch.rs
+        if (group.lane < 8) {  // rank_major.rs
             const u32 expert = word[0] & 65535;
             const u32 local = expert - args.rank * 32;
             const bool owned = local < 32;
             lane_owned = owned;
         }
         const bool any_owned = group.any(lane_owned);
-        if (any_owned) {  // dispatch.rs
+        if (any_owned) {  // rank_major.rs
             // Take packets of inbox_packets: one has come, and as a whole, when it does not end in all ones
-            // (inbox.rs)
+            // (wire.rs)
             Vec<u32, 4> x[1][4];
             if (!take_seen_packets(group, args, args.inbox_packets[args.rank], {inbox_packets_index},
                 {source}, 512, 1, inbox_packets_seen, x, {role_recv, flag_inbox_packets, 1})) return;
@@ -302,7 +302,7 @@ __device__ __forceinline__ void recv_role(const Args& args, const u32 epoch, con
     }
 }
 
-// index: blocks 116..117 (src/families/moe/kernels/dispatch.rs)
+// index: blocks 116..117 (src/families/moe/kernels/rank_major.rs)
 __device__ __forceinline__ void index_role(const Args& args, const u32 epoch, const u32 bank) {
     const Block block(116);
     u32* const base = shared_array<u32>(0);  // u32[2048]
@@ -313,14 +313,14 @@ __device__ __forceinline__ void index_role(const Args& args, const u32 epoch, co
     const bool arrived = [&]() -> bool {
         const Warp group;
         for (u32 record = group.number; record < 64; record += 16) {  // bases.rs
-            // Read ll_route: an element comes together with its epoch, by one access (records.rs)
+            // Read ll_route: an element comes together with its epoch, by one access (wire.rs)
             u32 ll_route_read[4];
             if (!read_ll_row(group, args, args.ll_route[args.rank], (bank + record) * 128, 128, record / 8,
                 epoch, ll_route_read, {role_index, flag_ll_route, 0})) return false;
             bool owned[4];
             u32 base_index[4];
 #pragma unroll
-            for (u32 step = 0; step < 4; ++step) {  // records.rs
+            for (u32 step = 0; step < 4; ++step) {  // bases.rs
                 const u32 expert = ll_route_read[step] & 65535;
                 const u32 local = expert - args.rank * 32;
                 owned[step] = local < 32;
@@ -366,19 +366,19 @@ __device__ __forceinline__ void index_role(const Args& args, const u32 epoch, co
     }
     block.sync();
 
-    // 16 groups of a warp each (index.rs)
+    // 16 groups of a warp each (rank_major.rs)
     const Warp group;
-    for (u32 record = group.number; record < 64; record += 16) {  // index.rs
+    for (u32 record = group.number; record < 64; record += 16) {  // rank_major.rs
         const u32 value_2 = record / 8;
 
-        // Read ll_route: an element comes together with its epoch, by one access (records.rs)
+        // Read ll_route: an element comes together with its epoch, by one access (wire.rs)
         u32 ll_route_read[4];
         if (!read_ll_row(group, args, args.ll_route[args.rank], (bank + record) * 128, 128, value_2, epoch,
             ll_route_read, {role_index, flag_ll_route, 0})) return;
         bool owned[4];
         u32 base_index[4];
 #pragma unroll
-        for (u32 step = 0; step < 4; ++step) {  // records.rs
+        for (u32 step = 0; step < 4; ++step) {  // rank_major.rs
             const u32 expert = ll_route_read[step] & 65535;
             const u32 local = expert - args.rank * 32;
             owned[step] = local < 32;
@@ -386,11 +386,11 @@ __device__ __forceinline__ void index_role(const Args& args, const u32 epoch, co
         }
         u32 row[4];
 #pragma unroll
-        for (u32 step = 0; step < 4; ++step) {  // index.rs
+        for (u32 step = 0; step < 4; ++step) {  // rank_major.rs
             row[step] = group_tally(group, base, 1, base_index[step], owned[step]);
         }
 #pragma unroll
-        for (u32 step = 0; step < 4; ++step) {  // index.rs
+        for (u32 step = 0; step < 4; ++step) {  // rank_major.rs
             const u32 at = step * 32 + group.lane;
             const u32 entry = at + record % 8 * 128;
             if (owned[step]) args.gather[row[step]] = entry / 8 + value_2 * 128;
@@ -404,12 +404,12 @@ __device__ __forceinline__ void entries_role(const Args& args, const u32 epoch, 
 
     // 16 groups of a warp each (dispatch.rs)
     const Warp group;
-    if (const u32 i = group.number * 5 + block.index; i < 65) {  // index.rs
-        if (i < 64) {  // index.rs
+    if (const u32 i = group.number * 5 + block.index; i < 65) {  // entries.rs
+        if (i < 64) {  // entries.rs
             const u32 ll_weight_start = (bank + i) * 128;
             const u32 entry_expert_row = i / 8;
 
-            // Read ll_route: an element comes together with its epoch, by one access (records.rs)
+            // Read ll_route: an element comes together with its epoch, by one access (wire.rs)
             u32 ll_route_read[4];
             if (!read_ll_row(group, args, args.ll_route[args.rank], ll_weight_start, 128, entry_expert_row,
                 epoch, ll_route_read, {role_entries, flag_ll_route, 0})) return;
@@ -417,19 +417,19 @@ __device__ __forceinline__ void entries_role(const Args& args, const u32 epoch, 
             u32 local[4];
             bool owned[4];
 #pragma unroll
-            for (u32 step = 0; step < 4; ++step) {  // records.rs
+            for (u32 step = 0; step < 4; ++step) {  // entries.rs
                 const u32 expert = ll_route_read[step] & 65535;
                 local[step] = expert - value;
                 owned[step] = local[step] < 32;
             }
 
-            // Read ll_weight: an element comes together with its epoch, by one access (records.rs)
+            // Read ll_weight: an element comes together with its epoch, by one access (wire.rs)
             f32 weights[4];
             if (!read_ll_row(group, args, args.ll_weight[args.rank], ll_weight_start, 128, entry_expert_row,
                 epoch, weights, {role_entries, flag_ll_weight, 2})) return;
             const u32 to = entry_expert_row * 1024 + i % 8 * 128;
 #pragma unroll
-            for (u32 step = 0; step < 4; ++step) {  // index.rs
+            for (u32 step = 0; step < 4; ++step) {  // entries.rs
                 const u32 at = step * 32 + group.lane;
                 const i32 expert = owned[step] ? i32(local[step] + value) : args.nobody;
                 args.entry_expert[to + at] = expert;
@@ -437,16 +437,16 @@ __device__ __forceinline__ void entries_role(const Args& args, const u32 epoch, 
             }
         } else {
             u32 ll_n_start;
-            if (group.lane < 8) {  // index.rs
+            if (group.lane < 8) {  // entries.rs
                 ll_n_start = group.lane * 8;
             }
 
-            // Read ll_n: an element comes together with its epoch, by one access (records.rs)
+            // Read ll_n: an element comes together with its epoch, by one access (wire.rs)
             u32 ll_n_read[1];
             if (!read_ll(group, args, args.ll_n[args.rank], {group.lane < 8 ? ll_n_start + bank : 0u},
                 {group.lane < 8 ? ll_n_start / 8 : 0u}, {group.lane < 8}, epoch, ll_n_read,
                 {role_entries, flag_ll_n, 3})) return;
-            if (group.lane < 8) {  // index.rs
+            if (group.lane < 8) {  // entries.rs
                 args.n_from[group.lane] = ll_n_read[0];
             }
         }
@@ -457,7 +457,7 @@ __device__ __forceinline__ void entries_role(const Args& args, const u32 epoch, 
 __device__ __forceinline__ void ready_role(const Args& args, const u32 epoch, const u32 parity) {
     const Block block(122);
 
-    // Signal ready: what every lane did before comes before it (records.rs)
+    // Signal ready: what every lane did before comes before it (wire.rs)
     signal_ranks(block, args, args.ready, parity * 8 + args.rank, 255, epoch);
 }
 

@@ -116,9 +116,9 @@ typedef struct moe_round_trip_h7168_e256_k8_t128_r8_bf16_expert__w16_s32_x64_r32
 /* Where its waits stand in the kernel author's source, as X(site, file, line) for each number in a status. */
 #define MOE_ROUND_TRIP_H7168_E256_K8_T128_R8_BF16_EXPERT__W16_S32_X64_R32_JOIN_G1_V2_WAITS(X) \
     X(0, "src/families/moe/kernels/round_trip.rs", 0) \
-    X(1, "src/families/moe/kernels/inbox.rs", 0) \
-    X(2, "src/families/moe/kernels/combine.rs", 0) \
-    X(3, "src/families/moe/kernels/records.rs", 0)
+    X(1, "src/families/moe/kernels/wire.rs", 0) \
+    X(2, "src/families/moe/kernels/sums.rs", 0) \
+    X(3, "src/families/moe/kernels/wire.rs", 0)
 
 /* Launch shape, the same on every rank. All blocks must be resident at once: they wait for each other. */
 #define MOE_ROUND_TRIP_H7168_E256_K8_T128_R8_BF16_EXPERT__W16_S32_X64_R32_JOIN_G1_V2_RANKS 8

@@ -203,16 +203,16 @@ __device__ __forceinline__ void send_role(const Args& args, const u32 epoch) {
         const u64 inbox_packets_index = u64(args.rank * 128 + token + (epoch & 1) * 1024) * 7168 + start_u64;
         Packet x_packets[2];
 #pragma unroll
-        for (u32 step = 0; step < 2; ++step) {  // inbox.rs
+        for (u32 step = 0; step < 2; ++step) {  // wire.rs
             x_packets[step] = packet_of(x[step]);
         }
         const u64 inbox_packets_offset = inbox_packets_index + group.lane * 8;
-        for (u32 turn = 0; turn < ranks; ++turn) {  // to each rank of the set (inbox.rs)
+        for (u32 turn = 0; turn < ranks; ++turn) {  // to each rank of the set (wire.rs)
             const u32 peer = (args.rank + turn) % ranks;
             if ((to >> peer) & 1) {
                 bf16* const inbox_packets_there = args.inbox_packets[peer] + inbox_packets_offset;
 #pragma unroll
-                for (u32 step = 0; step < 2; ++step) {  // inbox.rs
+                for (u32 step = 0; step < 2; ++step) {  // wire.rs
                     store_packet(inbox_packets_there + step * 256, x_packets[step]);
                 }
             }
@@ -240,7 +240,7 @@ __device__ __forceinline__ void expert_role(const Args& args, const u32 epoch) {
         const u64 start_u64 = u64(start);
         const u64 inbox_packets_index = u64(source * 128 + slot + inbox_packets_row) * 7168 + start_u64;
 
-        // Look at packets of inbox_packets before it is known whether they are wanted (inbox.rs)
+        // Look at packets of inbox_packets before it is known whether they are wanted (wire.rs)
         Packet inbox_packets_seen[1][2] = {};
         look_at_packets(group, args.inbox_packets[args.rank], {inbox_packets_index}, 512, 1,
             inbox_packets_seen);
@@ -263,7 +263,7 @@ __device__ __forceinline__ void expert_role(const Args& args, const u32 epoch) {
             }
 
             // Take packets of inbox_packets: one has come, and as a whole, when it does not end in all ones
-            // (inbox.rs)
+            // (wire.rs)
             Vec<bf16, 8> inbox_packets_taken[1][2];
             if (!take_seen_packets(group, args, args.inbox_packets[args.rank], {inbox_packets_index},
                 {source}, 512, 1, inbox_packets_seen, inbox_packets_taken,
@@ -344,7 +344,7 @@ __device__ __forceinline__ void recv_role(const Args& args, const u32 epoch, con
         }
 
         // Take 8 tiles of packets of return_packets: one has come, and as a whole, when it does not end in
-        // all ones (combine.rs)
+        // all ones (sums.rs)
         Vec<bf16, 8> return_packets_taken[8][1];
         if (!take_packets(group, args, args.return_packets[args.rank],
             series<8, u64>(u64(first + (epoch & 1) * 1024) * 7168 + start_u64, 7168), series<8, u32>(0, 1),
@@ -371,10 +371,10 @@ __device__ __forceinline__ void ready_role(const Args& args, const u32 epoch) {
     const Block block(131);
     const u32 ready_start = (epoch & 1) * 8;
 
-    // Signal ready: what earlier launches did comes before it (records.rs)
+    // Signal ready: what earlier launches did comes before it (wire.rs)
     signal_released(args, args.ready, ready_start + args.rank, 255, epoch);
 
-    // Wait for 8 of ready: what was put before setting them can be read from here on (records.rs)
+    // Wait for 8 of ready: what was put before setting them can be read from here on (wire.rs)
     if (!wait_flags(block, args, args.ready[args.rank], ready_start, 8, 1, epoch,
         {role_ready, flag_ready, 3})) return;
 }

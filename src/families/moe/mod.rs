@@ -8,14 +8,14 @@
 //! | question | answer | where |
 //! |---|---|---|
 //! | Which ranks does a row go to? | Each rank that owns one of the slot's experts, once. | `kernels/send.rs`: `destinations` |
-//! | Who counts the entries of a record? | The block that sends it, or each block that receives it. | `kernels/plan.rs`: `Count`, `count_rule`; `kernels/dispatch.rs`: `route`, `tell` |
-//! | Where does a row arrive? | In the slot of its source and its token or entry, at each destination. | `kernels/config.rs`: `arrivals`; `kernels/inbox.rs`: `InboxArgs` |
-//! | What says that a row has arrived? | Its flag, or each packet for itself. | `kernels/protocol.rs`: `Protocol`; `kernels/inbox.rs`: `wait` |
-//! | Who waits for what? | A block waits for records, then for each row that a record announces. | `kernels/wire.rs`: `receive`; `kernels/dispatch.rs`: `receive`, `receive_by_token` |
+//! | Who counts the entries of a record? | The block that sends it, or each block that receives it. | `kernels/plan.rs`: `Count`, `count_rule`; `kernels/route.rs`: `route` |
+//! | Where does a row arrive? | In the slot of its source and its token or entry, at each destination. | `kernels/config.rs`: `arrivals`; `kernels/wire.rs`: `InboxArgs` |
+//! | What says that a row has arrived? | Its flag, or each packet for itself. | `kernels/protocol.rs`: `Protocol`; `kernels/wire.rs`: `wait` |
+//! | Who waits for what? | A block waits for records, then for each row that a record announces. | `kernels/wire.rs`: `RecordWire`; `kernels/rank_major.rs`: `receive`; `kernels/expert_major.rs`: `receive` |
 //! | Where do an expert's rows begin? | At the sum of the counts before, moved to where the layout has it. | `kernels/bases.rs`: `lay_out`, `place_apart` |
-//! | Where does a row land? | By expert at its base plus its rank in the record, by token at its source and token. | `kernels/expert_major.rs`: `numbered`, `placed`; `kernels/dispatch.rs`: `receive_by_token` |
-//! | What becomes of a rank's own rows? | They go through its inbox, or straight from the input to their places. | `kernels/plan.rs`: `Own`, `own_rule`; `kernels/dispatch.rs`: `receive` |
-//! | What does dispatch leave for combine? | The place or expert of each entry, its weight, and each source's tokens. | `kernels/rank_major.rs`: `note_entries`; `kernels/expert_major.rs`: `note` |
+//! | Where does a row land? | By expert at its base plus its rank in the record, by token at its source and token. | `kernels/expert_major.rs`: `numbered`, `placed`; `kernels/rank_major.rs`: `receive` |
+//! | What becomes of a rank's own rows? | They go through its inbox, or straight from the input to their places. | `kernels/plan.rs`: `Own`, `own_rule`; `kernels/travel.rs`: `Travel`; `kernels/wire.rs`: `Given` |
+//! | What does dispatch leave for combine? | The place or expert of each entry, its weight, and each source's tokens. | `kernels/entries.rs`: `note_entries`; `kernels/expert_major.rs`: `note` |
 //! | When may a bank be written again? | Two rounds later, after every rank's record or credit of the round between. | `kernels/wire.rs`: `notify_ready`, `await_ready`; `kernels/mod.rs`: "Why buffers may be written again" |
 
 pub mod baselines;

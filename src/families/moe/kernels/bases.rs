@@ -4,86 +4,78 @@ use peerwarp_codegen::dsl::prelude::*;
 
 use super::bases_in_memory::BaseArgs;
 use super::config::Dispatch;
-use super::dispatch::DispatchArgs;
+use super::device::local_experts;
+use super::dispatch::Launch;
+use super::entries::entry_pieces;
 use super::layout::Begins;
 use super::pieces::each_piece;
-use super::rank_major::entry_pieces;
 use super::wire::{Counts, Records};
 
-/// The first row of every (expert, source, chunk), in that order.
-#[derive(Clone, Copy)]
-pub(super) enum Base {
-    /// In shared memory.
-    Shared(Shared<u32>),
-    /// In this rank's memory.
-    Memory(Ptr<u32>),
-}
-
-impl Base {
-    /// Those of these numbers where `mask` holds, else 0.
-    pub fn gather(&self, number: Tile<u32>, mask: Tile<bool>) -> Tile<u32> {
-        match self {
-            Base::Shared(base) => base.gather(number, mask, 0),
-            Base::Memory(base) => base.gather(number, mask, 0),
-        }
-    }
-}
+/// The first rows of (expert, source, chunk) of these numbers, in that order, where a mask holds, else 0.
+pub(super) type Base<'a> = Box<dyn Fn(Tile<u32>, Tile<bool>) -> Tile<u32> + 'a>;
 
 /// The bases of this rank: computed here, or by the block that has them in memory.
 #[kernel]
-pub(super) fn bases(c: &Dispatch, a: &DispatchArgs, b: Group, counts: &Counts<'_>, epoch: Epoch) -> Base {
-    match &a.bases {
-        BaseArgs { base: Some(base), based: Some(based) } => {
-            based.from(0).wait(0, epoch);
-            Base::Memory(*base)
-        }
-        _ => Base::Shared(base_of_counts(c, a, b, counts)),
+pub(super) fn bases<'a>(l: Launch<'a>, b: Group, counts: &Counts<'_>) -> Base<'a> {
+    if let BaseArgs { base: Some(base), based: Some(based) } = &l.a.bases {
+        based.from(0).wait(0, l.epoch);
+        Box::new(|number, mask| base.gather(number, mask, 0))
+    } else {
+        let base = base_of_counts(l, b, counts);
+        Box::new(move |number, mask| base.gather(number, mask, 0))
     }
 }
 
 /// The first row of every (expert, source, chunk) of this rank, in that order: prefix sums of the records' counts.
 #[kernel]
-fn base_of_counts(c: &Dispatch, a: &DispatchArgs, b: Group, counts: &Counts<'_>) -> Shared<u32> {
+fn base_of_counts(l: Launch<'_>, b: Group, counts: &Counts<'_>) -> Shared<u32> {
+    let c = l.c;
     let base = shared::<u32>("base", c.map().at_most() * c.records());
-    let rows = add_up(c, b, &base, &|start, len| {
-        let i = arange(len) + start;
-        counts.of(i / c.records(), i % c.records())
-    });
-    lay_out(c, a, b, (&base, c.records()), rows);
+    let count = |start, len| count_of(c, counts, (start, len));
+    let rows = add_up(c, b, &count, &|start, sums| base.store(start, sums));
+    lay_out(l, b, (&base, c.records()), rows);
     base
 }
 
-/// The same where nobody else has counted: a group has a record.
+/// The same where this block counts: a group has a record.
 #[kernel]
-pub(super) fn base_of_words(c: &Dispatch, a: &DispatchArgs, b: Group, records: &Records<'_>) -> Shared<u32> {
+pub(super) fn base_of_words(l: Launch<'_>, b: Group, records: &dyn Records) -> Shared<u32> {
+    let c = l.c;
     let base = shared::<u32>("base", c.map().at_most() * c.records());
     base.store(0, splat(0u32, c.map().at_most() * c.records()));
     b.split(1, |g| {
         for record in g.strided(c.records()) {
             each_piece(c.record_entries(), entry_pieces(c).len, |start, len| {
-                let (expert, mine) = records.local_experts(record, start, len);
+                let (expert, mine) = local_experts(c.map(), records.words(record, start, len) & 0xffff);
                 base.tally(expert * c.records() + record, mine);
             });
         }
     });
-    let rows = add_up(c, b, &base, &|start, len| base.load(start, len));
-    lay_out(c, a, b, (&base, c.records()), rows);
+    let rows = add_up(c, b, &|start, len| base.load(start, len), &|start, sums| base.store(start, sums));
+    lay_out(l, b, (&base, c.records()), rows);
     base
 }
 
-/// Puts into `base` the sums of the counts before, and says what all come to.
+/// Counts of (expert, record), by their first number and how many.
 #[kernel]
-fn add_up(
+pub(super) fn count_of(c: &Dispatch, counts: &Counts<'_>, (start, len): (Val<u32>, u32)) -> Tile<u32> {
+    let i = arange(len) + start;
+    counts(i / c.records(), i % c.records())
+}
+
+/// Stores the sums of the counts before each (expert, record), and says what all come to.
+#[kernel]
+pub(super) fn add_up(
     c: &Dispatch,
     b: Group,
-    base: &Shared<u32>,
     count: &dyn Fn(Val<u32>, u32) -> Tile<u32>,
+    store: &dyn Fn(Val<u32>, Tile<u32>),
 ) -> Val<u32> {
     let all = c.map().at_most() * c.records();
     let mut rows = var(0u32);
     each_piece(all, all.min(b.warps() * 32 * 8), |start, len| {
         let count = count(start, len);
-        base.store(start, count.scan_sum(true) + &rows);
+        store(start, count.scan_sum(true) + &rows);
         rows += count.sum();
     });
     rows.get()
@@ -92,15 +84,10 @@ fn add_up(
 /// Writes down where each expert's rows begin, of which `base` has the first ones of `records` parts of each, and how many there are
 /// in all.
 #[kernel]
-pub(super) fn lay_out(
-    c: &Dispatch,
-    a: &DispatchArgs,
-    b: Group,
-    (base, records): (&Shared<u32>, u32),
-    rows: Val<u32>,
-) {
+pub(super) fn lay_out(l: Launch<'_>, b: Group, (base, records): (&Shared<u32>, u32), rows: Val<u32>) {
+    let Launch { c, a, .. } = l;
     if !c.is_packed() {
-        place_apart(c, a, b, (base, records), rows);
+        place_apart(l, b, (base, records), rows);
     } else if b.index() == 0 {
         let most = c.map().at_most();
         let expert = arange(most + 1);
@@ -114,13 +101,8 @@ pub(super) fn lay_out(
 /// The same where the rows of each expert begin where the layout says, instead of where those of the expert before end, or where there
 /// may be more rows than places.
 #[kernel]
-fn place_apart(
-    c: &Dispatch,
-    a: &DispatchArgs,
-    b: Group,
-    (base, records): (&Shared<u32>, u32),
-    rows: Val<u32>,
-) {
+fn place_apart(l: Launch<'_>, b: Group, (base, records): (&Shared<u32>, u32), rows: Val<u32>) {
+    let c = l.c;
     let most = c.map().at_most();
     let expert = arange(most + 1);
     let start = base.gather(expert * records, expert < most, rows);
@@ -138,12 +120,12 @@ fn place_apart(
             } else {
                 (first, n)
             };
-            write_down(c, a, b, (first, placed, n), &|| taken.sum());
+            write_down(l, b, (first, placed, n), &|| taken.sum());
         }
         Begins::Strided(stride) => {
             let first = expert * stride;
             move_rows(c, b, (base, records), start, first);
-            write_down(c, a, b, (first, n.minimum(stride), n), &|| n.max());
+            write_down(l, b, (first, n.minimum(stride), n), &|| n.max());
         }
     }
 }
@@ -172,12 +154,12 @@ fn move_rows(
 /// Writes down where each expert's rows begin, how many have a place, and what that leaves out of `n`.
 #[kernel]
 fn write_down(
-    c: &Dispatch,
-    a: &DispatchArgs,
+    l: Launch<'_>,
     b: Group,
     (first, placed, n): (Tile<u32>, Tile<u32>, Tile<u32>),
     needed: &dyn Fn() -> Val<u32>,
 ) {
+    let Launch { c, a, .. } = l;
     let most = c.map().at_most();
     if b.index() == 0 {
         a.expert_start.store(0, first);

@@ -2,11 +2,11 @@
 
 use peerwarp_codegen::dsl::prelude::*;
 
+use super::bases::{add_up, count_of};
 use super::config::Dispatch;
-use super::dispatch::DispatchArgs;
+use super::dispatch::Launch;
 use super::layout::Begins;
 use super::pieces::each_piece;
-use super::wire::Records;
 
 /// Bases in memory.
 #[derive(KernelArgs)]
@@ -22,18 +22,13 @@ pub struct BaseArgs {
 
 /// Computes the bases, writes down where each expert's rows begin, and signals the blocks that wait for the bases.
 #[kernel]
-pub(super) fn lay_out_in_memory(c: &Dispatch, a: &DispatchArgs, b: Group, epoch: Epoch, bank: Val<u32>) {
-    let records = Records::receive(c, &a.records, epoch, bank);
+pub(super) fn lay_out_in_memory(l: Launch<'_>, b: Group) {
+    let Launch { c, a, epoch, .. } = l;
+    let records = l.records();
     if let (Some(base), Some(based), Some(counts)) = (a.bases.base, a.bases.based, records.counts()) {
-        let all = c.map().at_most() * c.records();
-        let mut rows = var(0u32);
-        each_piece(all, all.min(b.warps() * 32 * 8), |start, len| {
-            let i = arange(len) + start;
-            let count = counts.of(i / c.records(), i % c.records());
-            base.store(start, count.scan_sum(true) + &rows);
-            rows += count.sum();
-        });
-        lay_out_in_parts(c, a, b, &base, rows.get());
+        let count = |start, len| count_of(c, &counts, (start, len));
+        let rows = add_up(c, b, &count, &|start, sums| base.store(start, sums));
+        lay_out_in_parts(l, b, &base, rows);
         based.signal(0, epoch);
     }
 }
@@ -41,7 +36,8 @@ pub(super) fn lay_out_in_memory(c: &Dispatch, a: &DispatchArgs, b: Group, epoch:
 /// Goes through the experts part by part: moves their bases to where the layout has them, and writes down where each expert's rows
 /// begin and how many have a place. Before it, an expert's rows begin where those of the expert before end.
 #[kernel]
-fn lay_out_in_parts(c: &Dispatch, a: &DispatchArgs, b: Group, base: &Ptr<u32>, rows: Val<u32>) {
+fn lay_out_in_parts(l: Launch<'_>, b: Group, base: &Ptr<u32>, rows: Val<u32>) {
+    let Launch { c, a, .. } = l;
     let most = c.map().at_most();
     let mut taken = var(0u32);
     // How many rows have no place, and the most rows of an expert.

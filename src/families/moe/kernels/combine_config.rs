@@ -11,6 +11,7 @@ use super::limits::{fewer, groups_of, layout_of, numbers_of, resident, topk_of, 
 use super::pieces::{Pieces, piece_len};
 use super::plan::{Begin, Own, Schedule, Share};
 use super::protocol::{Phase, Protocol, protocol_of};
+use super::travel::Travel;
 use crate::families::moe::{ExpertMap, MoeShape, RowDtype};
 
 /// What rows are combined in.
@@ -405,6 +406,17 @@ impl Combine {
     /// Whether what this rank has of its own tokens stays where it is, and is summed from there.
     pub(super) fn keeps_own(&self) -> bool {
         self.own() == Own::InPlace
+    }
+
+    /// The ranks that rows travel back to and from.
+    pub(super) fn travel(&self) -> Box<dyn Travel> {
+        self.own().travel(self.ranks)
+    }
+
+    /// Whether a sender waits for its sources' numbers of tokens. What dispatch says of entries, it says of those of tokens that are
+    /// not there too: rank-major senders, and few rows, need no number.
+    pub(super) fn waits_for_counts(&self) -> bool {
+        self.layout.by_expert() && self.begin() == Begin::InTurn
     }
 
     /// Ranks that rows go back to.

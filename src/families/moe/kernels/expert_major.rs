@@ -1,115 +1,167 @@
-//! Which rows the entries of slots get, where rows stand by expert.
+//! The receiving side of expert-major rows: each entry has a row among those of its expert.
 
 use peerwarp_codegen::dsl::prelude::*;
 
 use super::bases::{Base, bases, lay_out};
 use super::config::Dispatch;
+use super::deliver::{deliver, scales_at_hand};
 use super::device::local_experts;
-use super::dispatch::DispatchArgs;
-use super::layout::Begins;
-use super::rank_major::{Noted, each_part, entry_pieces};
-use super::wire::Records;
+use super::dispatch::Launch;
+use super::entries::{Noted, each_part, entry_pieces};
+use super::hook::RowHook;
+use super::layout::{Begins, Places};
+use super::wire::{Arriving, Given, Received, Records};
 
-/// What a block knows of the rows of entries.
-pub(super) enum Rows<'a> {
-    /// What their senders have counted.
-    Counted(Counted<'a>),
-    /// The row of each entry of all records, which nobody else has counted.
-    Each(Shared<i32>),
+/// Writes down where every row belongs, and puts it there when it arrives.
+#[kernel]
+pub(super) fn receive(l: Launch<'_>, b: Group, hook: RowHook<'_>) {
+    let Launch { c, a, epoch, .. } = l;
+    let records = l.records();
+    let rows_of = rows(l, b, &*records);
+    let pieces = c.pieces();
+
+    b.split(c.group_warps, |g| {
+        rows_of.note(l, g);
+        let rows = shared::<i32>("rows", c.slot_entries());
+        let scales = scales_at_hand(c);
+        let put = |source: Val<u32>, slot: Val<u32>, part: Val<u32>, row: &dyn Fn() -> Box<dyn Arriving>| {
+            find(c, &*rows_of, (source, slot), &rows, &|| {
+                deliver(c, a, &Places::All(rows), (&*row(), part), scales, hook);
+            });
+        };
+        if c.keeps_own() {
+            // What others send is in flight meanwhile.
+            for i in g.dynamic(c.slots() * pieces.parts(), a.next_row.map(|next| next.counter(1))) {
+                let (slot, part) = pieces.part(i);
+                put(rank(), slot, part, &|| {
+                    Box::new(Given { c, a: &a.tokens, token: slot / c.token_slots() })
+                });
+            }
+        }
+        for i in
+            g.dynamic(c.slots() * c.destinations() * pieces.parts(), a.next_row.map(|next| next.counter(0)))
+        {
+            let (message, part) = pieces.part(i);
+            let (source, slot) = c.travel().arriving(message);
+            put(source, slot, part, &|| Box::new(Received::wait(&a.inbox, source, slot, epoch)));
+        }
+    });
 }
 
-/// The first row of every (expert, source, chunk): which of them an entry gets is in its record.
-pub(super) struct Counted<'a> {
-    records: &'a Records<'a>,
-    base: Base,
+/// The rows of entries, as a block knows them.
+trait Rows {
+    /// Which of `len` entries of a record from `start` on are here, and their rows: -1 for one that is not, -2 for one that has no
+    /// place.
+    fn of(&self, c: &Dispatch, entries: (Val<u32>, Val<u32>, u32)) -> (Tile<bool>, Tile<i32>);
+
+    /// Does something with a slot, whose record is given with it, if its source has the token.
+    fn there(&self, c: &Dispatch, at: (Val<u32>, Val<u32>), act: &dyn Fn());
+
+    /// Writes down the row of each entry, and, if no other role does, its weight and how many tokens each rank has.
+    fn note(&self, l: Launch<'_>, g: Group);
+}
+
+/// The first row of every (expert, source, chunk): which of them an entry gets is in its record, whose sender counts.
+struct Counted<'a> {
+    records: &'a dyn Records,
+    base: Base<'a>,
     /// Tokens of each record's source.
     n: Shared<u32>,
 }
 
-impl<'a> Rows<'a> {
-    /// As soon as records have come.
+/// The row of each entry of all records, which this block counts.
+struct Each(Shared<i32>);
+
+/// The rows of entries, as soon as records have arrived.
+#[kernel]
+fn rows<'a>(l: Launch<'a>, b: Group, records: &'a dyn Records) -> Box<dyn Rows + 'a> {
+    let c = l.c;
+    if let Some(counts) = records.counts() {
+        let n = shared::<u32>("n", c.records());
+        n.store(0, records.n(arange(c.records())));
+        Box::new(Counted { records, base: bases(l, b, &counts), n })
+    } else {
+        Box::new(Each(count(l, b, records)))
+    }
+}
+
+impl Rows for Counted<'_> {
     #[kernel]
-    pub fn new(c: &Dispatch, a: &DispatchArgs, b: Group, records: &'a Records<'a>, epoch: Epoch) -> Rows<'a> {
-        if let Some(counts) = records.counts() {
-            let n = shared::<u32>("n", c.records());
-            n.store(0, records.n(arange(c.records())));
-            Rows::Counted(Counted { records, base: bases(c, a, b, &counts, epoch), n })
-        } else {
-            Rows::Each(count(c, a, b, records))
+    fn of(&self, c: &Dispatch, entries: (Val<u32>, Val<u32>, u32)) -> (Tile<bool>, Tile<i32>) {
+        let (expert, mine, row) = numbered(c, self.records, &self.base, entries);
+        (mine, placed(c, expert, mine, row))
+    }
+
+    #[kernel]
+    fn there(&self, c: &Dispatch, (record, slot): (Val<u32>, Val<u32>), act: &dyn Fn()) {
+        if slot < self.n.get(record) * c.token_slots() {
+            act();
         }
     }
 
-    /// Which of `len` entries of a record from `start` on are here, and their rows: -1 for one that is not, -2 for one that has no
-    /// place.
+    #[kernel]
+    fn note(&self, l: Launch<'_>, g: Group) {
+        let Launch { c, a, .. } = l;
+        each_part(l, g, self.records, |record, start, len| {
+            let (_, row) = self.of(c, (record, start, len));
+            let weights = self.records.weights(record, start, len);
+            let to = Noted::at(c, (record, start, len));
+            to.store(a.pos, Some(row));
+            to.store(a.weight_from, weights);
+        });
+    }
+}
+
+impl Rows for Each {
     #[kernel]
     fn of(&self, c: &Dispatch, (record, start, len): (Val<u32>, Val<u32>, u32)) -> (Tile<bool>, Tile<i32>) {
-        match self {
-            Rows::Counted(Counted { records, base, .. }) => {
-                let (expert, mine, row) = numbered(c, records, base, (record, start, len));
-                (mine, placed(c, expert, mine, row))
-            }
-            Rows::Each(row_of) => {
-                let row = row_of.load(record * c.record_entries() + start, len);
-                (row != -1, row)
-            }
-        }
+        let row = self.0.load(record * c.record_entries() + start, len);
+        (row != -1, row)
     }
 
-    /// Puts the rows of a slot's entries into `rows`, and does something, if one of them is here.
-    #[kernel]
-    pub fn find(
-        &self,
-        c: &Dispatch,
-        (source, slot): (Val<u32>, Val<u32>),
-        rows: &Shared<i32>,
-        act: impl FnOnce(),
-    ) {
-        let chunk = slot / (c.chunk * c.token_slots());
-        let record = source * c.chunks() + chunk;
-        let look = || {
-            let in_record = slot * c.slot_entries() - chunk * c.record_entries();
-            let (mine, row) = self.of(c, (record, in_record, c.slot_entries()));
-            if mine.any() {
-                rows.store(0, row);
-                act();
-            }
-        };
-        if let Rows::Counted(Counted { n, .. }) = self {
-            if slot < n.get(record) * c.token_slots() {
-                look();
-            }
-        } else {
-            look();
-        }
+    fn there(&self, _: &Dispatch, _: (Val<u32>, Val<u32>), act: &dyn Fn()) {
+        act();
     }
 
-    /// Writes down the row of each entry, and, if no other role does, its weight and how many tokens each rank has.
     #[kernel]
-    pub fn note(&self, c: &Dispatch, a: &DispatchArgs, g: Group) {
-        if let Rows::Counted(Counted { records, .. }) = self {
-            each_part(c, a, g, records, |record, start, len| {
+    fn note(&self, l: Launch<'_>, g: Group) {
+        let Launch { c, a, .. } = l;
+        let pieces = entry_pieces(c);
+        for i in g.strided(c.records() * pieces.parts()) {
+            let (record, part) = pieces.part(i);
+            pieces.each(part, |start, len| {
                 let (_, row) = self.of(c, (record, start, len));
-                let weights = records.weights(record, start, len);
-                let to = Noted::at(c, (record, start, len));
-                to.store(a.pos, Some(row));
-                to.store(a.weight_from, weights);
+                Noted::at(c, (record, start, len)).store(a.pos, Some(row));
             });
-        } else {
-            let pieces = entry_pieces(c);
-            for i in g.strided(c.records() * pieces.parts()) {
-                let (record, part) = pieces.part(i);
-                pieces.each(part, |start, len| {
-                    let (_, row) = self.of(c, (record, start, len));
-                    Noted::at(c, (record, start, len)).store(a.pos, Some(row));
-                });
-            }
         }
     }
 }
 
+/// Puts the rows of a slot's entries into `rows`, and does something, if one of them is here.
+#[kernel]
+fn find(
+    c: &Dispatch,
+    rows_of: &dyn Rows,
+    (source, slot): (Val<u32>, Val<u32>),
+    rows: &Shared<i32>,
+    act: &dyn Fn(),
+) {
+    let chunk = slot / (c.chunk * c.token_slots());
+    let record = source * c.chunks() + chunk;
+    rows_of.there(c, (record, slot), &|| {
+        let in_record = slot * c.slot_entries() - chunk * c.record_entries();
+        let (mine, row) = rows_of.of(c, (record, in_record, c.slot_entries()));
+        if mine.any() {
+            rows.store(0, row);
+            act();
+        }
+    });
+}
+
 /// Counts the entries of all records, and gives each its row.
 #[kernel]
-fn count(c: &Dispatch, a: &DispatchArgs, b: Group, records: &Records<'_>) -> Shared<i32> {
+fn count(l: Launch<'_>, b: Group, records: &dyn Records) -> Shared<i32> {
+    let c = l.c;
     // Behind the last expert's first row comes the number of all rows.
     let most = c.map().at_most();
     let base = shared::<u32>("base", most + 1);
@@ -117,7 +169,7 @@ fn count(c: &Dispatch, a: &DispatchArgs, b: Group, records: &Records<'_>) -> Sha
     let (expert, mine) = local_experts(c.map(), records.all_words() & 0xffff);
     let before = base.tally(expert, mine);
     base.store(0, base.load(0, most + 1).scan_sum(true));
-    lay_out(c, a, b, (&base, 1), base.get(most));
+    lay_out(l, b, (&base, 1), base.get(most));
     let row = base.gather(expert, mine, 0) + before;
     let row_of = shared::<i32>("row_of", c.records() * c.record_entries());
     row_of.store(0, placed(c, expert, mine, row));
@@ -128,17 +180,17 @@ fn count(c: &Dispatch, a: &DispatchArgs, b: Group, records: &Records<'_>) -> Sha
 #[kernel]
 pub(super) fn numbered(
     c: &Dispatch,
-    records: &Records<'_>,
-    base: &Base,
+    records: &dyn Records,
+    base: &Base<'_>,
     (record, start, len): (Val<u32>, Val<u32>, u32),
 ) -> (Tile<u32>, Tile<bool>, Tile<u32>) {
     let word = records.words(record, start, len);
     let (expert, mine) = local_experts(c.map(), word & 0xffff);
-    let row = base.gather(expert * c.records() + record, mine) + (word >> 16);
+    let row = base(expert * c.records() + record, mine) + (word >> 16);
     (expert, mine, row)
 }
 
-/// Entries' numbers among the rows of all experts, as [`Rows::of`] has them.
+/// Entries' numbers among the rows of all experts, as [`Rows::of`].
 #[kernel]
 fn placed(c: &Dispatch, expert: Tile<u32>, mine: Tile<bool>, row: Tile<u32>) -> Tile<i32> {
     let place = row.cast::<i32>();

@@ -37,6 +37,17 @@
 //! back as packets, and the group that takes a row's piece runs the experts on it and sends the sum home at once. No row is
 //! stored in between, and nobody needs to know how many rows an expert has: a record is an entry's expert and its weight.
 //!
+//! # Files
+//! | what | file |
+//! |---|---|
+//! | the launches: parameters and roles | `dispatch.rs`, `combine.rs`, `round_trip.rs` |
+//! | what travels out, and where it lands: records, rows, ready ranks | `wire.rs`, `scales.rs`, `travel.rs` |
+//! | dispatch sends | `route.rs` (records), `send.rs`, `quantise.rs` (rows) |
+//! | dispatch receives | `rank_major.rs`, `expert_major.rs`; `bases.rs`, `bases_in_memory.rs`, `entries.rs`, `deliver.rs` |
+//! | combine sends | `outputs.rs` (what goes back), `send_back.rs` (with which flag) |
+//! | combine receives | `sums.rs` |
+//! | keys, plans, and what is legal | `config.rs`, `combine_config.rs`, `plan.rs`, `limits.rs`, `defaults.rs` |
+//!
 //! # Why buffers may be written again
 //! Nothing is ever cleared, no barrier separates rounds; flags are compared with the epoch, which the kernels count in
 //! device memory. One round is dispatch, then combine, each rank's launches in order (split launches too).
@@ -87,11 +98,12 @@ mod defaults;
 mod deliver;
 mod device;
 mod dispatch;
+mod entries;
 mod expert_major;
 mod hook;
-mod inbox;
 mod layout;
 mod limits;
+mod outputs;
 mod pieces;
 mod plan;
 mod protocol;
@@ -99,8 +111,12 @@ mod quantise;
 mod rank_major;
 mod roles;
 mod round_trip;
+mod route;
+mod scales;
 mod send;
 mod send_back;
+mod sums;
+mod travel;
 mod wire;
 
 pub use bases_in_memory::BaseArgs;
@@ -109,10 +125,9 @@ pub use combine_config::{Combine, CombineDtype, CombineKey, CombinePlan};
 pub use config::{Dispatch, DispatchKey, DispatchPlan};
 pub use dispatch::{DispatchArgs, DispatchLaunch, TokenArgs, TokenLaunch, dispatch, dispatch_with};
 pub use hook::{Hook, RowHook};
-pub use inbox::{InboxArgs, Row};
 pub use layout::{Begins, Layout, Room};
 pub use plan::{Bases, Begin, Copies, Count, Index, Own, Schedule, Share, Then};
 pub use protocol::{Phase, Protocol};
 pub use quantise::Quantise;
 pub use round_trip::{RoundTrip, RoundTripArgs, RoundTripKey, RoundTripLaunch, round_trip, round_trip_with};
-pub use wire::{FlagRecordArgs, LlRecordArgs, ReadyArgs, RecordArgs};
+pub use wire::{FlagRecordArgs, InboxArgs, LlRecordArgs, ReadyArgs, RecordArgs, Row};

@@ -4,9 +4,10 @@ use peerwarp_codegen::family::{Choice, Illegal};
 
 use super::config::{Dispatch, MAX_A_LANE};
 use super::defaults::worth_dynamic_scheduling;
+use super::entries::entry_pieces;
 use super::limits::MAX_SHARED_BYTES;
 use super::protocol::{Phase, Protocol};
-use super::rank_major::entry_pieces;
+use super::travel::Travel;
 
 /// Who counts the entries of a record.
 #[derive(Choice, Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -229,6 +230,11 @@ impl Dispatch {
     /// Whether a rank's own rows go from the input to their places, and not through its inbox.
     pub(super) fn keeps_own(&self) -> bool {
         self.own() == Own::InPlace
+    }
+
+    /// The ranks that rows travel to and from.
+    pub(super) fn travel(&self) -> Box<dyn Travel> {
+        self.own().travel(self.ranks)
     }
 
     /// Ranks that rows are sent to.

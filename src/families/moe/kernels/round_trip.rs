@@ -6,19 +6,20 @@ use peerwarp_codegen::dsl::prelude::*;
 use peerwarp_codegen::family::{Choice, Family, Illegal, Legal};
 use peerwarp_codegen::ir::PACKET_BYTES;
 
-use super::combine::{ReturnArgs, returned, sum_of_owners};
+use super::combine::ReturnArgs;
 use super::combine_config::{Combine, CombinePlan};
 use super::config::{Dispatch, DispatchPlan};
 use super::deliver::{hooked, scales_at_hand};
 use super::device::{at, local_experts, owners};
-use super::dispatch::{NOWHERE, TokenArgs, TokenLaunch, arriving, rows_there, tokens};
+use super::dispatch::{TokenArgs, TokenLaunch, rows_there, tokens};
 use super::hook::{Hook, RowHook, stand_in_expert};
-use super::inbox::{InboxArgs, Received};
 use super::limits::{fewer, groups_of, resident, rows_of, topk_of};
 use super::plan::{Bases, Copies, Count};
 use super::protocol::Protocol;
-use super::send::send;
-use super::wire::{ReadyArgs, await_ready, notify_ready};
+use super::route::NOWHERE;
+use super::send::Sender;
+use super::sums::{returned, sum_of_owners};
+use super::wire::{InboxArgs, ReadyArgs, Received, await_ready, notify_ready};
 use crate::families::moe::{MoeKey, MoePlan, MoeShape, MoeTuning, RowDtype};
 
 /// Numbers of tokens with which it pays on more than two ranks that more blocks send, and receive when they are done: rows come back
@@ -294,7 +295,8 @@ pub fn round_trip_with(c: &RoundTrip, a: &RoundTripArgs, hook: RowHook<'_>) {
     let out = c.dispatch();
     role("route", c.route_blocks(), |b| b.split(1, |g| tell(c, a, g, epoch)));
     role("send", c.send_blocks, |b| {
-        b.split(c.group_warps, |g| send(&out, &a.tokens, &a.inbox, g, epoch));
+        let sender = Sender { c: &out, a: &a.tokens, inbox: &a.inbox, epoch };
+        b.split(c.group_warps, |g| sender.send(g));
         if c.join {
             b.goes_on_as("recv");
         }
@@ -345,7 +347,7 @@ fn answer(c: &RoundTrip, a: &RoundTripArgs, g: Group, epoch: Epoch, hook: RowHoo
     let scales = scales_at_hand(&out);
     for i in g.strided(c.tokens * c.ranks * pieces.parts()) {
         let (message, part) = pieces.part(i);
-        let (source, token) = arriving(&out, message);
+        let (source, token) = out.travel().arriving(message);
         let entry = bank(c, source, epoch) + token * c.topk;
         let words = a.entries.load(entry * 2, 2 * c.topk, source, epoch);
         let (_, owned) = local_experts(out.map(), words);
@@ -353,7 +355,7 @@ fn answer(c: &RoundTrip, a: &RoundTripArgs, g: Group, epoch: Epoch, hook: RowHoo
         let mine = bits.or_all();
         if mine != 0 {
             entries.store(0, words);
-            let received = Received::wait(&out, &a.inbox, source, token, part, epoch);
+            let received = Received::wait(&a.inbox, source, token, epoch);
             let back = a.back.returns.open(epoch).to(Peers::rank(source)).slot(token);
             pieces.each(part, |start, len| {
                 let y = hooked(&out, &received, scales, hook, start, len);
@@ -389,7 +391,7 @@ fn receive(c: &RoundTrip, a: &RoundTripArgs, g: Group, epoch: Epoch) {
         let owners = owners(coming.map(), &a.tokens.ids, token * c.topk, c.topk, g);
         let returned = returned(&coming, a.back.returns.open(epoch), owners, token);
         pieces.each(part, |start, len| {
-            let sum = sum_of_owners(&coming, &returned, (None, None), start, len);
+            let sum = sum_of_owners(&coming, &returned, None, start, len);
             a.out.store_f32(at(token, c.hidden) + start.to_u64(), sum);
         });
     }

@@ -1,10 +1,15 @@
-//! Records of dispatch: what a rank tells every rank about a chunk of its tokens, whichever way it travels.
+//! What travels in dispatch, and where it lands: records, rows, and the flags of ranks that are ready.
+//!
+//! A record says where the entries of a chunk of tokens go. It travels with a flag or as LL elements ([`RecordWire`]). A row lands in
+//! the inbox of each rank that it goes to; a rank's own rows may stay in the input ([`Arrived`]).
 
 use peerwarp_codegen::dsl::prelude::*;
 
 use super::config::Dispatch;
-use super::device::{first_expert, local_experts, owned_experts};
+use super::device::{at, first_expert, owned_experts};
+use super::dispatch::{Launch, TokenArgs};
 use super::protocol::Protocol;
+use super::scales::Words;
 
 /// Parameters of records, by how they come.
 #[derive(KernelArgs)]
@@ -57,128 +62,311 @@ pub struct LlRecordArgs {
     pub ll_weight: Option<Ll<f32>>,
 }
 
-/// The record of a chunk, as its sender has it.
-pub(super) struct Record {
-    /// Its number among those of all ranks, in the bank of this launch.
-    pub number: Val<u32>,
-    /// Tokens of the rank.
-    pub n: Val<u32>,
-    /// Entries of the chunk for each expert, where the index does not count them.
-    pub count: Option<Shared<u32>>,
-    /// Expert of each entry, and its rank where they are counted.
+impl RecordArgs {
+    /// How records travel.
+    pub(super) fn wire(&self) -> &dyn RecordWire {
+        match self {
+            RecordArgs::Flags(flags) => flags,
+            RecordArgs::Ll(ll) => ll,
+        }
+    }
+}
+
+/// How records travel.
+pub(super) trait RecordWire {
+    /// Opens the record of number `number`, among those of all ranks, to `to`.
+    fn open<'a>(&'a self, l: Launch<'a>, to: Peers, number: Val<u32>) -> Box<dyn OpenRecord + 'a>;
+
+    /// The records of all ranks. Waits for their flags, where they have some.
+    fn receive<'a>(&'a self, l: Launch<'a>) -> Box<dyn Records + 'a>;
+}
+
+/// A record on its way to ranks.
+pub(super) trait OpenRecord {
+    /// Puts the words of entries from `start` on: the expert of each, and its rank where senders count.
+    fn words(&mut self, start: Val<u32>, words: Tile<u32>);
+
+    /// Puts the weights of entries from `start` on, where they travel.
+    fn weights(&mut self, start: Val<u32>, weights: Option<Tile<f32>>);
+
+    /// Puts the count of each expert's entries.
+    fn counts(&mut self, count: &Shared<u32>);
+
+    /// Puts the words, the counts and the weights of all entries.
+    fn all(&mut self, words: Tile<u32>, count: &Shared<u32>, weights: Option<Tile<f32>>);
+
+    /// Sends it, with the number of the rank's tokens.
+    fn send(self: Box<Self>, n: Val<u32>);
+
+    /// The same with the counts.
+    fn send_counted(mut self: Box<Self>, n: Val<u32>, count: &Shared<u32>) {
+        self.counts(count);
+        self.send(n);
+    }
+}
+
+/// Entries of records for experts of this rank, by the experts' numbers among those and the records'.
+pub(super) type Counts<'a> = Box<dyn Fn(Tile<u32>, Tile<u32>) -> Tile<u32> + 'a>;
+
+/// The records of all ranks, as a rank receives them.
+pub(super) trait Records {
+    /// Tokens of the source of each of these records.
+    fn n(&self, record: Tile<u32>) -> Tile<u32>;
+
+    /// The most tokens of a source, as far as records have been waited for.
+    fn most_tokens(&self) -> Val<u32>;
+
+    /// Entries of each record for each expert, where senders count.
+    fn counts(&self) -> Option<Counts<'_>>;
+
+    /// The words of `len` entries of a record from `entry` on.
+    fn words(&self, record: Val<u32>, entry: Val<u32>, len: u32) -> Tile<u32>;
+
+    /// The words of all entries of all records.
+    fn all_words(&self) -> Tile<u32>;
+
+    /// The weights of `len` entries, as [`Records::words`], where they travel.
+    fn weights(&self, record: Val<u32>, entry: Val<u32>, len: u32) -> Option<Tile<f32>>;
+}
+
+/// The number of an entry of a record among those of all records.
+fn at_entry(c: &Dispatch, record: Val<u32>, entry: Val<u32>) -> Val<u32> {
+    record * c.record_entries() + entry
+}
+
+/// A record that goes with a flag.
+pub(super) struct FlagRecord<'a> {
+    l: Launch<'a>,
+    a: &'a FlagRecordArgs,
+    number: Val<u32>,
+    parcel: Parcel,
+}
+
+impl FlagRecordArgs {
+    /// Opens a record, as [`RecordWire::open`].
+    pub(super) fn record<'a>(&'a self, l: Launch<'a>, to: Peers, number: Val<u32>) -> FlagRecord<'a> {
+        FlagRecord { l, a: self, number, parcel: send_to(to) }
+    }
+}
+
+/// Entries of a record that follow one another, of which some are put.
+pub(super) struct Entries {
+    pub start: Val<u32>,
+    pub sent: Tile<bool>,
     pub words: Tile<u32>,
-    /// Weight of each entry, where they travel.
     pub weights: Option<Tile<f32>>,
 }
 
-impl Record {
-    /// Sends it to ranks; to all of them at once, if it has counts.
-    pub fn send(self, c: &Dispatch, a: &RecordArgs, to: Peers, epoch: Epoch) {
-        match a {
-            RecordArgs::Flags(a) => self.send_with_flag(c, a, to, epoch),
-            RecordArgs::Ll(a) => self.send_as_ll(c, a, to, epoch),
+impl FlagRecord<'_> {
+    fn put_weights(&mut self, at: Index, weights: Option<Tile<f32>>) {
+        if let (Some(weight), Some(weights)) = (self.a.rec_weight, weights) {
+            self.parcel.put(&weight, at, weights);
         }
     }
 
-    #[kernel]
-    fn send_with_flag(self, c: &Dispatch, a: &FlagRecordArgs, to: Peers, epoch: Epoch) {
-        let mut parcel = send_to(to);
-        parcel.put(&a.rec_route, self.number * c.record_entries(), self.words);
-        if let Some(count) = self.count {
-            parcel.put(&a.rec_count, self.number * c.experts, count.load(0, c.experts));
-        }
-        if let (Some(weight), Some(weights)) = (a.rec_weight, self.weights) {
-            parcel.put(&weight, self.number * c.record_entries(), weights);
-        }
-        parcel.put_value(&a.rec_n, self.number, self.n);
-        parcel.signal(&a.rec_flag, self.number, epoch);
+    /// Puts the words and the weights of some entries.
+    pub fn put_where(&mut self, Entries { start, sent, words, weights }: Entries) {
+        let at = at_entry(self.l.c, self.number, start).only(sent);
+        self.parcel.put(&self.a.rec_route, at, words);
+        self.put_weights(at, weights);
     }
 
-    #[kernel]
-    fn send_as_ll(self, c: &Dispatch, a: &LlRecordArgs, to: Peers, epoch: Epoch) {
-        if let Some(count) = self.count {
-            send_counts(c, a, self.number, &count, epoch);
-        }
-        a.ll_route.send(to, self.number * c.record_entries(), self.words, epoch);
-        if let (Some(weight), Some(weights)) = (a.ll_weight, self.weights) {
-            weight.send(to, self.number * c.record_entries(), weights, epoch);
-        }
-        // What receivers poll first goes last: then they hardly poll for the rest.
-        a.ll_n.send(to, self.number, splat(self.n, 1), epoch);
+    /// Puts the counts of `experts` experts' entries from expert `first` on, which are the first ones of `count`.
+    pub fn put_counts(&mut self, first: Val<u32>, experts: u32, count: &Shared<u32>) {
+        let at = self.number * self.l.c.experts + first;
+        self.parcel.put(&self.a.rec_count, at, count.load(0, experts));
+    }
+
+    /// Sends it, as [`OpenRecord::send`].
+    pub fn finish(self, n: Val<u32>) {
+        let FlagRecord { l, a, number, mut parcel } = self;
+        parcel.put_value(&a.rec_n, number, n);
+        parcel.signal(&a.rec_flag, number, l.epoch);
     }
 }
 
-/// A record that goes to ranks part by part, and with the count of each expert's entries at its end.
-pub(super) struct RecordInParts<'a> {
-    c: &'a Dispatch,
-    number: Val<u32>,
+impl OpenRecord for FlagRecord<'_> {
+    fn words(&mut self, start: Val<u32>, words: Tile<u32>) {
+        self.parcel.put(&self.a.rec_route, at_entry(self.l.c, self.number, start), words);
+    }
+
+    fn weights(&mut self, start: Val<u32>, weights: Option<Tile<f32>>) {
+        self.put_weights(at_entry(self.l.c, self.number, start).index(), weights);
+    }
+
+    fn counts(&mut self, count: &Shared<u32>) {
+        self.put_counts(0u32.val(), self.l.c.experts, count);
+    }
+
+    fn all(&mut self, words: Tile<u32>, count: &Shared<u32>, weights: Option<Tile<f32>>) {
+        self.words(0u32.val(), words);
+        self.counts(count);
+        self.weights(0u32.val(), weights);
+    }
+
+    fn send(self: Box<Self>, n: Val<u32>) {
+        self.finish(n);
+    }
+}
+
+/// Records that have arrived with flags, and the receipt of the wait for these.
+struct FlagRecords<'a>(Launch<'a>, &'a FlagRecordArgs, Arrived);
+
+impl RecordWire for FlagRecordArgs {
+    fn open<'a>(&'a self, l: Launch<'a>, to: Peers, number: Val<u32>) -> Box<dyn OpenRecord + 'a> {
+        Box::new(self.record(l, to, number))
+    }
+
+    fn receive<'a>(&'a self, l: Launch<'a>) -> Box<dyn Records + 'a> {
+        let arrived = self.rec_flag.wait_all(l.bank, l.c.records(), l.c.chunks(), l.epoch);
+        Box::new(FlagRecords(l, self, arrived))
+    }
+}
+
+impl Records for FlagRecords<'_> {
+    fn n(&self, record: Tile<u32>) -> Tile<u32> {
+        self.1.rec_n.gather(&self.2, record + self.0.bank, true, 0)
+    }
+
+    fn most_tokens(&self) -> Val<u32> {
+        self.n(arange(self.0.c.records())).max()
+    }
+
+    fn counts(&self) -> Option<Counts<'_>> {
+        Some(Box::new(|expert, record| flag_counts(self, expert, record)))
+    }
+
+    fn words(&self, record: Val<u32>, entry: Val<u32>, len: u32) -> Tile<u32> {
+        let FlagRecords(l, a, arrived) = self;
+        a.rec_route.load(arrived, at_entry(l.c, l.bank + record, entry), len)
+    }
+
+    fn all_words(&self) -> Tile<u32> {
+        let FlagRecords(Launch { c, bank, .. }, a, arrived) = self;
+        let entry = arange(c.records() * c.record_entries());
+        a.rec_route.gather(arrived, entry + *bank * c.record_entries(), true, 0)
+    }
+
+    fn weights(&self, record: Val<u32>, entry: Val<u32>, len: u32) -> Option<Tile<f32>> {
+        let FlagRecords(l, a, arrived) = self;
+        Some(a.rec_weight?.load(arrived, at_entry(l.c, l.bank + record, entry), len))
+    }
+}
+
+/// Counts of all experts' entries.
+#[kernel]
+fn flag_counts(records: &FlagRecords<'_>, expert: Tile<u32>, record: Tile<u32>) -> Tile<u32> {
+    let FlagRecords(Launch { c, bank, .. }, a, arrived) = records;
+    let (map, number) = (c.map(), record + *bank);
+    let owned = expert < owned_experts(map, rank());
+    let first = first_expert(map, rank());
+    a.rec_count.gather(arrived, number * c.experts + first + expert, owned, 0)
+}
+
+/// A record that goes as LL elements.
+struct LlRecord<'a> {
+    l: Launch<'a>,
+    a: &'a LlRecordArgs,
     to: Peers,
-    goes: Goes<'a>,
+    number: Val<u32>,
 }
 
-/// How a record goes.
-enum Goes<'a> {
-    WithFlag(&'a FlagRecordArgs, Parcel),
-    AsLl(&'a LlRecordArgs),
-}
-
-impl<'a> RecordInParts<'a> {
-    /// The record with this number, in the bank of this launch.
-    pub fn new(c: &'a Dispatch, a: &'a RecordArgs, to: Peers, number: Val<u32>) -> RecordInParts<'a> {
-        let goes = match a {
-            RecordArgs::Flags(a) => Goes::WithFlag(a, send_to(to)),
-            RecordArgs::Ll(a) => Goes::AsLl(a),
-        };
-        RecordInParts { c, number, to, goes }
+impl OpenRecord for LlRecord<'_> {
+    fn words(&mut self, start: Val<u32>, words: Tile<u32>) {
+        self.a.ll_route.send(self.to, at_entry(self.l.c, self.number, start), words, self.l.epoch);
     }
 
-    /// Puts the words and the weights of entries from `start` on.
-    pub fn put(&mut self, start: Val<u32>, words: Tile<u32>, weights: Option<Tile<f32>>, epoch: Epoch) {
-        let first = self.number * self.c.record_entries() + start;
-        match &mut self.goes {
-            Goes::WithFlag(a, open) => {
-                open.put(&a.rec_route, first, words);
-                if let (Some(weight), Some(weights)) = (a.rec_weight, weights) {
-                    open.put(&weight, first, weights);
-                }
-            }
-            Goes::AsLl(a) => {
-                a.ll_route.send(self.to, first, words, epoch);
-                if let (Some(weight), Some(weights)) = (a.ll_weight, weights) {
-                    weight.send(self.to, first, weights, epoch);
-                }
-            }
+    fn weights(&mut self, start: Val<u32>, weights: Option<Tile<f32>>) {
+        if let (Some(weight), Some(weights)) = (self.a.ll_weight, weights) {
+            weight.send(self.to, at_entry(self.l.c, self.number, start), weights, self.l.epoch);
         }
     }
 
-    /// Sends the rest: the counts, and the tokens of the rank.
-    pub fn send(self, n: Val<u32>, count: &Shared<u32>, epoch: Epoch) {
-        match self.goes {
-            Goes::WithFlag(a, mut open) => {
-                open.put(&a.rec_count, self.number * self.c.experts, count.load(0, self.c.experts));
-                open.put_value(&a.rec_n, self.number, n);
-                open.signal(&a.rec_flag, self.number, epoch);
-            }
-            Goes::AsLl(a) => {
-                send_counts(self.c, a, self.number, count, epoch);
-                a.ll_n.send(self.to, self.number, splat(n, 1), epoch);
-            }
+    /// Each rank gets those of its own experts.
+    fn counts(&mut self, count: &Shared<u32>) {
+        if let Some(ll) = self.a.ll_count {
+            send_counts(self.l, &ll, self.number, count);
         }
+    }
+
+    fn all(&mut self, words: Tile<u32>, count: &Shared<u32>, weights: Option<Tile<f32>>) {
+        self.counts(count);
+        self.words(0u32.val(), words);
+        self.weights(0u32.val(), weights);
+    }
+
+    /// Receivers poll the number of tokens first. It goes last: then they hardly poll for the rest.
+    fn send(self: Box<Self>, n: Val<u32>) {
+        self.a.ll_n.send(self.to, self.number, splat(n, 1), self.l.epoch);
     }
 }
 
 /// Sends each rank the counts of its own experts.
 #[kernel]
-fn send_counts(c: &Dispatch, a: &LlRecordArgs, number: Val<u32>, count: &Shared<u32>, epoch: Epoch) {
-    if let Some(ll) = a.ll_count {
-        let most = c.map().at_most();
-        for to in 0..c.ranks.val() {
-            let expert = arange(most);
-            let mine = expert < owned_experts(c.map(), to);
-            let of_rank = count.gather(expert + first_expert(c.map(), to), mine, 0);
-            ll.send(Peers::rank(to), number * most, of_rank, epoch);
-        }
+fn send_counts(l: Launch<'_>, ll: &Ll<u32>, number: Val<u32>, count: &Shared<u32>) {
+    let map = l.c.map();
+    let most = map.at_most();
+    for to in 0..l.c.ranks.val() {
+        let expert = arange(most);
+        let mine = expert < owned_experts(map, to);
+        let of_rank = count.gather(expert + first_expert(map, to), mine, 0);
+        ll.send(Peers::rank(to), number * most, of_rank, l.epoch);
     }
+}
+
+/// Records that arrive as LL elements.
+struct LlRecords<'a>(Launch<'a>, &'a LlRecordArgs);
+
+impl RecordWire for LlRecordArgs {
+    fn open<'a>(&'a self, l: Launch<'a>, to: Peers, number: Val<u32>) -> Box<dyn OpenRecord + 'a> {
+        Box::new(LlRecord { l, a: self, to, number })
+    }
+
+    fn receive<'a>(&'a self, l: Launch<'a>) -> Box<dyn Records + 'a> {
+        Box::new(LlRecords(l, self))
+    }
+}
+
+impl Records for LlRecords<'_> {
+    fn n(&self, record: Tile<u32>) -> Tile<u32> {
+        let LlRecords(l, a) = self;
+        a.ll_n.gather(record + l.bank, record / l.c.chunks(), true, l.epoch)
+    }
+
+    /// No record has been waited for.
+    fn most_tokens(&self) -> Val<u32> {
+        self.0.c.tokens.val()
+    }
+
+    fn counts(&self) -> Option<Counts<'_>> {
+        let count = self.1.ll_count?;
+        Some(Box::new(move |expert, record| ll_counts(self.0, &count, expert, record)))
+    }
+
+    fn words(&self, record: Val<u32>, entry: Val<u32>, len: u32) -> Tile<u32> {
+        let LlRecords(l, a) = self;
+        a.ll_route.load(at_entry(l.c, l.bank + record, entry), len, record / l.c.chunks(), l.epoch)
+    }
+
+    fn all_words(&self) -> Tile<u32> {
+        let LlRecords(Launch { c, bank, epoch, .. }, a) = self;
+        let entry = arange(c.records() * c.record_entries());
+        let source = entry / (c.chunks() * c.record_entries());
+        a.ll_route.gather(entry + *bank * c.record_entries(), source, true, *epoch)
+    }
+
+    fn weights(&self, record: Val<u32>, entry: Val<u32>, len: u32) -> Option<Tile<f32>> {
+        let (LlRecords(l, a), first) = (self, || at_entry(self.0.c, self.0.bank + record, entry));
+        Some(a.ll_weight?.load(first(), len, record / l.c.chunks(), l.epoch))
+    }
+}
+
+/// Counts of this rank's experts' entries.
+#[kernel]
+fn ll_counts(l: Launch<'_>, count: &Ll<u32>, expert: Tile<u32>, record: Tile<u32>) -> Tile<u32> {
+    let (c, number) = (l.c, record + l.bank);
+    let owned = expert < owned_experts(c.map(), rank());
+    count.gather(number * c.map().at_most() + expert, record / c.chunks(), owned, l.epoch)
 }
 
 /// Flags by which ranks say that they are ready, where records order nothing.
@@ -206,123 +394,102 @@ pub(super) fn await_ready(ready: &Flags, ranks: u32, epoch: Epoch) {
     let _everybody = ready.wait_all(epoch.parity() * ranks, ranks, 1, epoch);
 }
 
-/// The records of all ranks, as a rank receives them.
-pub(super) struct Records<'a> {
-    c: &'a Dispatch,
-    epoch: Epoch,
-    /// The first one of this launch.
-    bank: Val<u32>,
-    come: Come<'a>,
+/// A row on its way.
+#[derive(Message)]
+#[message(config = Dispatch)]
+pub struct Row {
+    /// Rows as they arrive, `[source][slot][row]`, as packets in two banks. Out, where rows arrive in their places.
+    #[len(|c| c.row())]
+    #[dtype(|c| c.moved())]
+    pub row: AnyField,
+    /// Scales as they arrive, `[source][slot][scale]`: as packets in two banks, each row's ending in zeros that fill a packet.
+    #[len(|c| c.sent_scales())]
+    #[dtype(|c| c.scale())]
+    pub scales: Option<AnyField>,
 }
 
-/// How records come.
-enum Come<'a> {
-    /// With flags, of whose wait this is the receipt.
-    WithFlags(&'a FlagRecordArgs, Arrived),
-    AsLl(&'a LlRecordArgs),
+/// What rows of dispatch arrive in.
+#[derive(KernelArgs)]
+#[args(config = Dispatch)]
+pub struct InboxArgs {
+    /// Rows on their way to the ranks of their experts: a slot's.
+    #[channel(|c| c.arrivals())]
+    pub rows: Channel<Row>,
 }
 
-impl<'a> Records<'a> {
-    /// Waits for flags, where there are some.
-    pub fn receive(c: &'a Dispatch, a: &'a RecordArgs, epoch: Epoch, bank: Val<u32>) -> Records<'a> {
-        let come = match a {
-            RecordArgs::Flags(a) => {
-                Come::WithFlags(a, a.rec_flag.wait_all(bank, c.records(), c.chunks(), epoch))
-            }
-            RecordArgs::Ll(a) => Come::AsLl(a),
-        };
-        Records { c, epoch, bank, come }
+/// A part of a token's row on its way to its ranks.
+pub(super) struct Open<'a> {
+    pub rows: OpenChannel<'a, Row>,
+    pub row: Outgoing<'a, Row>,
+    pub token: Val<u32>,
+    pub part: Val<u32>,
+}
+
+impl Open<'_> {
+    /// Puts a piece of the row.
+    pub fn put(&self, start: Val<u32>, x: AnyTile) {
+        self.row.field(self.rows.row).put(start.to_u64(), x);
     }
 
-    /// Tokens of the source of each of these records.
-    pub fn n(&self, record: Tile<u32>) -> Tile<u32> {
-        match &self.come {
-            Come::WithFlags(a, arrived) => a.rec_n.gather(arrived, record + self.bank, true, 0),
-            Come::AsLl(a) => a.ll_n.gather(record + self.bank, record / self.c.chunks(), true, self.epoch),
+    /// Puts scales of the row from word `first` on, where rows have some.
+    pub fn put_scales(&self, first: Val<u32>, scales: AnyTile) {
+        if let Some(field) = self.rows.scales {
+            self.row.field(field).put(first.to_u64(), scales);
         }
     }
 
-    /// What says how many entries records have for each expert, where their senders have counted.
-    pub fn counts(&self) -> Option<Counts<'_>> {
-        let come = match &self.come {
-            Come::WithFlags(a, arrived) => CountsCome::WithFlags(&a.rec_count, arrived),
-            Come::AsLl(a) => CountsCome::AsLl(a.ll_count.as_ref()?, self.epoch),
-        };
-        Some(Counts { c: self.c, bank: self.bank, come })
-    }
-
-    /// The words of `len` entries: `entry` is the first of them in its record, whose number is `record`.
-    pub fn words(&self, record: Val<u32>, entry: Val<u32>, len: u32) -> Tile<u32> {
-        let first = self.first(record, entry);
-        match &self.come {
-            Come::WithFlags(a, arrived) => a.rec_route.load(arrived, first, len),
-            Come::AsLl(a) => a.ll_route.load(first, len, record / self.c.chunks(), self.epoch),
-        }
-    }
-
-    /// The words of all entries of all records.
-    pub fn all_words(&self) -> Tile<u32> {
-        let c = self.c;
-        let entry = arange(c.records() * c.record_entries());
-        match &self.come {
-            Come::WithFlags(a, arrived) => {
-                a.rec_route.gather(arrived, entry + self.bank * c.record_entries(), true, 0)
-            }
-            Come::AsLl(a) => {
-                let source = entry / (c.chunks() * c.record_entries());
-                a.ll_route.gather(entry + self.bank * c.record_entries(), source, true, self.epoch)
-            }
-        }
-    }
-
-    /// The experts of `len` entries among those of this rank, and which are this rank's, as [`Records::words`].
-    pub fn local_experts(&self, record: Val<u32>, entry: Val<u32>, len: u32) -> (Tile<u32>, Tile<bool>) {
-        local_experts(self.c.map(), self.words(record, entry, len) & 0xffff)
-    }
-
-    /// The weights of `len` entries, as [`Records::words`], where they travel.
-    pub fn weights(&self, record: Val<u32>, entry: Val<u32>, len: u32) -> Option<Tile<f32>> {
-        let first = || self.first(record, entry);
-        match &self.come {
-            Come::WithFlags(a, arrived) => Some(a.rec_weight?.load(arrived, first(), len)),
-            Come::AsLl(a) => Some(a.ll_weight?.load(first(), len, record / self.c.chunks(), self.epoch)),
-        }
-    }
-
-    fn first(&self, record: Val<u32>, entry: Val<u32>) -> Val<u32> {
-        (self.bank + record) * self.c.record_entries() + entry
+    /// Ends it.
+    pub fn done(self) {
+        self.row.done();
     }
 }
 
-/// How many entries records have for each expert, as a rank receives it.
-pub(super) struct Counts<'a> {
-    c: &'a Dispatch,
-    bank: Val<u32>,
-    come: CountsCome<'a>,
+/// A row that a rank receives.
+pub(super) trait Arriving {
+    /// A piece of the row.
+    fn piece(&self, start: Val<u32>, len: u32) -> AnyTile;
+
+    /// Scales of the row, where rows have some, and what travels with them.
+    fn scales(&self, words: Words) -> Option<AnyTile>;
 }
 
-/// How counts come.
-enum CountsCome<'a> {
-    /// Of all experts.
-    WithFlags(&'a Sym<u32>, &'a Arrived),
-    /// Of this rank's experts.
-    AsLl(&'a Ll<u32>, Epoch),
+/// A row in the inbox.
+pub(super) struct Received<'a> {
+    rows: OpenChannel<'a, Row>,
+    message: Incoming<'a, Row>,
 }
 
-impl Counts<'_> {
-    /// Entries of records for experts of this rank, by their numbers among those.
-    #[kernel]
-    pub fn of(&self, expert: Tile<u32>, record: Tile<u32>) -> Tile<u32> {
-        let (c, number) = (self.c, record + self.bank);
-        let owned = expert < owned_experts(c.map(), rank());
-        match self.come {
-            CountsCome::WithFlags(count, arrived) => {
-                let first = first_expert(c.map(), rank());
-                count.gather(arrived, number * c.experts + first + expert, owned, 0)
-            }
-            CountsCome::AsLl(count, epoch) => {
-                count.gather(number * c.map().at_most() + expert, record / c.chunks(), owned, epoch)
-            }
-        }
+impl<'a> Received<'a> {
+    /// The row of slot `slot` of rank `source`. Waits for its flag, where it has one.
+    pub fn wait(a: &'a InboxArgs, source: Val<u32>, slot: Val<u32>, epoch: Epoch) -> Received<'a> {
+        let rows = a.rows.open(epoch);
+        Received { rows, message: rows.from(source).slot(slot) }
+    }
+}
+
+impl Arriving for Received<'_> {
+    fn piece(&self, start: Val<u32>, len: u32) -> AnyTile {
+        self.message.field(self.rows.row).load(start.to_u64(), len)
+    }
+
+    fn scales(&self, words: Words) -> Option<AnyTile> {
+        self.rows.scales.map(|scales| self.message.field(scales).load(words.first.to_u64(), words.sent))
+    }
+}
+
+/// The row of a token of this rank's own, which stays in the input.
+pub(super) struct Given<'a> {
+    pub c: &'a Dispatch,
+    pub a: &'a TokenArgs,
+    pub token: Val<u32>,
+}
+
+impl Arriving for Given<'_> {
+    fn piece(&self, start: Val<u32>, len: u32) -> AnyTile {
+        self.a.x.load(at(self.token, self.c.row()) + start.to_u64(), len)
+    }
+
+    fn scales(&self, words: Words) -> Option<AnyTile> {
+        self.a.x_scale.map(|scales| words.load(self.c, &scales, self.token))
     }
 }

@@ -1,0 +1,93 @@
+//! What is written down of entries: the experts, the weights and the rows of all ranks' entries, and each rank's tokens.
+
+use peerwarp_codegen::dsl::prelude::*;
+
+use super::config::Dispatch;
+use super::device::{first_expert, local_experts};
+use super::dispatch::{DispatchArgs, Launch};
+use super::pieces::Pieces;
+use super::wire::Records;
+
+/// Entries that a lane looks at together.
+const ENTRIES_A_LANE: u32 = 4;
+
+/// How warps divide the entries of a record.
+pub(super) fn entry_pieces(c: &Dispatch) -> Pieces {
+    let row = c.record_entries();
+    Pieces { row, len: row.min(32 * ENTRIES_A_LANE), shared: true }
+}
+
+/// Writes down which weights the entries have, of rows that stand by token which experts as well, and how many tokens each rank has.
+#[kernel]
+pub(super) fn note_entries(l: Launch<'_>, g: Group) {
+    let Launch { c, a, .. } = l;
+    let records = l.records();
+    each_part(l, g, &*records, |record, start, len| {
+        let experts =
+            a.entry_expert.map(|_| local_experts(c.map(), records.words(record, start, len) & 0xffff));
+        let weights = records.weights(record, start, len);
+        let to = Noted::at(c, (record, start, len));
+        to.store(a.entry_expert, experts.map(|(expert, mine)| noted(c, a, expert, mine)));
+        to.store(a.weight_from, weights);
+    });
+}
+
+/// Does something with parts of records, given the record, the first entry and their number, and writes down how many tokens
+/// each rank has.
+#[kernel]
+pub(super) fn each_part(
+    l: Launch<'_>,
+    g: Group,
+    records: &dyn Records,
+    act: impl Fn(Val<u32>, Val<u32>, u32),
+) {
+    let Launch { c, a, .. } = l;
+    let pieces = entry_pieces(c);
+    let parts = c.records() * pieces.parts();
+    for i in g.strided(parts + 1) {
+        if i < parts {
+            let (record, part) = pieces.part(i);
+            pieces.each(part, |start, len| act(record, start, len));
+        } else {
+            a.n_from.store(0, records.n(arange(c.ranks) * c.chunks()));
+        }
+    }
+}
+
+/// The source of a record, and the first of its source's entries that is in it from `start` on.
+pub(super) fn place(c: &Dispatch, record: Val<u32>, start: Val<u32>) -> (Val<u32>, Val<u32>) {
+    (record / c.chunks(), record % c.chunks() * c.record_entries() + start)
+}
+
+/// Where something of entries of a record is written down, from entry `start` on.
+pub(super) struct Noted {
+    /// The first one's number, `[source][token][k]`.
+    first: Val<u32>,
+    /// Which of them there are, if the last record may be longer than what is left of the tokens.
+    there: Option<Tile<bool>>,
+}
+
+impl Noted {
+    #[kernel]
+    pub fn at(c: &Dispatch, (record, start, len): (Val<u32>, Val<u32>, u32)) -> Noted {
+        let (source, first) = place(c, record, start);
+        let there = (c.tokens % c.chunk != 0).then(|| arange(len) + first < c.tokens * c.topk);
+        Noted { first: source * (c.tokens * c.topk) + first, there }
+    }
+
+    /// Writes it down, if it is wanted and there.
+    pub fn store<T: Element>(&self, to: Option<Ptr<T>>, of_entries: Option<Tile<T>>) {
+        match (to, of_entries, self.there) {
+            (Some(to), Some(of_entries), None) => to.store(self.first, of_entries),
+            (Some(to), Some(of_entries), Some(there)) => to.store_where(self.first, of_entries, there),
+            _ => {}
+        }
+    }
+}
+
+/// The expert of each entry, as it is written down. Ids are those of the sender, and so of all ranks.
+#[kernel]
+pub(super) fn noted(c: &Dispatch, a: &DispatchArgs, expert: Tile<u32>, mine: Tile<bool>) -> Tile<i32> {
+    let expert = mine.select((expert + first_expert(c.map(), rank())).cast::<i32>(), a.nobody);
+    expert
+}

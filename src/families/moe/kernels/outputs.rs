@@ -1,0 +1,218 @@
+//! The experts' outputs at the rank that has them, by how they stand: what goes back of a slot.
+
+use peerwarp_codegen::dsl::prelude::*;
+use peerwarp_codegen::dsl::{Any, OutgoingField};
+
+use super::combine::Launch;
+use super::device::at;
+use super::layout::Layout;
+use super::plan::Begin;
+use super::protocol::Protocol;
+
+/// The experts' outputs.
+pub(super) trait Outputs {
+    /// Which of some entries are here, given what dispatch says of them.
+    fn are_here(&self, entries: Tile<i32>) -> Tile<bool>;
+
+    /// What goes back of the slot of a number among its source's, of which `entry` is the first entry.
+    fn slot(&self, g: Group, source: Val<u32>, number: Val<u32>, entry: Val<u32>) -> Box<dyn Slot + '_>;
+}
+
+/// A slot that was received.
+pub(super) trait Slot {
+    /// Whether this rank has something to send for it.
+    fn is_here(&self) -> Val<bool>;
+
+    /// Puts a part of its row.
+    fn put(&self, part: Val<u32>, to: OutgoingField<'_, Any>);
+}
+
+impl<'a> Launch<'a> {
+    /// The experts' outputs.
+    pub fn outputs(self) -> Box<dyn Outputs + 'a> {
+        match self.c.layout {
+            Layout::RankMajor => Box::new(RankMajor(self)),
+            _ if self.c.dedup => Box::new(Summed(self)),
+            _ => Box::new(ExpertMajor(self)),
+        }
+    }
+}
+
+/// What says which entries are here: their rows, or their experts.
+pub(super) fn here(l: Launch<'_>) -> Ptr<i32> {
+    l.a.pos.or(l.a.entry_expert).expect("either says which entries are here")
+}
+
+/// A row for each token: its experts' outputs are summed.
+struct RankMajor<'a>(Launch<'a>);
+
+impl Outputs for RankMajor<'_> {
+    #[kernel]
+    fn are_here(&self, entries: Tile<i32>) -> Tile<bool> {
+        entries != self.0.a.nobody
+    }
+
+    fn slot(&self, _: Group, source: Val<u32>, number: Val<u32>, entry: Val<u32>) -> Box<dyn Slot + '_> {
+        let row = move || source * self.0.c.tokens + number;
+        Box::new(Whole { of: self, l: self.0, entry, row: Box::new(row) })
+    }
+}
+
+/// A row for each entry, which goes back for itself.
+struct ExpertMajor<'a>(Launch<'a>);
+
+impl Outputs for ExpertMajor<'_> {
+    #[kernel]
+    fn are_here(&self, entries: Tile<i32>) -> Tile<bool> {
+        entries >= 0
+    }
+
+    fn slot(&self, _: Group, _: Val<u32>, _: Val<u32>, entry: Val<u32>) -> Box<dyn Slot + '_> {
+        Box::new(Whole { of: self, l: self.0, entry, row: Box::new(move || row_of_entry(self.0, entry)) })
+    }
+}
+
+/// A slot whose row goes back as it is.
+struct Whole<'a> {
+    of: &'a dyn Outputs,
+    l: Launch<'a>,
+    entry: Val<u32>,
+    /// The row of `y`.
+    row: Box<dyn Fn() -> Val<u32> + 'a>,
+}
+
+/// Whether some entry of a slot is here.
+#[kernel]
+fn any_is_here(l: Launch<'_>, of: &dyn Outputs, entry: Val<u32>) -> Val<bool> {
+    let entries = here(l).load(entry, l.c.slot_entries());
+    let owned = of.are_here(entries);
+    owned.any()
+}
+
+impl Slot for Whole<'_> {
+    fn is_here(&self) -> Val<bool> {
+        any_is_here(self.l, self.of, self.entry)
+    }
+
+    #[kernel]
+    fn put(&self, part: Val<u32>, to: OutgoingField<'_, Any>) {
+        let Launch { c, a, .. } = self.l;
+        let first = || at((self.row)(), c.hidden);
+        if c.protocol == Protocol::Bulk {
+            to.copy(0u64, &a.y, first(), c.hidden);
+        } else {
+            c.sent_pieces().each(part, |start, len| {
+                let y = a.y.load(first() + start.to_u64(), len);
+                to.put(start.to_u64(), y);
+            });
+        }
+    }
+}
+
+/// A row for each entry, of which this rank sums those of a token before it sends them.
+struct Summed<'a>(Launch<'a>);
+
+impl Outputs for Summed<'_> {
+    /// An entry that has no place contributes nothing, and its token's owner waits all the same.
+    #[kernel]
+    fn are_here(&self, entries: Tile<i32>) -> Tile<bool> {
+        if self.0.c.room().drops { entries != -1 } else { entries >= 0 }
+    }
+
+    #[kernel]
+    fn slot(&self, g: Group, _: Val<u32>, _: Val<u32>, entry: Val<u32>) -> Box<dyn Slot + '_> {
+        let placed = placed(self.0, g, entry);
+        Box::new(Sum { of: self, entry, placed })
+    }
+}
+
+/// A slot of whose rows the weighted sum goes back.
+struct Sum<'a> {
+    of: &'a Summed<'a>,
+    entry: Val<u32>,
+    /// Which of its entries have rows here, a bit each.
+    placed: Val<u32>,
+}
+
+impl Slot for Sum<'_> {
+    #[kernel]
+    fn is_here(&self) -> Val<bool> {
+        let l = self.of.0;
+        if l.c.room().drops { any_is_here(l, self.of, self.entry) } else { self.placed != 0 }
+    }
+
+    #[kernel]
+    fn put(&self, part: Val<u32>, to: OutgoingField<'_, Any>) {
+        let l = self.of.0;
+        let weights = l.a.weight_from.expect("owners that sum have weights");
+        l.c.sent_pieces().each(part, |start, len| {
+            let sum = owned_sum(l, &weights, (self.entry, self.placed), start, len);
+            to.put_f32(start.to_u64(), sum);
+        });
+    }
+}
+
+/// The row that dispatch has given an entry that is here.
+#[kernel]
+fn row_of_entry(l: Launch<'_>, entry: Val<u32>) -> Val<u32> {
+    let row = here(l).get(entry).cast::<u32>();
+    // A dispatch that has given up may have left anything.
+    if l.c.begin() == Begin::Early { row.min(l.c.room().places as u32 - 1) } else { row }
+}
+
+/// Which of a token's entries have rows here, a bit each.
+#[kernel]
+pub(super) fn placed(l: Launch<'_>, g: Group, entry: Val<u32>) -> Val<u32> {
+    let c = l.c;
+    if g.reduces_at_once(c.topk) {
+        let there = here(l).load(entry, c.topk) >= 0;
+        there.select(splat(1u32, c.topk) << arange(c.topk), 0).or_all()
+    } else {
+        let mut placed = var(0u32);
+        for k in 0..c.topk.val() {
+            if here(l).get(entry + k) >= 0 {
+                placed |= 1u32.val() << k;
+            }
+        }
+        placed.get()
+    }
+}
+
+/// A piece of the weighted sum of the rows that this rank has of a token, in the order of k. Several are on their way together, of
+/// those that are here.
+#[kernel]
+pub(super) fn owned_sum(
+    l: Launch<'_>,
+    weights: &Ptr<f32>,
+    (entry, placed): (Val<u32>, Val<u32>),
+    start: Val<u32>,
+    len: u32,
+) -> Tile<f32> {
+    let Launch { c, a, .. } = l;
+    let mut sum = var(splat(0f32, len));
+    let mut left = var(placed);
+    let start_of = |k: Val<u32>| {
+        let row = row_of_entry(l, k);
+        at(row, c.hidden) + start.to_u64()
+    };
+    while left != 0 {
+        let rows = (0..c.rows_in_flight().min(c.topk)).map(|i| {
+            let bits = left.get();
+            left &= bits - 1;
+            if i == 0 {
+                let k = entry + bits.trailing_zeros();
+                let y = a.y.load(start_of(k), len);
+                (y, weights.get(k))
+            } else {
+                let there = bits != 0;
+                let k = entry + there.select(bits.trailing_zeros(), 0);
+                let y = a.y.load_if(start_of(k), len, there);
+                (y, there.select(weights.get(k), 0.0))
+            }
+        });
+        for (y, weight) in rows.collect::<Vec<_>>() {
+            sum = y.to_f32().fma(weight, &sum);
+        }
+    }
+    sum.get()
+}

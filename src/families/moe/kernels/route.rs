@@ -1,0 +1,142 @@
+//! The records of a rank: where the entries of each chunk of its tokens go, and what they weigh.
+
+use peerwarp_codegen::dsl::prelude::*;
+
+use super::config::{COUNTED_AT_ONCE, Dispatch};
+use super::dispatch::{DispatchArgs, Launch, rows_there, tokens};
+use super::pieces::each_piece;
+use super::wire::{Entries, FlagRecordArgs, RecordArgs};
+
+/// The word of an entry that goes nowhere: no expert has this number in its lower half.
+pub(super) const NOWHERE: u32 = u32::MAX;
+
+/// Sends every rank a record of each chunk of tokens, of empty ones too: ranks wait for all records.
+pub(super) fn route(l: Launch<'_>, b: Group) {
+    let c = l.c;
+    let in_parts = c.record_entries() > c.entries_at_once();
+    match (c.receivers_count(), c.keeps_bases_in_memory(), &l.a.records) {
+        (true, ..) => b.split(1, |g| uncounted(l, g)),
+        (false, true, RecordArgs::Flags(records)) => by_experts(l, records, b),
+        _ if in_parts => parts(l, b),
+        _ => whole(l, b),
+    }
+}
+
+/// The number of a chunk's record among those of all ranks.
+fn number(l: Launch<'_>, chunk: Val<u32>) -> Val<u32> {
+    l.bank + rank() * l.c.chunks() + chunk
+}
+
+/// Entries of this rank's tokens that follow one another: a chunk's, or a part of them.
+struct Chunk {
+    /// Tokens of the rank.
+    n: Val<u32>,
+    /// Expert of each entry.
+    expert: Tile<u32>,
+    /// Which of them are entries: those of tokens that there are, for an expert that there is.
+    valid: Tile<bool>,
+    /// Weight of each entry, where they travel.
+    weights: Option<Tile<f32>>,
+}
+
+impl Chunk {
+    #[kernel]
+    fn load(c: &Dispatch, a: &DispatchArgs, first: Val<u32>, len: u32) -> Chunk {
+        let i = arange(len);
+        let n = tokens(c, &a.tokens);
+        // What `n` leaves out is loaded too, as far as there are rows: so it is on its way together with it.
+        let entries_there = rows_there(c, &a.tokens) * c.topk;
+        let there = entries_there - first.min(entries_there);
+        let id = a.tokens.ids.load(first.only(arange(len) < there), len);
+        let loaded = c.dedup.then(|| a.tokens.weights.load(first.only(arange(len) < there), len));
+        let expert = id.cast::<u32>();
+        let entries = n * c.topk;
+        let used = entries - first.min(entries);
+        let counted = i < used;
+        let valid = counted & (expert < c.experts);
+        let weights = loaded.map(|weights| counted.select(weights, 0.0));
+        Chunk { n, expert, valid, weights }
+    }
+}
+
+/// Records without counts. A group has a chunk and a rank, so that no rank waits for another's record.
+#[kernel]
+fn uncounted(l: Launch<'_>, g: Group) {
+    let c = l.c;
+    for i in g.strided(c.records()) {
+        let to = (i + rank()) % c.ranks;
+        let chunk = i / c.ranks;
+        let entries = Chunk::load(c, l.a, chunk * c.record_entries(), c.record_entries());
+        let words = entries.valid.select(entries.expert, NOWHERE);
+        let number = number(l, chunk);
+        let mut record = l.a.records.wire().open(l, Peers::rank(to), number);
+        record.words(0u32.val(), words);
+        record.weights(0u32.val(), entries.weights);
+        record.send(entries.n);
+    }
+}
+
+/// Records whose entries a block has at once.
+#[kernel]
+fn whole(l: Launch<'_>, b: Group) {
+    let c = l.c;
+    let count = shared::<u32>("count", c.experts);
+    for i in b.strided(c.chunks()) {
+        count.store(0, splat(0u32, c.experts));
+        let chunk = Chunk::load(c, l.a, i * c.record_entries(), c.record_entries());
+        let before = count.tally(chunk.expert, chunk.valid);
+        let words = chunk.valid.select((before << 16) | chunk.expert, NOWHERE);
+        let number = number(l, i);
+        let mut record = l.a.records.wire().open(l, Peers::all(), number);
+        record.all(words, &count, chunk.weights);
+        record.send(chunk.n);
+    }
+}
+
+/// Records of more entries than a block has at once: it counts and sends one part after the other.
+#[kernel]
+fn parts(l: Launch<'_>, b: Group) {
+    let c = l.c;
+    let count = shared::<u32>("count", c.experts);
+    for i in b.strided(c.chunks()) {
+        count.store(0, splat(0u32, c.experts));
+        let number = number(l, i);
+        let mut record = l.a.records.wire().open(l, Peers::all(), number);
+        each_piece(c.record_entries(), c.entries_at_once(), |start, len| {
+            let chunk = Chunk::load(c, l.a, i * c.record_entries() + start, len);
+            let before = count.tally(chunk.expert, chunk.valid);
+            let words = chunk.valid.select((before << 16) | chunk.expert, NOWHERE);
+            record.words(start, words);
+            record.weights(start, chunk.weights);
+        });
+        record.send_counted(tokens(c, &l.a.tokens), &count);
+    }
+}
+
+/// Records of so many experts that a block counts entries for some of them at once: it goes through a record's entries for each part
+/// of the experts, and sends those that go to one of them.
+#[kernel]
+fn by_experts(l: Launch<'_>, records: &FlagRecordArgs, b: Group) {
+    let c = l.c;
+    let (counted, entries) = (c.experts.min(COUNTED_AT_ONCE), c.record_entries().min(c.entries_at_once()));
+    let count = shared::<u32>("count", counted);
+    for i in b.strided(c.chunks()) {
+        let number = number(l, i);
+        let mut record = records.record(l, Peers::all(), number);
+        each_piece(c.experts, counted, |first, experts| {
+            count.store(0, splat(0u32, experts));
+            each_piece(c.record_entries(), entries, |start, len| {
+                let chunk = Chunk::load(c, l.a, i * c.record_entries() + start, len);
+                let local = chunk.expert - first;
+                let counted = chunk.valid & (local < experts);
+                let before = count.tally(local, counted);
+                let words = chunk.valid.select((before << 16) | chunk.expert, NOWHERE);
+                // What goes nowhere is sent with the first part.
+                let sent = counted | (!chunk.valid & first.eq_to(0).splat(len));
+                record.put_where(Entries { start, sent, words, weights: chunk.weights });
+            });
+            record.put_counts(first, experts, &count);
+        });
+        record.finish(tokens(c, &l.a.tokens));
+    }
+}

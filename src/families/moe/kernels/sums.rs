@@ -1,0 +1,239 @@
+//! The receiving half of combine: sums of the rows that come back for a token.
+
+use peerwarp_codegen::dsl::prelude::*;
+use peerwarp_codegen::dsl::{Any, AnyTile, IncomingSome};
+
+use super::combine::Launch;
+use super::combine_config::Combine;
+use super::device::{at, expert, owner, owners};
+use super::outputs::{owned_sum, placed};
+use super::pieces::each_piece;
+use super::plan;
+use super::protocol::Protocol;
+
+/// Sums what comes back for every token.
+pub(super) fn receive(l: Launch<'_>, g: Group) {
+    let c = l.c;
+    match (c.dedup, c.own(), c.protocol.arrival()) {
+        (true, plan::Own::Moved, _) => each_token(l, g, |token, part| sum_returned(l, g, token, part)),
+        (true, plan::Own::InPlace, _) => each_token(l, g, |token, part| sum_with_own(l, g, token, part)),
+        (false, _, Protocol::Packets) => each_token(l, g, |token, part| sum_packets(l, token, part)),
+        (false, ..) => each_token(l, g, |token, part| sum_entries(l, token, part)),
+    }
+}
+
+/// Does something with each part of each token's row.
+#[kernel]
+fn each_token(l: Launch<'_>, g: Group, act: impl Fn(Val<u32>, Val<u32>)) {
+    let Launch { c, a, .. } = l;
+    let pieces = c.summed_pieces();
+    let counter = a.next_token.map(|next| next.counter(0));
+    for i in g.dynamic(tokens(l) * pieces.parts(), counter) {
+        let (token, part) = pieces.part(i);
+        act(token, part);
+    }
+}
+
+/// How many tokens this rank has.
+fn tokens(l: Launch<'_>) -> Val<u32> {
+    l.a.n.get(0).min(l.a.rows_there.min(l.c.tokens))
+}
+
+fn store(l: Launch<'_>, token: Val<u32>, start: Val<u32>, sum: Tile<f32>) {
+    l.a.out.store_f32(at(token, l.c.hidden) + start.to_u64(), sum);
+}
+
+/// The ranks that own a token's experts, a bit each.
+fn owners_of(l: Launch<'_>, g: Group, token: Val<u32>) -> Val<u64> {
+    owners(l.c.map(), &l.a.ids, token * l.c.topk, l.c.topk, g)
+}
+
+/// The weights that combine applies to a token's rows.
+fn weights(l: Launch<'_>, token: Val<u32>) -> Option<Weights<'_>> {
+    l.c.weighted.then_some(Weights(l, token))
+}
+
+/// The sum of what all owners send back.
+#[kernel]
+fn sum_returned(l: Launch<'_>, g: Group, token: Val<u32>, part: Val<u32>) {
+    let c = l.c;
+    let owners = owners_of(l, g, token);
+    let returned = returned(c, l.back, owners, token);
+    c.summed_pieces().each(part, |start, len| {
+        let sum = sum_of_owners(c, &returned, weights(l, token), start, len);
+        store(l, token, start, sum);
+    });
+}
+
+/// The sum of what this rank keeps and what the other one sends back.
+#[kernel]
+fn sum_with_own(l: Launch<'_>, g: Group, token: Val<u32>, part: Val<u32>) {
+    let c = l.c;
+    let owners = owners_of(l, g, token);
+    let own = kept(l, g, owners, token);
+    let senders = owners & bit(1 - rank());
+    let returned = || returned(c, l.back, senders, token);
+    let before = (!c.own_first()).then(&returned);
+    c.summed_pieces().each(part, |start, len| {
+        // Its loads are in flight while the other rank's row is waited for.
+        let kept = own(start, len);
+        let sum = match &before {
+            Some(returned) => sum_of_two(returned, kept, weights(l, token), start, len),
+            None => sum_of_two(&returned(), kept, weights(l, token), start, len),
+        };
+        store(l, token, start, sum);
+    });
+}
+
+/// What the ranks of a mask send back for a token. Waits for their flags, where they have some.
+#[kernel]
+pub(super) fn returned<'a>(
+    c: &Combine,
+    back: OpenChannel<'a, Any>,
+    owners: Val<u64>,
+    token: Val<u32>,
+) -> IncomingSome<'a, Any> {
+    let rows = back.from_some(owners);
+    c.batching().of_token(&rows, token)
+}
+
+/// Pieces of what this rank has of a token of its own, as they would have come back: rank-major its row, expert-major the weighted sum
+/// of its experts' rows.
+#[kernel]
+fn kept<'a>(
+    l: Launch<'a>,
+    g: Group,
+    owners: Val<u64>,
+    token: Val<u32>,
+) -> impl Fn(Val<u32>, u32) -> Tile<f32> + 'a {
+    let Launch { c, a, .. } = l;
+    let there = (owners & bit(rank())) != 0;
+    let token = rank() * c.tokens + token;
+    let placed = c.sums_at_owner().then(|| placed(l, g, token * c.topk));
+    move |start, len| match (a.weight_from, placed) {
+        (Some(weights), Some(placed)) => {
+            let sum = owned_sum(l, &weights, (token * c.topk, placed), start, len);
+            AnyTile::rounded(sum, c.dtype.dtype()).to_f32()
+        }
+        _ => a.y.load_if(at(token, c.hidden) + start.to_u64(), len, there).to_f32(),
+    }
+}
+
+/// The weights of a token, for rows that come by token.
+#[derive(Clone, Copy)]
+pub(super) struct Weights<'a>(Launch<'a>, Val<u32>);
+
+impl Weights<'_> {
+    /// The sum of the weights of the entries that a rank owns, in the order of k.
+    #[kernel]
+    fn of(&self, of: Val<u32>) -> Val<f32> {
+        let Weights(Launch { c, a, .. }, token) = *self;
+        let mut sum = var(0f32);
+        for k in 0..c.topk.val() {
+            let slot = token * c.topk + k;
+            let expert = expert(a.ids.get(slot));
+            if expert < c.experts {
+                if owner(c.map(), expert) == of {
+                    sum += a.weights.get(slot);
+                }
+            }
+        }
+        sum.get()
+    }
+}
+
+/// The weights of so many ranks from one on, if there are weights.
+fn weights_of(weights: Option<Weights<'_>>, first: Val<u32>, count: u32) -> Vec<Option<Val<f32>>> {
+    (0..count).map(|i| weights.map(|weights| weights.of(first + i))).collect()
+}
+
+/// A rank's row with its weight, if it has one. The product is rounded by itself, so that two ranks' rows may come in either order.
+fn weighted(row: Tile<f32>, weight: Option<Val<f32>>) -> Tile<f32> {
+    weight.map_or(row, |weight| row * weight)
+}
+
+/// A piece of the sum of what several ranks send back for a token, in the order of ranks.
+#[kernel]
+pub(super) fn sum_of_owners(
+    c: &Combine,
+    returned: &IncomingSome<'_, Any>,
+    weights: Option<Weights<'_>>,
+    start: Val<u32>,
+    len: u32,
+) -> Tile<f32> {
+    let mut sum = var(splat(0f32, len));
+    each_piece(c.ranks, c.tiles_in_flight().min(c.ranks), |owner, count| {
+        // Weights come first: the registers of rows would have to last through their loops.
+        let each = weights_of(weights, owner, count).into_iter();
+        for (weight, part) in each.zip(returned.load_each(owner, count, start.to_u64(), len)) {
+            sum += weighted(part.to_f32(), weight);
+        }
+    });
+    sum.get()
+}
+
+/// A piece of the sum of what this rank keeps of a token and what the other one sends back.
+#[kernel]
+fn sum_of_two(
+    returned: &IncomingSome<'_, Any>,
+    kept: Tile<f32>,
+    weights: Option<Weights<'_>>,
+    start: Val<u32>,
+    len: u32,
+) -> Tile<f32> {
+    let mut sum = var(splat(0f32, len));
+    sum += weighted(kept, weights.map(|weights| weights.of(rank())));
+    for other in returned.load_each(1 - rank(), 1, start.to_u64(), len) {
+        sum += weighted(other.to_f32(), weights.map(|weights| weights.of(1 - rank())));
+    }
+    sum.get()
+}
+
+/// The sum of each entry's rows, with its weight: of packets, several of which are in flight together.
+#[kernel]
+fn sum_packets(l: Launch<'_>, token: Val<u32>, part: Val<u32>) {
+    let Launch { c, a, back } = l;
+    c.summed_pieces().each(part, |start, len| {
+        let first = token * c.topk;
+        let mut sum = var(splat(0f32, len));
+        each_piece(c.topk, c.tiles_in_flight().min(c.topk), |k, count| {
+            let mut there = 0u64.val();
+            let (mut messages, mut weights) = (vec![], vec![]);
+            for i in 0..count {
+                let slot = first + k + i;
+                let expert = expert(a.ids.get(slot));
+                let valid = expert < c.experts;
+                there = there | valid.select(1u64 << i, 0u64);
+                messages.push((owner(c.map(), expert), slot));
+                weights.push(valid.select(a.weights.get(slot), 0.0));
+            }
+            let rows = back.from_each(messages, there).load(start.to_u64(), len);
+            for (y, weight) in rows.into_iter().zip(weights) {
+                sum = y.to_f32().fma(weight, &sum);
+            }
+        });
+        let sum = sum.get();
+        store(l, token, start, sum);
+    });
+}
+
+/// The same with flags, each of which is waited for.
+#[kernel]
+fn sum_entries(l: Launch<'_>, token: Val<u32>, part: Val<u32>) {
+    let Launch { c, a, back } = l;
+    c.summed_pieces().each(part, |start, len| {
+        let mut sum = var(splat(0f32, len));
+        for k in 0..c.topk.val() {
+            let slot = token * c.topk + k;
+            let expert = expert(a.ids.get(slot));
+            if expert < c.experts {
+                let owner = owner(c.map(), expert);
+                let row = c.batching().of_entry(&back.from(owner), [owner, token, slot]);
+                let y = row.load_f32(start.to_u64(), len);
+                sum = y.fma(a.weights.get(slot), &sum);
+            }
+        }
+        let sum = sum.get();
+        store(l, token, start, sum);
+    });
+}
