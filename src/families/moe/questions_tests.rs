@@ -10,7 +10,7 @@ fn quoted(text: &str, mark: char) -> Vec<&str> {
 
 /// Whether a source has an item of this name.
 fn defines(source: &str, item: &str) -> bool {
-    let kinds = ["fn", "struct", "enum"];
+    let kinds = ["fn", "struct", "enum", "trait"];
     source.lines().any(|line| {
         let words: Vec<&str> = line.split(|c: char| !c.is_alphanumeric() && c != '_').collect();
         words.windows(2).any(|pair| kinds.contains(&pair[0]) && pair[1] == item)
