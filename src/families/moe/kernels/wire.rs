@@ -1,7 +1,7 @@
 //! What travels in dispatch, and where it lands: records, rows, and the flags of ranks that are ready.
 //!
 //! A record says where the entries of a chunk of tokens go. It travels with a flag or as LL elements ([`RecordWire`]). A row lands in
-//! the inbox of each rank that it goes to; a rank's own rows may stay in the input ([`Arrived`]).
+//! the inbox of each rank that it goes to; a rank's own rows may stay in the input ([`Arriving`]).
 
 use peerwarp_codegen::dsl::prelude::*;
 
