@@ -46,7 +46,7 @@
 //! | dispatch receives | `rank_major.rs`, `expert_major.rs`; `bases.rs`, `bases_in_memory.rs`, `entries.rs`, `deliver.rs` |
 //! | combine sends | `outputs.rs` (what goes back), `send_back.rs` (with which flag) |
 //! | combine receives | `sums.rs` |
-//! | keys, plans, and what is legal | `config.rs`, `combine_config.rs`, `plan.rs`, `limits.rs`, `defaults.rs` |
+//! | keys, plans, and what is legal | `config.rs`, `combine_config.rs`, `round_trip_config.rs`, `plan.rs`, `limits.rs`, `defaults.rs` |
 //!
 //! # Why buffers may be written again
 //! Nothing is ever cleared, no barrier separates rounds; flags are compared with the epoch, which the kernels count in
@@ -111,6 +111,7 @@ mod quantise;
 mod rank_major;
 mod roles;
 mod round_trip;
+mod round_trip_config;
 mod route;
 mod scales;
 mod send;
@@ -129,5 +130,6 @@ pub use layout::{Begins, Layout, Room};
 pub use plan::{Bases, Begin, Copies, Count, Index, Own, Schedule, Share, Then};
 pub use protocol::{Phase, Protocol};
 pub use quantise::Quantise;
-pub use round_trip::{RoundTrip, RoundTripArgs, RoundTripKey, RoundTripLaunch, round_trip, round_trip_with};
+pub use round_trip::{RoundTripArgs, RoundTripLaunch, round_trip, round_trip_with};
+pub use round_trip_config::{RoundTrip, RoundTripKey};
 pub use wire::{FlagRecordArgs, InboxArgs, LlRecordArgs, ReadyArgs, RecordArgs, Row};

@@ -1,0 +1,238 @@
+//! The configuration of a round trip: what comes from the problem, what tuning chooses, which points are legal.
+
+use std::ops::RangeInclusive;
+
+use peerwarp_codegen::family::{Choice, Family, Illegal, Legal};
+use peerwarp_codegen::ir::PACKET_BYTES;
+
+use super::combine_config::{Combine, CombinePlan};
+use super::config::{Dispatch, DispatchPlan};
+use super::hook::Hook;
+use super::limits::{fewer, groups_of, resident, rows_of, topk_of};
+use super::plan::{Bases, Copies, Count};
+use super::protocol::Protocol;
+use super::round_trip::RoundTripArgs;
+use crate::families::moe::{MoeKey, MoePlan, MoeShape, MoeTuning, RowDtype};
+
+/// Numbers of tokens with which it pays on more than two ranks that more blocks send, and receive when they are done: rows come back
+/// while others still go out.
+const JOINED: RangeInclusive<u32> = 32..=128;
+
+/// Joining pays on more than two ranks alone (`bench/results/moe-on-two-gpus.md`, choices).
+fn joins(key: &RoundTripKey) -> bool {
+    JOINED.contains(&key.tokens) && key.ranks > 2
+}
+
+/// With few tokens the blocks that sent do nearly all of the receiving, and more of a row is in flight
+/// (`bench/results/moe-on-four-gpus.md`, choices).
+fn few_join(key: &RoundTripKey) -> bool {
+    joins(key) && key.tokens <= 64
+}
+
+/// No more than these: with more, many rows go out sooner, and come back no sooner.
+fn send_blocks(key: &RoundTripKey) -> u32 {
+    if few_join(key) {
+        return key.tokens.next_power_of_two();
+    }
+    let most = if joins(key) || key.tokens < 64 { 32 } else { 16 };
+    (key.tokens * 4).next_power_of_two().clamp(8, most)
+}
+
+fn recv_blocks(key: &RoundTripKey) -> u32 {
+    if few_join(key) { 2 } else { (key.tokens * 4).next_power_of_two().clamp(8, 32) }
+}
+
+/// One where all warps have a piece then and none has two, and where rows are few enough for more pieces to be on their way so; of fp8
+/// one has as many elements as two should have.
+fn vectors(key: &RoundTripKey) -> u32 {
+    match key.tokens * key.ranks {
+        _ if key.dtype == RowDtype::Fp8 => 1,
+        _ if few_join(key) => 4,
+        ..=16 | 128..=512 => 1,
+        _ => 2,
+    }
+}
+
+/// Configuration of [`round_trip`](super::round_trip()).
+#[derive(Family, Clone, Debug, PartialEq)]
+#[family(name = "moe_round_trip", kernel = super::round_trip::round_trip, args = RoundTripArgs, warps = warps, serde)]
+pub struct RoundTrip {
+    /// Elements of a row.
+    #[key(short = "h", range = 8..=65536, multiple_of = 8)]
+    pub hidden: u32,
+    /// Experts of all ranks together.
+    #[key(short = "e", range = 1..=65535)]
+    pub experts: u32,
+    /// Expert ids of a token.
+    #[key(short = "k", range = 1..=32)]
+    pub topk: u32,
+    /// Tokens of a rank at most.
+    #[key(short = "t", range = 1..=65536, covers)]
+    pub tokens: u32,
+    /// World size.
+    #[key(short = "r", range = 1..=64, ranks)]
+    pub ranks: u32,
+    /// What rows are sent as.
+    #[key]
+    pub dtype: RowDtype,
+    /// What the experts do to rows.
+    #[key]
+    pub hook: Hook,
+    /// Warps of a block.
+    #[tune(short = "w", values = [2, 4, 8, 16], default = |key| if key.tokens < 8 { 8 } else { 16 })]
+    pub warps: u32,
+    /// Blocks that send rows.
+    #[tune(short = "s", shrinks, values = [1, 2, 4, 8, 16, 32, 64], default = |key| send_blocks(key))]
+    pub send_blocks: u32,
+    /// Blocks that receive rows, run the experts and send back.
+    #[tune(short = "x", shrinks, values = [1, 2, 4, 8, 16, 32, 64, 80], default = |key| (key.tokens * key.ranks * 2).next_power_of_two().clamp(8, 64))]
+    pub expert_blocks: u32,
+    /// Blocks that receive what comes back.
+    #[tune(short = "r", shrinks, values = [1, 2, 4, 8, 16, 32, 64], default = |key| recv_blocks(key))]
+    pub recv_blocks: u32,
+    /// Whether blocks that have sent all they have go on to receive what comes back.
+    #[tune(default = |key| joins(key))]
+    pub join: bool,
+    /// Warps that move a piece of a row together.
+    #[tune(short = "g", values = [1, 2, 4, 8, 16], default = 1)]
+    pub group_warps: u32,
+    /// Vectors of 16 bytes that a lane has in flight.
+    #[tune(short = "v", values = [1, 2, 4, 8], default = |key| vectors(key))]
+    pub vectors: u32,
+    /// Whether a group sends a part of a row to all its ranks.
+    #[tune(short = "copies", rule = |c| c.dispatch().copies())]
+    pub copies: Option<Copies>,
+    /// Blocks that tell ranks where entries go.
+    #[tune(short = "routeblocks", values = [1, 2, 3, 4, 6, 8], rule = RoundTrip::route_blocks_rule)]
+    pub route_blocks: Option<u32>,
+    /// Tiles that have their loads in flight together where rows are summed.
+    #[tune(short = "tiles", values = [1, 2, 4, 8, 16], rule = |c| c.combine().tiles_in_flight())]
+    pub tiles_in_flight: Option<u32>,
+}
+
+impl RoundTrip {
+    /// The dispatch that it begins with: what says how rows go out.
+    pub fn dispatch(&self) -> Dispatch {
+        self.operation().dispatch()
+    }
+
+    /// The combine that it ends with: what says how rows come back.
+    pub fn combine(&self) -> Combine {
+        self.operation().combine()
+    }
+
+    /// The operation that it does in one launch.
+    pub(in crate::families::moe) fn operation(&self) -> MoeTuning {
+        let RoundTrip { hidden, experts, topk, tokens, ranks, dtype, hook, .. } = *self;
+        let RoundTrip { warps, send_blocks, expert_blocks, recv_blocks, group_warps, vectors, .. } = *self;
+        let key = MoeKey { hook, ..MoeKey::new(MoeShape { hidden, experts, topk, tokens, ranks, dtype }) };
+        let dispatch = DispatchPlan {
+            warps,
+            send_blocks,
+            recv_blocks: expert_blocks,
+            group_warps,
+            vectors,
+            chunk: 1,
+            count: Some(Count::Receiver),
+            bases: Some(Bases::Shared),
+            own: None,
+            copies: self.copies,
+            schedule: None,
+            after_route: None,
+            after_send: None,
+            after_index: None,
+            index: None,
+            route_blocks: None,
+            note_blocks: None,
+        };
+        let combine = CombinePlan {
+            warps,
+            send_blocks: expert_blocks,
+            recv_blocks,
+            group_warps,
+            // Several ranks' pieces are in flight together.
+            vectors: (vectors / 2).max(1),
+            batch: 1,
+            own: None,
+            own_first: None,
+            begin: None,
+            schedule: None,
+            sums: None,
+            share: None,
+            tiles_in_flight: self.tiles_in_flight,
+            rows_in_flight: None,
+        };
+        MoeTuning { key, plan: MoePlan { dedup: true, way: Protocol::Packets.into(), dispatch, combine } }
+    }
+
+    /// Entries of a rank.
+    fn entries(&self) -> u32 {
+        self.tokens * self.topk
+    }
+
+    /// Entries that a group tells a rank at once.
+    pub(super) fn told(&self) -> u32 {
+        self.entries().min(128)
+    }
+
+    /// Entries of a rank as they travel: whole tiles.
+    pub(super) fn sent_entries(&self) -> u32 {
+        self.entries().next_multiple_of(self.told())
+    }
+
+    /// What groups tell: each of these to each rank.
+    pub(super) fn chunks(&self) -> u32 {
+        self.sent_entries() / self.told()
+    }
+
+    /// With fewer blocks of each kind, so that a launch has at most so many, or as few as it can have.
+    #[must_use]
+    pub fn within(mut self, most: u32) -> RoundTrip {
+        let counts =
+            |c: &mut RoundTrip| fewer([&mut c.send_blocks, &mut c.expert_blocks, &mut c.recv_blocks]);
+        while self.blocks() > most && counts(&mut self) {}
+        self
+    }
+
+    pub(crate) fn blocks(&self) -> u32 {
+        let blocks = self.route_blocks() + self.send_blocks + self.expert_blocks + self.recv_blocks;
+        blocks + self.dispatch().ready_blocks()
+    }
+
+    fn route_blocks_rule(&self) -> u32 {
+        (self.chunks() * self.ranks).div_ceil(self.warps).min(3)
+    }
+}
+
+impl Legal for RoundTrip {
+    fn legal(&self) -> Result<(), Illegal> {
+        Illegal::unless(
+            self.hook != Hook::Custom,
+            "hook",
+            self.hook.name(),
+            || "expert here: a hook of one's own needs a family of one's own, see `round_trip_with`",
+        )?;
+        self.fits()
+    }
+}
+
+impl RoundTrip {
+    /// What makes a configuration legal, except that the hook may be a custom one.
+    pub fn fits(&self) -> Result<(), Illegal> {
+        Illegal::unless(
+            self.hook != Hook::None,
+            "hook",
+            self.hook.name(),
+            || "expert: a round trip has the experts' work in it",
+        )?;
+        rows_of(self.dtype, self.hidden, self.hook, Protocol::Packets)?;
+        topk_of(self.topk, self.experts)?;
+        let row_bytes = self.dispatch().shape().row_bytes();
+        Illegal::unless(row_bytes.is_multiple_of(PACKET_BYTES), "hidden", self.hidden, || {
+            format!("such that a row is whole packets of {PACKET_BYTES} bytes, and not {row_bytes} bytes")
+        })?;
+        groups_of(self.group_warps, self.warps)?;
+        self.dispatch().choices()?;
+        resident("expert_blocks", self.expert_blocks, self.blocks())
+    }
+}
