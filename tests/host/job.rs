@@ -6,7 +6,7 @@ use std::path::Path;
 use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use peerwarp_codegen::ir::{Kernel, ParamKind};
+use peerwarp_codegen::ir::{FarPart, Kernel, ParamKind};
 use peerwarp_codegen::print::{LaunchShape, Source};
 
 use super::build::{Language, Mode, Program};
@@ -109,9 +109,14 @@ impl Job {
                 | ParamKind::Counts
                 | ParamKind::BlockFlags
                 | ParamKind::EpochWord
-                | ParamKind::Counters => Some(0),
+                | ParamKind::Counters
+                | ParamKind::Far(FarPart::Counts) => Some(0),
                 ParamKind::Messages(transport) => Some(transport.traits().empty),
-                ParamKind::Local | ParamKind::Symmetric | ParamKind::Window | ParamKind::Scalar => None,
+                ParamKind::Local
+                | ParamKind::Symmetric
+                | ParamKind::Window
+                | ParamKind::Far(FarPart::Outbox | FarPart::Inbox)
+                | ParamKind::Scalar => None,
             };
             let bytes = match p.kind {
                 ParamKind::Scalar => continue,
@@ -156,9 +161,11 @@ impl Job {
         let mut fields = vec![];
         for (p, field) in kernel.params.iter().zip(params) {
             let what = match p.kind {
-                ParamKind::Local | ParamKind::EpochWord | ParamKind::Counters | ParamKind::BlockFlags => {
-                    Field::Local(self.find(&renamed(&p.name)))
-                }
+                ParamKind::Local
+                | ParamKind::EpochWord
+                | ParamKind::Counters
+                | ParamKind::BlockFlags
+                | ParamKind::Far(_) => Field::Local(self.find(&renamed(&p.name))),
                 ParamKind::Symmetric
                 | ParamKind::Window
                 | ParamKind::Flags

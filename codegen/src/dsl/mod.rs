@@ -75,8 +75,8 @@ pub use peerwarp_macros::{KernelArgs, Message};
 
 pub use channel::{
     Any, AnyChannel, AnyField, Batch, BatchSlot, Channel, ChannelShape, Field, FieldSpec, Inbound,
-    InboundSome, Incoming, IncomingEach, IncomingField, IncomingSome, IncomingSomeField, Message,
-    OpenChannel, Outbound, Outgoing, OutgoingField, Payload, Slots, Spare, Transport,
+    InboundFar, InboundSome, Incoming, IncomingEach, IncomingField, IncomingSome, IncomingSomeField, Message,
+    OpenChannel, Outbound, Outgoing, OutgoingField, Payload, Publish, Slots, Spare, Transport,
 };
 pub use comm::block_flags::{BlockFlags, BlockFlagsFrom};
 pub use comm::counts::{Counts, CountsFrom};
@@ -121,9 +121,9 @@ pub mod prelude {
         AnyWindowMatrix, Arrived, BlockFlags, Channel, ChannelShape, Counter, Counters, Counts, DevRange,
         Element, Epoch, EpochWord, F8, Field, Flags, Group, Incoming, Index, IntoIndex, IntoTile, IntoVal,
         KernelArgs, Ll, Matrix, MatrixRows, Message, OpenChannel, Operand, Outgoing, Packets, Parcel, Peers,
-        Ptr, Shared, Slots, Sym, SymMatrix, Tile, TileRange, TileVar, Tiles, TraceError, Transport, Val, Var,
-        Window, WindowMatrix, arange, bit, multicast, rank, ranks, role, role_beside, role_on, send_to,
-        shared, splat, tiles, var,
+        Ptr, Publish, Shared, Slots, Sym, SymMatrix, Tile, TileRange, TileVar, Tiles, TraceError, Transport,
+        Val, Var, Window, WindowMatrix, arange, bit, multicast, rank, ranks, role, role_beside, role_on,
+        send_to, shared, splat, tiles, var,
     };
     pub use crate::ir::ReduceOp;
     pub use half::{bf16, f16};

@@ -24,6 +24,8 @@ macro_rules! any {
     (puts) => { CommOp::Put(_) | CommOp::PutMatrix(_) | CommOp::BulkCopy(_) };
     (signals) => { CommOp::Signal(_) | CommOp::BlockSignal(_) };
     (waits) => { CommOp::Wait(_) | CommOp::WaitAll(_) | CommOp::BlockWait(_) };
+    // Puts through a network card, and what counts and completes them.
+    (far) => { CommOp::FarPut(_) | CommOp::FarPublish(_) | CommOp::FarWait(_) | CommOp::FarSettle(_) };
     (messages) => { CommOp::SendMessages(_) | CommOp::ReceiveMessages(_) };
     (branches) => {
         ControlOp::If { .. } | ControlOp::For { .. } | ControlOp::While { .. } | ControlOp::Split { .. }

@@ -8,7 +8,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::device;
 
-use super::{Const, Dtype, Op, OpKind, Place, Target, Transport, Type, ValueOp};
+use super::{Const, Dtype, FarPart, Op, OpKind, Place, Target, Transport, Type, ValueOp};
 
 macro_rules! id {
     ($(#[$m:meta])* $name:ident) => {
@@ -153,6 +153,8 @@ pub enum ParamKind {
     Counts,
     /// A symmetric buffer of messages that say by themselves that they have arrived.
     Messages(Transport),
+    /// A part of a far channel.
+    Far(FarPart),
     /// A word of this rank's global memory that holds the epoch (`U32[1]`, zero before the first launch).
     EpochWord,
     /// `U32` counters of this rank's global memory, zero before the first launch.
@@ -223,7 +225,7 @@ impl ParamKind {
     pub const fn is_symmetric(self) -> bool {
         match self {
             any!(symmetric) => true,
-            any!(private) | ParamKind::Local => false,
+            any!(private) | ParamKind::Local | ParamKind::Far(_) => false,
         }
     }
 
@@ -236,7 +238,8 @@ impl ParamKind {
             | ParamKind::Symmetric
             | ParamKind::Window
             | ParamKind::Flags
-            | ParamKind::Counts => dtype.bytes(),
+            | ParamKind::Counts
+            | ParamKind::Far(_) => dtype.bytes(),
         }
     }
 }

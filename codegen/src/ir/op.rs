@@ -353,6 +353,38 @@ operation_structs! {
             epoch: OptIn,
             count: OptIn,
         }
+        /// Puts `len` elements of this rank's `outbox` from element `from` on to those of the target's `inbox` from element `index` on,
+        /// asynchronously: `peer` (`U32`) is the target, and without it every rank is, this one included. The source is read at any time until the
+        /// put is locally complete, the message arrives in pieces in any order, and no other operation is ordered with it. Its arrival belongs to
+        /// `counts[counter]` at the target; with `counted` it adds one there after its own bytes. The end of a kernel completes nothing.
+        FarPut = "far_put", {
+            peer: OptIn,
+            outbox: ParamId,
+            from: In,
+            inbox: ParamId,
+            index: In,
+            len: u32,
+            counts: ParamId,
+            counter: In,
+            counted: bool,
+        }
+        /// Adds `adds` (`U32`) to `counts[counter]` of rank `peer` (`U32`), or without it of every rank, after all that the group did
+        /// before and behind the puts that it has put for this counter in this launch: the end of a batch. Without such puts, a credit.
+        FarPublish = "far_publish", { peer: OptIn, counts: ParamId, counter: In, adds: In }
+        /// Polls the `count` (`U32`) counters of this rank from `counter` on until each has `value` (`U32`) more than what waits have taken
+        /// from it, and takes them. Bounded like a wait. Counter `counter + i` counts puts of rank `from + i` (`U32`). Nothing may be
+        /// concluded of a part of the puts of a launch: reads need a receipt of all that the source puts for the counter in its launch.
+        FarWait = "far_wait", {
+            receipt: ReceiptId,
+            counts: ParamId,
+            counter: In,
+            count: In,
+            from: In,
+            value: In,
+        }
+        /// Waits for local completion of the puts from an outbox that come before it: of this group, and of all groups and launches that waits,
+        /// signals and the order of launches place before it. Their sources may be written again after it. Bounded like a wait.
+        FarSettle = "far_settle", { outbox: ParamId }
     }
 }
 

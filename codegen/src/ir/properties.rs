@@ -6,9 +6,9 @@
 use std::fmt;
 
 use super::{
-    BlockSignal, BlockWait, BulkCopy, CommOp, ControlOp, Dot, LoadMatrix, LoadRow, MatrixOp, MemoryOp,
-    OpKind, ParamId, ParcelId, Part, Place, Put, PutMatrix, ReceiveMessages, SendMessages, Signal,
-    SignalOrder, StoreMatrix, ValueId, ValueOp, VarId, Wait, WaitAll,
+    BlockSignal, BlockWait, BulkCopy, CommOp, ControlOp, Dot, FarPublish, FarPut, FarSettle, FarWait,
+    LoadMatrix, LoadRow, MatrixOp, MemoryOp, OpKind, ParamId, ParcelId, Part, Place, Put, PutMatrix,
+    ReceiveMessages, SendMessages, Signal, SignalOrder, StoreMatrix, ValueId, ValueOp, VarId, Wait, WaitAll,
 };
 
 /// What running an operation reads or changes besides values.
@@ -43,6 +43,8 @@ pub enum Access {
     Send,
     /// A receiving of messages that leaves them empty.
     Take,
+    /// A wait for the local completion of puts.
+    Settle,
 }
 
 /// An access of an operation.
@@ -96,6 +98,7 @@ impl Access {
             Access::Wait => Deed { verb: "waits", waits: true, ..no },
             Access::Send => Deed { verb: "sends", is_awaited: true, ..no },
             Access::Take => Deed { verb: "takes", waits: true, ..no },
+            Access::Settle => Deed { verb: "settles", waits: true, ..no },
         }
     }
 
@@ -323,6 +326,14 @@ impl CommOp {
                 let access = if transport.traits().takes { Access::Take } else { Access::Wait };
                 to(access, *buffer, tiles.first().map(|t| t.index))
             }
+            CommOp::FarPut(FarPut { outbox, from, inbox, index, .. }) => {
+                return vec![to(Access::Load, *outbox, Some(*from)), to(Access::Put, *inbox, Some(*index))];
+            }
+            CommOp::FarPublish(FarPublish { counts, counter, .. }) => {
+                to(Access::Signal, *counts, Some(*counter))
+            }
+            CommOp::FarWait(FarWait { counts, counter, .. }) => to(Access::Wait, *counts, Some(*counter)),
+            CommOp::FarSettle(FarSettle { outbox }) => to(Access::Settle, *outbox, None),
         }]
     }
 
@@ -336,7 +347,7 @@ impl CommOp {
                 None => None,
             },
             CommOp::Signal(signal) => Some((signal.parcel, Member::Signal(signal))),
-            any!(waits, messages) | CommOp::BlockSignal(_) => None,
+            any!(waits, messages, far) | CommOp::BlockSignal(_) => None,
         }
     }
 }

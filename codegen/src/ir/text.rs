@@ -226,7 +226,7 @@ fn param_row(p: &Param) -> [String; 3] {
     let kind = p.kind.name();
     let bytes = u128::from(p.len) * u128::from(p.element_bytes());
     match p.kind {
-        any!(symmetric, counted) | ParamKind::Local => {
+        any!(symmetric, counted) | ParamKind::Local | ParamKind::Far(_) => {
             let size = match p.shape() {
                 Some((rows, columns)) => format!("{rows} x {columns}"),
                 None => p.len.to_string(),

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{Dtype, PACKET_BYTES, ParamKind};
+use super::{Dtype, FarPart, PACKET_BYTES, ParamKind};
 
 /// How such a message travels. It orders nothing else.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -171,7 +171,7 @@ impl ParamKind {
     pub const Ll: ParamKind = ParamKind::Messages(Transport::Ll);
 
     /// Every kind.
-    pub const ALL: [ParamKind; 11] = [
+    pub const ALL: [ParamKind; 14] = [
         ParamKind::Local,
         ParamKind::Symmetric,
         ParamKind::Window,
@@ -179,6 +179,9 @@ impl ParamKind {
         ParamKind::Counts,
         ParamKind::Packets,
         ParamKind::Ll,
+        ParamKind::Far(FarPart::Outbox),
+        ParamKind::Far(FarPart::Inbox),
+        ParamKind::Far(FarPart::Counts),
         ParamKind::EpochWord,
         ParamKind::Counters,
         ParamKind::BlockFlags,

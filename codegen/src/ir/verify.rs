@@ -6,6 +6,7 @@ mod declarations;
 mod devices;
 mod early;
 mod error;
+mod far;
 mod ids;
 mod parcels;
 mod protocol;
@@ -37,6 +38,7 @@ fn check(kernel: &Kernel) -> Result<(), Vec<VerifyError>> {
     access::check(&mut report, &tree, &facts);
     protocol::check(&mut report, &tree);
     parcels::check(&mut report, &tree);
+    far::check(&mut report);
     devices::check(&mut report);
     early::check(&mut report, &tree, &facts);
     report.finish()

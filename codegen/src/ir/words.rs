@@ -108,6 +108,7 @@ impl ParamKind {
             ParamKind::Flags => ["Flags", "flags", "a flag array"],
             ParamKind::Counts => ["Counts", "counts", "an array of counts"],
             ParamKind::Messages(transport) => transport.traits().words,
+            ParamKind::Far(part) => part.words(),
             ParamKind::EpochWord => ["EpochWord", "epoch", "an epoch word"],
             ParamKind::Counters => ["Counters", "counters", "an array of counters"],
             ParamKind::BlockFlags => ["BlockFlags", "block flags", "an array of flags between blocks"],

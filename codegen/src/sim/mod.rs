@@ -41,6 +41,7 @@
 pub const WARP_SIZE: u32 = 32;
 
 mod exec;
+mod far;
 mod findings;
 mod flatten;
 mod memory;

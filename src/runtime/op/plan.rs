@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use peerwarp_codegen::dsl::{Binding, ParamSpec, Rows};
 use peerwarp_codegen::family::DynKernel;
-use peerwarp_codegen::ir::{Dtype, ParamKind, signature_and_order};
+use peerwarp_codegen::ir::{Dtype, FarPart, ParamKind, signature_and_order};
 
 use crate::runtime::RuntimeError;
 use crate::runtime::gpu::DevicePtr;
@@ -217,12 +217,17 @@ impl Plan {
             | ParamKind::Counts
             | ParamKind::BlockFlags
             | ParamKind::EpochWord
-            | ParamKind::Counters => {
+            | ParamKind::Counters
+            | ParamKind::Far(FarPart::Counts) => {
                 self.cleared.push((buffer.name, 0));
             }
             // No message has arrived.
             ParamKind::Messages(transport) => self.cleared.push((buffer.name, transport.traits().empty)),
-            ParamKind::Local | ParamKind::Symmetric | ParamKind::Window | ParamKind::Scalar => {}
+            ParamKind::Local
+            | ParamKind::Symmetric
+            | ParamKind::Window
+            | ParamKind::Far(FarPart::Outbox | FarPart::Inbox)
+            | ParamKind::Scalar => {}
         }
     }
 

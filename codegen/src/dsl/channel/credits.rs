@@ -1,9 +1,11 @@
 //! Credits: what says that a rank is done with the launches before.
 
-use super::shape::ChannelShape;
+use super::far::FarCredits;
+use super::shape::{ChannelShape, Transport};
 use super::{OpenChannel, Payload};
 use crate::dsl::comm::Peers;
 use crate::dsl::groups::group::{rank_at, role_at};
+use crate::dsl::memory::buffer::Buf;
 use crate::dsl::memory::{Epoch, Flags, Index, args::Binder};
 use crate::dsl::trace::tracer::attempt;
 use crate::dsl::values::{
@@ -12,9 +14,18 @@ use crate::dsl::values::{
 };
 use crate::ir::{BinaryOp, Loc};
 
+/// What ranks tell each other by that they have begun a launch, `[rank]`.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::dsl) enum Credits {
+    /// By flags.
+    Near(NearCredits),
+    /// By counters.
+    Far(FarCredits),
+}
+
 /// Flags by which ranks tell each other that they have begun a launch, `[rank]`.
 #[derive(Clone, Copy, Debug)]
-pub(in crate::dsl) struct Credits {
+pub(in crate::dsl) struct NearCredits {
     ready: Flags,
     ranks: u32,
     /// How many launches ago ranks have to have begun: what they did in the one before that is over, and the next launch sends to its
@@ -24,9 +35,27 @@ pub(in crate::dsl) struct Credits {
 
 impl Credits {
     pub fn bind(binder: &mut Binder, shape: &ChannelShape) -> Credits {
-        Credits { ready: binder.next(), ranks: shape.ranks, lag: shape.lag() }
+        let ranks = shape.ranks;
+        match shape.transport {
+            Transport::Far => Credits::Far(FarCredits { ready: Buf::param(binder.next_part()), ranks }),
+            Transport::Flags | Transport::Bulk | Transport::Packets | Transport::Ll => {
+                Credits::Near(NearCredits { ready: binder.next(), ranks, lag: shape.lag() })
+            }
+        }
     }
 
+    fn exchange(&self, epoch: Epoch, loc: Loc) {
+        match self {
+            Credits::Near(near) => {
+                near.notify(epoch, loc);
+                near.wait(epoch, loc);
+            }
+            Credits::Far(far) => far.exchange(loc),
+        }
+    }
+}
+
+impl NearCredits {
     /// Tells every rank that this one has begun the launch: what it did in earlier ones is over.
     fn notify(&self, epoch: Epoch, loc: Loc) {
         self.ready.signal_at(Peers::all_at(loc), Index::whole(rank_at(loc).to_raw()), epoch, loc);
@@ -60,8 +89,7 @@ impl<T: Payload> OpenChannel<'_, T> {
             Ok(format!("{}_ready", t.channels[channel].declared.name))
         });
         role_at(&name, 1, loc, |_| {
-            credits.notify(epoch, loc);
-            credits.wait(epoch, loc);
+            credits.exchange(epoch, loc);
         });
     }
 }

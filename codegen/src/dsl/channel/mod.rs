@@ -1,6 +1,7 @@
 //! Channels: one parameter that owns inboxes, banks, flags and credits.
 
 mod credits;
+mod far;
 mod open;
 mod receive;
 mod send;
@@ -11,6 +12,7 @@ mod state;
 use std::marker::PhantomData;
 use std::sync::Arc;
 
+pub use far::{InboundFar, Publish};
 pub use open::OpenChannel;
 pub use receive::{
     Inbound, InboundSome, Incoming, IncomingEach, IncomingField, IncomingSome, IncomingSomeField,
@@ -150,6 +152,8 @@ pub(super) struct Store {
     /// Its number among the fields of its channel.
     pub field: usize,
     pub channel: usize,
+    /// Where it waits to be put, of a far channel.
+    pub outbox: Option<Buf>,
 }
 
 /// What all fields of a channel have in common.
@@ -160,6 +164,8 @@ pub(super) struct Hub {
     pub declared: Arc<Declared>,
     /// Flags, or counts.
     pub flags: Option<Buf>,
+    /// The counters of a far channel.
+    pub far: Option<Buf>,
     pub credits: Option<credits::Credits>,
     pub stores: Vec<Store>,
 }
@@ -245,7 +251,10 @@ impl Fields<'_> {
         }
         let bound = self.binder.next_part();
         let (kind, field) = (self.declared.shape.kind(), self.stores.len());
-        let store = Store { buf: Buf::param(bound), kind, len: spec.len, field, channel: self.channel };
+        let far = self.declared.shape.transport == Transport::Far;
+        let outbox = far.then(|| Buf::param(self.binder.next_part()));
+        let store =
+            Store { buf: Buf::param(bound), kind, len: spec.len, field, channel: self.channel, outbox };
         self.stores.push(store);
         Some(Field { store, _t: PhantomData })
     }
@@ -263,8 +272,9 @@ impl<T: Payload> Channel<T> {
             true => binder.next::<Counts>().buf,
             false => binder.next::<Flags>().buf,
         });
+        let far = (declared.shape.transport == Transport::Far).then(|| Buf::param(binder.next_part()));
         let credits = declared.shape.credits.then(|| credits::Credits::bind(binder, &declared.shape));
-        Channel { fields: handles, hub: Hub { channel, declared, flags, credits, stores } }
+        Channel { fields: handles, hub: Hub { channel, declared, flags, far, credits, stores } }
     }
 
     /// The handle of a channel, if it is declared: of one that the config leaves out, none.

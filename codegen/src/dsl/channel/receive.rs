@@ -1,5 +1,6 @@
 //! Messages that are received.
 
+use super::far::InboundFar;
 use super::open::{Places, check_inside, field_name, nameless, plus, times};
 use super::state::TakenOnce;
 use super::{Any, Declared, Field, OpenChannel, Payload, Slots, Store, Transport};
@@ -42,7 +43,7 @@ pub struct IncomingSome<'a, T: Payload> {
     first: Val<u32>,
 }
 
-struct Reading<'a, T: Payload> {
+pub(super) struct Reading<'a, T: Payload> {
     open: OpenChannel<'a, T>,
     /// With flags, the receipt of the wait for them.
     arrived: Option<Arrived>,
@@ -78,6 +79,21 @@ impl<'a, T: Payload> Inbound<'a, T> {
         self.receive(number, number, loc)
     }
 
+    /// Waits until the `messages` messages that the sender puts in this launch have arrived, of a far channel. All of them: puts arrive in any
+    /// order, so that nothing follows from a part. One group waits for a sender.
+    ///
+    /// # Orders
+    /// All that the putting groups did before their puts, or with [`Publish::Batch`](super::Publish::Batch) before they published, comes
+    /// before what this group does next.
+    ///
+    /// # Errors
+    /// Ends the trace of a near channel, and outside a role.
+    #[track_caller]
+    pub fn wait(&self, messages: impl IntoVal<u32>) -> InboundFar<'a, T> {
+        let loc = Loc::caller();
+        self.open.wait_far(self.sender, messages.val(), loc)
+    }
+
     /// The message in a slot of a batch: waits for flag `number` of the batches.
     ///
     /// # Orders
@@ -93,6 +109,7 @@ impl<'a, T: Payload> Inbound<'a, T> {
     /// The message in the slot with this number among all; with flags, waits for this one.
     fn receive(&self, number: Val<u32>, flag: Val<u32>, loc: Loc) -> Incoming<'a, T> {
         let Inbound { open, sender } = *self;
+        open.require_near("a message by itself", loc);
         let places = Places::of(open.hub(), number, loc);
         let hub = open.hub();
         let value = match hub.declared.shape.counts() {
@@ -102,6 +119,12 @@ impl<'a, T: Payload> Inbound<'a, T> {
         let flag = Index::whole(flag.to_raw());
         let arrived = hub.flags.map(|f| wait_for_one(&f, sender.to_raw(), flag, value.to_raw(), loc));
         Incoming { reading: Reading::new(open, arrived, loc), sender, places }
+    }
+}
+
+impl<'a, T: Payload> Incoming<'a, T> {
+    pub(super) fn new(reading: Reading<'a, T>, sender: Val<u32>, places: Places) -> Self {
+        Incoming { reading, sender, places }
     }
 }
 
@@ -136,6 +159,7 @@ impl<'a, T: Payload> InboundSome<'a, T> {
 
     fn receive(&self, slot: Val<u32>, batch: Option<Val<u32>>, loc: Loc) -> IncomingSome<'a, T> {
         let InboundSome { open, senders } = *self;
+        open.require_near("messages of several ranks at once", loc);
         let declared = &open.hub().declared;
         let (name, ranks) = (&declared.name, declared.shape.ranks);
         if !matches!(declared.shape.slots, Slots::ByNumber(_) | Slots::BySender(1)) {
@@ -167,7 +191,7 @@ impl<'a, T: Payload> InboundSome<'a, T> {
 }
 
 impl<'a, T: Payload> Reading<'a, T> {
-    fn new(open: OpenChannel<'a, T>, arrived: Option<Arrived>, loc: Loc) -> Self {
+    pub(super) fn new(open: OpenChannel<'a, T>, arrived: Option<Arrived>, loc: Loc) -> Self {
         require_role(loc, "a message");
         let made = attempt(loc, |t| {
             t.channels[open.hub().channel].received = true;
@@ -221,7 +245,7 @@ impl<'a, T: Payload> Reading<'a, T> {
                 let always = host(true, loc).to_raw();
                 ll::load(&store.buf, index, len, [sender.to_raw(), always], self.open.epoch, loc)
             }
-            Transport::Flags | Transport::Bulk => {
+            Transport::Flags | Transport::Bulk | Transport::Far => {
                 store.buf.load(index, Some(len), self.arrived.as_ref(), loc)
             }
         }
@@ -345,6 +369,7 @@ impl<'a, T: Payload> IncomingEach<'a, T> {
         mask: Val<u64>,
         loc: Loc,
     ) -> Self {
+        open.require_near("messages of any senders at once", loc);
         let Declared { name, shape, .. } = &*open.hub().declared;
         if shape.transport.has_flags() {
             let message = format!("messages of any senders at once, of channel `{name}`, which has flags");

@@ -1,5 +1,6 @@
 //! Messages that are sent.
 
+use super::far::Posted;
 use super::open::{Places, check_inside, nameless};
 use super::state::MessageState;
 use super::{Any, Field, OpenChannel, Payload, Store, Transport};
@@ -30,6 +31,8 @@ pub struct Outgoing<'a, T: Payload> {
     /// The number of its slot among all.
     number: Val<u32>,
     places: Places,
+    /// Of a far channel, its place in the outbox.
+    posted: Option<Posted>,
 }
 
 /// Several messages to the same ranks with one flag; made by [`Outbound::batch`].
@@ -79,10 +82,12 @@ impl<'a, T: Payload> Outbound<'a, T> {
     #[track_caller]
     pub fn slot(&self, slot: impl IntoVal<u32>) -> Outgoing<'a, T> {
         let loc = Loc::caller();
-        let number = self.open.number(None, slot.val(), loc);
+        let slot = slot.val();
+        let number = self.open.number(None, slot, loc);
         let places = Places::of(self.open.hub(), number, loc);
+        let posted = Posted::of(&self.open, self.peers, slot, loc);
         let sending = Sending::begin(self.open, self.peers, loc);
-        Outgoing { sending, number, places }
+        Outgoing { sending, number, places, posted }
     }
 
     /// Several messages with one flag. The channel's shape says how many [batches](super::ChannelShape::batches) there are.
@@ -194,9 +199,19 @@ impl<'a, T: Payload> Sending<'a, T> {
 
 impl<T: Payload> Putting for Outgoing<'_, T> {
     fn put(&self, store: &Store, offset: Index, value: Raw, loc: Loc) {
+        if let Some(posted) = &self.posted {
+            check_inside(self.sending.open.hub(), store, offset, value.len.unwrap_or(1), loc);
+            self.sending.note(loc);
+            return posted.store(store, offset, value, loc);
+        }
         self.sending.put(&self.places, store, offset, value, loc);
     }
     fn copy(&self, store: &Store, offset: Index, source: (&Buf, Index), len: u32, loc: Loc) {
+        if self.posted.is_some() {
+            let (from, first) = source;
+            let value = from.load(first, Some(len), None, loc);
+            return self.put(store, offset, AnyTile::new(value).for_buffer(&store.buf, loc), loc);
+        }
         self.sending.copy(&self.places, store, offset, source, len, loc);
     }
 }
@@ -216,8 +231,8 @@ impl<T: Payload> Outgoing<'_, T> {
         OutgoingField { putting: self, field }
     }
 
-    /// Finishes the message. With flags this signals its slot on every target, after all that was put by all lanes; otherwise
-    /// there is nothing left to do.
+    /// Finishes the message. With flags this signals its slot on every target, after all that was put by all lanes. A far message is put
+    /// now, all of it. Otherwise there is nothing left to do.
     ///
     /// # Orders
     /// With flags, all that this group did before comes before what the receiver does once it has the message.
@@ -235,7 +250,12 @@ impl<T: Payload> Outgoing<'_, T> {
             );
             crate::dsl::trace::error::fail_at(loc, message, "open a batch: `channel.to(peers).batch()`");
         }
-        self.sending.done(self.number, loc);
+        let Outgoing { sending, number, places, posted } = self;
+        let (hub, peers) = (sending.open.hub(), sending.peers);
+        sending.done(number, loc);
+        if let Some(posted) = posted {
+            posted.put(hub, peers, &places, loc);
+        }
     }
 }
 

@@ -4,10 +4,11 @@ use std::sync::Arc;
 
 use peerwarp_macros::Choice;
 
+use super::far::Publish;
 use super::spare::{self, Spare};
 use crate::dsl::memory::args::{Binding, ParamSpec};
 use crate::dsl::trace::TraceError;
-use crate::ir::{Dtype, Loc, ParamKind};
+use crate::ir::{Dtype, FarPart, Loc, ParamKind};
 
 /// How the messages of a channel travel.
 #[derive(Choice, Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -22,6 +23,9 @@ pub enum Transport {
     /// [LL elements](crate::dsl::Ll) in words of 8 bytes, half of which are data: one trip, and a message may be read any number of
     /// times.
     Ll,
+    /// Puts of a network card to ranks of other machines: a message is put as a whole, and a receiver
+    /// [waits](super::Inbound::wait) for all that a rank puts.
+    Far,
 }
 
 impl Transport {
@@ -34,7 +38,7 @@ impl Transport {
     /// or two of 2.
     pub fn carries(self, len: u32, dtype: Dtype) -> bool {
         match self {
-            Transport::Flags | Transport::Bulk => true,
+            Transport::Flags | Transport::Bulk | Transport::Far => true,
             Transport::Packets => dtype.is_float() && len.is_multiple_of(self.together(dtype)),
             Transport::Ll => dtype.per_ll_word().is_some() && len.is_multiple_of(self.together(dtype)),
         }
@@ -51,6 +55,7 @@ impl Transport {
             Transport::Flags | Transport::Bulk => ParamKind::Symmetric,
             Transport::Packets => ParamKind::Packets,
             Transport::Ll => ParamKind::Ll,
+            Transport::Far => ParamKind::Far(FarPart::Inbox),
         }
     }
 }
@@ -84,6 +89,7 @@ pub struct ChannelShape {
     pub(super) batches: Option<u32>,
     pub(super) read_many: bool,
     pub(super) parts: u32,
+    pub(super) publish: Publish,
     float_words: bool,
     names: Vec<(&'static str, &'static str)>,
 }
@@ -100,6 +106,7 @@ impl ChannelShape {
             batches: None,
             read_many: false,
             parts: 1,
+            publish: Publish::Each,
             float_words: false,
             names: vec![],
         }
@@ -121,7 +128,8 @@ impl ChannelShape {
     #[must_use]
     pub fn banks_for(self, bytes: u64) -> Self {
         let small = self.bank_slots().saturating_mul(bytes) <= SMALL_BANK;
-        let banks = if small && !self.transport.has_flags() { 3 } else { 2 };
+        let banks =
+            if small && !self.transport.has_flags() && self.transport != Transport::Far { 3 } else { 2 };
         self.banks(banks)
     }
 
@@ -155,6 +163,12 @@ impl ChannelShape {
     #[must_use]
     pub fn parts(self, parts: u32) -> Self {
         ChannelShape { parts, ..self }
+    }
+
+    /// When the puts of a far channel count. Near channels have none.
+    #[must_use]
+    pub fn publish(self, publish: Publish) -> Self {
+        ChannelShape { publish, ..self }
     }
 
     /// Whether its flags are counts.
@@ -211,9 +225,14 @@ impl ChannelShape {
         self.bank_slots() * u64::from(self.banks)
     }
 
-    /// Flags of a bank.
+    /// Flags of a bank; counters of a far channel, one for each sender.
     pub(super) fn bank_flags(&self) -> u64 {
-        self.batches.map_or(self.bank_slots(), u64::from)
+        match self.transport {
+            Transport::Far => self.ranks.into(),
+            Transport::Flags | Transport::Bulk | Transport::Packets | Transport::Ll => {
+                self.batches.map_or(self.bank_slots(), u64::from)
+            }
+        }
     }
 
     /// What a flag is for.
@@ -224,11 +243,7 @@ impl ChannelShape {
 
     /// The order of flags.
     fn order(&self) -> String {
-        let bank = match self.banks {
-            1 => "",
-            2 => "[parity]",
-            _ => "[bank]",
-        };
+        let bank = self.bank_order();
         let flags = match (self.batches, self.slots) {
             (Some(_), _) => "[batch]",
             (None, Slots::BySender(1)) => "[sender]",
@@ -237,6 +252,15 @@ impl ChannelShape {
             (None, Slots::Shared(_)) => "[slot]",
         };
         format!("{bank}{flags}")
+    }
+
+    /// The order of banks.
+    fn bank_order(&self) -> &'static str {
+        match self.banks {
+            1 => "",
+            2 => "[parity]",
+            _ => "[bank]",
+        }
     }
 
     /// What a field of the messages is as a parameter.
@@ -298,6 +322,17 @@ impl Declared {
             let len = shape.all_slots().saturating_mul(f.len.into());
             let doc = if f.doc.is_empty() { doc } else { &f.doc };
             params.push(spec(f.name, shape.transport.kind(), f.dtype, len, doc.to_owned()));
+            if shape.transport == Transport::Far {
+                let of = if f.name.is_empty() { "outbox".to_owned() } else { format!("{}_outbox", f.name) };
+                let doc =
+                    format!("Messages of `{name}` on their way, `{}[target][slot]`.", shape.bank_order());
+                params.push(spec(&of, ParamKind::Far(FarPart::Outbox), f.dtype, len, doc));
+            }
+        }
+        if shape.transport == Transport::Far {
+            let len = shape.bank_flags() * u64::from(shape.banks);
+            let doc = format!("Puts of `{name}` that have arrived, `{}[sender]`.", shape.bank_order());
+            params.push(spec("arrived", ParamKind::Far(FarPart::Counts), Dtype::U32, len, doc));
         }
         if shape.transport.has_flags() {
             let len = shape.bank_flags() * u64::from(shape.banks);
@@ -310,7 +345,11 @@ impl Declared {
         }
         if shape.credits {
             let doc = format!("A rank is done with what `{name}` brought in earlier launches, `[rank]`.");
-            params.push(spec("ready", ParamKind::Flags, Dtype::U32, shape.ranks.into(), doc));
+            let kind = match shape.transport {
+                Transport::Far => ParamKind::Far(FarPart::Counts),
+                Transport::Flags | Transport::Bulk | Transport::Packets | Transport::Ll => ParamKind::Flags,
+            };
+            params.push(spec("ready", kind, Dtype::U32, shape.ranks.into(), doc));
         }
         params
     }
@@ -359,6 +398,14 @@ impl Declared {
                     .to_owned(),
             );
         }
+        if shape.transport == Transport::Far {
+            self.check_far(loc)?;
+        } else if shape.publish == Publish::Batch {
+            return wrong(
+                format!("channel `{name}` publishes batches, and is near"),
+                "leave `.publish(..)` out: each message of a near channel is signalled".to_owned(),
+            );
+        }
         if shape.batches.is_some() && !shape.transport.has_flags() {
             return wrong(
                 format!("channel `{name}` has batches, and no flags"),
@@ -371,11 +418,35 @@ impl Declared {
         Ok(())
     }
 
+    /// What a far channel cannot have.
+    fn check_far(&self, loc: Loc) -> Result<(), TraceError> {
+        let Declared { name, shape, .. } = self;
+        let (what, help) = match shape {
+            ChannelShape { banks: 3.., .. } => (
+                "has 3 banks",
+                "it has 2, which launches use in turn, or 1: its credits are awaited in the launch that gives them",
+            ),
+            ChannelShape { batches: Some(_), .. } => (
+                "has flags for batches",
+                "say `.publish(Publish::Batch)`, and `publish(peers, n)` behind the last put",
+            ),
+            ChannelShape { parts: 2.., .. } => (
+                "has messages in parts",
+                "a put is of a whole message: let one group finish it, or let messages be shorter",
+            ),
+            ChannelShape { slots: Slots::Shared(_), .. } => {
+                ("has slots that senders share", "let each sender have some: `Slots::BySender(n)`")
+            }
+            ChannelShape { .. } => return Ok(()),
+        };
+        Err(TraceError::new(loc, format!("far channel `{name}` {what}"), help))
+    }
+
     fn check_field(&self, field: &FieldSpec, loc: Loc) -> Result<(), TraceError> {
         let FieldSpec { len, dtype, any, .. } = *field;
         let of = self.field(field);
         match self.shape.transport {
-            Transport::Flags | Transport::Bulk => Ok(()),
+            Transport::Flags | Transport::Bulk | Transport::Far => Ok(()),
             Transport::Packets => {
                 let packet = self.shape.transport.together(dtype);
                 let words = any && dtype == Dtype::U32;

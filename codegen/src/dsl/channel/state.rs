@@ -2,7 +2,8 @@
 
 use std::sync::Arc;
 
-use super::shape::Declared;
+use super::far::Publish;
+use super::shape::{Declared, Transport};
 use super::{Hub, Store};
 use crate::dsl::trace::{Made, Thing, Trace, TraceError};
 use crate::ir::{Loc, ParamId, ValueId};
@@ -17,6 +18,9 @@ pub(crate) struct ChannelState {
     pub received: bool,
     /// Whether the role of its credits is there.
     pub credits: bool,
+    /// Whether a far channel is settled and its batches are published.
+    pub settled: bool,
+    pub published: bool,
 }
 
 impl Trace {
@@ -37,6 +41,8 @@ impl Trace {
             sent: false,
             received: false,
             credits: false,
+            settled: false,
+            published: false,
         });
         Ok(())
     }
@@ -83,6 +89,9 @@ pub(crate) fn at_end(t: &Trace) -> Result<(), TraceError> {
             "call `message.done()` when everything is put: with flags, receivers see it only then",
         ));
     }
+    if let Some(error) = t.channels.iter().find_map(|c| far_at_end(c, t.builder.kernel.loc)) {
+        return Err(error);
+    }
     let lacking = |c: &&ChannelState| c.declared.shape.credits && c.sent && c.received && !c.credits;
     match t.channels.iter().find(lacking) {
         None => Ok(()),
@@ -93,4 +102,22 @@ pub(crate) fn at_end(t: &Trace) -> Result<(), TraceError> {
              something else keeps ranks from being two launches ahead",
         )),
     }
+}
+
+/// What a far channel that is sent to lacks.
+fn far_at_end(c: &ChannelState, kernel: Loc) -> Option<TraceError> {
+    if c.declared.shape.transport != Transport::Far || !c.sent {
+        return None;
+    }
+    let (name, loc) = (&c.declared.name, c.opened.unwrap_or(kernel));
+    if c.declared.shape.publish == Publish::Batch && !c.published {
+        let message = format!("the batches of far channel `{name}` are never published");
+        let help = "call `publish(peers, n)` behind the last put of each group; or let each put count itself, `Publish::Each`";
+        return Some(TraceError::new(loc, message, help));
+    }
+    (!c.settled).then(|| {
+        let message = format!("far channel `{name}` is never settled");
+        let help = "the end of a kernel completes no put: call `settle()` in the sending role, before the outbox is stored to again";
+        TraceError::new(loc, message, help)
+    })
 }

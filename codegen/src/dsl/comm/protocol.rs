@@ -18,7 +18,8 @@ use crate::dsl::trace::{
 use crate::dsl::values::{Element, FromRaw, IntoTile, IntoVal, Raw, Val, val::host};
 use crate::dsl::{bit, rank};
 use crate::ir::{
-    CommOp, Const, Loc, OpKind, ParamId, ParcelId, Put, ReceiptId, Signal, SignalOrder, Target, Wait, WaitAll,
+    CommOp, Const, Loc, OpKind, ParamId, ParcelId, Put, ReceiptId, Signal, SignalOrder, Target, ValueId,
+    Wait, WaitAll,
 };
 
 /// Whom a parcel goes to.
@@ -65,6 +66,26 @@ impl Peers {
     pub(crate) fn target(self, t: &Trace, loc: Loc) -> Result<Target, TraceError> {
         let id = t.use_value(self.target.trace, self.target.id, loc)?;
         Ok(if self.mask { Target::Mask(id) } else { Target::Rank(id) })
+    }
+
+    /// The rank of a far put, none for every rank.
+    pub(crate) fn far(self, t: &Trace, loc: Loc) -> Result<Option<ValueId>, TraceError> {
+        match self.target(t, loc)? {
+            Target::Rank(rank) => Ok(Some(rank)),
+            Target::Mask(mask) => match t.constant(mask) {
+                Some(Const::U64(mask)) if mask == u64::MAX >> (64 - t.builder.kernel.ranks) => Ok(None),
+                _ => {
+                    let message = "a far message to some ranks, which are a mask";
+                    let help = "a put goes to one rank, `Peers::rank(rank)`, or to every rank, `Peers::all()`: loop over the ranks";
+                    Err(TraceError::new(loc, message, help))
+                }
+            },
+        }
+    }
+
+    /// The rank of [`Peers::rank`].
+    pub(crate) fn raw(self) -> Raw {
+        self.target
     }
 
     /// Every rank, this one too.
@@ -523,7 +544,7 @@ impl Flags {
 }
 
 /// Adds a wait for flags to the trace.
-fn arrive(
+pub(crate) fn arrive(
     flags: &Buf,
     t: &mut Trace,
     loc: Loc,

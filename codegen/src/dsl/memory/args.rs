@@ -128,7 +128,7 @@ impl ParamSpec {
         match self.kind {
             // The epoch, and room beside it for what counts blocks.
             ParamKind::EpochWord => 8,
-            any!(symmetric, counted) | ParamKind::Local | ParamKind::Scalar => {
+            any!(symmetric, counted) | ParamKind::Local | ParamKind::Far(_) | ParamKind::Scalar => {
                 self.len * u64::from(self.kind.element_bytes(self.dtype))
             }
         }

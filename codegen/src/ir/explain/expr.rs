@@ -119,7 +119,7 @@ impl Exprs<'_> {
             OpKind::Value(ValueOp::Const { .. })
             | OpKind::Memory(MemoryOp::Store { .. } | MemoryOp::Scatter { .. })
             | OpKind::Matrix(MatrixOp::StoreMatrix(_))
-            | OpKind::Comm(any!(puts, signals, waits, messages))
+            | OpKind::Comm(any!(puts, signals, waits, messages, far))
             | OpKind::Control(any!(branches, exits) | ControlOp::VarDecl { .. } | ControlOp::VarSet { .. }) => {
                 self.names.defined(v)
             }

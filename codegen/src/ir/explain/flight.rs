@@ -364,8 +364,10 @@ impl Scanner<'_, '_> {
                 Way::Sent => Scan::default(),
                 Way::Loaded | Way::Fetched => signal(order),
             },
+            // The card moves them: no lane holds what is on its way.
+            CommOp::FarPut(_) | CommOp::FarPublish(_) | CommOp::FarSettle(_) => Scan::default(),
             CommOp::ReceiveMessages(_) => self.ends(Ending::Wait, loc),
-            CommOp::Wait(_) | CommOp::WaitAll(_) | CommOp::BlockWait(_) => match self.way {
+            any!(waits) | CommOp::FarWait(_) => match self.way {
                 // A flag of a peer says nothing of what this rank has sent.
                 Way::Sent => Scan::default(),
                 Way::Loaded | Way::Fetched => self.ends(Ending::Wait, loc),

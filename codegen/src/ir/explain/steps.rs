@@ -27,6 +27,8 @@ pub enum Deed {
     Sends,
     /// Waits for packets and takes them.
     Takes,
+    /// Waits until puts have read it.
+    Settles,
 }
 
 /// One access, or several like it in a row.
@@ -294,6 +296,37 @@ impl<'k> Teller<'k> {
                 let first = count.as_ref().map(|n| format!("lanes < {}", text(n)));
                 Action { mask: mask.or(first), ..receive }
             }
+            OpKind::Comm(CommOp::FarPut(FarPut { peer, inbox, index, len, .. })) => {
+                let put = at(Deed::Puts, Place::Param(*inbox), index, index);
+                let bytes = u64::from(*len) * u64::from(self.kernel.params[inbox.index()].element_bytes());
+                Action { ranks: Some(self.far_peer(*peer)), bytes, ..put }
+            }
+            OpKind::Comm(CommOp::FarPublish(FarPublish { peer, counts, counter, adds })) => {
+                let publish = at(Deed::Signals, Place::Param(*counts), counter, adds);
+                Action {
+                    ranks: Some(format!("{}, adding `{}`", self.far_peer(*peer), text(adds))),
+                    ..publish
+                }
+            }
+            OpKind::Comm(CommOp::FarWait(FarWait { counts, counter, count, from, value, .. })) => {
+                let wait = at(Deed::Waits, Place::Param(*counts), counter, value);
+                let counters = self.facts.int(*count).and_then(|n| u64::try_from(n).ok()).unwrap_or(1);
+                let ranks = Some(format!("rank `{}`, takes `{}`", text(from), text(value)));
+                let count = (self.facts.int(*count) != Some(1)).then(|| text(count));
+                Action { count, ranks, bytes: wait.bytes * counters, ..wait }
+            }
+            OpKind::Comm(CommOp::FarSettle(FarSettle { outbox })) => Action {
+                deed: Deed::Settles,
+                buffer: self.kernel.params[outbox.index()].name.clone(),
+                shared: false,
+                index: String::new(),
+                pieces: 1,
+                bytes: 0,
+                ranks: None,
+                count: None,
+                mask: None,
+                line: loc.to_string(),
+            },
             OpKind::Value(_) | OpKind::Matrix(MatrixOp::ReduceLines(_)) | OpKind::Control(_) => return None,
         })
     }
@@ -326,6 +359,12 @@ impl<'k> Teller<'k> {
 
     fn parcel_target(&self, parcel: ParcelId) -> String {
         self.target(self.kernel.parcels[parcel.index()].target)
+    }
+
+    fn far_peer(&self, peer: Option<ValueId>) -> String {
+        peer.map_or("all ranks, by the card".into(), |rank| {
+            format!("rank `{}`, by the card", self.exprs.text(rank))
+        })
     }
 
     fn target(&self, target: Target) -> String {

@@ -176,6 +176,7 @@ impl Deed {
             Deed::Waits => "waits for",
             Deed::Sends => "sends",
             Deed::Takes => "takes",
+            Deed::Settles => "settles",
         }
     }
 }
@@ -299,6 +300,7 @@ fn action(a: &Action) -> String {
         Deed::Signals => format!("signals {buffer} on {ranks}"),
         Deed::Sends => format!("sends {size} as packets {buffer} to {ranks}"),
         Deed::Takes => format!("takes {size} as packets {buffer} from {ranks}"),
+        Deed::Settles => format!("waits until puts have read {buffer}"),
         Deed::Waits => match &a.count {
             None => format!("waits for {buffer} from {ranks}"),
             Some(n) if n.parse::<u32>().is_ok() => format!("waits for {n} flags from {buffer} on"),

@@ -91,7 +91,9 @@ impl Every<'_> {
         let (releases, has_target) = (self.kernel.op(id).kind.release().is_some(), self.target(id).is_some());
         let comes_after_something = self.comes_after_something(id);
         let mut add = |change: &str, mutation| self.add(id, change.into(), mutation);
-        if matches!(site.access, Access::Signal | Access::Put | Access::Send | Access::Wait) && can_go {
+        if matches!(site.access, Access::Signal | Access::Put | Access::Send | Access::Wait | Access::Settle)
+            && can_go
+        {
             add("left out", Mutation::Drop(site.clone()));
         }
         if releases {
@@ -131,7 +133,7 @@ impl Every<'_> {
         let OpKind::Comm(op) = kind else { return None };
         match op {
             CommOp::SendMessages(SendMessages { target, .. }) => Some(*target),
-            any!(puts, signals, waits) | CommOp::ReceiveMessages(_) => of_parcel,
+            any!(puts, signals, waits, far) | CommOp::ReceiveMessages(_) => of_parcel,
         }
     }
 
@@ -191,6 +193,21 @@ impl Every<'_> {
             }
             OpKind::Comm(CommOp::Wait(_)) => vec![index, from, (2, "epoch", 1)],
             OpKind::Comm(CommOp::WaitAll(_)) => vec![index, (1, "count", 1), (2, "epoch", 1)],
+            OpKind::Comm(CommOp::FarPut(FarPut { peer, .. })) => {
+                let at = usize::from(peer.is_some());
+                let peer = peer.map(|_| (0, "peer", 1));
+                let rest = [(at, "source", 1), (at + 1, "index", 1), (at + 2, "counter", 1)];
+                peer.into_iter().chain(rest).collect()
+            }
+            OpKind::Comm(CommOp::FarPublish(FarPublish { peer, .. })) => {
+                let at = usize::from(peer.is_some());
+                let peer = peer.map(|_| (0, "peer", 1));
+                peer.into_iter().chain([(at, "counter", 1), (at + 1, "puts", 1)]).collect()
+            }
+            OpKind::Comm(CommOp::FarWait(_)) => {
+                vec![(0, "counter", 1), (1, "count", 1), (2, "awaited rank", 1), (3, "puts", 1)]
+            }
+            OpKind::Comm(CommOp::FarSettle(_)) => vec![],
             OpKind::Comm(CommOp::SendMessages(SendMessages { transport, buffer, epoch, count, .. })) => {
                 let unit = unit(transport, buffer);
                 // Without an epoch a value is a float.

@@ -48,7 +48,7 @@ fn aim(kind: &mut OpKind) -> Option<Aim<'_>> {
         | CommOp::PutMatrix(PutMatrix { parcel, .. })
         | CommOp::BulkCopy(BulkCopy { parcel, .. })
         | CommOp::Signal(Signal { parcel, .. }) => Some(Aim::Parcel(parcel)),
-        any!(waits) | CommOp::ReceiveMessages(_) | CommOp::BlockSignal(_) => None,
+        any!(waits, far) | CommOp::ReceiveMessages(_) | CommOp::BlockSignal(_) => None,
     }
 }
 
@@ -153,6 +153,14 @@ fn comm_slots(op: &mut CommOp) -> Slots<'_> {
             let (index, from) = tiles.first_mut().map(|t| (&mut t.index, &mut t.from)).unzip();
             Slots { index, value: epoch.as_mut(), from, mask: Some(mask), count: count.as_mut() }
         }
+        CommOp::FarPut(FarPut { index, .. }) => Slots { index: Some(index), ..none },
+        CommOp::FarPublish(FarPublish { counter, adds, .. }) => {
+            Slots { index: Some(counter), value: Some(adds), ..none }
+        }
+        CommOp::FarWait(FarWait { counter, count, from, value, .. }) => {
+            Slots { index: Some(counter), value: Some(value), count: Some(count), from: Some(from), ..none }
+        }
+        CommOp::FarSettle(_) => none,
     }
 }
 

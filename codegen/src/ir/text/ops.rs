@@ -46,6 +46,10 @@ impl Line<'_> {
         }
     }
 
+    fn peer(&self, peer: OptIn) -> String {
+        peer.map_or("all ranks".into(), |rank| format!("rank {}", self.v(rank)))
+    }
+
     fn element(&self, place: Place, index: ValueId) -> String {
         match place {
             Place::Param(_) | Place::Shared(_) => format!("{}[{}]", self.place(place), self.v(index)),
@@ -287,6 +291,25 @@ impl Line<'_> {
                 };
                 let first = count.as_ref().map_or(String::new(), |n| format!(", first {}", v(n)));
                 format!("{}{of} {}{at}{first}", kind.name(), texts.join(", "))
+            }
+            OpKind::Comm(CommOp::FarPut(op)) => {
+                let FarPut { peer, outbox, from, inbox, index, len, counts, counter, counted } = op;
+                let (to, source) = (self.element(Place::Param(*inbox), *index), self.param(*outbox));
+                let at = self.element(Place::Param(*counts), *counter);
+                let how = if *counted { "counted in" } else { "published in" };
+                format!("far_put {to} <- {source}[{}; {len}], {how} {at} to {}", v(from), self.peer(*peer))
+            }
+            OpKind::Comm(CommOp::FarPublish(FarPublish { peer, counts, counter, adds })) => {
+                let at = self.element(Place::Param(*counts), *counter);
+                format!("far_publish {at} += {} to {}", v(adds), self.peer(*peer))
+            }
+            OpKind::Comm(CommOp::FarWait(FarWait { receipt, counts, counter, count, from, value })) => {
+                let (counts, first, count) = (self.param(*counts), v(counter), v(count));
+                let (from, value) = (v(from), v(value));
+                format!("^{} = far_wait {counts}[{first}; {count}] -= {value} from rank {from} on", receipt.0)
+            }
+            OpKind::Comm(CommOp::FarSettle(FarSettle { outbox })) => {
+                format!("far_settle {}", self.param(*outbox))
             }
             OpKind::Control(ControlOp::If { cond, .. }) => format!("if {}", v(cond)),
             OpKind::Control(ControlOp::For { var, start, end, step, .. }) => {

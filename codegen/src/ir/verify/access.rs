@@ -125,6 +125,32 @@ impl Check<'_, '_, '_> {
                     self.whole_messages(*transport, *buffer, t.index);
                 }
             }
+            OpKind::Comm(CommOp::FarPut(FarPut {
+                peer,
+                outbox,
+                from,
+                inbox,
+                index,
+                len,
+                counts,
+                counter,
+                ..
+            })) => {
+                peer.iter().for_each(|rank| self.rank(*rank));
+                self.elements(Place::Param(*outbox), *from, (*len).into());
+                self.elements(Place::Param(*inbox), *index, (*len).into());
+                self.elements(Place::Param(*counts), *counter, 1);
+            }
+            OpKind::Comm(CommOp::FarPublish(FarPublish { peer, counts, counter, .. })) => {
+                peer.iter().for_each(|rank| self.rank(*rank));
+                self.elements(Place::Param(*counts), *counter, 1);
+            }
+            OpKind::Comm(CommOp::FarWait(FarWait { counts, counter, count, from, .. })) => {
+                self.rank(*from);
+                let count = self.facts.int(*count).unwrap_or(0);
+                self.elements(Place::Param(*counts), *counter, count);
+            }
+            OpKind::Comm(CommOp::FarSettle(_)) => {}
             OpKind::Control(ControlOp::For { step, .. }) => {
                 if let Some(step) = self.facts.int(*step).filter(|&s| s <= 0) {
                     self.report.add(self.loc, Problem::BadStep { step });

@@ -129,7 +129,10 @@ fn names(report: &mut Report<'_>) {
 fn parameter(report: &mut Report<'_>, p: &Param) {
     let loc = report.kernel.loc;
     let (dtype_ok, allowed) = match p.kind {
-        ParamKind::Local | ParamKind::Symmetric | ParamKind::Window => {
+        ParamKind::Local
+        | ParamKind::Symmetric
+        | ParamKind::Window
+        | ParamKind::Far(FarPart::Outbox | FarPart::Inbox) => {
             (p.dtype != Dtype::Bool, "truth values live in registers only; use u32")
         }
         ParamKind::Messages(transport) => (transport.carries(p.dtype), transport.traits().elements),
@@ -137,7 +140,8 @@ fn parameter(report: &mut Report<'_>, p: &Param) {
         | ParamKind::Counts
         | ParamKind::BlockFlags
         | ParamKind::EpochWord
-        | ParamKind::Counters => (p.dtype == Dtype::U32, "it is always u32"),
+        | ParamKind::Counters
+        | ParamKind::Far(FarPart::Counts) => (p.dtype == Dtype::U32, "it is always u32"),
         ParamKind::Scalar => (p.dtype.is_arithmetic(), "scalars are passed as i32, u32, u64 or f32"),
     };
     if !dtype_ok {

@@ -2,7 +2,7 @@
 
 use thiserror::Error;
 
-use super::super::{Dtype, Loc, ParamKind, Transport, Type};
+use super::super::{Dtype, FarPart, Loc, ParamKind, Transport, Type};
 
 /// Something wrong with a kernel, at the author's line.
 #[derive(Clone, Debug, PartialEq, Error)]
@@ -225,6 +225,22 @@ pub enum Problem {
     BrokenRows { value: String, len: u32, columns: u32 },
     #[error("`take_packets` of {count} tiles; 1 to 64 are possible")]
     TakenTiles { count: usize },
+    #[error(
+        "`{op}` on `{param}`, which is {} of a far channel: {}; LL words, packets, loads from peers, windows and switches reach the \
+         ranks of one machine only", kind.noun(), part.purpose()
+    )]
+    NearOnFar { op: &'static str, param: String, kind: ParamKind, part: FarPart },
+    #[error(
+        "`far_put` of `{outbox}`, which is of {from}, to `{inbox}`, which is of {to}; a put moves elements as they are"
+    )]
+    FarDtype { outbox: String, from: Dtype, inbox: String, to: Dtype },
+    #[error("`far_put` of no elements of `{outbox}` to `{inbox}`; a message has at least 1")]
+    FarEmpty { outbox: String, inbox: String },
+    #[error(
+        "the far channels have {counters} counters, one a (channel, bank, rank): {arrays}; an engine has {limit}: let channels be fewer \
+         or have one bank, and send what belongs together through one channel"
+    )]
+    FarCounters { counters: u64, arrays: String, limit: u64 },
 
     // Constant operands.
     #[error("`{op}` of elements {first}..{end} of `{buffer}`, which has {len}")]
@@ -276,6 +292,15 @@ pub enum Problem {
     SignalElsewhere { flag: String, put: Loc },
     #[error("`{op}` leaves between the put at {put} and the parcel's signal at {signal}")]
     SignalSkipped { op: &'static str, put: Loc, signal: Loc },
+    #[error(
+        "puts to `{inbox}` are a batch that no `far_publish` of `{counts}` ends; publish them after the last of them, or let each put \
+         count itself, `Publish::Each`"
+    )]
+    FarUnpublished { inbox: String, counts: String },
+    #[error(
+        "`far_publish` of `{counts}`, whose puts count themselves; leave it out, or let the channel publish batches, `Publish::Batch`"
+    )]
+    FarPublishedTwice { counts: String },
     #[error("relaxed {name} of `{flag}`: it does not order what is done before it")]
     Relaxed { name: &'static str, flag: String },
 }

@@ -37,7 +37,12 @@ fn waited(kind: &OpKind) -> Option<(ReceiptId, ParamId)> {
         CommOp::Wait(Wait { receipt, flag, .. }) | CommOp::WaitAll(WaitAll { receipt, flag, .. }) => {
             Some((*receipt, *flag))
         }
-        any!(puts, signals, messages) | CommOp::BlockWait(_) => None,
+        CommOp::FarWait(FarWait { receipt, counts, .. }) => Some((*receipt, *counts)),
+        any!(puts, signals, messages)
+        | CommOp::BlockWait(_)
+        | CommOp::FarPut(_)
+        | CommOp::FarPublish(_)
+        | CommOp::FarSettle(_) => None,
     }
 }
 
@@ -84,6 +89,9 @@ fn covered_buffers(kernel: &Kernel, tree: &Tree) -> HashMap<ParamId, HashSet<Par
             let buffers = puts.get(parcel).into_iter().flatten().chain(windows);
             covered.entry(*flag).or_default().extend(buffers);
         }
+        if let OpKind::Comm(CommOp::FarPut(FarPut { inbox, counts, .. })) = kernel.op(id).kind {
+            covered.entry(counts).or_default().insert(inbox);
+        }
     }
     covered
 }
@@ -101,7 +109,9 @@ fn read(
     let buffer = report.place_name(place);
     // What others write, and what others own.
     let foreign = match place {
-        Place::Param(p) => Some(p).filter(|&p| report.param(p).kind == ParamKind::Symmetric),
+        Place::Param(p) => Some(p).filter(|&p| {
+            matches!(report.param(p).kind, ParamKind::Symmetric | ParamKind::Far(FarPart::Inbox))
+        }),
         Place::Peer(p, _) | Place::All(p, _) => Some(p),
         Place::Shared(_) => None,
     };

@@ -1,6 +1,7 @@
 //! Operands and results have the types that the operations' documentation asks for, and accesses go to parameters that
 //! allow them.
 
+mod far;
 mod matrix;
 mod protocol;
 
@@ -242,6 +243,8 @@ impl Check<'_, '_> {
         if let Place::Param(p) = place {
             match self.report.param(p).kind {
                 ParamKind::Local | ParamKind::Symmetric | ParamKind::Window | ParamKind::Counters => {}
+                ParamKind::Far(FarPart::Inbox) => {}
+                ParamKind::Far(FarPart::Outbox | FarPart::Counts) => self.near_on_far(p),
                 ParamKind::Flags | ParamKind::Counts | ParamKind::BlockFlags => {
                     self.add(Problem::FlagAccess { param: self.report.param(p).name.clone() })
                 }
@@ -256,9 +259,11 @@ impl Check<'_, '_> {
     /// What is read and written at once: peers would see a window's element change under their eyes.
     fn updatable(&mut self, place: Place) {
         let window = place.param().filter(|p| self.report.param(*p).kind == ParamKind::Window);
-        match window {
-            Some(p) => self.param(p, ParamKind::Local, "a buffer of this rank, or shared memory"),
-            None => self.writable(place),
+        let far = place.param().filter(|p| self.report.param(*p).kind.far().is_some());
+        match (window, far) {
+            (Some(p), _) => self.param(p, ParamKind::Local, "a buffer of this rank, or shared memory"),
+            (None, Some(p)) => self.near_on_far(p),
+            (None, None) => self.writable(place),
         }
     }
 
@@ -270,6 +275,8 @@ impl Check<'_, '_> {
             let param = self.report.param(p).name.clone();
             match self.report.param(p).kind {
                 ParamKind::Local | ParamKind::Window | ParamKind::Counters => {}
+                ParamKind::Far(FarPart::Outbox) => {}
+                ParamKind::Far(FarPart::Inbox | FarPart::Counts) => self.near_on_far(p),
                 ParamKind::Symmetric => self.add(Problem::StoreToSymmetric { param }),
                 ParamKind::Flags | ParamKind::Counts | ParamKind::BlockFlags => {
                     self.add(Problem::FlagAccess { param })
@@ -331,6 +338,9 @@ impl Check<'_, '_> {
 
     fn param(&mut self, id: ParamId, kind: ParamKind, needed: &'static str) {
         let p = self.report.param(id);
+        if p.kind.far().is_some() && kind.far().is_none() {
+            return self.near_on_far(id);
+        }
         if p.kind != kind {
             self.add(Problem::WrongParamKind { op: self.name, param: p.name.clone(), kind: p.kind, needed });
         }

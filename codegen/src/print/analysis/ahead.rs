@@ -115,7 +115,7 @@ impl<'k> Search<'k> {
         let kind = &self.kernel.op(id).kind;
         let itself = match kind {
             OpKind::Comm(CommOp::ReceiveMessages(other)) => other.buffer == packets,
-            OpKind::Comm(any!(signals, waits)) | OpKind::Memory(MemoryOp::Ticket { .. }) => true,
+            OpKind::Comm(any!(signals, waits, far)) | OpKind::Memory(MemoryOp::Ticket { .. }) => true,
             OpKind::Comm(any!(puts) | CommOp::SendMessages(_))
             | OpKind::Memory(any!(loads, stores) | MemoryOp::Atomic { .. } | MemoryOp::Tally { .. })
             | OpKind::Value(_)

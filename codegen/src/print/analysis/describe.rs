@@ -39,7 +39,7 @@ pub(crate) fn value(p: &Program, v: ValueId) -> String {
                 let what = if op.transport.traits().takes { "taken" } else { "read" };
                 format!("{}_{what}", p.kernel.params[op.buffer.index()].name)
             }
-            any!(puts, signals, waits) | CommOp::SendMessages(_) => used(p, v, "value"),
+            any!(puts, signals, waits, far) | CommOp::SendMessages(_) => used(p, v, "value"),
         },
         Some(OpKind::Control(op)) => match op {
             ControlOp::For { .. } => "i".into(),
@@ -157,7 +157,7 @@ fn names_index(kind: &OpKind) -> bool {
     match kind {
         OpKind::Memory(_) | OpKind::Matrix(_) => true,
         OpKind::Comm(op) => match op {
-            any!(puts, signals) | CommOp::Wait(_) | CommOp::BlockWait(_) => true,
+            any!(puts, signals, far) | CommOp::Wait(_) | CommOp::BlockWait(_) => true,
             CommOp::SendMessages(_) => true,
             // These have one index for several.
             CommOp::WaitAll(_) => false,

@@ -215,6 +215,11 @@ impl Emitter<'_, '_> {
             CommOp::BlockWait(op) => self.block_wait(id, op),
             CommOp::SendMessages(op) => self.send_messages(id, op),
             CommOp::ReceiveMessages(op) => self.receive_messages(id, op),
+            any!(far) => Err(PrintError::FarChannel {
+                kernel: self.f.p.kernel.variant.clone(),
+                channel: self.f.p.kernel.far_channel().unwrap_or_default().into(),
+                target: self.f.target,
+            }),
         }
     }
 
@@ -231,7 +236,7 @@ impl Emitter<'_, '_> {
                     Target::Rank(_) => Some(*value),
                     Target::Mask(_) => None,
                 },
-                any!(signals, waits, messages) | CommOp::PutMatrix(_) | CommOp::BulkCopy(_) => None,
+                any!(signals, waits, messages, far) | CommOp::PutMatrix(_) | CommOp::BulkCopy(_) => None,
             },
             control @ OpKind::Control(_) => control.var_use().map(|(_, used)| match used {
                 VarUse::Declare(value) | VarUse::Get(value) | VarUse::Set(value) => value,

@@ -260,9 +260,11 @@ impl<'f, 'k> Emitter<'f, 'k> {
         match self.f.p.kernel.params[id.index()].kind {
             any!(symmetric) => Expr::atom(format!("{}[args.rank]", self.arg(id).text)),
             ParamKind::EpochWord => Expr::atom(format!("&{}->value", self.arg(id).text)),
-            ParamKind::Local | ParamKind::Counters | ParamKind::BlockFlags | ParamKind::Scalar => {
-                self.arg(id)
-            }
+            ParamKind::Local
+            | ParamKind::Counters
+            | ParamKind::BlockFlags
+            | ParamKind::Far(_)
+            | ParamKind::Scalar => self.arg(id),
         }
     }
 

@@ -123,7 +123,7 @@ pub(crate) fn accesses(p: &Program, layouts: &Layouts, op: OpId) -> Vec<Access> 
         | OpKind::Comm(CommOp::Signal(_) | CommOp::Wait(_) | CommOp::WaitAll(_))
         | OpKind::Comm(CommOp::BlockSignal(_) | CommOp::BlockWait(_))
         // Nothing else touches messages.
-        | OpKind::Comm(any!(messages))
+        | OpKind::Comm(any!(messages, far))
 | OpKind::Control(_) => vec![],
     }
 }

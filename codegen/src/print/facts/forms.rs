@@ -183,9 +183,10 @@ fn goes_to_several(p: &Program, kind: &OpKind) -> bool {
     let target = match op {
         CommOp::Put(Put { parcel, .. }) => p.kernel.parcels[parcel.index()].target,
         CommOp::SendMessages(SendMessages { target, .. }) => *target,
-        any!(signals, waits) | CommOp::ReceiveMessages(_) | CommOp::PutMatrix(_) | CommOp::BulkCopy(_) => {
-            return false;
-        }
+        any!(signals, waits, far)
+        | CommOp::ReceiveMessages(_)
+        | CommOp::PutMatrix(_)
+        | CommOp::BulkCopy(_) => return false,
     };
     matches!(target, Target::Mask(_))
 }
@@ -249,7 +250,7 @@ pub(crate) fn reads_by_element(p: &Program, layouts: &Layouts, op: OpId) -> bool
                 one_rank && by_element(*value, *mask)
             }
             CommOp::SendMessages(_) | CommOp::PutMatrix(_) => false,
-            any!(signals, waits) | CommOp::ReceiveMessages(_) | CommOp::BulkCopy(_) => true,
+            any!(signals, waits, far) | CommOp::ReceiveMessages(_) | CommOp::BulkCopy(_) => true,
         },
         // Whole vectors at a time.
         OpKind::Matrix(_) => false,

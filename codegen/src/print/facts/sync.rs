@@ -90,7 +90,7 @@ impl Walk<'_, '_> {
         match &self.p.kernel.op(op).kind {
             OpKind::Control(control) => self.control(op, control, state),
             OpKind::Comm(comm) => match comm {
-                any!(signals, waits) | CommOp::ReceiveMessages(_) => State::new(),
+                any!(signals, waits, far) | CommOp::ReceiveMessages(_) => State::new(),
                 any!(puts) | CommOp::SendMessages(_) => self.touch(op, state),
             },
             OpKind::Matrix(matrix) => match matrix {

@@ -262,7 +262,7 @@ pub(crate) fn recorded(kernel: &Kernel, op: &OpKind) -> Option<Record> {
                 let first = op.tiles.first().filter(|_| op.transport.traits().takes)?;
                 record(SiteKind::Take, op.buffer, SitePeers::Rank, first.index, first.from)
             }
-            any!(puts) | CommOp::BlockSignal(_) | CommOp::BlockWait(_) => None,
+            any!(puts, far) | CommOp::BlockSignal(_) | CommOp::BlockWait(_) => None,
         },
         OpKind::Control(
             any!(exits, variables) | ControlOp::If { .. } | ControlOp::For { .. } | ControlOp::While { .. },

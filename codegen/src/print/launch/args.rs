@@ -80,9 +80,11 @@ impl ArgsLayout {
             // After the pointers of all ranks the one to all of them at once.
             let pointers = kernel.ranks + u32::from(multicast.contains(&ParamId(i as u32)));
             match p.kind {
-                ParamKind::Local | ParamKind::EpochWord | ParamKind::Counters | ParamKind::BlockFlags => {
-                    add(name, 8, 1);
-                }
+                ParamKind::Local
+                | ParamKind::EpochWord
+                | ParamKind::Counters
+                | ParamKind::BlockFlags
+                | ParamKind::Far(_) => add(name, 8, 1),
                 any!(symmetric) => add(name, 8, pointers),
                 ParamKind::Scalar => add(name, p.dtype.bytes(), 1),
             }
@@ -260,7 +262,9 @@ fn declarations(kernel: &Kernel, names: &ArgNames, language: Language) -> Vec<St
         let ty = scalar_type(p.dtype, language);
         match p.kind {
             ParamKind::Local if !written.contains(&id) => format!("const {ty}* {name};"),
-            ParamKind::Local | ParamKind::Counters | ParamKind::BlockFlags => format!("{ty}* {name};"),
+            ParamKind::Local | ParamKind::Counters | ParamKind::BlockFlags | ParamKind::Far(_) => {
+                format!("{ty}* {name};")
+            }
             ParamKind::Symmetric | ParamKind::Window | ParamKind::Flags | ParamKind::Counts => {
                 format!("{ty}* {name}[{ranks}];")
             }
@@ -296,7 +300,7 @@ pub(crate) fn buffers(kernel: &Kernel, names: &ArgNames, timeline: Option<&Timel
             ParamKind::EpochWord => ("EPOCH", EPOCH_BYTES),
             ParamKind::Counters => ("COUNTERS", all),
             ParamKind::BlockFlags => ("BLOCK_FLAGS", all),
-            ParamKind::Scalar => return None,
+            ParamKind::Scalar | ParamKind::Far(_) => return None,
         };
         let bytes = if used.contains(&id) { bytes } else { 0 };
         Some(BufferText { name: names.of(id).into(), kind, bytes })
@@ -349,6 +353,7 @@ fn comment(p: &Param, put: bool) -> String {
         ParamKind::EpochWord => "advances with each launch".into(),
         ParamKind::Counters => format!("{} counters, zero at first", p.len),
         ParamKind::BlockFlags => format!("{} flags between blocks, zero at first", p.len),
+        ParamKind::Far(part) => format!("{}, {}[{}]", ParamKind::Far(part).name(), p.dtype, p.len),
         ParamKind::Scalar => String::new(),
     };
     // A doc comment is the author's text: no line of it may end a C comment.

@@ -66,7 +66,9 @@ fn is_own(kernel: &Kernel, param: ParamId) -> bool {
     let param = &kernel.params[param.index()];
     let own = match param.kind {
         ParamKind::Window | ParamKind::Symmetric | ParamKind::Local => param.own,
-        any!(private) | ParamKind::Flags | ParamKind::Counts | ParamKind::Messages(_) => false,
+        any!(private) | ParamKind::Flags | ParamKind::Counts | ParamKind::Messages(_) | ParamKind::Far(_) => {
+            false
+        }
     };
     param.columns.is_some() && own
 }

@@ -147,7 +147,7 @@ impl Layouts {
                     Width::Exactly(per_lane) => (op.value, per_lane),
                     Width::Multiple(_) | Width::Any => return Ok(()),
                 },
-                any!(puts, signals, waits) => return Ok(()),
+                any!(puts, signals, waits, far) => return Ok(()),
             },
             OpKind::Matrix(_) | OpKind::Value(_) | OpKind::Control(_) => return Ok(()),
         };
@@ -266,7 +266,7 @@ pub(crate) fn wide(p: &Program, id: OpId) -> Option<(ValueId, ValueId)> {
         OpKind::Comm(ref op) => match *op {
             CommOp::Put(Put { index, value, mask, .. }) => by_vectors(mask).then_some((value, index)),
             // Their tiles have the width of a packet or of an LL element, or none.
-            any!(signals, waits, messages) | CommOp::PutMatrix(_) | CommOp::BulkCopy(_) => None,
+            any!(signals, waits, messages, far) | CommOp::PutMatrix(_) | CommOp::BulkCopy(_) => None,
         },
         // A lane's elements of a matrix are where the matrix instruction has them.
         OpKind::Matrix(_) | OpKind::Value(_) | OpKind::Control(_) => None,

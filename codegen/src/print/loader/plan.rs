@@ -449,7 +449,7 @@ impl<'f, 'k> Fit<'f, 'k> {
                     unless(!tail, "the last block waits alone")
                 }
                 CommOp::PutMatrix(_) | CommOp::Signal(_) | CommOp::BlockSignal(_) => Ok(()),
-                any!(messages) | CommOp::Put(_) | CommOp::BulkCopy(_) => {
+                any!(messages, far) | CommOp::Put(_) | CommOp::BulkCopy(_) => {
                     Err("all warps send and receive vectors together")
                 }
             },

@@ -231,6 +231,9 @@ pub(crate) fn check(kernel: &Kernel, target: Target) -> Result<(), PrintError> {
             target_lanes: target.warp_size(),
         });
     }
+    if let Some(channel) = kernel.far_channel() {
+        return Err(PrintError::FarChannel { kernel: variant(), channel: channel.into(), target });
+    }
     let threads = block_threads(kernel);
     if threads > 1024 {
         return Err(PrintError::BlockTooLarge { kernel: variant(), threads, target });

@@ -97,6 +97,7 @@ fn deeds(kernel: &Kernel, role: &Role) -> String {
                 Access::Wait => "waits for",
                 Access::Send => "sends",
                 Access::Take => "takes",
+                Access::Settle => "settles",
             };
             note(verb, kernel.params[p.index()].name.as_str());
         }

@@ -110,7 +110,7 @@ fn moved(p: &Program, id: OpId) -> Option<ValueId> {
             CommOp::Put(Put { value, .. }) => Some(*value),
             CommOp::SendMessages(op) => Some(op.value).filter(|_| is_wide(op.transport)),
             CommOp::ReceiveMessages(op) => op.tiles.first().map(|t| t.out).filter(|_| is_wide(op.transport)),
-            any!(signals, waits) | CommOp::PutMatrix(_) | CommOp::BulkCopy(_) => None,
+            any!(signals, waits, far) | CommOp::PutMatrix(_) | CommOp::BulkCopy(_) => None,
         },
         // All lanes have their share of a matrix.
         OpKind::Matrix(_) | OpKind::Value(_) | OpKind::Control(_) => None,

@@ -64,6 +64,7 @@ impl World<'_> {
             CommInsn::BlockWait(insn) => self.block_wait(id, agent, insn),
             CommInsn::SendMessages(insn) => self.send_messages(agent, insn).map(|()| true),
             CommInsn::Receive(insn) => self.receive(id, agent, insn),
+            CommInsn::Far(insn) => self.far(id, agent, insn),
         };
         match done {
             Ok(true) => Flow::Next,
@@ -420,7 +421,7 @@ impl World<'_> {
         let flag = agent.buffer(awaited.flag) as u16 + 1;
         let epoch = DataEpoch { word, flag, epoch: awaited.value, again: 0 };
         let heard = from.iter().fold(0, |mask, rank| mask | 1 << rank);
-        agent.receipts[receipt.index()] = Receipt { epoch, heard, step: agent.arrived_from };
+        agent.receipts[receipt.index()] = Receipt { epoch, heard, step: agent.arrived_from, far: 0 };
         true
     }
 }

@@ -136,7 +136,7 @@ impl World<'_> {
     }
 
     /// Records a read of elements `from..to` in the shadow.
-    fn note_read(
+    pub(crate) fn note_read(
         &mut self,
         agent: &Agent,
         place: Place,
@@ -152,6 +152,9 @@ impl World<'_> {
         if let Some(shadow) = &mut self.at_place(agent, place).shadow {
             let who = Who { clock: &agent.clock, event };
             shadow.read(from * size, to * size, who, receipt, &mut clashes);
+        }
+        if self.far_read(agent, place, (from * size, to * size), size, receipt) {
+            clashes.clear();
         }
         self.report_clashes(agent, place, size, receipt, &mut clashes);
         self.clashes = clashes;
@@ -170,6 +173,7 @@ impl World<'_> {
     pub(crate) fn note_write(&mut self, agent: &Agent, place: Place, from: u64, to: u64, size: u64) {
         self.progress();
         self.settle_place(agent, place, from * size, to * size);
+        self.far_write(agent, place, (from * size, to * size), size);
         let event = agent.event(&self.sites);
         let mut clashes = std::mem::take(&mut self.clashes);
         if let Some(shadow) = &mut self.at_place(agent, place).shadow {

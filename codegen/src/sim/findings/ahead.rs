@@ -180,7 +180,8 @@ impl Known<'_> {
             | CommInsn::Wait(_)
             | CommInsn::WaitAll(_)
             | CommInsn::BlockWait(_)
-            | CommInsn::Receive(_) => return None,
+            | CommInsn::Receive(_)
+            | CommInsn::Far(_) => return None,
         };
         let buffer = self.agent.buffer(param);
         Some(Ahead { buffer, to, indices, value: value.map(|bits| bits as u32) })

@@ -44,7 +44,7 @@ impl World<'_> {
         let done = self.streams.iter().zip(&self.machine.programs).all(|(s, p)| s.step == p.len());
         if done {
             self.check_left_over();
-        } else {
+        } else if !self.explain_far_deadlock() {
             self.explain_deadlock();
         }
     }
@@ -93,7 +93,9 @@ impl World<'_> {
             | CommInsn::PutMatrix(_)
             | CommInsn::Signal(_)
             | CommInsn::BlockSignal(_)
-            | CommInsn::SendMessages(_) => (agent.rank as usize, None),
+            | CommInsn::SendMessages(_)
+            // `explain_far_deadlock` tells of these.
+            | CommInsn::Far(_) => (agent.rank as usize, None),
         }
     }
 

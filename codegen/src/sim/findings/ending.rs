@@ -31,6 +31,7 @@ impl World<'_> {
     pub fn check_left_over(&mut self) {
         self.check_unwaited();
         self.check_untaken();
+        self.check_far_left();
     }
 
     fn check_unwaited(&mut self) {

@@ -52,6 +52,18 @@ pub enum FindingKind {
     StepLimit,
     /// A piece of an operand comes into a slot of shared memory that another one still needs, or is multiplied before it has come.
     PieceOutOfTurn,
+    /// An outbox of a far channel that is written before the puts from it are locally complete.
+    OutboxReused,
+    /// As [`FindingKind::OutboxReused`], of puts of an earlier launch, whose end completed nothing.
+    UnflushedEnd,
+    /// A far put into a bank of which nothing says that the receiver is done with it.
+    NoCredit,
+    /// A far wait, or a publish, for more or fewer puts than there are.
+    CountMismatch,
+    /// A read of a far message after a wait for a part of the puts that its source puts in the launch.
+    PrefixAssumed,
+    /// A far put that no publish of its group stands behind: it needs an order that puts do not have.
+    StrongOrder,
     /// A work counter that is not zero at the end of a launch.
     CounterNotReset,
     /// A number that was computed in 32 bits and does not fit them, as an index, an end of a loop or where its size decides.
@@ -89,6 +101,12 @@ impl FindingKind {
             FindingKind::EndlessSpin => ("endless-spin", Stage::Protocol, Ends),
             FindingKind::StepLimit => ("step-limit", Stage::Use, Ends),
             FindingKind::PieceOutOfTurn => ("piece-out-of-turn", Stage::Protocol, Ends),
+            FindingKind::OutboxReused => ("outbox-reused", Stage::Protocol, GoesOn),
+            FindingKind::UnflushedEnd => ("unflushed-end", Stage::Protocol, GoesOn),
+            FindingKind::NoCredit => ("no-credit", Stage::Protocol, GoesOn),
+            FindingKind::CountMismatch => ("count-mismatch", Stage::Protocol, GoesOn),
+            FindingKind::PrefixAssumed => ("prefix-assumed", Stage::Protocol, GoesOn),
+            FindingKind::StrongOrder => ("strong-order", Stage::Protocol, GoesOn),
             FindingKind::CounterNotReset => ("counter-not-reset", Stage::Protocol, GoesOn),
             FindingKind::WrappedIndex => ("wrapped-index", Stage::Use, Ends),
             FindingKind::DivisionByZero => ("division-by-zero", Stage::Use, Ends),

@@ -65,6 +65,10 @@ impl Flattener<'_> {
                 })
             }
             CommOp::ReceiveMessages(ref receive) => CommInsn::Receive(Receive::of(self, receive)),
+            any!(far) => match self.far(op) {
+                Some(far) => CommInsn::Far(Box::new(far)),
+                None => return,
+            },
             CommOp::SendMessages(ir::SendMessages {
                 transport,
                 buffer,

@@ -5,6 +5,7 @@ use crate::ir::{
     BinaryOp, CompareOp, Dtype, Lines, ParamId, Place, ReceiptId, ReduceOp, SharedId, SignalOrder, Transport,
     UnaryOp,
 };
+use crate::sim::far::FarInsn;
 use crate::sim::transport::Receive;
 
 /// What computes on tiles.
@@ -110,6 +111,8 @@ pub(crate) enum CommInsn {
     BlockWait(BlockWait),
     SendMessages(SendMessages),
     Receive(Receive),
+    /// Apart, as some have many fields: all instructions are of one size.
+    Far(Box<FarInsn>),
 }
 
 /// Registers of a gather.
@@ -355,7 +358,8 @@ impl CommInsn {
             | CommInsn::Wait(_)
             | CommInsn::WaitAll(_)
             | CommInsn::BlockWait(_)
-            | CommInsn::Receive(_) => false,
+            | CommInsn::Receive(_)
+            | CommInsn::Far(_) => false,
         }
     }
 
@@ -372,7 +376,8 @@ impl CommInsn {
             | CommInsn::Wait(_)
             | CommInsn::WaitAll(_)
             | CommInsn::BlockSignal(_)
-            | CommInsn::BlockWait(_) => {}
+            | CommInsn::BlockWait(_)
+            | CommInsn::Far(_) => {}
         }
     }
 }

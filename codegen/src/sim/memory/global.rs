@@ -7,7 +7,7 @@ use bytemuck::Pod;
 
 use super::flags::FlagArray;
 use super::shadow::Shadow;
-use crate::ir::ParamKind;
+use crate::ir::{FarPart, ParamKind};
 use crate::sim::schedule::World;
 use crate::sim::setup::{
     error::SimError,
@@ -85,11 +85,13 @@ pub(crate) fn is_plain(kind: ParamKind) -> bool {
         | ParamKind::Symmetric
         | ParamKind::Window
         | ParamKind::Counters
+        | ParamKind::Far(FarPart::Outbox | FarPart::Inbox)
         | ParamKind::Scalar => true,
         ParamKind::Flags
         | ParamKind::Counts
         | ParamKind::BlockFlags
         | ParamKind::EpochWord
+        | ParamKind::Far(FarPart::Counts)
         | ParamKind::Messages(_) => false,
     }
 }

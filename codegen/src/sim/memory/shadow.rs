@@ -60,6 +60,8 @@ pub(crate) struct Receipt {
     /// The earliest step of their programs that signalled one of the flags; 0 where a flag holds a later epoch than the
     /// wait asks for.
     pub step: u32,
+    /// Of a far wait, its number plus one; 0 of others.
+    pub far: u32,
 }
 
 impl Receipt {
@@ -349,7 +351,7 @@ mod tests {
                         let event = Event { agent: agent_no(agent), time: times[agent], site: site as u32 };
                         let who = Who { clock: &clocks[agent], event };
                         let data_epoch = DataEpoch { word: 1, flag: 1, epoch, again: 0 };
-                        let receipt = Receipt { epoch: data_epoch, heard: !0, step: 0 };
+                        let receipt = Receipt { epoch: data_epoch, heard: !0, step: 0, far: 0 };
                         let mut clashes = vec![];
                         match what {
                             Action::Read => shadow.read(from, from + len, who, receipt, &mut clashes),

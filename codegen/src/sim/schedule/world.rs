@@ -10,6 +10,7 @@ use super::clock::{AgentNo, Clock};
 use super::launch::{Launch, Life, ProgramStep, RunningBlock, Stream};
 use super::turns::{Scheduler, Task};
 use crate::ir::ParamKind;
+use crate::sim::far::Far;
 use crate::sim::findings::{
     FindingKind,
     finding::{Collector, Findings},
@@ -57,6 +58,7 @@ pub(crate) struct World<'m> {
     pub draws: HashMap<(u32, usize, u64), Event>,
     /// What those have released who took tickets at a counter, by rank, buffer and index.
     pub tickets: HashMap<(u32, usize, u64), Rc<Clock>>,
+    pub far: Far,
     max_resident: u32,
     /// Scratch of the accesses.
     pub clashes: Vec<Clash>,
@@ -115,6 +117,7 @@ impl<'m> World<'m> {
             deadline: SPIN_STEPS.min(options.max_steps),
             draws: HashMap::new(),
             tickets: HashMap::new(),
+            far: Far::default(),
             max_resident: 0,
             clashes: vec![],
         };
@@ -154,10 +157,11 @@ impl<'m> World<'m> {
         }
         while !self.found.ended() {
             self.deliver_by_chance();
+            self.fly_by_chance();
             match self.sched.pick() {
                 Some(Task::Agent(agent)) => self.run_agent(agent),
                 Some(Task::Stream(rank)) => self.run_stream(rank),
-                None if self.deliver_one() => {}
+                None if self.deliver_one() || self.fly_one() => {}
                 None => break,
             }
         }
@@ -287,6 +291,7 @@ impl<'m> World<'m> {
     fn end_launch(&mut self, rank: u32) {
         self.check_counters(rank);
         let Some(launch) = self.streams[rank as usize].launch.take() else { return };
+        self.check_far_launch(rank, launch.number);
         let stream = &mut self.streams[rank as usize];
         stream.clock.join(&launch.end);
         stream.advanced = launch.begun.iter().map(|begun| begun.0).collect();

@@ -9,7 +9,7 @@ use bytemuck::Pod;
 use super::error::SimError;
 use super::options::Options;
 use super::report::Report;
-use crate::ir::{CommOp, Const, Dtype, Kernel, OpKind, Param, ParamKind, WaitAll};
+use crate::ir::{CommOp, Const, Dtype, FarPart, Kernel, OpKind, Param, ParamKind, WaitAll};
 use crate::sim::findings::finding::Findings;
 use crate::sim::flatten::code::Compiled;
 use crate::sim::memory::global::{HostMemory, Memory, is_plain};
@@ -192,7 +192,10 @@ impl Machine {
         let b = &self.buffers[buffer];
         let at = at * size_of::<T>() as u64;
         let to = at + size_of_val(data) as u64;
-        if matches!(b.kind, ParamKind::Flags | ParamKind::Counts | ParamKind::Messages(_)) {
+        if matches!(
+            b.kind,
+            ParamKind::Flags | ParamKind::Counts | ParamKind::Messages(_) | ParamKind::Far(FarPart::Counts)
+        ) {
             return Err(SimError::NotPlain { name: name.into(), kind: b.kind.noun() });
         }
         if to > b.bytes {

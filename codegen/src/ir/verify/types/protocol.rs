@@ -90,6 +90,9 @@ impl Check<'_, '_> {
                     false => self.read(*mask, tiles),
                 }
             }
+            CommOp::FarPut(_) | CommOp::FarPublish(_) | CommOp::FarWait(_) | CommOp::FarSettle(_) => {
+                self.far(op);
+            }
         }
     }
 

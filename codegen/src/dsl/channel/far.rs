@@ -1,0 +1,272 @@
+//! Far channels: messages to ranks of other machines, put by a network card.
+//!
+//! A message is stored to an outbox of the channel and put as a whole when it is finished: one put for each of its fields. Everything that
+//! near channels do implicitly has a word here, as a card does none of it: [`OpenChannel::publish`] ends a batch,
+//! [`Inbound::wait`] waits for a count, [`OpenChannel::settle`] waits for local completion, and [`OpenChannel::credits`] gives banks back.
+
+use super::open::{Places, times};
+use super::receive::{Incoming, Reading};
+use super::{Hub, OpenChannel, Payload, Store, Transport};
+use crate::dsl::comm::protocol::{Arrived, Peers, arrive};
+use crate::dsl::groups::group::rank_at;
+use crate::dsl::memory::buffer::Buf;
+use crate::dsl::memory::index::Index;
+use crate::dsl::memory::mem::param_of;
+use crate::dsl::trace::error::{TraceError, fail_at};
+use crate::dsl::trace::scope::require_role;
+use crate::dsl::trace::tracer::attempt;
+use crate::dsl::values::val::{FromRaw, IntoVal, Raw, Val, host};
+use crate::ir::{CommOp, FarPublish, FarPut, FarSettle, FarWait, Loc, OpKind};
+
+/// When the puts of a far channel count.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Publish {
+    /// Each put counts itself, after its own bytes. Every card does this, and EFA does nothing else.
+    #[default]
+    Each,
+    /// A [publish](OpenChannel::publish) counts the puts of its group, behind them. It needs a card that orders these.
+    Batch,
+}
+
+/// Messages of a far channel from one rank that have all arrived; made by [`Inbound::wait`](super::Inbound::wait).
+#[must_use = "choose a slot"]
+pub struct InboundFar<'a, T: Payload> {
+    open: OpenChannel<'a, T>,
+    sender: Val<u32>,
+    arrived: Arrived,
+}
+
+/// A far message on its way: where it stands in the outbox, and the counter that it adds to.
+#[derive(Debug)]
+pub(super) struct Posted {
+    /// Of each field, in the outbox.
+    places: Places,
+    counter: Val<u32>,
+}
+
+impl Posted {
+    /// The place of a message to some ranks in a slot.
+    pub fn of<T: Payload>(
+        open: &OpenChannel<'_, T>,
+        peers: Peers,
+        slot: Val<u32>,
+        loc: Loc,
+    ) -> Option<Posted> {
+        open.hub().far.as_ref()?;
+        // What goes to all ranks stands where a message to this one would.
+        let (row, counter) = (peers.far_rank(&open.hub().declared.name, loc), open.far_counter(loc));
+        let number = open.number(row, slot, loc);
+        Some(Posted { places: Places::of(open.hub(), number, loc), counter })
+    }
+
+    /// Stores elements of a field to the outbox.
+    pub fn store(&self, store: &Store, offset: Index, value: Raw, loc: Loc) {
+        if let Some(outbox) = store.outbox {
+            outbox.store(self.places.at(store, offset, loc), value, None, loc);
+        }
+    }
+
+    /// Puts the message: all elements of each field.
+    pub fn put(&self, hub: &Hub, peers: Peers, inbox: &Places, loc: Loc) {
+        let Some(counts) = hub.far else { return };
+        let counted = hub.declared.shape.publish == Publish::Each;
+        let zero = Index::whole(host(0u32, loc).to_raw());
+        for store in &hub.stores {
+            let Some(outbox) = store.outbox else { continue };
+            let (from, index) = (self.places.at(store, zero, loc), inbox.at(store, zero, loc));
+            let counter = Index::whole(self.counter.to_raw());
+            attempt(loc, |t| {
+                let (peer, len) = (peers.far(t, loc)?, store.len);
+                let from = outbox.at(t, from, len.into(), loc)?;
+                let index = store.buf.at(t, index, len.into(), loc)?;
+                let counter = counts.at(t, counter, 1, loc)?;
+                let (outbox, inbox, counts) = (part(&outbox), part(&store.buf), part(&counts));
+                t.push(
+                    CommOp::FarPut(FarPut {
+                        peer,
+                        outbox,
+                        from,
+                        inbox,
+                        index,
+                        len,
+                        counts,
+                        counter,
+                        counted,
+                    }),
+                    loc,
+                );
+                Ok(())
+            });
+        }
+    }
+}
+
+fn part(buf: &Buf) -> crate::ir::ParamId {
+    param_of(buf).expect("parts of channels are parameters")
+}
+
+/// Adds to a counter of ranks behind what the group put.
+pub(super) fn publish(counts: &Buf, peers: Peers, counter: Index, adds: Raw, loc: Loc) {
+    require_role(loc, "a publish");
+    attempt(loc, |t| {
+        let peer = peers.far(t, loc)?;
+        let counter = counts.at(t, counter, 1, loc)?;
+        let adds = t.use_value(adds.trace, adds.id, loc)?;
+        t.push(CommOp::FarPublish(FarPublish { peer, counts: part(counts), counter, adds }), loc);
+        Ok(())
+    });
+}
+
+/// Takes `value` from each of `count` counters, which ranks `from` on add to.
+pub(super) fn wait(counts: &Buf, counter: Index, count: u32, from: Raw, value: Raw, loc: Loc) -> Arrived {
+    require_role(loc, "a wait");
+    let number = host(count, loc).to_raw();
+    attempt(loc, |t| {
+        let counter = counts.at(t, counter, count.into(), loc)?;
+        let [count, from, value] = [number, from, value].map(|raw| t.use_value(raw.trace, raw.id, loc));
+        let (count, from, value) = (count?, from?, value?);
+        arrive(counts, t, loc, |receipt, counts| {
+            OpKind::Comm(CommOp::FarWait(FarWait { receipt, counts, counter, count, from, value }))
+        })
+    })
+}
+
+impl<'a, T: Payload> OpenChannel<'a, T> {
+    /// The counter of this rank's puts, in this launch's bank.
+    fn far_counter(&self, loc: Loc) -> Val<u32> {
+        self.in_flags(rank_at(loc), loc)
+    }
+
+    /// The far channel's counters.
+    ///
+    /// # Errors
+    /// Ends the trace of a near channel.
+    fn far_counts(&self, what: &str, help: &str, loc: Loc) -> Buf {
+        let hub = self.hub();
+        hub.far.unwrap_or_else(|| {
+            fail_at(loc, format!("{what} of channel `{}`, which is near", hub.declared.name), help)
+        })
+    }
+
+    /// Puts of so many messages: one for each field.
+    fn puts(&self, messages: Val<u32>, loc: Loc) -> Val<u32> {
+        times(messages, self.hub().stores.len() as u32, loc)
+    }
+
+    /// Counts `messages` messages at the ranks, behind those that this group has put to each of them since its publish before in
+    /// this launch: the end of a batch. Of a far channel with [`Publish::Batch`].
+    ///
+    /// # Orders
+    /// This group's messages come before what a receiver does that has waited for all of them, and so does all else that the group did.
+    /// Messages of other groups, and those put afterwards, do not.
+    ///
+    /// # Errors
+    /// Ends the trace of a near channel, of one whose puts count themselves, outside a role, and for a mask of ranks.
+    #[track_caller]
+    pub fn publish(&self, peers: Peers, messages: impl IntoVal<u32>) {
+        let (loc, messages) = (Loc::caller(), messages.val());
+        let counts =
+            self.far_counts("a publish", "leave it out: each message of a near channel is signalled", loc);
+        let (channel, declared) = (self.hub().channel, &self.hub().declared);
+        if declared.shape.publish == Publish::Each {
+            let message = format!("a publish of channel `{}`, whose puts count themselves", declared.name);
+            fail_at(loc, message, "leave it out; or say `.publish(Publish::Batch)` in its `#[channel(..)]`");
+        }
+        let adds = self.puts(messages, loc).to_raw();
+        publish(&counts, peers, Index::whole(self.far_counter(loc).to_raw()), adds, loc);
+        attempt(loc, |t| {
+            t.channels[channel].published = true;
+            Ok(())
+        });
+    }
+
+    /// Waits for local completion: the card has read the far messages that this group has put. So it has those of other groups and launches
+    /// whose puts come before. Their places in the outbox may be stored to again. It says nothing of their arrival.
+    ///
+    /// # Orders
+    /// The reading of the messages comes before what this group does next.
+    ///
+    /// # Errors
+    /// Ends the trace of a near channel, and outside a role.
+    #[track_caller]
+    pub fn settle(&self) {
+        let loc = Loc::caller();
+        self.far_counts("a settling", "leave it out: a near channel has no outbox", loc);
+        require_role(loc, "a settling");
+        let hub = self.hub();
+        for outbox in hub.stores.iter().filter_map(|store| store.outbox) {
+            attempt(loc, |t| {
+                outbox.check(t, loc)?;
+                t.push(CommOp::FarSettle(FarSettle { outbox: part(&outbox) }), loc);
+                t.channels[hub.channel].settled = true;
+                Ok(())
+            });
+        }
+    }
+
+    /// Waits until a sender's far messages of this launch have arrived.
+    pub(super) fn wait_far(self, sender: Val<u32>, messages: Val<u32>, loc: Loc) -> InboundFar<'a, T> {
+        let counts = self.far_counts(
+            "a wait for a number of messages",
+            "take each from its slot: `channel.from(rank).slot(slot)`",
+            loc,
+        );
+        let counter = Index::whole(self.in_flags(sender, loc).to_raw());
+        let value = self.puts(messages, loc).to_raw();
+        let arrived = wait(&counts, counter, 1, sender.to_raw(), value, loc);
+        InboundFar { open: self, sender, arrived }
+    }
+
+    /// Fails for a far channel.
+    pub(super) fn require_near(&self, what: &str, loc: Loc) {
+        let declared = &self.hub().declared;
+        if declared.shape.transport == Transport::Far {
+            let message = format!("{what} of channel `{}`, which is far", declared.name);
+            let help = "wait for all that a rank puts in the launch, then read: `channel.from(rank).wait(n)`, and `.slot(slot)` of that";
+            fail_at(loc, message, help);
+        }
+    }
+}
+
+impl<'a, T: Payload> InboundFar<'a, T> {
+    /// The message in a slot of the sender's.
+    ///
+    /// # Errors
+    /// Ends the trace for a slot that is not there.
+    #[track_caller]
+    pub fn slot(&self, slot: impl IntoVal<u32>) -> Incoming<'a, T> {
+        let loc = Loc::caller();
+        let number = self.open.number(Some(self.sender), slot.val(), loc);
+        let places = Places::of(self.open.hub(), number, loc);
+        let reading = Reading::new(self.open, Some(self.arrived), loc);
+        Incoming::new(reading, self.sender, places)
+    }
+}
+
+/// The credits of a far channel: a counter for each rank.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::dsl) struct FarCredits {
+    pub ready: Buf,
+    pub ranks: u32,
+}
+
+impl FarCredits {
+    /// Tells every rank that this one has begun the launch, and waits until every rank has.
+    pub fn exchange(&self, loc: Loc) {
+        let (one, first) = (host(1u32, loc).to_raw(), host(0u32, loc).to_raw());
+        publish(&self.ready, Peers::all_at(loc), Index::whole(rank_at(loc).to_raw()), one, loc);
+        let _ranks = wait(&self.ready, Index::whole(first), self.ranks, first, one, loc);
+    }
+}
+
+impl Peers {
+    /// The rank of a put, or none for all ranks.
+    fn far_rank(self, channel: &str, loc: Loc) -> Option<Val<u32>> {
+        let of_channel = |error: TraceError| TraceError {
+            message: format!("{}, of channel `{channel}`", error.message),
+            ..error
+        };
+        let rank = attempt(loc, |t| self.far(t, loc).map_err(of_channel));
+        rank.map(|_| Val::from_raw(self.raw()))
+    }
+}

@@ -1,0 +1,85 @@
+//! Far channels: messages to ranks of other machines, by asynchronous puts through a network card.
+//!
+//! Four operations suffice. `FarPut` moves a contiguous message and, where its channel publishes each put, counts itself after its own
+//! bytes. `FarPublish` adds to a counter behind the puts of its group: it ends a batch, and without puts it is a credit. An engine may let
+//! the last put of the batch carry it. `FarWait` takes from a counter what it waits for, data and credits alike. `FarSettle` waits for local
+//! completion.
+//!
+//! A counter is one a (channel, bank, source rank). Puts of two launches are not ordered: with one counter for both banks a put of
+//! the next launch could stand for a missing one of this launch. No counter is one a (rank, slot): engines have few.
+
+use serde::{Deserialize, Serialize};
+
+use super::{CommOp, Kernel, OpKind, ParamId, ParamKind};
+
+/// Counters that an engine has for all far channels of a kernel. On EFA each is a hardware endpoint, and libfabric's remote data has
+/// 16 bits on some providers, of which a counter gets 8 beside the source rank.
+pub const FAR_COUNTERS: u64 = 256;
+
+/// What a parameter of a far channel is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum FarPart {
+    /// Memory of this rank that puts read until they are locally complete. The kernel stores to it and does nothing else with it.
+    Outbox,
+    /// Memory of this rank that puts of any rank write. The kernel loads from it with the receipt of a `FarWait`.
+    Inbox,
+    /// `U32` counters of this rank, zero before the first launch: arrived puts add to them, and waits take what they wait for.
+    Counts,
+}
+
+impl FarPart {
+    /// Every part.
+    pub const ALL: [FarPart; 3] = [FarPart::Outbox, FarPart::Inbox, FarPart::Counts];
+
+    /// What such a parameter is to signatures, in one word, and with its article.
+    pub(super) const fn words(self) -> [&'static str; 3] {
+        match self {
+            FarPart::Outbox => ["FarOutbox", "far outbox", "a far outbox"],
+            FarPart::Inbox => ["FarInbox", "far inbox", "a far inbox"],
+            FarPart::Counts => ["FarCounts", "far counts", "an array of far counters"],
+        }
+    }
+
+    /// The operations that such a parameter has.
+    pub const fn purpose(self) -> &'static str {
+        match self {
+            FarPart::Outbox => "store to it, put from it with `far_put`, and settle it",
+            FarPart::Inbox => "load from it with the receipt of a `far_wait`",
+            FarPart::Counts => "`far_put` and `far_publish` add to it, and `far_wait` takes from it",
+        }
+    }
+}
+
+impl ParamKind {
+    /// The part of a far channel that it is, if it is one.
+    pub const fn far(self) -> Option<FarPart> {
+        if let ParamKind::Far(part) = self { Some(part) } else { None }
+    }
+}
+
+impl Kernel {
+    /// The name of the first far channel of a kernel, if it has one: that of its inbox.
+    pub fn far_channel(&self) -> Option<&str> {
+        let named = |part| self.params.iter().find(|p| p.kind == ParamKind::Far(part));
+        let [inbox, counts, outbox] = [FarPart::Inbox, FarPart::Counts, FarPart::Outbox].map(named);
+        inbox.or(counts).or(outbox).map(|p| p.name.as_str())
+    }
+
+    /// Counters of all far channels.
+    pub fn far_counters(&self) -> u64 {
+        self.params.iter().filter(|p| p.kind == ParamKind::Far(FarPart::Counts)).map(|p| p.len).sum()
+    }
+
+    /// Whether puts to an array of counters count themselves.
+    pub fn far_counts_each(&self, counts: ParamId) -> bool {
+        let mut puts = self.ops.iter().filter_map(|op| match &op.kind {
+            OpKind::Comm(CommOp::FarPut(put)) => Some(put),
+            OpKind::Comm(_)
+            | OpKind::Value(_)
+            | OpKind::Memory(_)
+            | OpKind::Matrix(_)
+            | OpKind::Control(_) => None,
+        });
+        puts.any(|put| put.counts == counts && put.counted)
+    }
+}

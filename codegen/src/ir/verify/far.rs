@@ -1,0 +1,38 @@
+//! Far channels: an engine's counters suffice, and batches are published.
+
+use std::collections::HashSet;
+
+use super::*;
+
+pub(super) fn check(report: &mut Report<'_>) {
+    let k = report.kernel;
+    let counters = k.far_counters();
+    if counters > FAR_COUNTERS {
+        let arrays = k.params.iter().filter(|p| p.kind == ParamKind::Far(FarPart::Counts));
+        let arrays: Vec<String> = arrays.map(|p| format!("`{}` has {}", p.name, p.len)).collect();
+        let arrays = arrays.join(", ");
+        report.add(k.loc, Problem::FarCounters { counters, arrays, limit: FAR_COUNTERS });
+    }
+    let (mut puts, mut publishes) = (vec![], vec![]);
+    report.each_op(&mut |_, op| {
+        let OpKind::Comm(kind) = &op.kind else { return };
+        match kind {
+            CommOp::FarPut(put) => puts.push((op.loc, put)),
+            CommOp::FarPublish(publish) => publishes.push((op.loc, publish.counts)),
+            any!(puts, signals, waits, messages) | CommOp::FarWait(_) | CommOp::FarSettle(_) => {}
+        }
+    });
+    let published: HashSet<ParamId> = publishes.iter().map(|(_, counts)| *counts).collect();
+    for (loc, put) in puts {
+        if !put.counted && !published.contains(&put.counts) {
+            let (inbox, counts) =
+                (report.param(put.inbox).name.clone(), report.param(put.counts).name.clone());
+            report.add(loc, Problem::FarUnpublished { inbox, counts });
+        }
+    }
+    for (loc, counts) in publishes {
+        if k.far_counts_each(counts) {
+            report.add(loc, Problem::FarPublishedTwice { counts: report.param(counts).name.clone() });
+        }
+    }
+}
