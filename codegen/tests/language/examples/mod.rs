@@ -3,6 +3,7 @@
 mod channels;
 mod control;
 mod counting;
+mod far;
 mod flags;
 mod matrices;
 mod memory;
@@ -22,6 +23,7 @@ pub fn pages() -> Vec<Page> {
         shared::page(),
         flags::page(),
         channels::page(),
+        far::page(),
         messages::page(),
         windows::page(),
         counting::page(),
