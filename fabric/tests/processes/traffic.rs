@@ -1,0 +1,56 @@
+//! Exchanges that go well.
+
+use std::time::Duration;
+
+use crate::parent::Processes;
+use crate::rank::{Job, mix};
+
+/// How many rounds, of a number for CI.
+fn rounds(ci: u64) -> u64 {
+    let times = std::env::var("PEERWARP_FABRIC_TIMES").map_or(1, |times| times.parse().unwrap());
+    ci * times
+}
+
+fn exchange(provider: &str, ranks: u16, rounds: u64) {
+    let job = |rank| Job {
+        rank,
+        ranks,
+        provider: provider.into(),
+        rounds,
+        seed: mix(&[ranks.into(), rounds]),
+        budget: Duration::from_secs(10),
+        fault: String::new(),
+    };
+    let mut all = Processes::start((0..ranks).map(job).collect());
+    all.tell_all("go");
+    all.hear_all("rounds");
+    all.tell_all("close");
+    let summaries = all.hear_all("closed ");
+    let number = |summary: &String, at: usize| summary.split(' ').nth(at).unwrap().parse::<u64>().unwrap();
+    let total = |at| summaries.iter().map(|summary| number(summary, at)).sum::<u64>();
+    // What was delivered is what was counted.
+    assert_eq!(total(0), total(2));
+    let messages = rounds * u64::from(ranks) * u64::from(ranks - 1);
+    assert!((2 * messages..=4 * messages).contains(&total(0)), "{summaries:?}");
+    all.end(&(0..ranks).collect::<Vec<_>>());
+}
+
+#[test]
+fn two_ranks_over_tcp() {
+    exchange("tcp", 2, rounds(1000));
+}
+
+#[test]
+fn four_ranks_over_tcp() {
+    exchange("tcp", 4, rounds(1000));
+}
+
+#[test]
+fn two_ranks_over_shared_memory() {
+    exchange("shm", 2, rounds(1000));
+}
+
+#[test]
+fn four_ranks_over_shared_memory() {
+    exchange("shm", 4, rounds(1000));
+}
