@@ -16,7 +16,7 @@ use crate::words::Words;
 /// Commands that are taken from a ring before the next one has its turn.
 const TURN: usize = 16;
 /// Rounds without work after which the thread lets others run.
-const SPINS: u32 = 256;
+const SPINS: u32 = 16;
 /// Errors of a receiver that was not ready: the put is posted again.
 const NOT_READY: [i32; 2] = [crate::sys::FI_EAGAIN, crate::sys::FI_ENORX];
 

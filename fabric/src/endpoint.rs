@@ -280,7 +280,6 @@ impl Objects {
             library.check("fi_domain", opened)?;
             let mut attr: sys::fi_av_attr = std::mem::zeroed();
             attr.type_ = sys::FI_AV_TABLE;
-            attr.count = usize::from(crate::command::RANKS);
             let opened = ((*(*self.domain).ops).av_open)(self.domain, &mut attr, &mut self.av, null_mut());
             library.check("fi_av_open", opened)?;
             let mut attr: sys::fi_cq_attr = std::mem::zeroed();

@@ -55,7 +55,7 @@ impl Processes {
     }
 
     /// What follows this word in the next line of each of these ranks, and when the last one said it.
-    pub fn hear(&self, ranks: &[u16], word: &str) -> (Vec<String>, Instant) {
+    pub fn hear(&mut self, ranks: &[u16], word: &str) -> (Vec<String>, Instant) {
         let mut heard = vec![None; self.jobs.len()];
         let end = Instant::now() + PATIENCE;
         let mut last = Instant::now();
@@ -67,16 +67,22 @@ impl Processes {
             if !ranks.contains(&rank) {
                 continue;
             }
-            last = Instant::now();
-            let Some(line) = line else { panic!("rank {rank} ended, and `{word}` is awaited") };
+            let Some(line) = line else {
+                if heard[usize::from(rank)].is_some() {
+                    continue;
+                }
+                let status = self.children[usize::from(rank)].0.wait();
+                panic!("rank {rank} ended with {status:?}, and `{word}` is awaited");
+            };
             let rest = line.strip_prefix(word);
             let rest = rest.unwrap_or_else(|| panic!("rank {rank} says `{line}`, and `{word}` is awaited"));
             heard[usize::from(rank)] = Some(rest.to_owned());
+            last = Instant::now();
         }
         (heard.into_iter().flatten().collect(), last)
     }
 
-    pub fn hear_all(&self, word: &str) -> Vec<String> {
+    pub fn hear_all(&mut self, word: &str) -> Vec<String> {
         let ranks: Vec<u16> = self.jobs.iter().map(|job| job.rank).collect();
         self.hear(&ranks, word).0
     }

@@ -142,7 +142,7 @@ pub fn run(job: &Job) {
     let mut rank = Rank::join(job);
     say("ready");
     assert_eq!(hear(), "go");
-    let ran = (0..job.rounds).try_for_each(|round| rank.round(round));
+    let ran = (0..job.rounds).try_for_each(|round| rank.round(round)).and_then(|()| rank.drain());
     match ran {
         Ok(()) => say("rounds"),
         Err(sentence) => {
@@ -243,6 +243,12 @@ impl<'a> Rank<'a> {
             self.credits.push(&credit, &self.words, wait).map_err(|e| said(&e))?;
         }
         Ok(())
+    }
+
+    /// Waits until all is delivered: a peer that has closed takes in nothing.
+    fn drain(&self) -> Result<(), String> {
+        let wait = |ring: &Ring| ring.wait_delivered(ring.reserved(), &self.words, self.job.budget * 2);
+        [&self.data, &self.credits].into_iter().try_for_each(wait).map_err(|e| e.to_string())
     }
 
     /// What the parent asked this rank to suffer.
