@@ -208,6 +208,9 @@ unsafe fn ask(hints: *mut sys::fi_info) {
             | sys::FI_MR_ENDPOINT;
         (*domain).threading = sys::FI_THREAD_DOMAIN;
         (*domain).resource_mgmt = sys::FI_RM_ENABLED;
+        // The proxy polls anyway. An answer to a put then means that the peer's proxy runs.
+        (*domain).control_progress = sys::FI_PROGRESS_MANUAL;
+        (*domain).data_progress = sys::FI_PROGRESS_MANUAL;
     }
 }
 
@@ -482,12 +485,33 @@ impl Endpoint {
         // SAFETY: the endpoint and the registration are open. The source is inside the region, which outlives the put. The
         // context is free, and stays where it is until the put's completion is read or the endpoint is closed.
         let returned = unsafe {
-            let (source, desc) = (memory.address().add(put.from as usize).cast(), (**mr).mem_desc);
-            let (bytes, peer, key) = (put.bytes as usize, put.peer.0, put.target.key);
+            let source = memory.address().add(put.from as usize).cast();
+            let (mut desc, bytes) = ((**mr).mem_desc, put.bytes as usize);
+            let (peer, key, data) = (put.peer.0, put.target.key, put.immediate.unwrap_or(0));
             let rma = &*(*ep).rma;
-            match put.immediate {
-                Some(data) => (rma.writedata)(ep, source, bytes, desc, data, peer, to, key, context),
-                None => (rma.write)(ep, source, bytes, desc, peer, to, key, context),
+            match (self.provider, put.immediate) {
+                // Its messages carry no immediates.
+                (Provider::Cxi, Some(data)) => {
+                    (rma.writedata)(ep, source, bytes, desc, data, peer, to, key, context)
+                }
+                (Provider::Cxi, None) => (rma.write)(ep, source, bytes, desc, peer, to, key, context),
+                // `tcp` heeds the flags of messages only.
+                _ => {
+                    let iov = sys::iovec { iov_base: source, iov_len: bytes };
+                    let rma_iov = sys::fi_rma_iov { addr: to, len: bytes, key };
+                    let message = sys::fi_msg_rma {
+                        msg_iov: &iov,
+                        desc: &mut desc,
+                        iov_count: 1,
+                        addr: peer,
+                        rma_iov: &rma_iov,
+                        rma_iov_count: 1,
+                        context,
+                        data,
+                    };
+                    let counted = if put.immediate.is_some() { sys::FI_REMOTE_CQ_DATA } else { 0 };
+                    (rma.writemsg)(ep, &message, sys::FI_COMPLETION | sys::FI_DELIVERY_COMPLETE | counted)
+                }
             }
         };
         // Error numbers fit.
@@ -498,7 +522,7 @@ impl Endpoint {
             }
             errno if errno == -sys::FI_EAGAIN => Ok(Posted::Busy),
             errno => Err(FabricError::Call {
-                call: if put.immediate.is_some() { "fi_writedata" } else { "fi_write" },
+                call: "fi_writemsg",
                 reason: self.fabric.words(errno.saturating_neg()),
             }),
         }

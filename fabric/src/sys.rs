@@ -124,11 +124,18 @@ structures! {
         write: unsafe extern "C" fn(
             *mut fid_ep, *const c_void, usize, *mut c_void, u64, u64, u64, *mut c_void,
         ) -> isize,
-        writev: Unused, writemsg: Unused, inject: Unused,
+        writev: Unused,
+        writemsg: unsafe extern "C" fn(*mut fid_ep, *const fi_msg_rma, u64) -> isize,
+        inject: Unused,
         writedata: unsafe extern "C" fn(
             *mut fid_ep, *const c_void, usize, *mut c_void, u64, u64, u64, u64, *mut c_void,
         ) -> isize,
     }
+    fi_msg_rma {
+        msg_iov: *const iovec, desc: *mut *mut c_void, iov_count: usize, addr: u64, rma_iov: *const fi_rma_iov,
+        rma_iov_count: usize, context: *mut c_void, data: u64,
+    }
+    fi_rma_iov { addr: u64, len: usize, key: u64 }
 }
 
 /// Constants of the headers, and the test that compares them.
@@ -152,6 +159,7 @@ constants! {
     FI_TRANSMIT: u64 = 1 << 11;
     FI_REMOTE_WRITE: u64 = 1 << 13;
     FI_REMOTE_CQ_DATA: u64 = 1 << 17;
+    FI_COMPLETION: u64 = 1 << 24;
     FI_DELIVERY_COMPLETE: u64 = 1 << 28;
     FI_CONTEXT: u64 = 1 << 59;
     FI_CONTEXT2: u64 = 1 << 52;
@@ -162,6 +170,7 @@ constants! {
     FI_MR_ENDPOINT: c_int = 1 << 9;
     FI_EP_RDM: u32 = 3;
     FI_THREAD_DOMAIN: u32 = 3;
+    FI_PROGRESS_MANUAL: u32 = 2;
     FI_RM_ENABLED: u32 = 2;
     FI_AV_TABLE: u32 = 2;
     FI_CQ_FORMAT_DATA: u32 = 3;

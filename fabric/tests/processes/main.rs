@@ -5,6 +5,11 @@ mod parent;
 mod rank;
 mod traffic;
 
+/// How often something is done, of a number for CI: PEERWARP_FABRIC_TIMES times as often. 200 ranks die or stop at 25.
+fn times(ci: u64) -> u64 {
+    ci * std::env::var("PEERWARP_FABRIC_TIMES").map_or(1, |times| times.parse().unwrap())
+}
+
 /// What a process does as one rank. Not a test of its own.
 #[test]
 #[ignore = "run by other tests, in processes of their own"]

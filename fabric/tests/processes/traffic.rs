@@ -4,12 +4,7 @@ use std::time::Duration;
 
 use crate::parent::Processes;
 use crate::rank::{Job, mix};
-
-/// How many rounds, of a number for CI.
-fn rounds(ci: u64) -> u64 {
-    let times = std::env::var("PEERWARP_FABRIC_TIMES").map_or(1, |times| times.parse().unwrap());
-    ci * times
-}
+use crate::times;
 
 fn exchange(provider: &str, ranks: u16, rounds: u64) {
     let job = |rank| Job {
@@ -37,20 +32,20 @@ fn exchange(provider: &str, ranks: u16, rounds: u64) {
 
 #[test]
 fn two_ranks_over_tcp() {
-    exchange("tcp", 2, rounds(1000));
+    exchange("tcp", 2, times(1000));
 }
 
 #[test]
 fn four_ranks_over_tcp() {
-    exchange("tcp", 4, rounds(1000));
+    exchange("tcp", 4, times(1000));
 }
 
 #[test]
 fn two_ranks_over_shared_memory() {
-    exchange("shm", 2, rounds(1000));
+    exchange("shm", 2, times(1000));
 }
 
 #[test]
 fn four_ranks_over_shared_memory() {
-    exchange("shm", 4, rounds(1000));
+    exchange("shm", 4, times(1000));
 }
