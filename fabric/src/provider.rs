@@ -19,7 +19,8 @@ pub enum Provider {
     Cxi,
     /// TCP. libfabric 1.17 calls it `net`, later versions `tcp`.
     Tcp,
-    /// Shared memory of one host.
+    /// Shared memory of one host. In libfabric 1.17 a rank that dies may hold a lock for which proxies of other ranks wait for
+    /// ever, so that ranks name each other; from 1.18 on they name the dead one.
     Shm,
 }
 
