@@ -50,8 +50,8 @@ struct Remote {
     silent: Option<Instant>,
     /// Whether a pulse is posted.
     pulses: bool,
-    /// Whether anything was ever delivered: peers need not start at the same time.
-    answered: bool,
+    /// Whether puts went to it or came from it: it has started, and there is a connection for pulses.
+    known: bool,
     lost: bool,
 }
 
@@ -133,9 +133,14 @@ impl Lane {
         }
     }
 
+    /// Whether kernels have no command for the proxy. A kernel may keep `reserved` to itself.
+    fn is_empty(&self) -> bool {
+        self.ring.reserved() <= self.taken && self.ring.published(self.taken).is_none()
+    }
+
     /// Commands that are not delivered, among them those that the proxy has not taken.
     fn left(&self) -> u64 {
-        self.ring.reserved().saturating_sub(self.delivered)
+        self.ring.reserved().max(self.taken).saturating_sub(self.delivered)
     }
 }
 
@@ -180,7 +185,7 @@ impl Carrier {
                 pulse: entry.pulse,
                 silent: None,
                 pulses: false,
-                answered: false,
+                known: false,
                 lost: false,
             });
         }
@@ -397,12 +402,15 @@ impl Carrier {
     /// A peer took something in.
     fn answer(&mut self, remote: usize, now: Instant) {
         let remote = &mut self.remotes[remote];
-        (remote.progress, remote.silent, remote.answered) = (now, None, true);
+        (remote.progress, remote.silent, remote.known) = (now, None, true);
     }
 
     fn arrive(&mut self, immediate: Immediate) {
         if self.words.add_count(immediate.channel, immediate.source) {
             self.summary.arrivals += 1;
+            if let Some(remote) = self.by_rank[usize::from(immediate.source)] {
+                self.remotes[remote].known = true;
+            }
         } else {
             let (channels, ranks) = (self.words.channels(), self.ranks);
             self.report(Fault::Arrival { immediate, channels, ranks });
@@ -419,8 +427,7 @@ impl Carrier {
                 continue;
             }
             let late = remote.is_busy() && expired(remote.progress);
-            let silent =
-                remote.answered && remote.silent.is_some_and(|since| expired(since.max(remote.progress)));
+            let silent = remote.silent.is_some_and(|since| expired(since.max(remote.progress)));
             if late || silent {
                 let rank = remote.rank;
                 let oldest = self.oldest(|work| work.remote == index);
@@ -435,7 +442,11 @@ impl Carrier {
     /// Sends a pulse to a peer that has been idle.
     fn send_pulse(&mut self, index: usize, now: Instant) {
         let (remote, region) = (&mut self.remotes[index], self.pulse);
-        if remote.is_busy() || remote.pulses || now.duration_since(remote.progress) < self.budget / 4 {
+        if !remote.known
+            || remote.is_busy()
+            || remote.pulses
+            || now.duration_since(remote.progress) < self.budget / 4
+        {
             return;
         }
         remote.silent.get_or_insert(now);
@@ -488,7 +499,7 @@ impl Carrier {
     /// Whether there is nothing left that can be delivered.
     fn is_finished(&self) -> bool {
         let waits = |remote: &Remote| !remote.lost && remote.is_busy();
-        let closed = |lane: &Lane| lane.closed || lane.ring.reserved() == lane.taken;
+        let closed = |lane: &Lane| lane.closed || lane.is_empty();
         let any_lost = self.remotes.iter().any(|remote| remote.lost);
         !self.remotes.iter().any(waits)
             && self.lanes.iter().all(|lane| closed(lane) || (any_lost && lane.flushes))

@@ -180,12 +180,11 @@ impl Drop for Endpoint {
 /// # Safety
 /// The pointer is null or points to a NUL-terminated string.
 unsafe fn string(words: *const c_char) -> String {
-    // SAFETY: as the caller says.
     if words.is_null() {
-        String::new()
-    } else {
-        unsafe { CStr::from_ptr(words) }.to_string_lossy().into_owned()
+        return String::new();
     }
+    // SAFETY: as the caller says.
+    unsafe { CStr::from_ptr(words) }.to_string_lossy().into_owned()
 }
 
 /// What is asked of providers, filled into `hints`.
@@ -252,11 +251,8 @@ impl Objects {
             }
         }
         let chosen = choose(&offers, library.version(), wanted, options.domain.as_deref());
-        let found = match chosen {
-            // SAFETY: the item is one of the list's, which is whole.
-            Some((at, provider)) => Some((unsafe { (library.dupinfo)(infos[at]) }, provider)),
-            None => None,
-        };
+        // SAFETY: the item is one of the list's, which is whole.
+        let found = chosen.map(|(at, provider)| (unsafe { (library.dupinfo)(infos[at]) }, provider));
         if !list.is_null() {
             // SAFETY: the list is freed once; the copy is its own.
             unsafe { (library.freeinfo)(list) };

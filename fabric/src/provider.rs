@@ -15,7 +15,7 @@ pub enum Provider {
     Efa,
     /// InfiniBand and RoCE: `verbs;ofi_rxm`.
     Verbs,
-    /// Slingshot. Its puts carry a count from libfabric 2.4 on where `FI_CXI_ENABLE_WRITEDATA` is set.
+    /// Slingshot. Its puts carry a count from libfabric 2.5 on where `FI_CXI_ENABLE_WRITEDATA` is set.
     Cxi,
     /// TCP. libfabric 1.17 calls it `net`, later versions `tcp`.
     Tcp,

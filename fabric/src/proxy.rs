@@ -25,7 +25,7 @@ const KEPT: usize = 64;
 pub struct ProxyOptions {
     /// How long a peer may take in nothing of what is under way to it. Then the oldest put is a [`Fault::Late`].
     ///
-    /// An idle peer gets a pulse, a put of 16 bytes that is not counted, each quarter of the budget; one that stops to take
+    /// An idle peer with which puts were exchanged gets a pulse, a put of 16 bytes that is not counted, each quarter of the budget; one that stops to take
     /// them in is a [`Fault::Silent`]. Kernels wait for twice this budget, so that the proxy names a dead peer first.
     pub budget: Duration,
     /// The core that the thread is pinned to.
