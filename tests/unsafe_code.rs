@@ -4,8 +4,15 @@ use std::fmt::Write as _;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-const ROOTS: [&str; 7] =
-    ["src", "capi/src", "codegen/src", "codegen/macros/src", "examples/add_all_gather/src", "fabric/src", "python/src"];
+const ROOTS: [&str; 7] = [
+    "src",
+    "capi/src",
+    "codegen/src",
+    "codegen/macros/src",
+    "examples/add_all_gather/src",
+    "fabric/src",
+    "python/src",
+];
 
 /// A use of the keyword.
 struct Use {

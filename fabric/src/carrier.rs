@@ -312,7 +312,7 @@ impl Carrier {
         }
         if remote.queue.is_empty() {
             if remote.posted == 0 {
-                remote.progress = work.since;
+                remote.progress = remote.progress.max(work.since);
             }
             self.waiting.push(work.remote);
         }

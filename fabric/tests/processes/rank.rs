@@ -19,7 +19,7 @@ const CREDITS: u8 = 2;
 /// Slots of a ring: few, so that rings are full at times.
 const SLOTS: u64 = 4;
 
-/// What a process is told by its parent.
+/// What the parent asks of a process.
 #[derive(Clone, Debug)]
 pub struct Job {
     pub rank: u16,
@@ -50,7 +50,7 @@ impl Job {
         VARIABLES.iter().map(|name| format!("PEERWARP_TEST_{name}")).zip(values)
     }
 
-    /// What this process's parent told it.
+    /// What the parent asks of this process.
     pub fn here() -> Option<Job> {
         let mut told = VARIABLES.iter().map(|name| std::env::var(format!("PEERWARP_TEST_{name}")).ok());
         let mut next = || told.next().flatten();
