@@ -226,6 +226,52 @@ fn a_put_to_a_rank_without_a_proxy_is_late() {
     }
 }
 
+/// Ranks that have exchanged a put, with a budget that is short.
+fn two_that_met() -> [Rank; 2] {
+    let budget = Duration::from_millis(400);
+    let [one, other] = two_ranks(Provider::Tcp, 8, &ProxyOptions { budget, ..ProxyOptions::default() });
+    one.push(counted(put(1, 0, 0, 1))).unwrap();
+    other.words.wait_count(0, 0, 1, LONG).unwrap();
+    one.ring.wait_delivered(1, &one.words, LONG).unwrap();
+    [one, other]
+}
+
+/// Over shared memory survivors of `processes` do this. Puts in both directions inside one process end libfabric 2.6.
+#[test]
+fn idle_ranks_stay_in_touch() {
+    let [one, other] = two_that_met();
+    std::thread::sleep(Duration::from_secs(1));
+    assert_eq!((one.words.status(), other.words.status()), (None, None));
+    one.proxy.close(LONG).unwrap();
+    other.proxy.close(LONG).unwrap();
+}
+
+/// Over shared memory `processes` does this. Inside one process the provider shares the mapping that goes with the endpoint, and
+/// the pulse that the silent rank takes in later is in it.
+#[test]
+fn an_idle_rank_that_turns_silent_is_named() {
+    let [one, other] = two_that_met();
+    let stall = other.proxy.stall();
+    assert_eq!(one.wait_fault(), Fault::Silent { rank: 1, budget: Duration::from_millis(400) });
+    let error = one.words.wait_count(0, 1, 1, LONG).unwrap_err().to_string();
+    let silent = "rank 1 is awaited on channel 0, and the proxy reports: rank 1 does not answer";
+    assert_eq!(error, silent);
+    assert!(one.proxy.close(LONG).is_err());
+    drop(stall);
+}
+
+#[test]
+fn ranks_that_were_held_up_themselves_blame_no_peer() {
+    let [one, other] = two_that_met();
+    let stalls = [one.proxy.stall(), other.proxy.stall()];
+    one.push(counted(put(1, 0, 0, 1))).unwrap();
+    std::thread::sleep(Duration::from_secs(1));
+    drop(stalls);
+    assert_eq!(other.words.wait_count(0, 0, 2, LONG), Ok(2));
+    assert!(one.proxy.close(LONG).unwrap().stalls >= 1);
+    assert!(other.proxy.close(LONG).unwrap().stalls >= 1);
+}
+
 #[test]
 fn closing_with_too_small_a_budget_names_what_is_left() {
     let (one, other) = half_a_world(Provider::Tcp, &ProxyOptions::default());
