@@ -59,6 +59,11 @@ fn of_headers() -> BTreeMap<String, u64> {
 
 #[test]
 fn bindings_fit_the_headers() {
+    if std::env::var_os(crate::LIBRARY_VARIABLE).is_none()
+        && !std::path::Path::new("/usr/include/rdma/fabric.h").exists()
+    {
+        return println!("skipped: libfabric's headers are not installed, and PEERWARP_LIBFABRIC is not set");
+    }
     let header = of_headers();
     let mut wrong = vec![];
     for (name, size, fields) in layouts() {

@@ -1,11 +1,15 @@
 //! Proxies of two ranks in one process: what is refused, ordered, counted and given back.
 
+mod there;
+
 use std::time::{Duration, Instant};
 
 use peerwarp_fabric::{
     Book, BookError, Channel, CloseError, Command, Endpoint, EndpointOptions, Fault, FaultKind, Memory, Op,
     Provider, Proxy, ProxyOptions, PutName, Ring, RingError, StartError, Station, Words,
 };
+
+use there::library_is_there;
 
 /// More than any wait takes.
 const LONG: Duration = Duration::from_secs(20);
@@ -109,6 +113,9 @@ impl Rank {
 /// A flush orders puts that are not counted before one that is.
 #[test]
 fn a_count_behind_a_flush_stands_for_all_puts() {
+    if !library_is_there() {
+        return;
+    }
     for provider in both() {
         let [one, other] = two_ranks(provider, 64, &ProxyOptions::default());
         for round in 1..=50u64 {
@@ -136,6 +143,9 @@ fn a_count_behind_a_flush_stands_for_all_puts() {
 /// Closing delivers what is in the rings.
 #[test]
 fn closing_flushes_the_rings() {
+    if !library_is_there() {
+        return;
+    }
     for provider in both() {
         let [one, other] = two_ranks(provider, 256, &ProxyOptions::default());
         for n in 0..200 {
@@ -149,6 +159,9 @@ fn closing_flushes_the_rings() {
 
 #[test]
 fn a_full_ring_in_front_of_a_stalled_proxy_is_named() {
+    if !library_is_there() {
+        return;
+    }
     let [one, other] = two_ranks(Provider::Tcp, 8, &ProxyOptions::default());
     let stall = one.proxy.stall();
     let budget = Duration::from_millis(200);
@@ -170,6 +183,9 @@ fn a_full_ring_in_front_of_a_stalled_proxy_is_named() {
 /// goes with the endpoint.
 #[test]
 fn an_endpoint_that_goes_is_named_with_its_oldest_put() {
+    if !library_is_there() {
+        return;
+    }
     let (one, other) = half_a_world(Provider::Tcp, &ProxyOptions::default());
     one.push(counted(put(1, 0, 0, 1))).unwrap();
     while one.ring.taken() == 0 {
@@ -186,6 +202,9 @@ fn an_endpoint_that_goes_is_named_with_its_oldest_put() {
 
 #[test]
 fn commands_that_make_no_sense_are_named() {
+    if !library_is_there() {
+        return;
+    }
     let wrong = [
         (put(0, 0, 0, 1), "peer is 0, and ranks below 2 other than 0 are allowed"),
         (put(2, 0, 0, 1), "peer is 2, and ranks below 2 other than 0 are allowed"),
@@ -213,6 +232,9 @@ fn commands_that_make_no_sense_are_named() {
 /// A peer whose endpoint is open and which has no proxy takes nothing in.
 #[test]
 fn a_put_to_a_rank_without_a_proxy_is_late() {
+    if !library_is_there() {
+        return;
+    }
     for provider in both() {
         let budget = Duration::from_millis(300);
         let (one, other) = half_a_world(provider, &ProxyOptions { budget, ..ProxyOptions::default() });
@@ -239,6 +261,9 @@ fn two_that_met() -> [Rank; 2] {
 /// Over shared memory survivors of `processes` do this. Puts in both directions inside one process end libfabric 2.6.
 #[test]
 fn idle_ranks_stay_in_touch() {
+    if !library_is_there() {
+        return;
+    }
     let [one, other] = two_that_met();
     std::thread::sleep(Duration::from_secs(1));
     assert_eq!((one.words.status(), other.words.status()), (None, None));
@@ -250,6 +275,9 @@ fn idle_ranks_stay_in_touch() {
 /// the pulse that the silent rank takes in later is in it.
 #[test]
 fn an_idle_rank_that_turns_silent_is_named() {
+    if !library_is_there() {
+        return;
+    }
     let [one, other] = two_that_met();
     let stall = other.proxy.stall();
     assert_eq!(one.wait_fault(), Fault::Silent { rank: 1, budget: Duration::from_millis(400) });
@@ -262,6 +290,9 @@ fn an_idle_rank_that_turns_silent_is_named() {
 
 #[test]
 fn ranks_that_were_held_up_themselves_blame_no_peer() {
+    if !library_is_there() {
+        return;
+    }
     let [one, other] = two_that_met();
     let stalls = [one.proxy.stall(), other.proxy.stall()];
     one.push(counted(put(1, 0, 0, 1))).unwrap();
@@ -274,6 +305,9 @@ fn ranks_that_were_held_up_themselves_blame_no_peer() {
 
 #[test]
 fn closing_with_too_small_a_budget_names_what_is_left() {
+    if !library_is_there() {
+        return;
+    }
     let (one, other) = half_a_world(Provider::Tcp, &ProxyOptions::default());
     one.push(counted(put(1, 0, 0, 1))).unwrap();
     while one.ring.taken() == 0 {
@@ -288,6 +322,9 @@ fn closing_with_too_small_a_budget_names_what_is_left() {
 
 #[test]
 fn what_does_not_fit_is_refused() {
+    if !library_is_there() {
+        return;
+    }
     let one = station(Provider::Tcp, 0, &[channel()]);
     let start = |station: Station, book, words| {
         Proxy::start(station, book, vec![], words, &ProxyOptions::default()).map(drop).unwrap_err()
@@ -347,6 +384,9 @@ fn cycles() {
 
 #[test]
 fn nothing_is_leaked() {
+    if !library_is_there() {
+        return;
+    }
     let mut command = std::process::Command::new(std::env::current_exe().unwrap());
     let ran =
         command.args(["--exact", "cycles", "--ignored", "--nocapture", "--test-threads=1"]).output().unwrap();
@@ -360,6 +400,9 @@ fn nothing_is_leaked() {
 
 #[test]
 fn a_core_that_is_absent_is_refused() {
+    if !library_is_there() {
+        return;
+    }
     let one = station(Provider::Tcp, 0, &[channel()]);
     let other = station(Provider::Tcp, 1, &[channel()]);
     let mut book = Book::new(&one);

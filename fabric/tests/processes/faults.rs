@@ -69,21 +69,33 @@ fn several(provider: &str, signal: Signal) {
 
 #[test]
 fn a_killed_rank_is_named_over_tcp() {
+    if !crate::there::library_is_there() {
+        return;
+    }
     several("tcp", Signal::KILL);
 }
 
 #[test]
 fn a_stopped_rank_is_named_over_tcp() {
+    if !crate::there::library_is_there() {
+        return;
+    }
     several("tcp", Signal::STOP);
 }
 
 #[test]
 fn a_killed_rank_is_named_over_shared_memory() {
+    if !crate::there::library_is_there() {
+        return;
+    }
     several("shm", Signal::KILL);
 }
 
 #[test]
 fn a_stopped_rank_is_named_over_shared_memory() {
+    if !crate::there::library_is_there() {
+        return;
+    }
     several("shm", Signal::STOP);
 }
 
@@ -101,6 +113,9 @@ fn two_ranks(provider: &str, fault: &str) -> Vec<String> {
 
 #[test]
 fn a_stalled_proxy_is_named_on_both_sides() {
+    if !crate::there::library_is_there() {
+        return;
+    }
     for provider in ["tcp", "shm"] {
         let said = two_ranks(provider, "stall");
         assert!(said[0].contains("this rank's proxy has stalled"), "{said:?}");
@@ -110,6 +125,9 @@ fn a_stalled_proxy_is_named_on_both_sides() {
 
 #[test]
 fn a_network_card_that_goes_is_named_on_both_sides() {
+    if !crate::there::library_is_there() {
+        return;
+    }
     for provider in ["tcp", "shm"] {
         let said = two_ranks(provider, "unplug");
         assert!(said[0].contains("the endpoint of this rank is gone: it was closed"), "{said:?}");

@@ -3,6 +3,8 @@
 mod faults;
 mod parent;
 mod rank;
+#[path = "../there/mod.rs"]
+mod there;
 mod traffic;
 
 /// How often something is done, of a number for CI: PEERWARP_FABRIC_TIMES times as often. 200 ranks die or stop at 25.

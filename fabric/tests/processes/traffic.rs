@@ -32,20 +32,32 @@ fn exchange(provider: &str, ranks: u16, rounds: u64) {
 
 #[test]
 fn two_ranks_over_tcp() {
+    if !crate::there::library_is_there() {
+        return;
+    }
     exchange("tcp", 2, times(1000));
 }
 
 #[test]
 fn four_ranks_over_tcp() {
+    if !crate::there::library_is_there() {
+        return;
+    }
     exchange("tcp", 4, times(1000));
 }
 
 #[test]
 fn two_ranks_over_shared_memory() {
+    if !crate::there::library_is_there() {
+        return;
+    }
     exchange("shm", 2, times(1000));
 }
 
 #[test]
 fn four_ranks_over_shared_memory() {
+    if !crate::there::library_is_there() {
+        return;
+    }
     exchange("shm", 4, times(1000));
 }
