@@ -48,7 +48,7 @@ proptest! {
         let together = match protocol {
             Transport::Packets => 8,
             Transport::Ll => dtype.per_ll_word().unwrap(),
-            Transport::Flags | Transport::Bulk => 1,
+            Transport::Flags | Transport::Bulk | Transport::Far => 1,
         };
         let elements = elements.next_multiple_of(together);
         let config =
