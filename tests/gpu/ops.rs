@@ -24,7 +24,7 @@ fn blocks_complete_a_row_together() {
 
 #[test]
 fn ranks_have_roles_of_their_own() {
-    cases("gather_to_root", 10, |cases| {
+    cases("gather_to_root", 3, |cases| {
         cases.run::<GatherToRoot>("elements=4096 ranks=2");
         cases.run::<GatherToRoot>("elements=1001 ranks=2 blocks=1");
         // Together more blocks than an H100 holds at once, if ranks had all of them.

@@ -291,9 +291,6 @@ pub struct Role {
     pub name: String,
     /// Number of blocks.
     pub blocks: u32,
-    /// The ranks that have its blocks, in order; all ranks if there is no list.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub ranks: Option<Vec<u32>>,
     /// What each block runs.
     pub body: Region,
     /// Name of the role that its blocks go on as when they are done with the body. There they come after that role's own blocks.
@@ -302,6 +299,9 @@ pub struct Role {
     pub beside: Option<Beside>,
     /// Where it is declared.
     pub loc: Loc,
+    /// The ranks that have its blocks, in order; all ranks if there is no list. It stands last, as packs of older versions have none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ranks: Option<Vec<u32>>,
 }
 
 impl Role {
