@@ -9,7 +9,7 @@ use peerwarp_codegen::family::DynKernel;
 use peerwarp_codegen::ir::Const;
 use peerwarp_codegen::sim::{Findings, Options};
 
-use super::{HostSteps, SimLaunches};
+use super::{HostSteps, Lasting, SimLaunches};
 use crate::harness::workload::{RankMemory, WorkloadError};
 use crate::input::InputError;
 use crate::runtime::op::{LaunchSpec, enough_rows};
@@ -67,13 +67,18 @@ impl SimRanks {
         count: usize,
         host: H,
     ) -> Result<Arc<H>, SimError> {
-        let number = self.runs.fetch_add(1, Ordering::Relaxed);
-        let seed = self.seed.wrapping_add(number.into());
-        let options = Options { seed, race_checks: self.check_races, ..Options::default() };
+        let (number, options) = self.next();
         let host = Arc::new(host);
         let steps: Arc<dyn HostSteps> = Arc::clone(&host) as _;
         launches.run(count, number, &steps, &options)?.map_err(SimError::Found)?;
         Ok(host)
+    }
+
+    /// The number of the next run, and how it runs.
+    fn next(&self) -> (u32, Options) {
+        let number = self.runs.fetch_add(1, Ordering::Relaxed);
+        let seed = self.seed.wrapping_add(number.into());
+        (number, Options { seed, race_checks: self.check_races, ..Options::default() })
     }
 }
 
@@ -85,6 +90,7 @@ pub type OfRanks = Vec<(String, Vec<Vec<u8>>)>;
 pub struct SimOperation {
     ranks: Arc<SimRanks>,
     launches: SimLaunches,
+    lasting: Lasting,
     params: Vec<ParamSpec>,
 }
 
@@ -100,7 +106,7 @@ impl SimOperation {
         }
         let params = variant.params();
         let launches = SimLaunches::new(&[LaunchSpec::new(variant.family_name(), Arc::clone(&variant))])?;
-        Ok(SimOperation { ranks, launches, params })
+        Ok(SimOperation { ranks, launches, lasting: Lasting::default(), params })
     }
 
     /// The kernel's parameters.
@@ -113,7 +119,7 @@ impl SimOperation {
         self.ranks.ranks
     }
 
-    /// Runs it once, with the bytes and the numbers of each rank. Returns the bytes of the outputs; what the kernel does not write
+    /// Runs it once, with the bytes and the numbers of each rank, in memory of its own that holds what the run before left. Returns the bytes of the outputs; what the kernel does not write
     /// stays as it was passed.
     ///
     /// # Errors
@@ -127,7 +133,10 @@ impl SimOperation {
             Ok(Passing { name, is_output, used, each: each.into_iter().map(Mutex::new).collect() })
         };
         let operands = operands.into_iter().map(passing).collect::<Result<_, WorkloadError>>()?;
-        let host = self.ranks.run(&self.launches, 1, Host { operands, numbers })?;
+        let host = Arc::new(Host { operands, numbers });
+        let steps: Arc<dyn HostSteps> = Arc::clone(&host) as _;
+        let (_, options) = self.ranks.next();
+        self.launches.run_after(&self.lasting, &steps, &options)?.map_err(SimError::Found)?;
         let bytes = |each: &Mutex<Vec<u8>>| std::mem::take(&mut *lock(each));
         let outputs = host.operands.iter().filter(|operand| operand.is_output);
         Ok(outputs.map(|o| (o.name.clone(), o.each.iter().map(bytes).collect())).collect())

@@ -1,11 +1,12 @@
 //! Launches on simulated ranks with somebody's own data, instead of a problem's inputs and reference.
 
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use peerwarp_codegen::dsl::Binding;
 use peerwarp_codegen::family::DynKernel;
-use peerwarp_codegen::ir::{Const, Planted, Verified};
-use peerwarp_codegen::sim::{Compiled, FindingKind, Findings, Machine, Options, Report};
+use peerwarp_codegen::ir::{Const, ParamKind, Planted, Verified};
+use peerwarp_codegen::sim::{Compiled, FindingKind, Findings, Machine, Memory, Options, Report};
 
 use super::kernels::{Kernels, declare};
 use super::room_for;
@@ -40,6 +41,51 @@ pub struct SimLaunches {
 impl fmt::Debug for SimLaunches {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("SimLaunches").field("ranks", &self.ranks).field("buffers", &self.buffers).finish()
+    }
+}
+
+/// What launches leave in memory of their own: it lasts from one run to the next, as on a GPU. A run that fails changes nothing.
+#[derive(Debug, Default)]
+pub struct Lasting {
+    left: Mutex<Left>,
+}
+
+#[derive(Debug, Default)]
+struct Left {
+    /// Runs that left something, which is the epoch after which the next one begins.
+    runs: u32,
+    /// Rank, buffer, first byte and bytes.
+    content: Vec<(u32, String, u64, Vec<u8>)>,
+}
+
+impl Lasting {
+    fn left(&self) -> MutexGuard<'_, Left> {
+        self.left.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn write(&self, machine: &mut Machine) -> Result<(), WorkloadError> {
+        let left = self.left();
+        left.content.iter().try_for_each(|(rank, name, at, bytes)| machine.write(*rank, name, *at, bytes))?;
+        Ok(())
+    }
+
+    fn keep(&self, launches: &SimLaunches, memory: &Memory) -> Result<(), WorkloadError> {
+        let mut kept = vec![];
+        let lasts = |b: &&BufferSpec| {
+            b.binding == Binding::State && matches!(b.param.kind, ParamKind::Local | ParamKind::Symmetric)
+        };
+        for name in launches.buffers.iter().filter(lasts).map(|b| &b.name) {
+            for rank in 0..launches.ranks {
+                let all = memory.read::<u8>(rank, name)?;
+                for range in memory.written(rank, name)? {
+                    let bytes = all[range.start as usize..range.end as usize].to_vec();
+                    kept.push((rank, name.clone(), range.start, bytes));
+                }
+            }
+        }
+        let mut left = self.left();
+        *left = Left { runs: left.runs.wrapping_add(1), content: kept };
+        Ok(())
     }
 }
 
@@ -101,8 +147,36 @@ impl SimLaunches {
         host: &Arc<dyn HostSteps>,
         options: &Options,
     ) -> Result<Result<Report, Box<Findings>>, WorkloadError> {
+        self.run_in(None, launches, epoch, host, options)
+    }
+
+    /// Runs all launches as [`SimLaunches::run`] does, in memory that holds what the run before left, and in the epoch after that.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn run_after(
+        &self,
+        lasting: &Lasting,
+        host: &Arc<dyn HostSteps>,
+        options: &Options,
+    ) -> Result<Result<Report, Box<Findings>>, WorkloadError> {
+        let epoch = lasting.left().runs;
+        self.run_in(Some(lasting), self.kernels.bound.len(), epoch, host, options)
+    }
+
+    fn run_in(
+        &self,
+        lasting: Option<&Lasting>,
+        launches: usize,
+        epoch: u32,
+        host: &Arc<dyn HostSteps>,
+        options: &Options,
+    ) -> Result<Result<Report, Box<Findings>>, WorkloadError> {
         let mut machine = Machine::new(self.ranks);
         declare(&mut machine, &self.buffers)?;
+        if let Some(lasting) = lasting {
+            lasting.write(&mut machine)?;
+        }
         for rank in 0..self.ranks {
             let numbers = host.numbers(rank);
             let ends = self.kernels.ends(&numbers);
@@ -118,7 +192,12 @@ impl SimLaunches {
         self.kernels.start_after(&mut machine, epoch)?;
         let goes_on = launches < self.kernels.bound.len();
         Ok(match machine.run(options) {
-            Ok(outcome) => Ok(outcome.report),
+            Ok(outcome) => {
+                if let Some(lasting) = lasting {
+                    lasting.keep(self, &outcome.memory)?;
+                }
+                Ok(outcome.report)
+            }
             Err(found) if goes_on && is_left_over(&found) => Ok(found.report),
             Err(found) => Err(found),
         })
@@ -143,8 +222,6 @@ fn add_step(
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Mutex;
-
     use peerwarp_codegen::dsl::prelude::Transport;
     use peerwarp_codegen::family::Family;
     use peerwarp_codegen::ir::Dtype;

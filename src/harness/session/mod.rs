@@ -13,7 +13,7 @@ mod windows;
 pub(crate) use room::room_for;
 
 pub use by_name::{OfRanks, SimError, SimOperation, SimRanks};
-pub use given::{HostSteps, SimLaunches};
+pub use given::{HostSteps, Lasting, SimLaunches};
 pub(crate) use gpu::pass;
 pub use gpu::{GpuRun, GpuSession, LaunchTimes, Replayed};
 pub(crate) use sim::Answered;

@@ -1,6 +1,7 @@
 use std::sync::Arc;
 
-use peerwarp_codegen::family::Family;
+use peerwarp_codegen::dsl::prelude::*;
+use peerwarp_codegen::family::{Family, Illegal, Legal};
 use peerwarp_codegen::sim::Options;
 
 use super::*;
@@ -46,4 +47,78 @@ fn each_round_has_windows_of_its_own_in_memory_that_peers_reach() {
     assert_eq!(launched.len(), 2 * 3 * 2);
     let different: std::collections::BTreeSet<_> = launched.iter().collect();
     assert_eq!(different.len(), 2 * 3);
+}
+
+/// Adds up what it is passed, in memory of its own: a bank for each parity of the launch.
+#[derive(Family, Clone, Debug, PartialEq)]
+#[family(name = "running_sum", kernel = running_sum, args = RunningSumArgs, warps = 1)]
+pub struct RunningSum {
+    #[key(short = "r", range = 1..=64, ranks)]
+    ranks: u32,
+}
+
+impl Legal for RunningSum {
+    fn legal(&self) -> Result<(), Illegal> {
+        Ok(())
+    }
+}
+
+#[derive(KernelArgs)]
+#[args(config = RunningSum)]
+pub struct RunningSumArgs {
+    #[input]
+    #[len(|_| 1)]
+    x: Ptr<u32>,
+    /// 1 in the first launch.
+    #[input]
+    #[len(|_| 1)]
+    first: Ptr<u32>,
+    #[output]
+    #[len(|_| 1)]
+    sum: Ptr<u32>,
+    #[len(|_| 2)]
+    kept: Ptr<u32>,
+    epoch: EpochWord,
+}
+
+#[kernel]
+fn running_sum(_: &RunningSum, a: &RunningSumArgs) {
+    let bank = a.epoch.begin().parity();
+    role("add", 1, |_| {
+        let mut sum = var(a.x.get(0));
+        if a.first.get(0) == 0 {
+            sum += a.kept.get(1 - bank);
+        }
+        a.sum.set(0, &sum);
+        a.kept.set(bank, &sum);
+    });
+}
+
+#[test]
+fn memory_of_an_operation_lasts_from_run_to_run() {
+    let ranks = Arc::new(SimRanks::new(2, 7, true).unwrap());
+    let make = || {
+        let variant = RunningSum::with_defaults(&RunningSumKey { ranks: 2 }).unwrap().into_variant();
+        SimOperation::new(Arc::clone(&ranks), variant).unwrap()
+    };
+    let run = |operation: &SimOperation, x: [u32; 2], first: u32| {
+        let passed = |of: [u32; 2]| of.map(|n| n.to_le_bytes().to_vec()).to_vec();
+        let operands: OfRanks = vec![
+            ("x".into(), passed(x)),
+            ("first".into(), passed([first; 2])),
+            ("sum".into(), passed([0; 2])),
+        ];
+        let outputs = operation.run(operands, vec![vec![]; 2])?;
+        let sums = outputs[0].1.iter().map(|bytes| u32::from_le_bytes(bytes[..].try_into().unwrap()));
+        Ok::<_, SimError>(sums.collect::<Vec<u32>>())
+    };
+    let (one, other) = (make(), make());
+    assert_eq!(run(&one, [1, 10], 1).unwrap(), [1, 10]);
+    // An operation beside it has memory and epochs of its own.
+    assert_eq!(run(&other, [5, 5], 1).unwrap(), [5, 5]);
+    assert_eq!(run(&one, [2, 20], 0).unwrap(), [3, 30]);
+    assert_eq!(run(&one, [3, 30], 0).unwrap(), [6, 60]);
+    // Nothing is there before the first launch, and a run that fails leaves what was there.
+    let found = run(&make(), [1, 1], 0).unwrap_err().to_string();
+    assert!(found.contains("uninitialized-read"), "{found}");
 }

@@ -99,20 +99,32 @@ pub(crate) fn is_plain(kind: ParamKind) -> bool {
 /// The memory that a run left behind.
 #[derive(Debug)]
 pub struct Memory {
-    ranks: Vec<Vec<Bytes>>,
+    ranks: Vec<Vec<(Bytes, Option<Shadow>)>>,
     names: Vec<Arc<str>>,
 }
 
 impl Memory {
     pub(crate) fn new(ranks: Vec<Vec<Block>>, buffers: &[Buffer]) -> Memory {
-        let bytes = |blocks: Vec<Block>| blocks.into_iter().map(|block| block.bytes).collect();
-        let ranks = ranks.into_iter().map(bytes).collect();
+        let content =
+            |blocks: Vec<Block>| blocks.into_iter().map(|block| (block.bytes, block.shadow)).collect();
+        let ranks = ranks.into_iter().map(content).collect();
         Memory { ranks, names: buffers.iter().map(|b| b.name.clone()).collect() }
     }
 
     /// The content of a rank's buffer as elements of type `T`. Memory that nobody wrote is zero, and so is a packet buffer: all
     /// packets have been taken.
     pub fn read<T: Pod>(&self, rank: u32, name: &str) -> Result<&[T], SimError> {
+        Ok(self.content(rank, name)?.0.view())
+    }
+
+    /// The bytes of a rank's buffer that were written, in the run or before it: as ranges, in order. All of them, where accesses to
+    /// the buffer were not checked.
+    pub fn written(&self, rank: u32, name: &str) -> Result<Vec<Range<u64>>, SimError> {
+        let (bytes, shadow) = self.content(rank, name)?;
+        Ok(shadow.as_ref().map_or_else(|| vec![0..bytes.bytes as u64], Shadow::written))
+    }
+
+    fn content(&self, rank: u32, name: &str) -> Result<&(Bytes, Option<Shadow>), SimError> {
         let ranks = self.ranks.len() as u32;
         let memory = self.ranks.get(rank as usize).ok_or(SimError::UnknownRank { rank, ranks })?;
         let at = self
@@ -120,7 +132,7 @@ impl Memory {
             .iter()
             .position(|n| **n == *name)
             .ok_or_else(|| SimError::UnknownBuffer { name: name.into(), known: self.names.join(", ") })?;
-        Ok(memory[at].view())
+        Ok(&memory[at])
     }
 }
 

@@ -4,6 +4,8 @@
 //! joined again where neighbours have the same short history. Rows of many kilobytes cost a handful of segments, single
 //! elements cost one each only while their histories differ.
 
+use std::ops::Range;
+
 use super::pages::{ATOMIC, PAGE, PAGE_BITS, Page, Readers, Segment, carve, join};
 use crate::sim::schedule::{Clock, clock::AgentNo};
 
@@ -135,6 +137,24 @@ impl Shadow {
             f(&mut chunk[page % CHUNK], base, (at - base) as u16, (end - base) as u16);
             at = end;
         }
+    }
+
+    /// The bytes that were written, as ranges in order.
+    pub fn written(&self) -> Vec<Range<u64>> {
+        let mut ranges: Vec<Range<u64>> = vec![];
+        let chunks = self.chunks.iter().enumerate().filter_map(|(at, chunk)| Some((at, chunk.as_ref()?)));
+        let pages = chunks.flat_map(|(at, chunk)| chunk.iter().zip((at * CHUNK) as u64..));
+        for (page, number) in pages {
+            let base = number << PAGE_BITS;
+            for segment in page.segments.iter().filter(|segment| segment.written) {
+                let (from, to) = (base + u64::from(segment.from), base + u64::from(segment.to));
+                match ranges.last_mut() {
+                    Some(last) if last.end == from => last.end = to,
+                    _ => ranges.push(from..to),
+                }
+            }
+        }
+        ranges
     }
 
     /// Records a read of the bytes `from..to` and returns what it clashes with. `receipt` is of the reader's wait.
@@ -368,6 +388,22 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn what_was_written_is_in_ranges_across_pages_and_chunks() {
+        let clock = Clock::new(1, 1);
+        let event = Event { agent: agent_no(0), time: 1, site: 0 };
+        let (who, mut clashes) = (Who { clock: &clock, event }, vec![]);
+        let chunk = CHUNK as u64 * PAGE;
+        let mut shadow = Shadow::new(3 * chunk);
+        let mut write = |from, to| shadow.write(from, to, who, DataEpoch::default(), &mut clashes);
+        write(2 * chunk + 4, 2 * chunk + 8);
+        write(PAGE - 4, PAGE);
+        write(PAGE, PAGE + 4);
+        write(12, 16);
+        shadow.read(16, 20, who, Receipt::default(), &mut clashes);
+        assert_eq!(shadow.written(), [12..16, PAGE - 4..PAGE + 4, 2 * chunk + 4..2 * chunk + 8]);
     }
 
     #[test]
