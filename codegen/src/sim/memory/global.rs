@@ -121,7 +121,8 @@ impl Memory {
     /// the buffer were not checked.
     pub fn written(&self, rank: u32, name: &str) -> Result<Vec<Range<u64>>, SimError> {
         let (bytes, shadow) = self.content(rank, name)?;
-        Ok(shadow.as_ref().map_or_else(|| vec![0..bytes.bytes as u64], Shadow::written))
+        let all = || std::iter::once(0..bytes.bytes as u64).collect();
+        Ok(shadow.as_ref().map_or_else(all, Shadow::written))
     }
 
     fn content(&self, rank: u32, name: &str) -> Result<&(Bytes, Option<Shadow>), SimError> {
