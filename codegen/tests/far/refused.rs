@@ -115,7 +115,7 @@ fn mistakes_end_the_trace_with_words() {
         (Wrong::PublishEach, "a publish of channel `rows`, whose puts count themselves"),
         (Wrong::NeverPublished, "the batches of far channel `rows` are never published"),
         (Wrong::NeverSettled, "far channel `rows` is never settled"),
-        (Wrong::NoCreditsRole, "channel `rows` has credits, and nobody gives them"),
+        (Wrong::NoCreditsRole, "channel `rows` has credits, and no block gives them"),
         (Wrong::OutsideARole, "a settling outside"),
         (Wrong::SettleNear, "a settling of channel `rows`, which is near"),
         (Wrong::WaitNear, "a wait for a number of messages of channel `rows`, which is near"),

@@ -97,7 +97,7 @@ pub(crate) fn at_end(t: &Trace) -> Result<(), TraceError> {
         None => Ok(()),
         Some(c) => Err(TraceError::new(
             c.opened.unwrap_or(t.builder.kernel.loc),
-            format!("channel `{}` has credits, and nobody gives them", c.declared.name),
+            format!("channel `{}` has credits, and no block gives them", c.declared.name),
             "call `credits()` of the open channel beside the roles; or say `.credits(false)` in its `#[channel(..)]`, where \
              something else keeps ranks from being two launches ahead",
         )),

@@ -29,7 +29,7 @@ impl Emitter<'_, '_> {
         draws
     }
 
-    /// Writes how those who multiply get a number that the loader draws, if it is one.
+    /// Writes how the multiplying warps get a number that the loader draws, if it is one.
     pub fn takes_drawn(&mut self, id: OpId, out: ValueId) -> bool {
         let takes =
             self.f.side == Some(Side::Multiplies) && self.loaders.is_some_and(|loaders| loaders.draws(id));

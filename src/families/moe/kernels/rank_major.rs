@@ -36,8 +36,8 @@ pub(super) fn roles(l: Launch<'_>, [receiving, indexing]: [u32; 2], hook: RowHoo
     }
 }
 
-/// Puts every row that arrives in its source's and token's place, if it is not there already. That it comes is said by the
-/// words of its own entries: what is known of other tokens only later, nobody here waits for.
+/// Puts every row that arrives in the place of its source and token, if it is not there already. The words of a row's entries
+/// say that it comes: a group waits for no other token's record.
 #[kernel]
 fn receive(l: Launch<'_>, b: Group, hook: RowHook<'_>) {
     let Launch { c, a, epoch, .. } = l;

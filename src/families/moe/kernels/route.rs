@@ -33,7 +33,7 @@ struct Chunk {
     n: Val<u32>,
     /// Expert of each entry.
     expert: Tile<u32>,
-    /// Which of them are entries: those of tokens that there are, for an expert that there is.
+    /// Whether each is an entry: its token and its expert exist.
     valid: Tile<bool>,
     /// Weight of each entry, where they travel.
     weights: Option<Tile<f32>>,

@@ -33,7 +33,7 @@ impl Words {
         load(c, scales, token, first, (n, sent))
     }
 
-    /// Stores those that there are as the scales of a row.
+    /// Stores the words that exist as the scales of a row.
     pub fn store(self, c: &Dispatch, scales: &AnyPtr, row: Val<u32>, words: AnyTile) {
         let Words { first, n, sent } = self;
         store(c, (scales, row), first, (n, sent), words);

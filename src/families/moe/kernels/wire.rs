@@ -379,7 +379,7 @@ pub struct ReadyArgs {
 }
 
 /// Signals every rank, where records order nothing, that this rank is ready: what it did in earlier launches is over, such as
-/// reading their records and emptying their packets. A block of its own does it: the fence delays nobody.
+/// reading their records and emptying their packets. A block of its own signals, so that its fence delays no other block.
 #[kernel]
 pub(super) fn notify_ready(a: &ReadyArgs, ranks: u32, epoch: Epoch) {
     if let Some(ready) = a.ready {
@@ -387,11 +387,11 @@ pub(super) fn notify_ready(a: &ReadyArgs, ranks: u32, epoch: Epoch) {
     }
 }
 
-/// Waits until every rank is ready: what is sent after this launch comes after what it did before. Nobody else waits
-/// for that.
+/// Waits until every rank is ready: what this rank sends in later launches comes after what they did before. One block
+/// waits for that.
 #[kernel]
 pub(super) fn await_ready(ready: &Flags, ranks: u32, epoch: Epoch) {
-    let _everybody = ready.wait_all(epoch.parity() * ranks, ranks, 1, epoch);
+    let _all = ready.wait_all(epoch.parity() * ranks, ranks, 1, epoch);
 }
 
 /// A row on its way.
