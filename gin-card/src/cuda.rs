@@ -14,7 +14,7 @@ use crate::error::CardError;
 use crate::segment::{APPLIED, Mapping, SENT};
 
 fn check(call: &'static str, result: cu::CUresult) -> Result<(), CardError> {
-    result.result().map_err(|e| CardError::Cuda { call, reason: format!("{e:?}") })
+    result.result().map_err(|e| CardError::Cuda { call, reason: e.to_string() })
 }
 
 /// One direction: from windows to the segment, or back.

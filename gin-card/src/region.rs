@@ -49,8 +49,7 @@ impl Region {
         if offset.checked_add(bytes).is_none_or(|end| end > self.bytes) {
             return Err(outside);
         }
-        // SAFETY: the offset lies in the region.
-        let address = unsafe { self.first.address.add(offset as usize) };
+        let address = self.first.address.map_addr(|first| first.saturating_add(offset as usize));
         Ok(Place { memory: self.first.memory, address })
     }
 

@@ -9,8 +9,8 @@ use peerwarp_gin_card::abi::{
     self, Config, Ends, Properties, Puts, Puts14, RmaProperties, Setup, Table14, Table15, Table16,
 };
 
-/// Folders of headers, as in PATH: `include` of NCCL's wheel or package, and `src/include/plugin` of NCCL's sources, which
-/// alone has the tables. Without them the comparison is skipped.
+/// Folders of headers, as in PATH: `include` of CUDA, `include` of NCCL's wheel or package, and `src/include` and
+/// `src/include/plugin` of NCCL's sources, which alone have the tables. Without them the comparison is skipped.
 const HEADERS: &str = "PEERWARP_NCCL_INCLUDE";
 
 /// C's name of a type, its size, and C's names of fields with their offsets.
@@ -59,7 +59,13 @@ fn layouts() -> Vec<Layout> {
             "railId" = rail_id,
             "planeId" = plane_id,
         ),
-        layout!("ncclRmaConfig_v16_t", Config, "nContexts" = contexts, "trafficClass" = traffic_class),
+        layout!(
+            "ncclRmaConfig_v16_t",
+            Config,
+            "nContexts" = contexts,
+            "trafficClass" = traffic_class,
+            "rankStride" = rank_stride
+        ),
         layout!(
             "ncclRmaProperties_v16_t",
             RmaProperties,
@@ -132,10 +138,8 @@ fn the_interface_fits_the_headers() {
     if has_tables {
         constants.extend(constants_of_plugins());
         for (name, size, fields) in layouts() {
-            if !name.starts_with("ncclRmaConfig") {
-                ours.push((name.to_owned(), size as u64));
-                writeln!(program, "printf(\"{name} %zu\\n\", sizeof({name}));").unwrap();
-            }
+            ours.push((name.to_owned(), size as u64));
+            writeln!(program, "printf(\"{name} %zu\\n\", sizeof({name}));").unwrap();
             for (field, offset) in fields {
                 ours.push((format!("{name}.{field}"), offset as u64));
                 writeln!(program, "printf(\"{name}.{field} %zu\\n\", offsetof({name}, {field}));").unwrap();
@@ -152,18 +156,23 @@ fn the_interface_fits_the_headers() {
     println!("compared {} numbers, tables among them: {has_tables}", ours.len());
 }
 
-/// What a C program prints that is compiled with these folders of headers.
+/// What a C++ program prints that is compiled with these folders of headers.
 fn printed(program: &str, folders: &[PathBuf]) -> String {
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("gin-card-layout");
     std::fs::create_dir_all(&folder).unwrap();
-    let (source, binary) = (folder.join("layout.c"), folder.join("layout"));
+    let (source, binary) = (folder.join("layout.cc"), folder.join("layout"));
     std::fs::write(&source, program).unwrap();
-    let mut compiler = Command::new(std::env::var_os("CC").unwrap_or_else(|| "cc".into()));
+    let mut compiler = Command::new(std::env::var_os("CXX").unwrap_or_else(|| "c++".into()));
     for folder in folders {
         compiler.arg("-I").arg(folder);
     }
-    let compiled =
-        compiler.arg("-w").arg(&source).arg("-o").arg(&binary).output().expect("a C compiler is there");
+    let compiled = compiler
+        .args(["-w", "-x", "c++"])
+        .arg(&source)
+        .arg("-o")
+        .arg(&binary)
+        .output()
+        .expect("a C++ compiler is there");
     assert!(compiled.status.success(), "{}", String::from_utf8_lossy(&compiled.stderr));
     String::from_utf8(Command::new(&binary).output().unwrap().stdout).unwrap()
 }

@@ -3,6 +3,7 @@
 use std::ffi::{c_int, c_void};
 use std::mem::MaybeUninit;
 use std::ptr::null_mut;
+use std::sync::atomic::AtomicU64;
 
 use libloading::Library;
 use peerwarp_gin_card::abi::{
@@ -133,17 +134,18 @@ impl Table {
         context
     }
 
-    /// Registers memory that outlives the collective.
+    /// Registers words that outlive the collective, at their address and a mark of a GPU's.
     pub fn register(
         &self,
         collective: Handle,
-        memory: &[u64],
+        words: &'static [AtomicU64],
+        mark: usize,
         kind: c_int,
         flags: u64,
     ) -> Result<Handle, Status> {
-        let (mut region, bytes) = (null_mut(), size_of_val(memory));
-        let address = memory.as_ptr().cast_mut().cast();
-        // SAFETY: the caller keeps the memory.
+        let (mut region, bytes) = (null_mut(), size_of_val(words));
+        let address = words.as_ptr().cast_mut().map_addr(|first| first + mark).cast();
+        // SAFETY: the words stay, and are used atomically or not at the same time.
         match unsafe { (self.setup.register)(collective, address, bytes, kind, flags, &mut region) } {
             0 => Ok(region),
             status => Err(status),

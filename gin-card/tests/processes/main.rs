@@ -1,6 +1,8 @@
-//! Two processes that put to each other through the card's shared library, in host memory, as NCCL's proxy does.
+//! Two processes that put to each other through the card's shared library, as NCCL's proxy does: in host memory, and in that of
+//! a GPU that the test's own driver plays.
 
 mod card;
+mod driver;
 mod parent;
 mod rank;
 
@@ -15,6 +17,8 @@ fn child() {
         rank::run(&job);
     }
 }
+
+const HOST: Job = Job { kernel: Kernel::Each, rounds: 1, version: 16, on_gpu: false };
 
 /// What both ranks of an exchange say at its end, and what they wrote to standard error.
 fn exchange(job: &Job, variables: &[(&str, &str)]) -> ([String; 2], [String; 2]) {
@@ -32,7 +36,7 @@ const REORDER: [(&str, &str); 2] = [("PEERWARP_GIN_REORDER_SEED", "7"), ("PEERWA
 #[test]
 fn rows_arrive_in_order() {
     for kernel in [Kernel::Each, Kernel::StrongBatch, Kernel::Long] {
-        let (results, said) = exchange(&Job { kernel, rounds: 40, version: 16 }, &[]);
+        let (results, said) = exchange(&Job { kernel, rounds: 40, ..HOST }, &[]);
         assert_eq!(results, ["right"; 2], "{kernel:?}");
         assert_eq!(said, ["", ""]);
     }
@@ -42,7 +46,11 @@ fn rows_arrive_in_order() {
 fn older_tables_do_the_same() {
     for version in [15, 14] {
         for kernel in [Kernel::Each, Kernel::StrongBatch] {
-            assert_eq!(exchange(&Job { kernel, rounds: 5, version }, &[]).0, ["right"; 2], "{version}");
+            assert_eq!(
+                exchange(&Job { kernel, rounds: 5, version, ..HOST }, &[]).0,
+                ["right"; 2],
+                "{version}"
+            );
         }
     }
 }
@@ -50,13 +58,11 @@ fn older_tables_do_the_same() {
 #[test]
 fn rows_arrive_late() {
     let (results, _) =
-        exchange(&Job { kernel: Kernel::Each, rounds: 5, version: 16 }, &[("PEERWARP_GIN_DELAY_US", "3000")]);
+        exchange(&Job { kernel: Kernel::Each, rounds: 5, ..HOST }, &[("PEERWARP_GIN_DELAY_US", "3000")]);
     assert_eq!(results, ["right"; 2]);
     // Each round takes as long as its puts are late, also when they are read at once.
-    let (results, _) = exchange(
-        &Job { kernel: Kernel::Timed, rounds: 5, version: 16 },
-        &[("PEERWARP_GIN_DELAY_US", "3000")],
-    );
+    let (results, _) =
+        exchange(&Job { kernel: Kernel::Timed, rounds: 5, ..HOST }, &[("PEERWARP_GIN_DELAY_US", "3000")]);
     for result in results {
         let us: u64 = result.strip_prefix("right us ").unwrap().parse().unwrap();
         assert!(us >= 15_000, "{us} us for five rounds of 3000 us");
@@ -66,14 +72,14 @@ fn rows_arrive_late() {
 #[test]
 fn right_kernels_bear_reordering() {
     for kernel in [Kernel::Each, Kernel::StrongBatch, Kernel::Long] {
-        let (results, _) = exchange(&Job { kernel, rounds: 10, version: 16 }, &REORDER);
+        let (results, _) = exchange(&Job { kernel, rounds: 10, ..HOST }, &REORDER);
         assert_eq!(results, ["right"; 2], "{kernel:?}");
     }
 }
 
 #[test]
 fn a_weak_end_of_a_batch_passes_in_order_and_is_caught_when_reordered() {
-    let job = Job { kernel: Kernel::WeakBatch, rounds: 10, version: 16 };
+    let job = Job { kernel: Kernel::WeakBatch, rounds: 10, ..HOST };
     assert_eq!(exchange(&job, &[]).0, ["right"; 2]);
     for result in exchange(&job, &REORDER).0 {
         let (rounds, rows) = result.strip_prefix("wrong rounds ").unwrap().split_once(" rows ").unwrap();
@@ -84,7 +90,7 @@ fn a_weak_end_of_a_batch_passes_in_order_and_is_caught_when_reordered() {
 
 #[test]
 fn one_signal_for_two_rounds_passes_in_order_and_is_caught_when_reordered() {
-    let job = Job { kernel: Kernel::OneSignal, rounds: 60, version: 16 };
+    let job = Job { kernel: Kernel::OneSignal, rounds: 60, ..HOST };
     assert_eq!(exchange(&job, &[]).0, ["right"; 2]);
     let (results, _) = exchange(&job, &REORDER);
     assert!(results.iter().any(|result| result.starts_with("wrong rounds ")), "{results:?}");
@@ -94,7 +100,7 @@ fn one_signal_for_two_rounds_passes_in_order_and_is_caught_when_reordered() {
 fn a_dropped_put_is_named_by_the_bounded_wait() {
     let put = 3 * ROWS + 5;
     let (results, said) = exchange(
-        &Job { kernel: Kernel::Each, rounds: 10, version: 16 },
+        &Job { kernel: Kernel::Each, rounds: 10, ..HOST },
         &[("PEERWARP_GIN_DROP_PUT", &put.to_string())],
     );
     for (rank, (result, said)) in results.iter().zip(&said).enumerate() {
@@ -110,7 +116,7 @@ fn a_dropped_put_is_named_by_the_bounded_wait() {
 #[test]
 fn nothing_that_follows_a_dropped_put_in_order_lands() {
     let (results, said) = exchange(
-        &Job { kernel: Kernel::StrongBatch, rounds: 10, version: 16 },
+        &Job { kernel: Kernel::StrongBatch, rounds: 10, ..HOST },
         &[("PEERWARP_GIN_DROP_PUT", &(ROWS + 1).to_string())],
     );
     assert_eq!(results, [(); 2].map(|()| format!("timeout round 1 count 0 of {ROWS}")));
@@ -120,9 +126,28 @@ fn nothing_that_follows_a_dropped_put_in_order_lands() {
     );
 }
 
+/// The driver is the test's own: `driver.c`. Its streams lag behind, so that bytes that are used too early are wrong.
+#[test]
+fn rows_of_a_gpu_arrive() {
+    for kernel in [Kernel::Each, Kernel::StrongBatch, Kernel::Long] {
+        for variables in [&[][..], &REORDER] {
+            let (results, said) = exchange(&Job { kernel, rounds: 8, on_gpu: true, ..HOST }, variables);
+            assert_eq!((results, said), (["right"; 2].map(String::from), [(); 2].map(|()| String::new())));
+        }
+    }
+}
+
+#[test]
+fn a_weak_end_of_a_batch_of_a_gpu_is_caught_when_reordered() {
+    let job = Job { kernel: Kernel::WeakBatch, rounds: 10, on_gpu: true, ..HOST };
+    for result in exchange(&job, &REORDER).0 {
+        assert!(result.starts_with("wrong rounds "), "{result}");
+    }
+}
+
 #[test]
 fn a_killed_process_is_named() {
-    let mut both = Processes::start(&Job { kernel: Kernel::Each, rounds: u64::MAX, version: 16 }, &[]);
+    let mut both = Processes::start(&Job { kernel: Kernel::Each, rounds: u64::MAX, ..HOST }, &[]);
     both.hear("ready");
     both.tell("go");
     both.hear("busy");
@@ -146,8 +171,7 @@ fn bad_settings_are_named() {
         ),
         ("PEERWARP_GIN_DORP_PUT", "1", "PEERWARP_GIN_DORP_PUT is no setting of the card"),
     ] {
-        let mut both =
-            Processes::spawn(&Job { kernel: Kernel::Each, rounds: 1, version: 16 }, &[(name, value)]);
+        let mut both = Processes::spawn(&Job { kernel: Kernel::Each, rounds: 1, ..HOST }, &[(name, value)]);
         assert_eq!(both.hear("refused "), ["4"; 2]);
         let said = both.end();
         assert!(said.iter().all(|said| said.contains(words)), "{said:?}");
@@ -156,7 +180,7 @@ fn bad_settings_are_named() {
 
 #[test]
 fn wrong_calls_are_errors() {
-    let mut both = Processes::start(&Job { kernel: Kernel::Wrong, rounds: 1, version: 16 }, &[]);
+    let mut both = Processes::start(&Job { kernel: Kernel::Wrong, rounds: 1, ..HOST }, &[]);
     both.hear("ready");
     both.tell("go");
     assert_eq!(both.hear("result "), ["right"; 2]);

@@ -34,6 +34,9 @@ impl Processes {
             let mut command = Command::new(std::env::current_exe().unwrap());
             command.args(["--exact", "child", "--ignored", "--nocapture"]);
             command.envs(job.variables(rank)).envs(variables.iter().copied());
+            if job.on_gpu {
+                command.env("LD_LIBRARY_PATH", crate::driver::folder());
+            }
             let mut child =
                 command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
             let (stdin, stdout) = (child.stdin.take().unwrap(), child.stdout.take().unwrap());

@@ -5,9 +5,13 @@ use std::ptr::{null_mut, without_provenance_mut};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use peerwarp_gin_card::abi::{HANDLE_BYTES, Handle, SIGNAL_ADD, SIGNAL_INCREMENT, Status};
+use peerwarp_gin_card::abi::{
+    FORCE_STRONG_ORDER, GPU_MEMORY, HANDLE_BYTES, HOST_MEMORY, Handle, SIGNAL_ADD, SIGNAL_INCREMENT,
+    SIGNAL_NEVER_RESET, Status,
+};
 
 use crate::card::{Put, Table};
+use crate::driver::{Driver, MARK};
 
 /// Rows of a round.
 pub const ROWS: u64 = 64;
@@ -56,6 +60,8 @@ pub struct Job {
     pub rounds: u64,
     /// Of the table.
     pub version: u32,
+    /// Whether memory is of the test's GPU.
+    pub on_gpu: bool,
 }
 
 const VARIABLE: &str = "PEERWARP_TEST_GIN_CARD";
@@ -64,13 +70,14 @@ impl Job {
     /// For a child's environment.
     pub fn variables(&self, rank: usize) -> [(&'static str, String); 1] {
         let kernel = KERNELS.iter().position(|kernel| *kernel == self.kernel).unwrap();
-        [(VARIABLE, format!("{kernel} {} {} {rank}", self.rounds, self.version))]
+        [(VARIABLE, format!("{kernel} {} {} {} {rank}", self.rounds, self.version, u8::from(self.on_gpu)))]
     }
 
     /// What the parent asks of this process.
     pub fn here() -> Option<Job> {
         let told = Job::told()?;
-        Some(Job { kernel: KERNELS[told[0] as usize], rounds: told[1], version: told[2] as u32 })
+        let (kernel, version) = (KERNELS[told[0] as usize], told[2] as u32);
+        Some(Job { kernel, rounds: told[1], version, on_gpu: told[3] != 0 })
     }
 
     fn told() -> Option<Vec<u64>> {
@@ -114,12 +121,6 @@ fn memory(words: usize) -> &'static [AtomicU64] {
     Box::leak((0..words).map(|_| AtomicU64::new(0)).collect())
 }
 
-/// The same words, as the card's calls take them.
-fn plain(words: &'static [AtomicU64]) -> &'static [u64] {
-    // SAFETY: only the address is used, and the length.
-    unsafe { std::slice::from_raw_parts(words.as_ptr().cast(), words.len()) }
-}
-
 /// Why a round does not end.
 enum Stop {
     /// Too few rows came: the count, and what was awaited.
@@ -142,8 +143,12 @@ struct Rank {
     bank: usize,
 }
 
+// SAFETY: the handles are numbers.
+unsafe impl Sync for Rank {}
+
 pub fn run(job: &Job) {
-    let rank = Job::told().unwrap()[3] as usize;
+    let rank = Job::told().unwrap()[4] as usize;
+    let driver = job.on_gpu.then(Driver::load);
     let table = Table::load(job.version);
     let network = match table.init() {
         Ok(network) => network,
@@ -158,15 +163,19 @@ pub fn run(job: &Job) {
     let context = table.context(collective);
     let bank = if job.kernel == Kernel::Long { LONG } else { ROWS as usize * WORDS };
     let (window, signals) = (memory(4 * bank), memory(8));
-    let regions = [(window, 0), (signals, 3)]
-        .map(|(words, flags)| table.register(collective, plain(words), 1, flags).unwrap());
+    let (kind, mark) = if job.on_gpu { (GPU_MEMORY, MARK) } else { (HOST_MEMORY, 0) };
+    let regions = [(window, 0), (signals, FORCE_STRONG_ORDER | SIGNAL_NEVER_RESET)]
+        .map(|(words, flags)| table.register(collective, words, mark, kind, flags).unwrap());
     let rank = Rank { kernel: job.kernel, rank, table, collective, context, window, signals, regions, bank };
     say("ready");
     assert_eq!(hear(), "go");
-    say(&format!("result {}", rank.result(job.rounds)));
+    // NCCL puts on a thread of its own, too.
+    let result = std::thread::scope(|scope| scope.spawn(|| rank.result(job.rounds)).join().unwrap());
+    say(&format!("result {result}"));
     // A rank that has finished still carries what the other one waits for, as its parent's line comes when both have.
     rank.carry_until("close");
     rank.close(network);
+    assert_eq!(driver.map_or(0, |driver| driver.left()), 0);
     say("closed");
 }
 
@@ -330,8 +339,8 @@ impl Rank {
             self.table.put(&Put { signal: increment(3), ..row }).unwrap_err(),
             self.table.put_into(&row, null_mut()),
             self.table.test(self.collective, wrong).unwrap_err(),
-            self.table.register(self.collective, &[0; 2], 9, 0).unwrap_err(),
-            self.table.register(self.collective, &[0; 2], 2, 0).unwrap_err(),
+            self.table.register(self.collective, self.signals, 0, 9, 0).unwrap_err(),
+            self.table.register(self.collective, self.signals, 0, GPU_MEMORY, 0).unwrap_err(),
             self.table.get(self.context),
         ];
         assert_eq!(statuses, [4, 4, 4, 4, 4, 4, 4, 4, 4, 4, 5, 5]);
