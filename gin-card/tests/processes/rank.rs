@@ -17,8 +17,10 @@ use crate::driver::{Driver, MARK};
 pub const ROWS: u64 = 64;
 /// Words of a row.
 const WORDS: usize = 96;
-/// Words of a row of [`Kernel::Long`], which no message holds.
-const LONG: usize = 5 << 16;
+/// Words of a row of [`Kernel::Long`], which no message holds: 1.5 MiB.
+const LONG: usize = 3 << 16;
+/// Rows of a round of [`Kernel::Long`], which no ring holds: 10.5 MiB.
+const LONG_ROWS: u64 = 7;
 /// How long a kernel waits for rows.
 const BUDGET: Duration = Duration::from_secs(30);
 /// The same where a row is dropped.
@@ -37,7 +39,7 @@ pub enum Kernel {
     StrongBatch,
     /// The last row carries the signal of all, unordered: wrong.
     WeakBatch,
-    /// One row of more than a message, with a signal.
+    /// As `Each`, with rows of more than a message, and more of them than a ring holds.
     Long,
     /// No rows: calls that are errors.
     Wrong,
@@ -161,7 +163,7 @@ pub fn run(job: &Job) {
     // SAFETY: takes a number alone.
     assert_eq!(unsafe { (table.setup.close_listener)(listener) }, 0);
     let context = table.context(collective);
-    let bank = if job.kernel == Kernel::Long { LONG } else { ROWS as usize * WORDS };
+    let bank = if job.kernel == Kernel::Long { LONG_ROWS as usize * LONG } else { ROWS as usize * WORDS };
     let (window, signals) = (memory(4 * bank), memory(8));
     let (kind, mark) = if job.on_gpu { (GPU_MEMORY, MARK) } else { (HOST_MEMORY, 0) };
     let regions = [(window, 0), (signals, FORCE_STRONG_ORDER | SIGNAL_NEVER_RESET)]
@@ -244,7 +246,7 @@ impl Rank {
         for (place, to) in self.window[bank * self.bank..][..self.bank].iter().enumerate() {
             to.store(word(self.rank, round, place), Ordering::Relaxed);
         }
-        let rows = if self.kernel == Kernel::Long { 1 } else { ROWS };
+        let rows = if self.kernel == Kernel::Long { LONG_ROWS } else { ROWS };
         let mut requests = vec![];
         for row in 0..rows {
             let signal = match self.kernel {
