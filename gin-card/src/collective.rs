@@ -232,7 +232,7 @@ impl Collective {
         self.state().failed.is_some()
     }
 
-    /// Hands over what is on its way, and tells the peers that nothing is taken any more.
+    /// Hands over all messages on their way, and tells the peers that this rank takes no more.
     ///
     /// # Errors
     /// A peer does not make room in time, or the rank fails.
@@ -243,7 +243,7 @@ impl Collective {
         while closed.is_ok() && state.failed.is_none() {
             let Some(peer) = state.busy() else { break };
             if Instant::now() >= end {
-                closed = Err(peer.silent("take what is put to it", self.patience));
+                closed = Err(peer.silent("take the puts to it", self.patience));
             } else {
                 closed = state.step();
                 std::thread::yield_now();
@@ -276,13 +276,15 @@ impl State {
         }
         if now - *looked >= LOOK {
             *looked = now;
-            let open = peers.iter().filter(|(_, segment)| !segment.is_closed());
-            open.map(|(peer, _)| peer).try_for_each(Peer::check)?;
+            for (peer, segment) in peers {
+                // A process that ended has closed or never will: the order of these questions matters.
+                peer.check().or_else(|ended| if segment.is_closed() { Ok(()) } else { Err(ended) })?;
+            }
         }
         Ok(())
     }
 
-    /// A peer that has yet to take what is on its way to it.
+    /// A peer with messages on their way to it.
     fn busy(&self) -> Option<&Peer> {
         let busy = |(peer, segment): &&(Peer, Segment)| {
             !segment.is_closed() && !self.outgoing.get(peer.rank).is_none_or(Outgoing::is_empty)

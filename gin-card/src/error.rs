@@ -15,7 +15,7 @@ pub enum CardError {
         name: String,
         /// Its value.
         value: String,
-        /// What is allowed.
+        /// Allowed values.
         allowed: String,
     },
     /// A variable is set that does nothing.
@@ -23,7 +23,7 @@ pub enum CardError {
     UnknownVariable {
         /// The variable.
         name: String,
-        /// Those that there are.
+        /// All variables of the card.
         known: String,
     },
     /// A variable is set that does nothing without another one.
@@ -57,7 +57,7 @@ pub enum CardError {
         field: &'static str,
         /// Its value.
         value: i64,
-        /// What is allowed.
+        /// Allowed values.
         allowed: String,
     },
     /// Bytes lie outside of a region.
@@ -114,7 +114,7 @@ pub enum CardError {
     NoCard {
         /// The rank.
         rank: usize,
-        /// What is wrong.
+        /// Why.
         reason: String,
     },
     /// A peer does not answer.
@@ -124,7 +124,7 @@ pub enum CardError {
         rank: usize,
         /// Its process.
         process: u32,
-        /// What is awaited.
+        /// The step that is awaited.
         what: &'static str,
         /// How long it was awaited.
         patience: Duration,

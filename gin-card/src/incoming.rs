@@ -70,7 +70,7 @@ impl Incoming {
         }
     }
 
-    /// Sees what has come, lets land what is due, and gives back what is done with.
+    /// Sees new messages, lets those land that are due, and gives their slots and bytes back.
     ///
     /// # Errors
     /// A message names bytes or a signal that do not exist; [`CardError::Cuda`].

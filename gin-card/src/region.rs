@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use crate::cuda::Gpu;
 use crate::error::CardError;
 
-/// Who addresses a region.
+/// A space of addresses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Memory {
     /// The host.
@@ -19,7 +19,7 @@ pub enum Memory {
 /// Bytes of a region that exist.
 #[derive(Clone, Copy)]
 pub struct Place {
-    /// Who addresses them.
+    /// The space of their address.
     pub memory: Memory,
     /// Their address.
     pub address: NonNull<u8>,
@@ -32,11 +32,11 @@ pub struct Region {
     bytes: u64,
     /// Values of signals in GPU memory, which the card alone writes.
     signals: Option<Vec<u64>>,
-    /// Whether others write signals too, so that a value has to be read before it grows.
+    /// Whether kernels write signals too, so that a value has to be read before it grows.
     is_reset: bool,
 }
 
-// SAFETY: whoever registered the memory keeps it until it is deregistered, on any thread.
+// SAFETY: the memory stays until it is deregistered, and any thread may use it.
 unsafe impl Send for Region {}
 
 impl Region {

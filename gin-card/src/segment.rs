@@ -42,7 +42,7 @@ pub struct Mapping {
     bytes: usize,
 }
 
-// SAFETY: the words are atomic; `ring` says who may touch the bytes behind them, and when.
+// SAFETY: the words are atomic; `ring` orders all use of the bytes behind them.
 unsafe impl Send for Mapping {}
 // SAFETY: as above.
 unsafe impl Sync for Mapping {}

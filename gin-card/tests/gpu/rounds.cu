@@ -6,6 +6,7 @@
 //         strong     rows without a signal; the last one adds the number of rows, strongly ordered
 //         weak       as strong, weakly ordered: wrong
 //         onesignal  as each, one signal for both banks: wrong
+// Built with the headers of the NCCL that is loaded, 2.32 or newer: nvcc -std=c++17 -O3 -arch=sm_90 -o rounds rounds.cu -lnccl
 // Rows have 32-bit WORDS. LEAVE_AT is the round in which the last rank's process ends without a word.
 #include <cuda_runtime.h>
 #include <nccl.h>
@@ -255,8 +256,8 @@ int main(int argc, char** argv) {
             report->round, report->count, report->awaited,
             report->rounds ? report->nanoseconds / 1e3 / report->rounds : 0.0, device.name, version, properties.nLsaTeams);
     fclose(file);
-    // After a wait that ended early the peer may be gone, and tearing down waits for it.
-    if (report->stopped) _exit(0);
+    // After a wait that ended early the peer may be gone, and tearing down waits for it. Wrong kernels leave puts in flight.
+    if (report->stopped || kernel == Kernel::Weak || kernel == Kernel::OneSignal) _exit(0);
     NCCL(ncclDevCommDestroy(comm, &device_comm));
     NCCL(ncclCommWindowDeregister(comm, window));
     NCCL(ncclMemFree(memory));

@@ -1,8 +1,8 @@
-"""Runs rounds.cu between GPUs of one host: each rank is a process, and a node of its own to NCCL.
+"""Runs rounds.cu between GPUs of one host: each rank is a process, and by default a node of its own to NCCL.
 
-run.py --program FILE --card FILE --nccl FOLDER --out FILE [--ranks N] [--rounds N] [--budget SECONDS] [PART ..]
+run.py --program FILE --card FILE --nccl FOLDER --out FILE [--ranks N] [--ranks-per-node N] [--rounds N] [--budget SECONDS] [PART ..]
 
-FOLDER has libnccl.so.2 in the version of the headers that FILE was compiled with. Parts run one after the other, each with a
+FOLDER has libnccl.so.2 in the version of the headers that the program was compiled with. Parts run one after the other, each with a
 time-out of its own; a part begins only if all of its time is left of the budget. The results are written after each part.
 """
 
@@ -57,7 +57,7 @@ def environment(options: argparse.Namespace, rank: int, part: Part) -> dict[str,
     return own | part.manners | {
         "LD_LIBRARY_PATH": ":".join(folder for folder in folders if folder),
         "NCCL_RMA_PLUGIN": str(Path(options.card).resolve()),
-        "NCCL_HOSTID": f"node{rank}",
+        "NCCL_HOSTID": f"node{rank // options.ranks_per_node}",
         "NCCL_NET": "Socket",
         "NCCL_SOCKET_IFNAME": "lo",
         "NCCL_IB_DISABLE": "1",
@@ -68,7 +68,7 @@ def environment(options: argparse.Namespace, rank: int, part: Part) -> dict[str,
 
 
 def verdict(part: Part, ranks: list[dict]) -> bool:
-    """Whether the ranks that have a result say what is expected."""
+    """Whether the ranks report the expected result."""
     if part.expects == "left":
         ranks = ranks[:-1]
     if any("rounds" not in rank for rank in ranks):
@@ -129,6 +129,7 @@ def main() -> int:
     for name in ("program", "card", "nccl", "out"):
         parser.add_argument(f"--{name}", required=True)
     parser.add_argument("--ranks", type=int, default=2)
+    parser.add_argument("--ranks-per-node", type=int, default=1)
     parser.add_argument("--rounds", type=int, default=100_000)
     parser.add_argument("--budget", type=float, default=540)
     parser.add_argument("parts", nargs="*")

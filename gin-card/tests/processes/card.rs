@@ -100,7 +100,7 @@ impl Table {
         (listener, handle)
     }
 
-    /// A collective of those who gave these handles.
+    /// A collective of the ranks with these handles.
     pub fn connect(
         &self,
         context: Handle,

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use crate::rank::Job;
 
-/// How long a process may take to say what is awaited.
+/// How long a process may take to say its next line.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Two processes, which are killed and waited for when this is dropped.

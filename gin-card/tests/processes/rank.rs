@@ -301,7 +301,7 @@ impl Rank {
         assert_eq!(parent.join().unwrap(), line);
     }
 
-    /// Closes everything, and looks for what is left.
+    /// Closes everything, and looks for leaks.
     fn close(self, network: Handle) {
         // SAFETY: take numbers alone.
         unsafe {
