@@ -11,6 +11,7 @@ import json
 import os
 import signal
 import subprocess
+import sys
 import tempfile
 import time
 from dataclasses import dataclass, field
@@ -95,18 +96,20 @@ def run(options: argparse.Namespace, part: Part) -> dict:
             with open(files[rank][1], "w") as said:
                 command = [options.program, *map(str, arguments), *part.leaves]
                 # A group of its own, so that all of it can be ended.
-                new = subprocess.Popen(command, env=environment(options, rank, part), stdout=said, stderr=said, start_new_session=True)
+                new = subprocess.Popen(command, env=environment(options, rank, part), stdout=said, stderr=said, process_group=0)
             processes.append(new)
         end, codes = begin + part.seconds, []
-        for process in processes:
-            try:
-                codes.append(process.wait(max(0.1, end - time.monotonic())))
-            except subprocess.TimeoutExpired:
-                codes.append("timeout")
-        for process in processes:
-            if process.poll() is None:
-                os.killpg(process.pid, signal.SIGKILL)
-                process.wait()
+        try:
+            for process in processes:
+                try:
+                    codes.append(process.wait(max(0.1, end - time.monotonic())))
+                except subprocess.TimeoutExpired:
+                    codes.append("timeout")
+        finally:
+            for process in processes:
+                if process.poll() is None:
+                    os.killpg(process.pid, signal.SIGKILL)
+                    process.wait()
         ranks, said = [], []
         for result, lines in files:
             try:
@@ -125,6 +128,8 @@ def run(options: argparse.Namespace, part: Part) -> dict:
 
 
 def main() -> int:
+    # A run that is ended from outside ends its processes.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     parser = argparse.ArgumentParser()
     for name in ("program", "card", "nccl", "out"):
         parser.add_argument(f"--{name}", required=True)
