@@ -17,7 +17,9 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
-REORDER = {"PEERWARP_GIN_REORDER_SEED": "7", "PEERWARP_GIN_SPREAD_US": "50"}
+REORDER = {"PEERWARP_GIN_REORDER_SEED": "7", "PEERWARP_GIN_SPREAD_US": "100"}
+# Rows of one round overtake those of another.
+FAR_APART = REORDER | {"PEERWARP_GIN_SPREAD_US": "500"}
 DELAY = {"PEERWARP_GIN_DELAY_US": "20"}
 ROWS, WORDS = 32, 512
 
@@ -44,9 +46,9 @@ def parts(rounds: int) -> dict[str, Part]:
         "strong-reorder": Part("strong", REORDER, "right", rounds, 150),
         "each-reorder": Part("each", REORDER, "right", rounds, 150),
         "weak": Part("weak", {}, "right", 2_000),
-        "weak-reorder": Part("weak", REORDER, "wrong", 2_000),
+        "weak-reorder": Part("weak", FAR_APART, "wrong", 2_000),
         "onesignal": Part("onesignal", {}, "right", 2_000),
-        "onesignal-reorder": Part("onesignal", REORDER, "wrong", 2_000),
+        "onesignal-reorder": Part("onesignal", FAR_APART, "wrong", 2_000),
         "each-drop": Part("each", drop, "short", 2_000, timeout_ms=2_000),
         "leaves": Part("each", {}, "left", 2_000, timeout_ms=2_000, leaves=["500"]),
     }
