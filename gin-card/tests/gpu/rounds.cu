@@ -12,11 +12,11 @@
 #include <nccl.h>
 #include <nccl_device.h>
 
+#include <cerrno>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <string>
-#include <sys/file.h>
 #include <sys/inotify.h>
 #include <poll.h>
 #include <unistd.h>
