@@ -38,7 +38,10 @@ pub use backends::gpus;
 /// The crate whose slices and streams launches take.
 pub use cudarc;
 pub use error::RuntimeError;
-pub use net::{FormError, Launched, MEET_VARIABLE, SECRET_FILE_VARIABLE, SECRET_VARIABLE, Secret};
+pub use net::{
+    FormError, Launched, MEET_VARIABLE, Place, SECRET_FILE_VARIABLE, SECRET_VARIABLE, Secret, Teams,
+    TeamsError,
+};
 pub use packs::{PackImages, SelectError};
 pub(crate) use reach::{for_ranks, together};
 pub use recording::{Event, Recording, TimelineError, Warp};

@@ -13,9 +13,11 @@ pub(in crate::runtime) mod links;
 pub(in crate::runtime) mod processes;
 pub(in crate::runtime) mod rendezvous;
 mod secret;
+mod teams;
 
 pub use form::FormError;
 pub use launcher::{Launched, MEET_VARIABLE};
 #[cfg(test)]
 pub(crate) use rendezvous::tests::{free_address, secret};
 pub use secret::{SECRET_FILE_VARIABLE, SECRET_VARIABLE, Secret};
+pub use teams::{LOCAL_RANKS, Place, RANKS, Teams, TeamsError};
