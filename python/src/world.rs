@@ -132,7 +132,8 @@ impl GpuWorld {
             let secret = Secret::new(&secret)?;
             let gpus = gpus()?;
             options.facts = facts(gpus.get(local_rank as usize));
-            let launched = Launched { launcher: "torch", rank, ranks, local_rank, address, secret };
+            let launched =
+                Launched { launcher: "torch", rank, ranks, local_rank, node: None, address, secret };
             let world = World::of_process(&gpus, &launched, &options)?;
             let world = Mutex::new(Some(Arc::new(world)));
             Ok(GpuWorld { world, compilers, images: OnceLock::new() })

@@ -15,10 +15,10 @@ use super::gpu::{DevicePtr, Gpu, LaunchConfig, RawStream, Sharing};
 use super::greetings;
 use super::handles::LoadedKernel;
 use super::image::KernelImage;
-use super::net::Launched;
 use super::net::links::Links;
 use super::net::processes::Processes;
 use super::net::rendezvous::Card;
+use super::net::{LOCAL_RANKS, Launched};
 use super::reach::{check_members, check_reach, facts, own_gpu, sharing};
 use super::status::{Aborted, KernelNames, Status};
 use super::symmetric::{Member, Symmetric};
@@ -146,7 +146,7 @@ impl World {
         launched: &Launched,
         options: &WorldOptions,
     ) -> Result<World, RuntimeError> {
-        launched.check()?;
+        launched.check(LOCAL_RANKS)?;
         let at_once = at_once(options)?;
         let gpu = own_gpu(gpus, launched.local_rank, options.share_gpus)?;
         let members = vec![Member { rank: launched.rank, gpu: Arc::clone(gpu) }];

@@ -10,7 +10,7 @@ pub(super) fn options() -> WorldOptions {
 
 pub(super) fn launched(rank: u32, ranks: u32, address: &str) -> Launched {
     let (address, secret) = (address.to_owned(), secret());
-    Launched { launcher: "torchrun", rank, ranks, local_rank: rank, address, secret }
+    Launched { launcher: "torchrun", rank, ranks, local_rank: rank, node: None, address, secret }
 }
 
 /// A word that one rank writes to another.

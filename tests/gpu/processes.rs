@@ -44,7 +44,8 @@ pub fn free_address() -> String {
 pub fn rank_0(gpus: &[Arc<dyn Gpu>], ranks: usize, address: &str, options: &WorldOptions) -> Arc<World> {
     let (ranks, address) = (ranks as u32, address.to_owned());
     let secret = Secret::new(SECRET).unwrap();
-    let launched = Launched { launcher: "torchrun", rank: 0, ranks, local_rank: 0, address, secret };
+    let launched =
+        Launched { launcher: "torchrun", rank: 0, ranks, local_rank: 0, node: None, address, secret };
     Arc::new(World::of_process(gpus, &launched, options).unwrap())
 }
 

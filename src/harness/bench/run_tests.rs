@@ -338,8 +338,15 @@ fn bench_in_processes(
         let gpus = MockGpu::all(mocked[rank as usize], 2);
         std::thread::spawn(move || {
             let secret = crate::runtime::net::secret();
-            let launched =
-                Launched { launcher: "torchrun", rank, ranks: 2, local_rank: rank, address, secret };
+            let launched = Launched {
+                launcher: "torchrun",
+                rank,
+                ranks: 2,
+                local_rank: rank,
+                node: None,
+                address,
+                secret,
+            };
             let world = World::of_process(&gpus, &launched, &WorldOptions::default()).unwrap();
             run(&[case(rank)], &options, &inputs(), &Arc::new(world), &Uncompiled, &mut || ())
         })

@@ -16,7 +16,7 @@ mod secret;
 mod teams;
 
 pub use form::FormError;
-pub use launcher::{Launched, MEET_VARIABLE};
+pub use launcher::{Launched, MEET_VARIABLE, NODE_VARIABLE};
 #[cfg(test)]
 pub(crate) use rendezvous::tests::{free_address, secret};
 pub use secret::{SECRET_FILE_VARIABLE, SECRET_VARIABLE, Secret};

@@ -15,7 +15,15 @@ fn made(variants: [Scale; 2]) -> Vec<Result<(), RuntimeError>> {
         let (gpus, address) = (gpus.clone(), address.clone());
         spawn(move || {
             let secret = secret();
-            let process = Process { launcher: "torchrun", rank, ranks: 2, local_rank: rank, address, secret };
+            let process = Process {
+                launcher: "torchrun",
+                rank,
+                ranks: 2,
+                local_rank: rank,
+                node: None,
+                address,
+                secret,
+            };
             let world = Arc::new(World::of_process(&gpus, &process, &WorldOptions::default()).unwrap());
             let launches = [LaunchSpec::new("scale", variant.into_variant())];
             Operation::new(&world, &launches, &Uncompiled).map(drop)
