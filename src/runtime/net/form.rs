@@ -1,6 +1,7 @@
 //! What can go wrong while ranks come together, or when one of them goes.
 
 use std::collections::BTreeMap;
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
@@ -28,10 +29,16 @@ pub enum FormError {
         reason: String,
     },
     /// Some ranks did not come.
-    #[error("after {waited:.1?} there was nothing of rank{} {}{}", if .missing.len() == 1 { "" } else { "s" }, list(.missing), others(.turned_away))]
+    #[error(
+        "after {waited:.1?} there was nothing of rank{} {}{}{}",
+        if .missing.len() == 1 { "" } else { "s" }, list(.missing), at(.place), others(.turned_away)
+    )]
     Missing {
         /// Which.
         missing: Vec<u32>,
+        /// Where rank 0 listens, `address:port`.
+        #[serde(default)]
+        place: String,
         /// How long was waited.
         waited: Duration,
         /// Others who connected: why they were turned away, and how many of them.
@@ -127,6 +134,17 @@ pub enum FormError {
 
 fn list(ranks: &[u32]) -> String {
     ranks.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
+}
+
+/// Where rank 0 listens. A name may lead to another address on its own machine than on others.
+fn at(place: &str) -> String {
+    match place.parse::<SocketAddr>() {
+        Ok(address) if address.ip().is_loopback() => {
+            format!(" at {place}, which other machines do not reach")
+        }
+        _ if place.is_empty() => String::new(),
+        _ => format!(" at {place}"),
+    }
 }
 
 /// How many were turned away, and why.

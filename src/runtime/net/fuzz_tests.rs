@@ -148,8 +148,14 @@ fn error() -> impl Strategy<Value = FormError> {
     let waited = || (any::<u64>(), 0..1_000_000_000u32).prop_map(|(secs, nanos)| Duration::new(secs, nanos));
     let text = || ".{0,9}";
     prop_oneof![
-        (vec(any::<u32>(), 0..4), waited(), btree_map(".{0,9}", any::<u32>(), 0..3))
-            .prop_map(|(missing, waited, turned_away)| FormError::Missing { missing, waited, turned_away }),
+        (vec(any::<u32>(), 0..4), text(), waited(), btree_map(".{0,9}", any::<u32>(), 0..3)).prop_map(
+            |(missing, place, waited, turned_away)| FormError::Missing {
+                missing,
+                place,
+                waited,
+                turned_away
+            }
+        ),
         (any::<u32>(), waited()).prop_map(|(rank, waited)| FormError::Late { rank, waited }),
         (text(), waited(), text()).prop_map(|(address, waited, reason)| FormError::NoAnswer {
             address,

@@ -25,14 +25,17 @@ const RETRY: Duration = Duration::from_millis(20);
 /// Pause after somebody answered who is not rank 0.
 const REFUSED: Duration = Duration::from_millis(200);
 
+/// Less than this is too short for an attempt to mean something.
+const HURRY: Duration = Duration::from_secs(1);
+
 /// Who a rank is, and what has to be the same on all of them.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(in crate::runtime) struct Card {
     pub rank: u32,
     pub ranks: u32,
-    /// Where the rank's GPU sits.
+    /// Where the rank's GPU sits; empty if ranks need not know.
     pub bus_id: String,
-    /// The socket on which it takes handles.
+    /// The socket on which it takes handles; empty if it takes none.
     pub socket: String,
     /// Whether ranks may have one GPU together.
     #[serde(default)]
@@ -183,6 +186,7 @@ fn host(address: &str, secret: &Secret, own: Card, deadline: &Deadline) -> Resul
         |reason: io::Error| FormError::Listen { address: address.into(), reason: reason.to_string() };
     let listener = TcpListener::bind(address).map_err(listen)?;
     listener.set_nonblocking(true).map_err(listen)?;
+    let place = listener.local_addr().map_err(listen)?.to_string();
     let ranks = own.ranks;
     let mut introductions = Introductions::new(&listener, secret, 0);
     let mut peers: Vec<(u32, Channel)> = vec![];
@@ -199,7 +203,8 @@ fn host(address: &str, secret: &Secret, own: Card, deadline: &Deadline) -> Resul
             Next::TimeUp => {
                 let missing = (0..ranks).filter(|r| !cards.contains_key(r)).collect();
                 let (waited, turned_away) = (deadline.timeout(), introductions.all_turned_away());
-                return Err(tell(&mut peers, FormError::Missing { missing, waited, turned_away }));
+                let place = place.clone();
+                return Err(tell(&mut peers, FormError::Missing { missing, place, waited, turned_away }));
             }
         };
         let mut channel = Channel::new(guest.stream, guest.session);
@@ -251,7 +256,7 @@ fn fits(there: &BTreeMap<u32, Card>, new: &Card) -> Result<(), FormError> {
     if new.share_gpus != own.share_gpus {
         return Err(mismatch("share_gpus", new.rank, new.share_gpus, 0, own.share_gpus));
     }
-    match there.values().find(|card| card.bus_id == new.bus_id) {
+    match there.values().find(|card| !new.bus_id.is_empty() && card.bus_id == new.bus_id) {
         None => Ok(()),
         Some(_) if own.share_gpus => Ok(()),
         Some(other) => Err(FormError::SameGpu { a: other.rank, b: new.rank, bus_id: new.bus_id.clone() }),
@@ -307,33 +312,39 @@ pub(super) fn complete(cards: &[Card], own: &Card) -> Result<(), FormError> {
 
 /// Connects to rank 0, wherever the address leads, and makes sure that it is rank 0.
 fn connect(address: &str, secret: &Secret, rank: u32, deadline: &Deadline) -> Result<Channel, FormError> {
-    let mut reason = "no attempt was made".to_owned();
+    // What the last attempt at each address came to; first, why there is no address.
+    let mut reasons: BTreeMap<Option<SocketAddr>, String> = BTreeMap::new();
     while !deadline.left().is_zero() {
         let mut pause = RETRY;
         let found = address.to_socket_addrs().map(Iterator::collect::<Vec<_>>);
-        match found {
-            Err(e) => reason = e.to_string(),
-            Ok(all) => {
-                for one in all {
-                    match connect_to(one, secret, rank, deadline) {
-                        Ok(channel) => return Ok(channel),
-                        Err(Unmet::Io(e)) => reason = e.to_string(),
-                        Err(Unmet::Stranger(stranger)) => {
-                            let before = std::mem::replace(
-                                &mut reason,
-                                format!("those who listen at {one} {stranger}"),
-                            );
-                            if before != reason {
-                                log::warn!("rank {rank}: {reason}");
-                            }
-                            pause = REFUSED;
-                        }
-                    }
+        match &found {
+            Err(e) => drop(reasons.insert(None, e.to_string())),
+            Ok(_) => drop(reasons.remove(&None)),
+        }
+        for one in found.unwrap_or_default() {
+            let is_hurried = deadline.left() < HURRY;
+            let unmet = match connect_to(one, secret, rank, deadline) {
+                Ok(channel) => return Ok(channel),
+                Err(unmet) => unmet,
+            };
+            let reason = unmet.at(one);
+            if let Unmet::Stranger(_) = unmet {
+                pause = REFUSED;
+                if reasons.get(&Some(one)) != Some(&reason) {
+                    log::warn!("rank {rank}: {reason}");
                 }
+            }
+            // An attempt without time says nothing of the other side.
+            if !(is_hurried && unmet.is_silence() && reasons.contains_key(&Some(one))) {
+                reasons.insert(Some(one), reason);
             }
         }
         std::thread::sleep(pause.min(deadline.left()));
     }
+    let reason = match reasons.is_empty() {
+        true => "no attempt was made".to_owned(),
+        false => reasons.into_values().collect::<Vec<_>>().join("; "),
+    };
     Err(FormError::NoAnswer { address: address.into(), waited: deadline.timeout(), reason })
 }
 
@@ -341,6 +352,33 @@ fn connect(address: &str, secret: &Secret, rank: u32, deadline: &Deadline) -> Re
 enum Unmet {
     Io(io::Error),
     Stranger(Stranger),
+}
+
+impl Unmet {
+    /// Whether the other side has not answered at all.
+    fn is_silence(&self) -> bool {
+        match self {
+            Unmet::Io(e) => e.kind() == io::ErrorKind::TimedOut,
+            Unmet::Stranger(stranger) => *stranger == Stranger::Silent,
+        }
+    }
+
+    /// What is wrong at an address.
+    fn at(&self, address: SocketAddr) -> String {
+        match self {
+            Unmet::Stranger(stranger) => format!("those who listen at {address} {stranger}"),
+            Unmet::Io(e) => match e.kind() {
+                io::ErrorKind::ConnectionRefused => format!("nothing listens at {address}"),
+                io::ErrorKind::TimedOut => format!(
+                    "{address} gives no answer, not even a refusal: a firewall drops what is sent there, or the machine is down"
+                ),
+                io::ErrorKind::NetworkUnreachable | io::ErrorKind::HostUnreachable => {
+                    format!("this machine has no route to {address}")
+                }
+                _ => format!("{address}: {e}"),
+            },
+        }
+    }
 }
 
 fn connect_to(

@@ -131,6 +131,55 @@ fn without_rank_0_the_address_is_named() {
 }
 
 #[test]
+fn what_rank_0_listens_at_is_named_with_those_who_did_not_come() {
+    let error = join(&free_address(), card(0, 2), SHORT).join().unwrap().unwrap_err().to_string();
+    // Debian's hosts lead a machine's own name to 127.0.1.1.
+    assert!(error.contains("nothing of rank 1 at 127.0.0.1:"), "{error}");
+    assert!(error.ends_with(", which other machines do not reach"), "{error}");
+}
+
+#[test]
+fn an_address_at_which_nothing_listens_is_named() {
+    let address = free_address();
+    let error = Rendezvous::join(&address, &secret(), card(1, 2), SHORT).unwrap_err().to_string();
+    let said = format!("rank 0 did not answer at {address} for 300.0ms: nothing listens at {address}");
+    assert_eq!(error, said);
+}
+
+#[test]
+fn the_silence_of_a_firewall_is_named_within_the_budget() {
+    // The system drops connections that find a full queue, as a firewall drops them.
+    let any = rustix::net::SocketAddrV4::new([127, 0, 0, 1].into(), 0);
+    let silent = rustix::net::socket(rustix::net::AddressFamily::INET, rustix::net::SocketType::STREAM, None);
+    let silent = silent.unwrap();
+    rustix::net::bind(&silent, &any).unwrap();
+    rustix::net::listen(&silent, 0).unwrap();
+    let address = SocketAddr::try_from(rustix::net::getsockname(&silent).unwrap()).unwrap();
+    let mut queued = vec![];
+    while let Ok(stream) = TcpStream::connect_timeout(&address, SHORT) {
+        queued.push(stream);
+        assert!(queued.len() < 64, "the queue is never full");
+    }
+    let start = Instant::now();
+    let address = address.to_string();
+    let error = Rendezvous::join(&address, &secret(), card(1, 2), WHILE).unwrap_err().to_string();
+    assert!(start.elapsed() < WHILE + Duration::from_secs(2), "{:?}", start.elapsed());
+    let said = format!("{address} gives no answer, not even a refusal: a firewall drops what is sent there");
+    assert!(error.contains(&said), "{error}");
+}
+
+#[test]
+fn a_name_without_an_address_is_named() {
+    let error = Rendezvous::join("no-such-host.invalid:1", &secret(), card(1, 2), SHORT).unwrap_err();
+    assert!(
+        matches!(&error, FormError::NoAnswer { address, .. } if address.starts_with("no-such")),
+        "{error}"
+    );
+    let said = error.to_string();
+    assert!(!said.contains("no attempt") && !said.contains("nothing listens"), "{said}");
+}
+
+#[test]
 fn an_address_that_is_taken_is_named() {
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = taken.local_addr().unwrap().to_string();
@@ -151,7 +200,7 @@ fn a_rank_that_dies_while_others_are_awaited_is_named() {
 }
 
 /// Connects to rank 0 as soon as it listens.
-fn reach(address: &str) -> TcpStream {
+pub(crate) fn reach(address: &str) -> TcpStream {
     let end = Instant::now() + LONG;
     loop {
         match TcpStream::connect(address) {
@@ -230,8 +279,10 @@ fn is_turned_away(act: Act, reason: &str) {
 #[test]
 fn those_who_were_turned_away_are_counted_in_the_error() {
     let turned_away = BTreeMap::from([("say nothing".to_owned(), 2), ("lie".to_owned(), 1)]);
-    let error = FormError::Missing { missing: vec![1, 2], waited: SHORT, turned_away };
-    let said = "after 300.0ms there was nothing of ranks 1, 2; 3 other connections were turned away: 1 lie, 2 say nothing";
+    let place = "10.0.0.1:29500".to_owned();
+    let error = FormError::Missing { missing: vec![1, 2], place, waited: SHORT, turned_away };
+    let said = "after 300.0ms there was nothing of ranks 1, 2 at 10.0.0.1:29500; 3 other connections were turned away: \
+                1 lie, 2 say nothing";
     assert_eq!(error.to_string(), said);
 }
 
