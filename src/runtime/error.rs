@@ -252,6 +252,9 @@ pub enum RuntimeError {
     /// Ranks did not come together, or one of them is gone.
     #[error(transparent)]
     Form(#[from] super::net::FormError),
+    /// Ranks on nodes that make no world.
+    #[error(transparent)]
+    Teams(#[from] super::net::TeamsError),
     /// A wait on a GPU ran out of time, here or on another rank.
     #[error(transparent)]
     Aborted(Box<Aborted>),

@@ -39,8 +39,8 @@ pub use backends::gpus;
 pub use cudarc;
 pub use error::RuntimeError;
 pub use net::{
-    FormError, Launched, MEET_VARIABLE, NODE_VARIABLE, Place, SECRET_FILE_VARIABLE, SECRET_VARIABLE, Secret,
-    Teams, TeamsError,
+    Bootstrap, BootstrapOptions, FormError, Launched, MEET_VARIABLE, NODE_VARIABLE, Place,
+    SECRET_FILE_VARIABLE, SECRET_VARIABLE, Secret, Teams, TeamsError,
 };
 pub use packs::{PackImages, SelectError};
 pub(crate) use reach::{for_ranks, together};

@@ -154,13 +154,18 @@ pub(super) fn own_gpu(
     }
 }
 
+/// What this machine is known by: handles can be passed within it only. Changes whenever it starts; empty where the system does
+/// not say.
+pub(super) fn machine() -> String {
+    let id = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+    id.trim().to_owned()
+}
+
 /// What has to be the same on all ranks.
 pub(super) fn facts(options: &WorldOptions, sharing: Sharing, arch: &str) -> BTreeMap<String, String> {
-    // Changes whenever a machine starts: handles can be passed on this one only.
-    let machine = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
     let own = [
         ("peerwarp", env!("CARGO_PKG_VERSION").to_owned()),
-        ("machine", machine.trim().to_owned()),
+        ("machine", machine()),
         ("architecture", arch.to_owned()),
         ("sharing", format!("{sharing:?}").to_lowercase()),
         ("wait budget", format!("{:?}", options.wait_budget)),

@@ -15,6 +15,7 @@ use proptest::prelude::*;
 use proptest::sample::Index;
 use proptest::test_runner::{Config, FileFailurePersistence, TestError, TestRunner};
 
+use super::bootstrap::{Introduction, Part, Seals};
 use super::channel::{Channel, LONGEST, Message};
 use super::deadline::Deadline;
 use super::form::FormError;
@@ -23,6 +24,7 @@ use super::handshake::{Knock, Meeting, Opening, Session, Side, check_start};
 use super::introductions::{Caller, Entrance, Introductions};
 use super::rendezvous::tests::secret;
 use super::rendezvous::{Card, complete};
+use super::teams::Teams;
 
 /// A folder of `testdata`.
 const MESSAGES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/src/runtime/net/testdata/messages");
@@ -214,9 +216,28 @@ fn meaning(message: &Message) -> Result<(), TestCaseError> {
                 }
             }
         }
-        _ => {}
+        Message::Part(value) => {
+            if let Ok(Ok(part)) = serde_json::from_value::<Result<Part, String>>(value.clone()) {
+                prop_assert!(seals().open(1, 1, part).is_err(), "bytes without the key are a rank's");
+            }
+        }
+        Message::All(values) => {
+            let read = |value: &serde_json::Value| serde_json::from_value::<Result<_, String>>(value.clone());
+            if let Ok(Ok(all)) = values.iter().map(read).collect::<Result<Result<Vec<Introduction>, _>, _>>()
+            {
+                let teams = Teams::by_node(&all.iter().map(|one| &one.node).collect::<Vec<_>>());
+                prop_assert!(teams.is_err() || teams.unwrap().ranks() as usize == all.len());
+            }
+        }
+        Message::Hello(_) => {}
     }
     Ok(())
+}
+
+/// The seals of a world of several nodes.
+fn seals() -> Seals {
+    let of = |nonce| Introduction { node: "node a".into(), nonce: [nonce; 32] };
+    Seals::new(&secret(), &[of(1), of(2)])
 }
 
 /// One end of a connection between two ranks.
@@ -378,6 +399,7 @@ fn messages_in_the_tree_are_what_their_names_say() {
     let want = [
         "all",
         "all-empty",
+        "all-introductions",
         "failed-late",
         "failed-lost",
         "failed-mismatch",
@@ -390,11 +412,21 @@ fn messages_in_the_tree_are_what_their_names_say() {
         "parcel-ipc",
         "part",
         "part-error",
+        "part-introduction",
+        "part-sealed",
         "welcome",
         "welcome-empty",
         "welcome-rank-7",
         "welcome-same-rank",
     ];
     assert_eq!(readable.collect::<Vec<_>>(), want);
+    let part = |name: &str| {
+        let found = corpus().into_iter().find(|(file, _)| file == name).unwrap();
+        let Ok(Message::Part(value)) = Message::decode(&found.1) else { panic!("{name} is no part") };
+        value
+    };
+    let sealed = serde_json::json!(Ok::<_, String>(seals().close(1, 2, b"card")));
+    assert_eq!(part("part-sealed"), sealed);
+    serde_json::from_value::<Result<Introduction, String>>(part("part-introduction")).unwrap().unwrap();
     assert_eq!(Parcel { bytes: 1, ipc: Some([2; IPC]) }.encode().len(), PARCEL);
 }

@@ -202,7 +202,8 @@ impl Session {
     }
 }
 
-fn keyed(key: &[u8]) -> Hmac<Sha256> {
+/// A hash with a key.
+pub(super) fn keyed(key: &[u8]) -> Hmac<Sha256> {
     Hmac::new_from_slice(key).expect("a key of any length will do")
 }
 

@@ -1,5 +1,6 @@
 //! Processes that find each other: who started them, where they meet, and how they pass handles of memory.
 
+mod bootstrap;
 mod channel;
 mod deadline;
 mod form;
@@ -15,6 +16,7 @@ pub(in crate::runtime) mod rendezvous;
 mod secret;
 mod teams;
 
+pub use bootstrap::{Bootstrap, BootstrapOptions};
 pub use form::FormError;
 pub use launcher::{Launched, MEET_VARIABLE, NODE_VARIABLE};
 #[cfg(test)]
