@@ -31,6 +31,11 @@ pub mod prelude {
 #[doc = include_str!("../docs/tutorial/guide.md")]
 struct Guide;
 
+/// The code of the page about several machines, compiled by `cargo test`.
+#[cfg(doctest)]
+#[doc = include_str!("../docs/how-to/nodes.md")]
+struct Nodes;
+
 /// The code of the page about GPUs, compiled by `cargo test`.
 #[cfg(doctest)]
 #[doc = include_str!("../docs/how-to/runtime.md")]
