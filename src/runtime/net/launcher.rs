@@ -36,68 +36,68 @@ pub struct Launched {
     pub secret: Secret,
 }
 
-/// The variables in which a launcher describes a process.
+/// The variables in which a launcher describes a process; empty names are those that it does not set.
 struct Launcher {
     name: &'static str,
-    /// None: the rank follows from node, ranks of the machine and local rank.
-    rank: Option<&'static str>,
+    /// If empty, the rank follows from node, ranks of the machine and local rank.
+    rank: &'static str,
     ranks: &'static str,
     local_rank: &'static str,
     /// Number of ranks of the machine.
-    local_ranks: Option<&'static str>,
+    local_ranks: &'static str,
     /// The machine's number.
-    node: Option<&'static str>,
+    node: &'static str,
     /// Number of machines.
-    nodes: Option<&'static str>,
+    nodes: &'static str,
 }
 
 /// In the order in which they are looked for: torchrun may itself have been started by srun or mpirun.
 const LAUNCHERS: [Launcher; 5] = [
     Launcher {
         name: "torchrun",
-        rank: Some("RANK"),
+        rank: "RANK",
         ranks: "WORLD_SIZE",
         local_rank: "LOCAL_RANK",
-        local_ranks: Some("LOCAL_WORLD_SIZE"),
-        node: Some("GROUP_RANK"),
-        nodes: Some("GROUP_WORLD_SIZE"),
+        local_ranks: "LOCAL_WORLD_SIZE",
+        node: "GROUP_RANK",
+        nodes: "GROUP_WORLD_SIZE",
     },
     // Programs that start the ranks of a node themselves, as those on pplx-kernels do.
     Launcher {
         name: "NODE_RANK",
-        rank: None,
+        rank: "",
         ranks: "WORLD_SIZE",
         local_rank: "LOCAL_RANK",
-        local_ranks: Some("WORLD_LOCAL_SIZE"),
-        node: Some("NODE_RANK"),
-        nodes: None,
+        local_ranks: "WORLD_LOCAL_SIZE",
+        node: "NODE_RANK",
+        nodes: "",
     },
     Launcher {
         name: "mpirun",
-        rank: Some("OMPI_COMM_WORLD_RANK"),
+        rank: "OMPI_COMM_WORLD_RANK",
         ranks: "OMPI_COMM_WORLD_SIZE",
         local_rank: "OMPI_COMM_WORLD_LOCAL_RANK",
-        local_ranks: Some("OMPI_COMM_WORLD_LOCAL_SIZE"),
-        node: None,
-        nodes: None,
+        local_ranks: "OMPI_COMM_WORLD_LOCAL_SIZE",
+        node: "",
+        nodes: "",
     },
     Launcher {
         name: "mpiexec",
-        rank: Some("PMI_RANK"),
+        rank: "PMI_RANK",
         ranks: "PMI_SIZE",
         local_rank: "MPI_LOCALRANKID",
-        local_ranks: Some("MPI_LOCALNRANKS"),
-        node: None,
-        nodes: None,
+        local_ranks: "MPI_LOCALNRANKS",
+        node: "",
+        nodes: "",
     },
     Launcher {
         name: "srun",
-        rank: Some("SLURM_PROCID"),
+        rank: "SLURM_PROCID",
         ranks: "SLURM_NTASKS",
         local_rank: "SLURM_LOCALID",
-        local_ranks: None,
-        node: Some("SLURM_NODEID"),
-        nodes: Some("SLURM_STEP_NUM_NODES"),
+        local_ranks: "",
+        node: "SLURM_NODEID",
+        nodes: "SLURM_STEP_NUM_NODES",
     },
 ];
 
@@ -106,70 +106,43 @@ impl Launcher {
     fn started(&self, environment: &BTreeMap<String, String>) -> bool {
         let has = |name: &str| environment.contains_key(name);
         match self.rank {
-            Some(rank) => has(rank) && has(self.ranks),
             // Other programs set NODE_RANK or WORLD_SIZE too.
-            None => self.local_ranks.is_some_and(has),
+            "" => has(self.local_ranks),
+            rank => has(rank) && has(self.ranks),
         }
     }
-}
 
-/// The numbers of a process, and the variables that have them.
-struct Numbers<'a> {
-    environment: &'a BTreeMap<String, String>,
-    launcher: &'a Launcher,
-    ranks: u32,
-}
-
-impl Numbers<'_> {
-    /// The number in a variable that need not be set.
-    fn optional(
-        &self,
-        name: Option<&'static str>,
-        range: RangeInclusive<u32>,
-    ) -> Result<Option<u32>, RuntimeError> {
-        let name = name.filter(|name| self.environment.contains_key(*name));
-        name.map(|name| number(self.environment, name, range)).transpose()
-    }
-
-    /// Fails unless so many parts divide the ranks.
-    fn divides(&self, name: Option<&'static str>, parts: Option<u32>) -> Result<(), RuntimeError> {
-        match (name, parts) {
-            (Some(name), Some(parts)) if !self.ranks.is_multiple_of(parts) => {
+    /// The rank of a process of so many ranks, and its number on the machine.
+    fn rank(&self, environment: &BTreeMap<String, String>, ranks: u32) -> Result<(u32, u32), RuntimeError> {
+        let optional = |name: &str, range| {
+            let is_set = environment.contains_key(name);
+            is_set.then(|| number(environment, name, range)).transpose()
+        };
+        let on_machine = optional(self.local_ranks, 1..=ranks.min(LOCAL_RANKS))?;
+        let machines = optional(self.nodes, 1..=ranks)?;
+        for (name, parts) in [(self.local_ranks, on_machine), (self.nodes, machines)] {
+            if let Some(parts) = parts.filter(|parts| !ranks.is_multiple_of(*parts)) {
                 let allowed = format!("a multiple of {name} = {parts}, as all nodes have equally many ranks");
-                Err(RuntimeError::invalid(self.launcher.ranks, self.ranks, allowed))
+                return Err(RuntimeError::invalid(self.ranks, ranks, allowed));
             }
-            _ => Ok(()),
         }
-    }
-
-    /// The rank, and its number on the machine.
-    fn rank(&self) -> Result<(u32, u32), RuntimeError> {
-        let Launcher { local_ranks, node, nodes, .. } = *self.launcher;
-        let (environment, ranks) = (self.environment, self.ranks);
-        let on_machine = self.optional(local_ranks, 1..=ranks.min(LOCAL_RANKS))?;
-        self.divides(local_ranks, on_machine)?;
-        let machines = self.optional(nodes, 1..=ranks)?;
-        self.divides(nodes, machines)?;
         if let (Some(size), Some(count)) = (on_machine, machines)
             && size * count != ranks
         {
-            let names = (nodes.unwrap_or_default(), local_ranks.unwrap_or_default());
-            let allowed = format!("{} = {count} times {} = {size}", names.0, names.1);
-            return Err(RuntimeError::invalid(self.launcher.ranks, ranks, allowed));
+            let allowed = format!("{} = {count} times {} = {size}", self.nodes, self.local_ranks);
+            return Err(RuntimeError::invalid(self.ranks, ranks, allowed));
         }
-        let most = on_machine.unwrap_or(ranks).min(LOCAL_RANKS);
-        let local_rank = number(environment, self.launcher.local_rank, 0..=most - 1)?;
-        let machines = machines.or(on_machine.map(|size| ranks / size)).unwrap_or(ranks);
-        match (self.launcher.rank, node, on_machine) {
-            (None, Some(node), Some(size)) => {
-                let node = number(environment, node, 0..=machines - 1)?;
-                Ok((node * size + local_rank, local_rank))
+        let size = on_machine.unwrap_or(ranks.min(LOCAL_RANKS));
+        let local_rank = number(environment, self.local_rank, 0..=size - 1)?;
+        let last = machines.or(on_machine.map(|size| ranks / size)).unwrap_or(ranks) - 1;
+        let rank = match self.rank {
+            "" => number(environment, self.node, 0..=last)? * size + local_rank,
+            rank => {
+                optional(self.node, 0..=last)?;
+                number(environment, rank, 0..=ranks - 1)?
             }
-            (rank, node, _) => {
-                self.optional(node, 0..=machines - 1)?;
-                Ok((number(environment, rank.unwrap_or("RANK"), 0..=ranks - 1)?, local_rank))
-            }
-        }
+        };
+        Ok((rank, local_rank))
     }
 }
 
@@ -206,7 +179,7 @@ impl Launched {
         if ranks == 1 {
             return Ok(None);
         }
-        let (rank, local_rank) = Numbers { environment, launcher, ranks }.rank()?;
+        let (rank, local_rank) = launcher.rank(environment, ranks)?;
         let node = environment.get(NODE_VARIABLE).map(|name| node(name)).transpose()?;
         let address = address(environment, launcher)?;
         let secret = Secret::of(environment, launcher.name)?;

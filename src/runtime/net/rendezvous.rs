@@ -256,7 +256,8 @@ fn fits(there: &BTreeMap<u32, Card>, new: &Card) -> Result<(), FormError> {
     if new.share_gpus != own.share_gpus {
         return Err(mismatch("share_gpus", new.rank, new.share_gpus, 0, own.share_gpus));
     }
-    match there.values().find(|card| !new.bus_id.is_empty() && card.bus_id == new.bus_id) {
+    let same = there.values().find(|card| card.bus_id == new.bus_id);
+    match same.filter(|_| !new.bus_id.is_empty()) {
         None => Ok(()),
         Some(_) if own.share_gpus => Ok(()),
         Some(other) => Err(FormError::SameGpu { a: other.rank, b: new.rank, bus_id: new.bus_id.clone() }),
