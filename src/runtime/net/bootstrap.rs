@@ -166,7 +166,12 @@ impl Bootstrap {
             Rendezvous::join(&launched.address, &launched.secret, card, options.timeout)?;
         let nonce = random().map_err(|e| RuntimeError::invalid("random numbers of the system", e, "needed"));
         let own = nonce.map(|nonce| Introduction { node, nonce });
-        let introductions = settle::<_, RuntimeError>(rendezvous.share(own))?;
+        let nonce = own.as_ref().ok().map(|one| one.nonce);
+        let introductions: Vec<Introduction> = settle::<_, RuntimeError>(rendezvous.share(own))?;
+        // A list of an earlier world would give that world's key.
+        if introductions.get(rank as usize).map(|one| one.nonce) != nonce {
+            return Err(malformed(0, format!("an introduction of rank {rank} that is not its own")).into());
+        }
         let teams = Teams::by_node(&introductions.iter().map(|one| &one.node).collect::<Vec<_>>())?;
         let seals = Seals::new(&launched.secret, &introductions);
         Ok(Bootstrap { rank, teams, rendezvous, seals, exchanges: 0 })

@@ -3,8 +3,6 @@ use std::net::{TcpListener, TcpStream};
 use std::thread::{JoinHandle, spawn};
 use std::time::Instant;
 
-use serde_json::Value;
-
 use super::super::channel::{Channel, Message};
 use super::super::deadline::Deadline;
 use super::super::handshake::{Knock, Meeting, Opening, Side};
@@ -215,8 +213,15 @@ fn a_seal_holds_for_one_rank_one_exchange_and_one_world() {
     assert!(said.ends_with("bytes of another rank, another exchange or another world"), "{said}");
 }
 
-/// What rank 1 makes of a rank 0 that knows the secret, and hands out the parts that `acts` makes of the right ones.
-fn handed_out(act: impl Fn(&Seals, Vec<Part>) -> Vec<Part> + Send + 'static) -> String {
+/// What a rank sends in place of what it should.
+type Act<T> = fn(&Seals, Vec<T>) -> Vec<T>;
+
+fn as_it_is<T>(_: &Seals, all: Vec<T>) -> Vec<T> {
+    all
+}
+
+/// What rank 1 makes of a rank 0 that knows the secret, and hands out other introductions and parts than it got.
+fn handed_out(introduce: Act<Introduction>, part: Act<Part>) -> String {
     let address = free_address();
     let one = launched(1, 2, "a", &address);
     let listener = TcpListener::bind(&address).unwrap();
@@ -228,25 +233,30 @@ fn handed_out(act: impl Fn(&Seals, Vec<Part>) -> Vec<Part> + Send + 'static) -> 
         let mut channel = Channel::new(guest.stream, guest.session);
         let Ok(Message::Hello(card)) = channel.receive(1, &deadline) else { panic!("no card") };
         channel.send(&Message::Welcome(vec![Card { rank: 0, ..card.clone() }, card])).unwrap();
-        let said = |value: Value| serde_json::from_value::<Result<_, String>>(value).unwrap().unwrap();
-        let Ok(Message::Part(value)) = channel.receive(1, &deadline) else { panic!("no part") };
-        let all: Vec<Introduction> =
-            vec![Introduction { node: "node a".into(), nonce: [1; 32] }, said(value)];
+        let zero = Introduction { node: "node a".into(), nonce: [1; 32] };
+        let all = introduce(&Seals::new(&secret, &[]), vec![zero, said(&mut channel).unwrap()]);
+        channel.send(&sent(&all)).unwrap();
         let seals = Seals::new(&secret, &all);
-        let send =
-            |all: Vec<Value>| Message::All(all.into_iter().map(|v| serde_json::json!({ "Ok": v })).collect());
-        channel.send(&send(all.iter().map(|one| serde_json::json!(one)).collect())).unwrap();
-        let Ok(Message::Part(value)) = channel.receive(1, &deadline) else { panic!("no part") };
-        let own = serde_json::from_value::<Result<Part, String>>(value).unwrap().unwrap();
-        let parts = act(&seals, vec![seals.close(0, 1, b"zero"), own]);
-        channel.send(&send(parts.iter().map(|part| serde_json::json!(part)).collect())).unwrap();
-        let _ = channel.receive(1, &deadline);
+        if let Some(one) = said(&mut channel) {
+            channel.send(&sent(&part(&seals, vec![seals.close(0, 1, b"zero"), one]))).unwrap();
+            assert!(said::<Part>(&mut channel).is_none(), "a rank goes on");
+        }
     });
-    let mut bootstrap = join(one, LONG).join().unwrap().unwrap();
-    let all = bootstrap.exchange(b"one");
-    drop(bootstrap);
+    let exchanged = join(one, LONG).join().unwrap().and_then(|mut bootstrap| bootstrap.exchange(b"one"));
     host.join().unwrap();
-    all.map_or_else(|e| e.to_string(), |all| format!("{all:?}"))
+    exchanged.map_or_else(|e| e.to_string(), |all| format!("{all:?}"))
+}
+
+/// What rank 1 says next; none if it is gone.
+fn said<T: serde::de::DeserializeOwned>(channel: &mut Channel) -> Option<T> {
+    match channel.receive(1, &Deadline::after(LONG)) {
+        Ok(Message::Part(value)) => serde_json::from_value::<Result<T, String>>(value).unwrap().ok(),
+        _ => None,
+    }
+}
+
+fn sent<T: Serialize>(all: &[T]) -> Message {
+    Message::All(all.iter().map(|one| serde_json::json!(Ok::<_, String>(one))).collect())
 }
 
 #[test]
@@ -256,19 +266,27 @@ fn a_card_that_is_swapped_or_replayed_is_refused() {
             "rank {rank} says something that makes no sense: bytes of another rank, another exchange or another world"
         )
     };
-    assert_eq!(handed_out(|_, parts| parts), format!("{:?}", [b"zero".as_slice(), b"one"]));
-    assert_eq!(handed_out(|_, parts| parts.into_iter().rev().collect()), words(0));
-    assert_eq!(handed_out(|seals, _| vec![seals.close(0, 1, b"zero"), seals.close(1, 2, b"one")]), words(1));
-    let earlier = |_: &Seals, mut parts: Vec<Part>| {
+    let parts = |act| handed_out(as_it_is, act);
+    assert_eq!(parts(as_it_is), format!("{:?}", [b"zero".as_slice(), b"one"]));
+    assert_eq!(parts(|_, parts| parts.into_iter().rev().collect()), words(0));
+    assert_eq!(parts(|seals, _| vec![seals.close(0, 1, b"zero"), seals.close(1, 2, b"one")]), words(1));
+    let earlier: Act<Part> = |_, mut parts| {
         parts[0] = Seals::new(&secret(), &introductions(7)).close(0, 1, b"zero");
         parts
     };
-    assert_eq!(handed_out(earlier), words(0));
-    let changed = |_: &Seals, mut parts: Vec<Part>| {
+    assert_eq!(parts(earlier), words(0));
+    let changed: Act<Part> = |_, mut parts| {
         parts[0].bytes[0] ^= 1;
         parts
     };
-    assert_eq!(handed_out(changed), words(0));
+    assert_eq!(parts(changed), words(0));
+}
+
+#[test]
+fn introductions_of_an_earlier_world_are_refused() {
+    let words = "rank 0 says something that makes no sense: an introduction of rank 1 that is not its own";
+    assert_eq!(handed_out(|_, _| introductions(2), as_it_is), words);
+    assert_eq!(handed_out(|_, all| all.into_iter().rev().collect(), as_it_is), words);
 }
 
 /// All that rank 1 says to a rank 0 of an earlier world with the same secret, as somebody who reads the network has it.
