@@ -2,19 +2,22 @@
 //!
 //! Four operations suffice. `FarPut` moves a contiguous message and, where its channel publishes each put, counts itself after its own
 //! bytes. `FarPublish` adds to a counter behind the puts of its group: it ends a batch, and without puts it is a credit. An engine may let
-//! the last put of the batch carry it. `FarWait` takes from a counter what it waits for, data and credits alike. `FarSettle` waits for local
-//! completion.
+//! the last put of the batch carry it, or each put its own part. `FarWait` takes from a counter what it waits for, data and credits
+//! alike. `FarSettle` waits for local completion.
 //!
 //! A counter is one a (channel, bank, source rank). Puts of two launches are not ordered: with one counter for both banks a put of
 //! the next launch could stand for a missing one of this launch. No counter is one a (rank, slot): engines have few.
 
 use serde::{Deserialize, Serialize};
 
-use super::{CommOp, Kernel, OpKind, ParamId, ParamKind};
+use super::{CommOp, Kernel, OpKind, Param, ParamId, ParamKind};
 
-/// Counters that an engine has for all far channels of a kernel. On EFA each is a hardware endpoint, and libfabric's remote data has
-/// 16 bits on some providers, of which a counter gets 8 beside the source rank.
-pub const FAR_COUNTERS: u64 = 256;
+/// Channels that an engine has: each has a counter for each rank. What a put brings beside its bytes has 16 bits on some providers of
+/// libfabric: 6 for the channel, 10 for the rank. On EFA a counter of the card is a hardware endpoint.
+pub const FAR_CHANNELS: u64 = 64;
+
+/// Bytes that an engine moves at once: messages stand at multiples of it, and what follows one up to the next multiple is moved with it.
+pub const FAR_UNIT: u32 = 16;
 
 /// What a parameter of a far channel is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -37,6 +40,15 @@ impl FarPart {
             FarPart::Outbox => ["FarOutbox", "far outbox", "a far outbox"],
             FarPart::Inbox => ["FarInbox", "far inbox", "a far inbox"],
             FarPart::Counts => ["FarCounts", "far counts", "an array of far counters"],
+        }
+    }
+
+    /// What a host program allocates for it is called, in capitals.
+    pub const fn constant(self) -> &'static str {
+        match self {
+            FarPart::Outbox => "FAR_OUTBOX",
+            FarPart::Inbox => "FAR_INBOX",
+            FarPart::Counts => "FAR_COUNTS",
         }
     }
 
@@ -65,9 +77,51 @@ impl Kernel {
         inbox.or(counts).or(outbox).map(|p| p.name.as_str())
     }
 
-    /// Counters of all far channels.
-    pub fn far_counters(&self) -> u64 {
-        self.params.iter().filter(|p| p.kind == ParamKind::Far(FarPart::Counts)).map(|p| p.len).sum()
+    /// The engine's channel that the first counters of an array are of, among the kernel's: a bank of counters, one for each rank, is one.
+    pub fn first_far_channel(&self, counts: ParamId) -> u64 {
+        let before =
+            self.params[..counts.index()].iter().filter(|p| p.kind == ParamKind::Far(FarPart::Counts));
+        before.map(|p| self.channels_of(p)).sum()
+    }
+
+    /// Channels that an engine has to have for a kernel.
+    pub fn far_channels(&self) -> u64 {
+        self.params.iter().map(|p| self.channels_of(p)).sum()
+    }
+
+    pub(super) fn channels_of(&self, param: &Param) -> u64 {
+        match param.kind {
+            ParamKind::Far(FarPart::Counts) => param.len.div_ceil(self.ranks.max(1).into()),
+            _ => 0,
+        }
+    }
+
+    /// The roles that put or publish, by number: each has a ring of commands.
+    pub fn far_senders(&self) -> Vec<usize> {
+        let sends = |op: &OpKind| matches!(op, OpKind::Comm(CommOp::FarPut(_) | CommOp::FarPublish(_)));
+        self.roles_that(sends)
+    }
+
+    /// The roles that put from an outbox, by number.
+    pub fn far_putters(&self, outbox: ParamId) -> Vec<usize> {
+        let puts = |op: &OpKind| matches!(op, OpKind::Comm(CommOp::FarPut(put)) if put.outbox == outbox);
+        self.roles_that(puts)
+    }
+
+    fn roles_that(&self, does: impl Fn(&OpKind) -> bool) -> Vec<usize> {
+        let of_role = |&role: &usize| {
+            let mut found = false;
+            self.walk(&self.roles[role].body, &mut |_, op| found |= does(&op.kind));
+            found
+        };
+        (0..self.roles.len()).filter(of_role).collect()
+    }
+
+    /// Whether something is put that belongs to an array of counters: without puts they count credits.
+    pub fn far_is_put(&self, counts: ParamId) -> bool {
+        self.ops
+            .iter()
+            .any(|op| matches!(&op.kind, OpKind::Comm(CommOp::FarPut(put)) if put.counts == counts))
     }
 
     /// Whether puts to an array of counters count themselves.

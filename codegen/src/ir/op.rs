@@ -368,8 +368,9 @@ operation_structs! {
             counter: In,
             counted: bool,
         }
-        /// Adds `adds` (`U32`) to `counts[counter]` of rank `peer` (`U32`), or without it of every rank, after all that the group did
-        /// before and behind the puts that it has put for this counter in this launch: the end of a batch. Without such puts, a credit.
+        /// Adds `adds` (`U32`) to `counts[counter]` of rank `peer` (`U32`), or without it of every rank. Behind the puts that the group has put
+        /// for this counter in this launch it is the end of a batch: what the group did before the last of them comes before it. Without such
+        /// puts it is a credit, after all that the group did.
         FarPublish = "far_publish", { peer: OptIn, counts: ParamId, counter: In, adds: In }
         /// Polls the `count` (`U32`) counters of this rank from `counter` on until each has `value` (`U32`) more than what waits have taken
         /// from it, and takes them. Bounded like a wait. Counter `counter + i` counts puts of rank `from + i` (`U32`). Nothing may be

@@ -1,18 +1,16 @@
-//! What tracing, the verifier and the printers refuse.
+//! What tracing and the verifier refuse.
 
 use std::fmt::Debug;
 
 use peerwarp_codegen::dsl::prelude::*;
 use peerwarp_codegen::dsl::{TraceMeta, trace_args};
-use peerwarp_codegen::family::Target;
 use peerwarp_codegen::ir::{
-    Builder, CommOp, Const, Dtype, FAR_COUNTERS, FarPart, FarPut, FarSettle, Kernel, Loc, MemoryOp, OpKind,
+    Builder, CommOp, Const, Dtype, FAR_CHANNELS, FarPart, FarPut, FarSettle, Kernel, Loc, MemoryOp, OpKind,
     ParamId, ParamKind, Place, Problem, Put, ReduceOp as Fold, SendMessages, Signal, SignalOrder,
     Target as To, Transport as Carrier, Type, ValueId, verify,
 };
-use peerwarp_codegen::print::{EmitInfo, PrintError, emit};
 
-use super::world::{Post, RANKS, traced};
+use super::world::RANKS;
 
 /// A mistake that ends the trace, or a sound kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -284,26 +282,42 @@ fn far_operations_that_do_not_fit_are_refused() {
 }
 
 #[test]
-fn more_counters_than_an_engine_has_are_refused() {
+fn more_channels_than_an_engine_has_are_refused() {
     let mut h = Hand::new();
-    for (name, len) in [("more", FAR_COUNTERS - 64), ("most", 1)] {
-        h.b.param(name, ParamKind::Far(FarPart::Counts), Dtype::U32, len);
+    for name in ["more", "most"] {
+        h.b.param(name, ParamKind::Far(FarPart::Counts), Dtype::U32, 34);
     }
+    // 32 of the kernel's own, and 17 of each of the others.
     let problems = h.problems([]);
-    let [Problem::FarCounters { counters, limit, .. }] = &problems[..] else { panic!("{problems:?}") };
-    assert_eq!((*counters, *limit), (FAR_COUNTERS + 1, FAR_COUNTERS));
-    assert!(said(&problems).contains("`counts` has 64, `more` has 192, `most` has 1"), "{}", said(&problems));
+    let [Problem::FarChannels { channels, limit, .. }] = &problems[..] else { panic!("{problems:?}") };
+    assert_eq!((*channels, *limit), (66, FAR_CHANNELS));
+    assert!(said(&problems).contains("`counts` has 32, `more` has 17, `most` has 17"), "{}", said(&problems));
 }
 
 #[test]
-fn printers_say_that_no_engine_carries_it_yet() {
-    for (target, warp) in [("cuda:sm_90a", 32), ("hip:gfx942", 64)] {
-        let target: Target = target.parse().unwrap();
-        let mut kernel = traced(&Post::new(Publish::Each)).unwrap();
-        kernel.warp_size = warp;
-        let info = EmitInfo { command: String::new() };
-        let error = emit(&verify(kernel).unwrap(), target, &info).unwrap_err();
-        assert!(matches!(&error, PrintError::FarChannel { channel, .. } if channel == "rows"), "{error}");
-        assert!(error.to_string().contains("no engine emits far channels"), "{error}");
+fn counters_that_ranks_do_not_divide_are_refused() {
+    let mut h = Hand::new();
+    h.b.param("odd", ParamKind::Far(FarPart::Counts), Dtype::U32, 3);
+    let problems = h.problems([]);
+    assert!(said(&problems).contains("`odd` are 3, which 2 ranks do not divide"), "{}", said(&problems));
+}
+
+#[test]
+fn messages_begin_where_an_engine_can_begin() {
+    for (buffer, number) in [("outbox", 0), ("inbox", 1)] {
+        let mut h = Hand::new();
+        let two = h.b.constant(Const::U32(2), h.loc);
+        let mut put = h.put();
+        if number == 0 {
+            put.from = two
+        } else {
+            put.index = two
+        };
+        let problems = h.problems([CommOp::FarPut(put).into()]);
+        let said = said(&problems);
+        assert!(
+            said.contains(&format!("at element 2 of `{buffer}`, which may be no multiple of 4")),
+            "{said}"
+        );
     }
 }

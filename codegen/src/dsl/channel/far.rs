@@ -157,8 +157,8 @@ impl<'a, T: Payload> OpenChannel<'a, T> {
     /// this launch: the end of a batch. Of a far channel with [`Publish::Batch`].
     ///
     /// # Orders
-    /// This group's messages come before what a receiver does that has waited for all of them, and so does all else that the group did.
-    /// Messages of other groups, and those put afterwards, do not.
+    /// This group's messages come before what a receiver does that has waited for all of them, and so does what the group did before the last
+    /// of them. Messages of other groups, and those put afterwards, do not.
     ///
     /// # Errors
     /// Ends the trace of a near channel, of one whose puts count themselves, outside a role, and for a mask of ranks.

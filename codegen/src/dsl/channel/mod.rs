@@ -149,6 +149,8 @@ pub(super) struct Store {
     pub kind: ParamKind,
     /// Elements in a message.
     pub len: u32,
+    /// Elements from the beginning of a message to that of the next.
+    pub stride: u32,
     /// Its number among the fields of its channel.
     pub field: usize,
     pub channel: usize,
@@ -253,8 +255,8 @@ impl Fields<'_> {
         let (kind, field) = (self.declared.shape.kind(), self.stores.len());
         let far = self.declared.shape.transport == Transport::Far;
         let outbox = far.then(|| Buf::param(self.binder.next_part()));
-        let store =
-            Store { buf: Buf::param(bound), kind, len: spec.len, field, channel: self.channel, outbox };
+        let (buf, stride) = (Buf::param(bound), self.declared.shape.stride(spec));
+        let store = Store { buf, kind, len: spec.len, stride, field, channel: self.channel, outbox };
         self.stores.push(store);
         Some(Field { store, _t: PhantomData })
     }

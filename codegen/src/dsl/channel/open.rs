@@ -163,9 +163,9 @@ impl Places {
         let wide: Val<u64> = number.cast_at(loc);
         let first = hub.stores.iter().map(|store| {
             let narrow =
-                (store.buf.len <= u64::from(u32::MAX)).then(|| times(number, store.len, loc).to_raw());
-            let len = host(u64::from(store.len), loc).to_raw();
-            (narrow, binary::<Val<u64>>(BinaryOp::Mul, wide.to_raw(), len, loc).to_raw())
+                (store.buf.len <= u64::from(u32::MAX)).then(|| times(number, store.stride, loc).to_raw());
+            let stride = host(u64::from(store.stride), loc).to_raw();
+            (narrow, binary::<Val<u64>>(BinaryOp::Mul, wide.to_raw(), stride, loc).to_raw())
         });
         let first = first.collect();
         nameless(loc);

@@ -8,7 +8,7 @@ use super::far::Publish;
 use super::spare::{self, Spare};
 use crate::dsl::memory::args::{Binding, ParamSpec};
 use crate::dsl::trace::TraceError;
-use crate::ir::{Dtype, FarPart, Loc, ParamKind};
+use crate::ir::{Dtype, FAR_UNIT, FarPart, Loc, ParamKind};
 
 /// How the messages of a channel travel.
 #[derive(Choice, Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -225,6 +225,15 @@ impl ChannelShape {
         self.bank_slots() * u64::from(self.banks)
     }
 
+    /// Elements from the beginning of a field in a message to that in the next one. An engine of far channels moves [`FAR_UNIT`] bytes or
+    /// several.
+    pub(super) fn stride(&self, field: &FieldSpec) -> u32 {
+        match self.transport {
+            Transport::Far => field.len.next_multiple_of((FAR_UNIT / field.dtype.bytes()).max(1)),
+            Transport::Flags | Transport::Bulk | Transport::Ll | Transport::Packets => field.len,
+        }
+    }
+
     /// Flags of a bank; counters of a far channel, one for each sender.
     pub(super) fn bank_flags(&self) -> u64 {
         match self.transport {
@@ -319,7 +328,7 @@ impl Declared {
         };
         let mut params = vec![];
         for f in fields.iter().filter(|f| f.len > 0) {
-            let len = shape.all_slots().saturating_mul(f.len.into());
+            let len = shape.all_slots().saturating_mul(shape.stride(f).into());
             let doc = if f.doc.is_empty() { doc } else { &f.doc };
             params.push(spec(f.name, shape.transport.kind(), f.dtype, len, doc.to_owned()));
             if shape.transport == Transport::Far {

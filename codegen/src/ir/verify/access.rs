@@ -139,6 +139,8 @@ impl Check<'_, '_, '_> {
                 peer.iter().for_each(|rank| self.rank(*rank));
                 self.elements(Place::Param(*outbox), *from, (*len).into());
                 self.elements(Place::Param(*inbox), *index, (*len).into());
+                self.far_unit(*outbox, *from);
+                self.far_unit(*inbox, *index);
                 self.elements(Place::Param(*counts), *counter, 1);
             }
             OpKind::Comm(CommOp::FarPublish(FarPublish { peer, counts, counter, .. })) => {
@@ -271,6 +273,16 @@ impl Check<'_, '_, '_> {
             let (op, buffer) = (self.name, param.name.clone());
             let value = self.report.names.value(index);
             self.report.add(self.loc, Problem::InsideMessage { op, transport, buffer, value, unit });
+        }
+    }
+
+    /// A message of a far channel begins where an engine can begin.
+    fn far_unit(&mut self, buffer: ParamId, index: ValueId) {
+        let param = self.report.param(buffer);
+        let unit = (FAR_UNIT / param.dtype.bytes()).max(1);
+        if self.facts.multiple_of(index) < unit.into() {
+            let (buffer, value) = (param.name.clone(), self.report.names.value(index));
+            self.report.add(self.loc, Problem::FarInsideUnit { buffer, value, unit });
         }
     }
 

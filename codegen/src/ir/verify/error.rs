@@ -236,11 +236,16 @@ pub enum Problem {
     FarDtype { outbox: String, from: Dtype, inbox: String, to: Dtype },
     #[error("`far_put` of no elements of `{outbox}` to `{inbox}`; a message has at least 1")]
     FarEmpty { outbox: String, inbox: String },
+
     #[error(
-        "the far channels have {counters} counters, one a (channel, bank, rank): {arrays}; an engine has {limit}: let channels be fewer \
-         or have one bank, and send what belongs together through one channel"
+        "the far channels need {channels} channels of an engine, one a bank and one for credits: {arrays}; it has {limit}: let channels be \
+         fewer or have one bank, and send what belongs together through one channel"
     )]
-    FarCounters { counters: u64, arrays: String, limit: u64 },
+    FarChannels { channels: u64, arrays: String, limit: u64 },
+    #[error(
+        "the far counters `{counts}` are {len}, which {ranks} ranks do not divide: each bank has one a rank"
+    )]
+    FarBanks { counts: String, len: u64, ranks: u32 },
 
     // Constant operands.
     #[error("`{op}` of elements {first}..{end} of `{buffer}`, which has {len}")]
@@ -251,6 +256,11 @@ pub enum Problem {
     NarrowIndex { op: &'static str, buffer: String, len: u64, value: String },
     #[error("{}", transport.inside(op, buffer, value, *unit))]
     InsideMessage { op: &'static str, transport: Transport, buffer: String, value: String, unit: u32 },
+    #[error(
+        "`far_put` at element {value} of `{buffer}`, which may be no multiple of {unit}: an engine moves 16 bytes at a time, so messages \
+         begin at multiples of them"
+    )]
+    FarInsideUnit { buffer: String, value: String, unit: u32 },
     #[error("shift of {dtype} by {by}")]
     ShiftTooFar { dtype: Dtype, by: i128 },
     #[error("`{op}` by zero")]

@@ -1,4 +1,4 @@
-//! Far channels: an engine's counters suffice, and batches are published.
+//! Far channels: an engine's channels suffice, and batches are published.
 
 use std::collections::HashSet;
 
@@ -6,12 +6,17 @@ use super::*;
 
 pub(super) fn check(report: &mut Report<'_>) {
     let k = report.kernel;
-    let counters = k.far_counters();
-    if counters > FAR_COUNTERS {
+    let channels = k.far_channels();
+    if channels > FAR_CHANNELS {
         let arrays = k.params.iter().filter(|p| p.kind == ParamKind::Far(FarPart::Counts));
-        let arrays: Vec<String> = arrays.map(|p| format!("`{}` has {}", p.name, p.len)).collect();
+        let arrays: Vec<String> = arrays.map(|p| format!("`{}` has {}", p.name, k.channels_of(p))).collect();
         let arrays = arrays.join(", ");
-        report.add(k.loc, Problem::FarCounters { counters, arrays, limit: FAR_COUNTERS });
+        report.add(k.loc, Problem::FarChannels { channels, arrays, limit: FAR_CHANNELS });
+    }
+    for p in k.params.iter().filter(|p| p.kind == ParamKind::Far(FarPart::Counts)) {
+        if !p.len.is_multiple_of(k.ranks.max(1).into()) {
+            report.add(k.loc, Problem::FarBanks { counts: p.name.clone(), len: p.len, ranks: k.ranks });
+        }
     }
     let (mut puts, mut publishes) = (vec![], vec![]);
     report.each_op(&mut |_, op| {

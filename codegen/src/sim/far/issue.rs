@@ -44,6 +44,7 @@ impl World<'_> {
             told.bytes[agent.rank as usize][rank] += bytes;
             let found = self.far_overwrites(agent, inbox, &target, bytes, by, &clock, size);
             let turn = self.far_turn(counter, agent, by, &clock, (u64::from(counted), true), found);
+            self.far_tells(counter, turn, &clock);
             let put = Put {
                 by,
                 launch: agent.launch,
@@ -102,7 +103,10 @@ impl World<'_> {
                 let buffer = self.machine.buffers[counter.1].name.clone();
                 self.find_at(FindingKind::CountMismatch, message, by, None, &buffer, elements);
             }
-            self.far_turn(counter, agent, by, &clock, (adds, puts > 0), false);
+            let turn = self.far_turn(counter, agent, by, &clock, (adds, puts > 0), false);
+            if puts == 0 {
+                self.far_tells(counter, turn, &clock);
+            }
             let far = &mut self.far;
             far.flights.push(Flight::Publish(far.publishes.len()));
             far.publishes.push(Publish { counter, adds, behind });
@@ -145,7 +149,6 @@ impl World<'_> {
         let number = counter.turns.len() - 1;
         let turn = &mut counter.turns[number];
         turn.data |= data;
-        turn.clock.join(clock);
         let assumed = if adds > 0 { std::mem::take(&mut turn.read) } else { vec![] };
         turn.end += adds;
         for read in assumed {
@@ -162,6 +165,15 @@ impl World<'_> {
             self.find_at(FindingKind::NoCredit, message, by, Some(first), &buffer, (at.2, at.2 + 1));
         }
         number
+    }
+
+    /// Who waits for all of a turn knows what came before its puts; of a batch, what came before its last put and not what came before its
+    /// publish, as an engine may let each put count itself. Who waits for a credit knows what came before it.
+    fn far_tells(&mut self, at: CounterAt, turn: usize, clock: &Clock) {
+        let counter = self.far.counters.get_mut(&at);
+        if let Some(turn) = counter.and_then(|counter| counter.turns.get_mut(turn)) {
+            turn.clock.join(clock);
+        }
     }
 
     /// Checks that what a put overwrites has arrived and is read. Returns whether it is not.
