@@ -14,6 +14,7 @@ pub mod looks;
 pub mod mail;
 pub mod norms;
 pub mod parts;
+pub mod post;
 pub mod products;
 pub mod pull;
 pub mod relay;
@@ -59,6 +60,7 @@ pub const ALL: &[Fixture] = &[
     ("products", products::products),
     ("norms", norms::norms),
     ("parts", parts::parts),
+    ("post", post::post),
     ("relay", |warp_size| relay::relay(warp_size, EpochWord::begin)),
     ("relay_in_anothers_epoch", |warp_size| relay::relay(warp_size, EpochWord::peek)),
 ];

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::ir::{Kernel, Loc};
+use crate::ir::{CommOp, FarPublish, FarPut, Kernel, Loc, OpKind, ParamId};
 
 /// Where a wait stands in the kernel author's source.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -11,6 +11,22 @@ pub struct WaitSite {
     pub file: String,
     /// The line in it; 0 if the source was emitted without lines.
     pub line: u32,
+}
+
+/// What an operation names when it polls in vain: flags and messages that it waits for, and counters of far channels whose commands wait
+/// for room.
+pub(crate) fn polled(kind: &OpKind) -> Vec<ParamId> {
+    match kind {
+        OpKind::Comm(
+            CommOp::FarPut(FarPut { counts, .. }) | CommOp::FarPublish(FarPublish { counts, .. }),
+        ) => {
+            vec![*counts]
+        }
+        _ => {
+            let waits = kind.accesses().into_iter().filter(|a| a.access.waits());
+            waits.filter_map(|a| a.place.param()).collect()
+        }
+    }
 }
 
 /// The places of a kernel's waits, each once, in program order.
@@ -25,7 +41,7 @@ impl Waits {
         let mut places = vec![];
         for role in &kernel.roles {
             kernel.walk(&role.body, &mut |_, op| {
-                if op.kind.accesses().iter().any(|a| a.access.waits()) && !places.contains(&op.loc) {
+                if !polled(&op.kind).is_empty() && !places.contains(&op.loc) {
                     places.push(op.loc);
                 }
             });

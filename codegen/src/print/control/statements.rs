@@ -215,11 +215,10 @@ impl Emitter<'_, '_> {
             CommOp::BlockWait(op) => self.block_wait(id, op),
             CommOp::SendMessages(op) => self.send_messages(id, op),
             CommOp::ReceiveMessages(op) => self.receive_messages(id, op),
-            any!(far) => Err(PrintError::FarChannel {
-                kernel: self.f.p.kernel.variant.clone(),
-                channel: self.f.p.kernel.far_channel().unwrap_or_default().into(),
-                target: self.f.target,
-            }),
+            CommOp::FarPut(op) => self.far_put(id, op),
+            CommOp::FarPublish(op) => self.far_publish(id, op),
+            CommOp::FarWait(op) => self.far_wait(id, op),
+            CommOp::FarSettle(op) => self.far_settle(id, op),
         }
     }
 

@@ -4,7 +4,7 @@ use std::collections::HashSet;
 
 use serde::{Deserialize, Serialize};
 
-use crate::ir::{DOT_COLUMNS, Dtype, Kernel, Param, ParamId, ParamKind, Part};
+use crate::ir::{DOT_COLUMNS, Dtype, FarPart, Kernel, Param, ParamId, ParamKind, Part};
 use crate::print::facts::{Timeline, timeline::EVENT_BYTES};
 use crate::print::text::{ArgNames, wrap_words};
 
@@ -44,13 +44,17 @@ pub struct TensorMap {
 /// Size of a [`TensorMap`] in the argument struct, and what its offset is a multiple of.
 pub const TENSOR_MAP_BYTES: u32 = 128;
 
+/// Size of what carries far channels in the argument struct.
+pub const FAR_BYTES: u32 = 40;
+
 /// Columns of a box.
 pub const TENSOR_MAP_COLUMNS: u32 = DOT_COLUMNS;
 
 /// Where a launcher finds the members of the argument struct.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ArgsLayout {
-    /// The parameters in order, then `status`, `wait_budget_ns` and `rank`, and `timeline` if there is one.
+    /// The parameters in order, then `status`, `wait_budget_ns` and `rank`, then `far` where the kernel has far channels, and `timeline` if
+    /// there is one.
     pub fields: Vec<ArgField>,
     /// What comes after these, which launches make by themselves.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -92,6 +96,9 @@ impl ArgsLayout {
         add("status", 8, kernel.ranks);
         add("wait_budget_ns", 8, 1);
         add("rank", 4, 1);
+        if kernel.far_channel().is_some() {
+            add("far", 8, FAR_BYTES / 8);
+        }
         if timeline.is_some() {
             add("timeline", 8, 1);
         }
@@ -192,6 +199,8 @@ pub(crate) fn fields(
     let budget = "how long a wait may last before the world is aborted";
     rows.push(("u64 wait_budget_ns;".into(), budget.into()));
     rows.push(("u32 rank;".into(), "this rank".into()));
+    let far = kernel.far_channel().map(|_| ("Far far;".into(), "what carries far channels".into()));
+    rows.extend(far);
     let records =
         |t: &Timeline| ("TimelineEvent* timeline;".into(), format!("{} records", t.bytes / EVENT_BYTES));
     rows.extend(timeline.map(records));
@@ -228,6 +237,9 @@ pub(crate) fn documented(
     let budget = "How many nanoseconds a wait may last before the world is aborted, at least 1.";
     rows.push(("uint64_t wait_budget_ns;".into(), budget.into()));
     rows.push(("uint32_t rank;".into(), "This rank, from 0.".into()));
+    let far =
+        kernel.far_channel().map(|_| ("PeerwarpFar far;".into(), "What carries the far channels.".into()));
+    rows.extend(far);
     let records =
         |_| ("PeerwarpTimelineEvent* timeline;".into(), "Where this rank records its timeline.".into());
     rows.extend(timeline.map(records));
@@ -300,7 +312,8 @@ pub(crate) fn buffers(kernel: &Kernel, names: &ArgNames, timeline: Option<&Timel
             ParamKind::EpochWord => ("EPOCH", EPOCH_BYTES),
             ParamKind::Counters => ("COUNTERS", all),
             ParamKind::BlockFlags => ("BLOCK_FLAGS", all),
-            ParamKind::Scalar | ParamKind::Far(_) => return None,
+            ParamKind::Far(part) => (part.constant(), all),
+            ParamKind::Scalar => return None,
         };
         let bytes = if used.contains(&id) { bytes } else { 0 };
         Some(BufferText { name: names.of(id).into(), kind, bytes })
@@ -314,15 +327,17 @@ pub(crate) fn buffers(kernel: &Kernel, names: &ArgNames, timeline: Option<&Timel
 /// The members whose pointers a launch checks.
 pub(crate) fn pointers(kernel: &Kernel, names: &ArgNames, timeline: Option<&Timeline>) -> Vec<PointerText> {
     let multicast: Vec<&str> = kernel.multicast().into_iter().map(|p| names.of(p)).collect();
-    let count = |b: &BufferText| {
-        if matches!(b.kind, "LOCAL" | "EPOCH" | "COUNTERS" | "BLOCK_FLAGS" | "TIMELINE") {
-            1
-        } else {
-            kernel.ranks + u32::from(multicast.contains(&b.name.as_str()))
-        }
+    let count = |b: &BufferText| match b.kind {
+        "LOCAL" | "EPOCH" | "COUNTERS" | "BLOCK_FLAGS" | "TIMELINE" => 1,
+        kind if FarPart::ALL.iter().any(|part| part.constant() == kind) => 1,
+        _ => kernel.ranks + u32::from(multicast.contains(&b.name.as_str())),
     };
     let pointer = |b: BufferText| PointerText { count: count(&b), name: b.name };
-    buffers(kernel, names, timeline).into_iter().filter(|b| b.bytes > 0).map(pointer).collect()
+    let mut all: Vec<_> =
+        buffers(kernel, names, timeline).into_iter().filter(|b| b.bytes > 0).map(pointer).collect();
+    // Rings, words, memory and numbers of commands.
+    all.extend(kernel.far_channel().map(|_| PointerText { name: "far".into(), count: 4 }));
+    all
 }
 
 /// What each parameter is, and which pointer is not a rank's.

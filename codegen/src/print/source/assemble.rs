@@ -12,8 +12,10 @@ use super::{
 };
 use crate::device::Device;
 use crate::family::Target;
-use crate::ir::{self, BlockWait, CommOp, Kernel, OpKind, SharedId, explain::Explain};
-use crate::print::analysis::{WaitSite, ahead, multimem, signals};
+use crate::ir::{
+    self, BlockWait, CommOp, FarPart, Kernel, OpKind, ParamId, ParamKind, SharedId, explain::Explain,
+};
+use crate::print::analysis::{WaitSite, ahead, multimem, signals, waits::polled};
 use crate::print::control::timeline::use_types;
 use crate::print::facts::{Facts, Sites, Timeline};
 use crate::print::launch::{ArgsLayout, EmitInfo, LaunchShape, args, host};
@@ -28,6 +30,7 @@ use crate::print::text::{
     names::{is_identifier, is_taken, kernel_id, namespace},
     prim,
 };
+use crate::print::transport::far;
 
 /// What a kernel asks of a device beyond what that has: less is better, and nothing fits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
@@ -157,6 +160,9 @@ pub(crate) fn emit_split(
     for p in &kernel.params {
         prim::use_dtype(&mut used, p.dtype);
     }
+    if kernel.far_channel().is_some() {
+        used.add(Prim::Far);
+    }
     if folder.is_some() {
         // Most primitives need it, and so a header of them takes it for granted.
         used.add(Prim::Bits);
@@ -230,9 +236,6 @@ pub(crate) fn check(kernel: &Kernel, target: Target) -> Result<(), PrintError> {
             target,
             target_lanes: target.warp_size(),
         });
-    }
-    if let Some(channel) = kernel.far_channel() {
-        return Err(PrintError::FarChannel { kernel: variant(), channel: channel.into(), target });
     }
     let threads = block_threads(kernel);
     if threads > 1024 {
@@ -365,6 +368,7 @@ fn includes(target: Target, used: &Used) -> Vec<&'static str> {
 /// The constants that the rest of the source names, or that a header of primitives may name.
 fn constants(kernel: &Kernel, timeline: Option<&Sites>, header: bool) -> Vec<ConstantText> {
     let mut out = wait_constants(kernel, header);
+    out.extend(far_constants(kernel));
     out.extend(timeline.iter().flat_map(|sites| sites.constants()));
     out
 }
@@ -375,8 +379,8 @@ fn wait_constants(kernel: &Kernel, header: bool) -> Vec<ConstantText> {
     let mut roles = BTreeSet::new();
     for (i, role) in kernel.roles.iter().enumerate() {
         kernel.walk(&role.body, &mut |_, op| {
-            for a in op.kind.accesses().into_iter().filter(|a| a.access.waits()) {
-                awaited.extend(a.place.param());
+            for polled in polled(&op.kind) {
+                awaited.insert(polled);
                 roles.insert(i);
             }
             if let OpKind::Comm(CommOp::BlockWait(BlockWait { flag, .. })) = op.kind {
@@ -402,4 +406,17 @@ fn wait_constants(kernel: &Kernel, header: bool) -> Vec<ConstantText> {
     out.extend(roles.iter().map(|&i| number(format!("role_{}", kernel.roles[i].name), i)));
     out.extend(awaited.iter().map(|f| number(format!("flag_{}", kernel.params[f.index()].name), f.index())));
     out
+}
+
+/// The numbers of what a kernel has of an engine of far channels.
+fn far_constants(kernel: &Kernel) -> Vec<ConstantText> {
+    let number =
+        |name, value: u64| ConstantText { r#type: "u32", name, value: value.to_string(), comment: None };
+    let counts = (0..kernel.params.len() as u32).map(ParamId);
+    let counts = counts.filter(|p| kernel.params[p.index()].kind == ParamKind::Far(FarPart::Counts));
+    let channels = counts
+        .map(|p| number(far::channel_name(&kernel.params[p.index()].name), kernel.first_far_channel(p)));
+    let senders = kernel.far_senders().into_iter().enumerate();
+    let rings = senders.map(|(ring, role)| number(far::ring_name(&kernel.roles[role].name), ring as u64));
+    channels.chain(rings).collect()
 }

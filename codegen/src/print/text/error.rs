@@ -21,19 +21,6 @@ pub enum PrintError {
         /// Lanes a warp there.
         target_lanes: u32,
     },
-    /// A far channel, which no engine carries yet in emitted source.
-    #[error(
-        "`{kernel}` has the far channel `{channel}`, and no engine emits far channels for {target} yet: check the kernel with the \
-         simulator, or let the channel travel near"
-    )]
-    FarChannel {
-        /// Variant name.
-        kernel: String,
-        /// The channel, by the name of its inbox.
-        channel: String,
-        /// The target.
-        target: Target,
-    },
     /// More threads a block than a target has.
     #[error(
         "`{kernel}` has blocks of {threads} threads and {target} allows 1024; use at most {} warps a block",

@@ -97,6 +97,8 @@ prims! {
     TimelineEvent = common "timeline_event", Nothing, [Types];
     /// Boxes of a matrix in memory.
     TensorMap = cuda "tensor_map", Nothing, [Types];
+    /// What carries messages to far ranks.
+    Far = common "far", Nothing, [Types];
     /// Thread and block index.
     Index = own "index", Nothing, [];
     /// Same bits, other type.
@@ -297,6 +299,20 @@ prims! {
     WaitLater = own "wait_later", Nothing, [Poll];
     /// Wait for blocks of this rank.
     BlockWait = own "block_wait", Nothing, [Poll, Device];
+    /// Words that a proxy shares.
+    FarWords = own "far_words", Target, [System];
+    /// Bounded polling of what a proxy counts.
+    FarPoll = common "far_poll", Nothing, [Poll, FarWords];
+    /// Give a proxy a command.
+    FarSend = common "far_send", Nothing, [FarPoll];
+    /// Put a message to far ranks.
+    FarPut = common "far_put", Nothing, [FarSend];
+    /// Count up at far ranks.
+    FarCount = common "far_count", Nothing, [FarSend];
+    /// Take what has arrived from far ranks.
+    FarTake = common "far_take", Nothing, [FarPoll];
+    /// Wait until what was put is delivered.
+    FarSettle = common "far_settle", Nothing, [FarPoll];
     /// Packets and their atomic accesses.
     Packet = own "packet", Nothing, [];
     /// Send a packet.
@@ -326,8 +342,8 @@ prims! {
 impl Prim {
     /// Whether it defines an element type, which the argument struct may need.
     pub fn is_type(self) -> bool {
-        use Prim::{Bf16, Bits, Fp8, Fp16, TensorMap, TimelineEvent, Types};
-        matches!(self, Types | TimelineEvent | TensorMap | Bits | Fp16 | Bf16 | Fp8)
+        use Prim::{Bf16, Bits, Far, Fp8, Fp16, TensorMap, TimelineEvent, Types};
+        matches!(self, Types | TimelineEvent | TensorMap | Far | Bits | Fp16 | Bf16 | Fp8)
     }
 
     /// The conversions and the type that an element type needs, if any.

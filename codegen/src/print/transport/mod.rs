@@ -2,6 +2,7 @@
 
 pub(super) mod blocks;
 pub(super) mod copy;
+pub(super) mod far;
 pub(super) mod multimem;
 pub(super) mod protocol;
 pub(super) mod released;

@@ -1,0 +1,122 @@
+//! Far channels: commands to this rank's proxy, and waits for what it tells.
+//!
+//! An engine that carries these commands counts each put. So the end of a batch needs no command: its puts have counted themselves.
+
+use crate::ir::{FarPublish, FarPut, FarSettle, FarWait, OpId, ParamId, ValueId};
+use crate::print::emit::Emitter;
+use crate::print::text::{Expr, Prim, PrintError};
+
+impl Emitter<'_, '_> {
+    /// A message to one rank or to all.
+    pub fn far_put(&mut self, id: OpId, op: &FarPut) -> Result<(), PrintError> {
+        self.flush()?;
+        self.used.add(Prim::FarPut);
+        let FarPut { peer, outbox, from, inbox, index, len, counts, counter, .. } = *op;
+        let kernel = self.f.p.kernel;
+        let [source, target] = [&kernel.params[outbox.index()], &kernel.params[inbox.index()]];
+        let what = format!("Put {} to {}: it may arrive from here on", source.name, target.name);
+        self.far_comment(id, &what);
+        let (from, to) = (self.scalar(from)?, self.scalar(index)?);
+        let (from, to) = (Expr::offset(&self.arg(outbox), &from), Expr::offset(&self.arg(inbox), &to));
+        let (route, ranks) = (self.route(id, counts, counter)?, self.far_ranks(peer)?);
+        let bytes = len * source.dtype.bytes();
+        let site = self.site(id, counts);
+        let group = self.group.name;
+        let (from, to) = (from.plain(), to.plain());
+        self.leave_unless(&format!(
+            "put_far({group}, args, {route}, {ranks}, {from}, {to}, {bytes}, {site})"
+        ));
+        Ok(())
+    }
+
+    /// The end of a batch, or a credit.
+    pub fn far_publish(&mut self, id: OpId, op: &FarPublish) -> Result<(), PrintError> {
+        self.flush()?;
+        let FarPublish { peer, counts, counter, adds } = *op;
+        let name = self.f.p.kernel.params[counts.index()].name.clone();
+        if self.f.p.kernel.far_is_put(counts) {
+            self.far_comment(id, &format!("{name}: the puts of this batch have counted themselves"));
+            return Ok(());
+        }
+        self.used.add(Prim::FarCount);
+        self.far_comment(id, &format!("Count up {name}: what every lane did before comes before it"));
+        let (route, ranks) = (self.route(id, counts, counter)?, self.far_ranks(peer)?);
+        let (adds, site, group) = (self.scalar(adds)?, self.site(id, counts), self.group.name);
+        self.leave_unless(&format!("count_far({group}, args, {route}, {ranks}, {}, {site})", adds.plain()));
+        Ok(())
+    }
+
+    /// A wait for a number of puts.
+    pub fn far_wait(&mut self, id: OpId, op: &FarWait) -> Result<(), PrintError> {
+        self.flush()?;
+        self.used.add(Prim::FarTake);
+        let FarWait { receipt, counts, counter, count, from, value } = *op;
+        let name = &self.f.p.kernel.params[counts.index()].name;
+        self.far_comment(id, &format!("Take {name}: what the puts brought can be read from here on"));
+        let [counter, count, from, value] = [counter, count, from, value].map(|v| self.scalar(v));
+        let (counter, count, from, value) = (counter?, count?, from?, value?);
+        self.leave_unless(&format!(
+            "take_far({}, args, {}, {}, {}, {}, {}, {}, {})",
+            self.group.name,
+            self.arg(counts).text,
+            self.far_channel(counts),
+            counter.plain(),
+            count.plain(),
+            from.plain(),
+            value.plain(),
+            self.site(id, counts)
+        ));
+        self.before_all_ranks(receipt);
+        Ok(())
+    }
+
+    /// A wait for local completion: each role that puts from the outbox has a ring.
+    pub fn far_settle(&mut self, id: OpId, op: &FarSettle) -> Result<(), PrintError> {
+        self.flush()?;
+        self.used.add(Prim::FarSettle);
+        let kernel = self.f.p.kernel;
+        let name = &kernel.params[op.outbox.index()].name;
+        self.far_comment(id, &format!("Settle {name}: what was put from it may be written again"));
+        for role in kernel.far_putters(op.outbox) {
+            let (ring, site) = (ring_name(&kernel.roles[role].name), self.site(id, op.outbox));
+            self.leave_unless(&format!("settle_far({}, args, {ring}, {site})", self.group.name));
+        }
+        Ok(())
+    }
+
+    fn far_comment(&mut self, id: OpId, what: &str) {
+        self.w.gap();
+        let place = self.place(self.f.p.kernel.op(id).loc);
+        self.w.comment(&format!("{what} ({place})"));
+    }
+
+    /// The first rank and how many there are.
+    fn far_ranks(&mut self, peer: Option<ValueId>) -> Result<String, PrintError> {
+        Ok(match peer {
+            Some(peer) => format!("{}, 1", self.scalar(peer)?.plain()),
+            None => "args.rank, ranks".into(),
+        })
+    }
+
+    /// `{ring, channel, counter}` of a put.
+    fn route(&mut self, id: OpId, counts: ParamId, counter: ValueId) -> Result<String, PrintError> {
+        let kernel = self.f.p.kernel;
+        let role = self.f.p.position(id).role.map_or("", |role| &kernel.roles[role].name);
+        let counter = self.scalar(counter)?;
+        Ok(format!("{{{}, {}, {}}}", ring_name(role), self.far_channel(counts), counter.plain()))
+    }
+
+    fn far_channel(&self, counts: ParamId) -> String {
+        channel_name(&self.f.p.kernel.params[counts.index()].name)
+    }
+}
+
+/// The constant with the number of a role's ring.
+pub(crate) fn ring_name(role: &str) -> String {
+    format!("ring_{role}")
+}
+
+/// The constant with the number of the first channel of an array of counters.
+pub(crate) fn channel_name(counts: &str) -> String {
+    format!("channel_{counts}")
+}
