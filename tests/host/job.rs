@@ -7,7 +7,7 @@ use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use peerwarp_codegen::ir::{FarPart, Kernel, ParamKind};
-use peerwarp_codegen::print::{LaunchShape, Source};
+use peerwarp_codegen::print::{ArgField, LaunchShape, Source};
 
 use super::build::{Language, Mode, Program};
 
@@ -59,6 +59,18 @@ struct Launch {
     fields: Vec<(u32, Field)>,
 }
 
+/// What the engine of far channels has on every rank, as the crate peerwarp-fabric lays it out.
+#[derive(Clone, Debug)]
+struct Engine {
+    rings: u32,
+    buffers: [usize; 3],
+}
+
+/// Slots of a ring, as a power of two: few, so that rings fill up.
+const LOG_SLOTS: u32 = 2;
+/// Buffers of the engine: rings, words, memory of puts, and numbers of commands.
+const ENGINE: [&str; 4] = ["far rings", "far words", "far memory", "far sent"];
+
 #[derive(Clone, Debug)]
 enum Step {
     Write(usize, u64, Vec<u8>),
@@ -74,6 +86,7 @@ pub struct Job {
     buffers: Vec<Buffer>,
     launches: Vec<Launch>,
     programs: Vec<Vec<Step>>,
+    engine: Option<Engine>,
 }
 
 /// What a run left behind.
@@ -89,7 +102,7 @@ pub struct Run {
 impl Job {
     pub fn new(language: Language, ranks: u32) -> Job {
         let programs = vec![vec![]; ranks as usize];
-        let mut job = Job { language, ranks, buffers: vec![], launches: vec![], programs };
+        let mut job = Job { language, ranks, buffers: vec![], launches: vec![], programs, engine: None };
         job.buffer(STATUS, STATUS_BYTES, Some(0));
         job
     }
@@ -103,6 +116,9 @@ impl Job {
 
     /// Gives every rank the buffers of a kernel's parameters; `renamed` says which have another name.
     pub fn buffers_of(&mut self, kernel: &Kernel, renamed: impl Fn(&str) -> String) {
+        if kernel.far_channel().is_some() {
+            self.engine_of(kernel);
+        }
         for p in &kernel.params {
             let fill = match p.kind {
                 ParamKind::Flags
@@ -125,6 +141,19 @@ impl Job {
             };
             self.buffer(&renamed(&p.name), bytes, fill);
         }
+    }
+
+    /// Gives every rank an engine for a kernel's far channels. The memory of puts begins with the unit of credits, and goes on over what
+    /// is placed behind it, which is alike on all ranks.
+    fn engine_of(&mut self, kernel: &Kernel) {
+        assert!(self.engine.is_none(), "one kernel of a job has far channels");
+        let rings = kernel.far_senders().len() as u32;
+        let words = 16 + kernel.far_channels() * u64::from(self.ranks);
+        let bytes = [u64::from(rings) * 8 * (32 + (2 << LOG_SLOTS)), 8 * words, 16, 8 * u64::from(rings)];
+        for (name, bytes) in ENGINE.into_iter().zip(bytes) {
+            self.buffer(name, bytes, Some(0));
+        }
+        self.engine = Some(Engine { rings, buffers: [0, 1, 2].map(|i| self.find(ENGINE[i])) });
     }
 
     /// Adds a write to a rank's program.
@@ -179,6 +208,14 @@ impl Job {
                 fields.push((field.offset + 8 * self.ranks, Field::Everyone(buffer)));
             }
             fields.push((field.offset, what));
+        }
+        let mut rest = rest.to_vec();
+        if let Some(at) = rest.iter().position(|field| field.name == "far") {
+            let ArgField { offset, .. } = rest.remove(at);
+            let pointers = [0, 8, 16, 24].into_iter().zip(ENGINE);
+            fields.extend(pointers.map(|(at, name)| (offset + at, Field::Local(self.find(name)))));
+            let numbers = [LOG_SLOTS, 0].map(u32::to_le_bytes).concat();
+            fields.push((offset + 32, Field::Value(numbers)));
         }
         let mut common = vec![
             Field::Symmetric(self.find(STATUS)),
@@ -308,6 +345,11 @@ impl Job {
                 out.bytes(content);
             });
         });
+        let (rings, [ring, words, memory]) =
+            self.engine.as_ref().map_or((0, [0; 3]), |e| (e.rings, e.buffers));
+        for n in [rings.into(), LOG_SLOTS.into(), ring as u64, words as u64, memory as u64] {
+            out.number(n);
+        }
         out.0
     }
 

@@ -7,6 +7,7 @@ mod beside;
 mod bugs;
 mod build;
 mod collectives;
+mod far;
 mod functions;
 mod histogram;
 mod job;

@@ -26,6 +26,8 @@ u32 place_shared(const u32 bytes, const u32 align) {
 
 std::string name_of_agent(const u32 agent) {
     const Actor& a = *actors[agent];
+    u32 served;
+    if (machine && machine->cards().is_card(agent, served)) return "the card of rank " + std::to_string(served);
     std::string name = "rank " + std::to_string(a.rank);
     if (a.block == ~0u) return "the host of " + name;
     const auto& t = static_cast<const Thread&>(a);
@@ -37,7 +39,8 @@ std::string name_of_agent(const u32 agent) {
 Machine::Machine(Job& job) : job_(job), ranks_(job.ranks) {
     u32 most = 0;
     for (const Launch& l : job.launches) most = std::max(most, l.grid * l.threads);
-    agents = job.ranks * (1 + most);
+    const u32 before_cards = job.ranks * (1 + most);
+    agents = before_cards + (job.far.rings != 0 ? job.ranks : 0);
     if (agents >= 0xfffe) {
         std::fprintf(stderr, "%u threads are more than can be told apart\n", agents);
         std::exit(3);
@@ -53,6 +56,9 @@ Machine::Machine(Job& job) : job_(job), ranks_(job.ranks) {
         }
     }
     place_memory();
+    std::vector<std::vector<char*>> buffers;
+    for (const Buffer& b : job.buffers) buffers.push_back(b.of_rank);
+    if (job.far.rings != 0) cards_.place(job.far, job.ranks, before_cards, buffers);
 }
 
 void Machine::place_memory() {
@@ -88,6 +94,7 @@ void Machine::begin(const u64 seed) {
     ready_.clear();
     parked_.clear();
     boxes_.clear();
+    cards_.begin();
     read_.assign(job_.ranks, {});
     now_ = turns_ = last_turn_ = 0;
     stalls_ = 0;
@@ -225,6 +232,7 @@ void Machine::finish(const u32 r) {
 
 void Machine::run(const u64 seed) {
     begin(seed);
+    const u64 card_pace = seed % 2 == 0 ? 16 : 512;  // goes once where threads go so often
     while (!over_) {
         if (!ready_.empty() && (runnable_.empty() || random_() % 8 == 0)) {
             const std::size_t i = random_() % ready_.size();
@@ -236,6 +244,11 @@ void Machine::run(const u64 seed) {
         }
         if (boxes_.on_their_way() && (runnable_.empty() || random_() % 32 == 0)) {
             boxes_.land(random_());
+            continue;
+        }
+        if ((runnable_.empty() || random_() % card_pace == 0) && cards_.busy()) {
+            me = nullptr;
+            cards_.go(random_());
             continue;
         }
         if (runnable_.empty()) {
@@ -573,6 +586,25 @@ void Machine::atomic(const void* const p, const u32 bytes, const Access access, 
         }
     }
     var.released = now;
+}
+
+u64 Machine::card_load(Actor& card, const u64* const p) {
+    if (job_.checks) card.knows.join(memory.atomic(card, p, 8, Access::Load, Scope::System, 0).released.knows);
+    return *p;
+}
+
+void Machine::card_store(Actor& card, u64* const p, const u64 value) {
+    const auto waiting = parked_.find(p);
+    if (waiting != parked_.end()) {
+        runnable_.insert(runnable_.end(), waiting->second.begin(), waiting->second.end());
+        parked_.erase(waiting);
+    }
+    if (job_.checks) {
+        AtomicVar& var = memory.atomic(card, p, 8, Access::Store, Scope::System, 0);
+        var.released = {card.told(), Scope::System, &card};
+        card.performed();
+    }
+    *p = value;
 }
 
 // ---- The names that the preludes use

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "boxes.h"
+#include "cards.h"
 #include "copies.h"
 #include "products.h"
 #include "fiber.h"
@@ -108,6 +109,7 @@ struct Job {
     std::vector<Buffer> buffers;
     std::vector<Launch> launches;
     std::vector<std::vector<Step>> programs;
+    FarJob far;
 };
 
 // ---- Running it
@@ -150,6 +152,10 @@ class Machine {
     [[noreturn]] void end_thread();
     void end_run();
     Boxes& boxes() { return boxes_; }
+    Cards& cards() { return cards_; }
+    // What a card loads and stores of the words that it shares with kernels, in order.
+    u64 card_load(Actor& card, const u64* p);
+    void card_store(Actor& card, u64* p, u64 value);
     // Sleeps until somebody wakes it.
     void block(const char* waits, Site site);
     void wake(Thread* thread);
@@ -166,6 +172,7 @@ class Machine {
     std::unordered_map<const void*, std::vector<Thread*>> parked_;
     std::vector<std::string> read_;
     Boxes boxes_;
+    Cards cards_;
     Fiber scheduler_;
     u64 now_ = 0, turns_ = 0;
     u32 stalls_ = 0;

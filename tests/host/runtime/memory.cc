@@ -114,6 +114,13 @@ void Memory::touch(Actor& who, const u64 at, const u64 bytes, const bool write, 
     each_cell(at, bytes, [&](Cell& cell, const u64 from, const u64 count) { check(who, cell, from, count, write, site); });
 }
 
+void Memory::read_written(Actor& who, const void* const p, const u64 bytes) {
+    each_cell(u64(p), bytes, [&](Cell& cell, const u64 at, const u64 count) {
+        const bool known = cell.flags & used;
+        if (known ? cell.flags & written : !region_of(at)) check(who, cell, at, count, false, 0);
+    });
+}
+
 void Memory::written_before(const void* const p, const u64 bytes) {
     each_cell(u64(p), bytes, [&](Cell& cell, u64, u64) {
         if (!(cell.flags & used)) cell.reader = cell.writer = nobody;

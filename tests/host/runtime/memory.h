@@ -89,6 +89,8 @@ class Memory {
     bool holds(const void* p) const { return u64(p) - begin_ < size_; }
     void read(Actor& who, const void* p, u64 bytes, Site site) { touch(who, u64(p), bytes, false, site); }
     void write(Actor& who, const void* p, u64 bytes, Site site) { touch(who, u64(p), bytes, true, site); }
+    // A read of those bytes that somebody wrote.
+    void read_written(Actor& who, const void* p, u64 bytes);
     // Content that was there before everything.
     void written_before(const void* p, u64 bytes);
     // Checks an atomic access; the variable is the caller's to update.
