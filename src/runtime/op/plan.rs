@@ -193,9 +193,22 @@ pub(super) struct Plan {
     pub params: Params,
 }
 
+/// Worlds carry no far channels yet.
+fn no_far_channels(launches: &[LaunchSpec], params: &Params) -> Result<(), RuntimeError> {
+    let far = |(launch, params): (_, &Vec<ParamSpec>)| {
+        params.iter().find(|p| p.kind.far().is_some()).map(|param| (launch, param.name.clone()))
+    };
+    let Some((launch, name)) = launches.iter().zip(params).find_map(far) else { return Ok(()) };
+    let field = format!("parameter {name} of {}", launch.label);
+    let allowed = "channels within a machine: worlds have no engine for far ones yet; simulated ranks have, and so has a program that \
+                   launches the emitted source beside a proxy of the crate peerwarp-fabric";
+    Err(RuntimeError::invalid(field, "a far channel", allowed))
+}
+
 impl Plan {
     pub fn new(launches: &[LaunchSpec]) -> Result<Plan, RuntimeError> {
         let params = params(launches);
+        no_far_channels(launches, &params)?;
         let (scalars, buffers) = (scalars(launches, &params)?, merged(launches, &params)?);
         let mut plan = Plan { scalars, params, ..Plan::default() };
         buffers.into_iter().for_each(|buffer| plan.add(buffer));

@@ -1,4 +1,5 @@
 mod alike;
+mod far;
 mod misuse;
 mod windows;
 
