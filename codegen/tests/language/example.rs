@@ -58,11 +58,6 @@ impl Example {
         Ok(())
     }
 
-    /// Whether it has a far channel.
-    pub fn is_far(&self) -> bool {
-        self.kernel(32).is_ok_and(|kernel| kernel.far_channel().is_some())
-    }
-
     /// What a target prints: the lines before the roles and those of each role, or why it refuses the kernel.
     pub fn printed(&self, target: &str) -> Result<Vec<String>, String> {
         self.source(target).map(|source| lines_of_ops(source.roles()))

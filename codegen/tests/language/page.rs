@@ -157,10 +157,6 @@ fn prints(example: &Example) -> String {
     };
     match (example.printed("cuda:sm_90a"), example.printed("hip:gfx942")) {
         (Ok(cuda), Ok(hip)) if cuda == hip => format!("`sm_90a` and `gfx942` print:\n\n{}", cpp(cuda)),
-        // No engine carries far channels in emitted source.
-        (Err(why), Err(_)) if example.is_far() => {
-            format!("No target prints it yet:\n\n```text\n{why}\n```\n")
-        }
         (Err(why), Err(_)) => panic!("no target takes `{}`: {why}", example.name),
         (cuda, hip) => format!("{}\n{}", said("sm_90a", cuda), said("gfx942", hip)),
     }
