@@ -93,10 +93,7 @@ fn is_wrong(run: &Run) -> bool {
 
 #[test]
 fn mistakes_in_the_text_are_found() {
-    let no_settling = (
-        "if (!settle_far(block, args, ring_send, ",
-        "if (args.rank > ranks && !settle_far(block, args, ring_send, ",
-    );
+    let no_settling = ("const u32 sent = u32(commands_of(args.far.sent));", "const u32 sent = 0;");
     let meets = (
         "    meet_before_command(group);\n    bool sent = true;\n    for (u32 turn = group.lane; turn < count && sent; \
          turn += Group::lanes) {  // a lane for each rank\n        const u32 peer",
@@ -111,7 +108,7 @@ fn mistakes_in_the_text_are_found() {
         ("no settling", &[ONE_BANK, no_settling]),
         (
             "settled once the card has the commands",
-            &[ONE_BANK, ("ring) + ring_delivered", "ring) + ring_taken")],
+            &[ONE_BANK, ("ring + ring_delivered", "ring + ring_taken")],
         ),
         ("lanes that do not meet before the command", &[meets]),
         ("a ring that is never full", &[("if (lap > 0) {", "if (lap > 99) {")]),

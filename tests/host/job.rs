@@ -59,17 +59,10 @@ struct Launch {
     fields: Vec<(u32, Field)>,
 }
 
-/// What the engine of far channels has on every rank, as the crate peerwarp-fabric lays it out.
-#[derive(Clone, Debug)]
-struct Engine {
-    rings: u32,
-    buffers: [usize; 3],
-}
-
-/// Slots of a ring, as a power of two: few, so that rings fill up.
+/// Slots of the ring, as a power of two: few, so that it fills up.
 const LOG_SLOTS: u32 = 2;
-/// Buffers of the engine: rings, words, memory of puts, and numbers of commands.
-const ENGINE: [&str; 4] = ["far rings", "far words", "far memory", "far sent"];
+/// Buffers of the engine of far channels, as the crate peerwarp-fabric lays them out: ring, words, memory of puts, number of commands.
+const ENGINE: [&str; 4] = ["far ring", "far words", "far memory", "far sent"];
 
 #[derive(Clone, Debug)]
 enum Step {
@@ -86,7 +79,7 @@ pub struct Job {
     buffers: Vec<Buffer>,
     launches: Vec<Launch>,
     programs: Vec<Vec<Step>>,
-    engine: Option<Engine>,
+    engine: bool,
 }
 
 /// What a run left behind.
@@ -102,7 +95,7 @@ pub struct Run {
 impl Job {
     pub fn new(language: Language, ranks: u32) -> Job {
         let programs = vec![vec![]; ranks as usize];
-        let mut job = Job { language, ranks, buffers: vec![], launches: vec![], programs, engine: None };
+        let mut job = Job { language, ranks, buffers: vec![], launches: vec![], programs, engine: false };
         job.buffer(STATUS, STATUS_BYTES, Some(0));
         job
     }
@@ -146,14 +139,13 @@ impl Job {
     /// Gives every rank an engine for a kernel's far channels. The memory of puts begins with the unit of credits, and goes on over what
     /// is placed behind it, which is alike on all ranks.
     fn engine_of(&mut self, kernel: &Kernel) {
-        assert!(self.engine.is_none(), "one kernel of a job has far channels");
-        let rings = kernel.far_senders().len() as u32;
+        assert!(!self.engine, "one kernel of a job has far channels");
         let words = 16 + kernel.far_channels() * u64::from(self.ranks);
-        let bytes = [u64::from(rings) * 8 * (32 + (2 << LOG_SLOTS)), 8 * words, 16, 8 * u64::from(rings)];
+        let bytes = [8 * (32 + (2 << LOG_SLOTS)), 8 * words, 16, 8];
         for (name, bytes) in ENGINE.into_iter().zip(bytes) {
             self.buffer(name, bytes, Some(0));
         }
-        self.engine = Some(Engine { rings, buffers: [0, 1, 2].map(|i| self.find(ENGINE[i])) });
+        self.engine = true;
     }
 
     /// Adds a write to a rank's program.
@@ -345,9 +337,10 @@ impl Job {
                 out.bytes(content);
             });
         });
-        let (rings, [ring, words, memory]) =
-            self.engine.as_ref().map_or((0, [0; 3]), |e| (e.rings, e.buffers));
-        for n in [rings.into(), LOG_SLOTS.into(), ring as u64, words as u64, memory as u64] {
+        let slots = if self.engine { LOG_SLOTS } else { 0 };
+        let buffer = |name| if self.engine { self.find(name) as u64 } else { 0 };
+        let [ring, words, memory, _] = ENGINE.map(buffer);
+        for n in [slots.into(), ring, words, memory] {
             out.number(n);
         }
         out.0

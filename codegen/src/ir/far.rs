@@ -96,27 +96,6 @@ impl Kernel {
         }
     }
 
-    /// The roles that put or publish, by number: each has a ring of commands.
-    pub fn far_senders(&self) -> Vec<usize> {
-        let sends = |op: &OpKind| matches!(op, OpKind::Comm(CommOp::FarPut(_) | CommOp::FarPublish(_)));
-        self.roles_that(sends)
-    }
-
-    /// The roles that put from an outbox, by number.
-    pub fn far_putters(&self, outbox: ParamId) -> Vec<usize> {
-        let puts = |op: &OpKind| matches!(op, OpKind::Comm(CommOp::FarPut(put)) if put.outbox == outbox);
-        self.roles_that(puts)
-    }
-
-    fn roles_that(&self, does: impl Fn(&OpKind) -> bool) -> Vec<usize> {
-        let of_role = |&role: &usize| {
-            let mut found = false;
-            self.walk(&self.roles[role].body, &mut |_, op| found |= does(&op.kind));
-            found
-        };
-        (0..self.roles.len()).filter(of_role).collect()
-    }
-
     /// Whether something is put that belongs to an array of counters: without puts they count credits.
     pub fn far_is_put(&self, counts: ParamId) -> bool {
         self.ops

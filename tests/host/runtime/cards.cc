@@ -21,12 +21,14 @@ void Cards::place(const FarJob& job, const u32 ranks, const u32 first, const std
     }
 }
 
-void Cards::begin() {
+void Cards::begin(const u64 seed) {
     puts_.clear();
+    slow_ = seed % 2 == 0 ? ~0u : u32(seed / 2 % ranks_);
     for (u32 r = 0; r < cards_.size(); ++r) {
         // A rank of its own: what orders within a GPU does not reach it.
         cards_[r]->actor.rank = ranks_ + r;
-        cards_[r]->rings.assign(job_.rings, {});
+        cards_[r]->taken = cards_[r]->delivered = 0;
+        cards_[r]->done.clear();
     }
 }
 
@@ -35,48 +37,45 @@ bool Cards::is_card(const u32 agent, u32& rank) const {
     return agent >= first_ && rank < cards_.size();
 }
 
-u64* Cards::ring_at(const u32 rank, const u32 ring) const {
-    const u64 words = words_before_slots + (u64(2) << job_.log_slots);
-    return reinterpret_cast<u64*>(buffers_[job_.ring_buffer][rank]) + ring * words;
-}
-
-bool Cards::is_next(const u32 rank, const u32 ring) const {
-    const u64 number = cards_[rank]->rings[ring].taken, lap = number >> job_.log_slots;
-    const u64 head = ring_at(rank, ring)[words_before_slots + 2 * (number - (lap << job_.log_slots)) + 1];
+bool Cards::is_next(const u32 rank) const {
+    const u64 number = cards_[rank]->taken, lap = number >> job_.log_slots;
+    const u64 head = ring_of(rank)[words_before_slots + 2 * (number - (lap << job_.log_slots)) + 1];
     return (head & 0xffff) == ((lap + 1) & 0xffff);
 }
 
 bool Cards::busy() const {
     if (!puts_.empty()) return true;
     for (u32 r = 0; r < cards_.size(); ++r) {
-        for (u32 i = 0; i < job_.rings; ++i) {
-            if (is_next(r, i)) return true;
-        }
+        if (is_next(r)) return true;
     }
     return false;
 }
 
 void Cards::go(const u64 random) {
-    std::vector<std::pair<u32, u32>> next;
+    std::vector<u32> next;
     for (u32 r = 0; r < cards_.size(); ++r) {
-        for (u32 i = 0; i < job_.rings; ++i) {
-            if (is_next(r, i)) next.emplace_back(r, i);
-        }
+        if (is_next(r)) next.push_back(r);
     }
-    const std::size_t choice = random % (next.size() + puts_.size());
+    std::vector<std::size_t> flying;
+    for (std::size_t i = 0; i < puts_.size(); ++i) {
+        if (puts_[i].rank != slow_ || puts_[i].peer == slow_) flying.push_back(i);
+    }
+    if (next.empty() && flying.empty()) {
+        fly(random % puts_.size());
+        return;
+    }
+    const std::size_t choice = random % (next.size() + flying.size());
     if (choice < next.size()) {
-        take(next[choice].first, next[choice].second);
+        take(next[choice]);
     } else {
-        fly(choice - next.size());
+        fly(flying[choice - next.size()]);
     }
 }
 
-void Cards::take(const u32 rank, const u32 ring_number) {
+void Cards::take(const u32 rank) {
     Card& card = *cards_[rank];
-    Ring& ring = card.rings[ring_number];
-    u64* const base = ring_at(rank, ring_number);
-    const u64 number = ring.taken;
-    u64* const slot = base + words_before_slots + 2 * (number & ((u64(1) << job_.log_slots) - 1));
+    const u64 number = card.taken;
+    u64* const slot = ring_of(rank) + words_before_slots + 2 * (number & ((u64(1) << job_.log_slots) - 1));
     const u64 head = machine->card_load(card.actor, slot + 1);
     if (machine->checks()) memory.read(card.actor, slot, 8, 0);
     const u64 body = slot[0];
@@ -85,11 +84,11 @@ void Cards::take(const u32 rank, const u32 ring_number) {
         machine->wrong("card", "rank " + std::to_string(rank) + " has given its card a command that means nothing", 0);
         return;
     }
-    puts_.push_back({rank, ring_number, number, unit * (body & 0xffffffff), unit * (body >> 32), unit * units, 0, 0,
-                     u32(peer), u32(channel), {}});
-    ring.done.push_back(false);
-    ++ring.taken;
-    machine->card_store(card.actor, base + word_of_taken, ring.taken);
+    puts_.push_back({rank, number, unit * (body & 0xffffffff), unit * (body >> 32), unit * units, 0, 0, u32(peer),
+                     u32(channel), {}});
+    card.done.push_back(false);
+    ++card.taken;
+    machine->card_store(card.actor, ring_of(rank) + word_of_taken, card.taken);
 }
 
 // A put reads a piece, or a piece lands, or all of it is there.
@@ -122,12 +121,11 @@ void Cards::arrive(const Put& put) {
     Card& card = *cards_[put.rank];
     u64* const count = words_of(put.peer) + first_count + u64(put.channel) * ranks_ + put.rank;
     machine->card_store(card.actor, count, *count + 1);
-    Ring& ring = card.rings[put.ring];
-    ring.done[put.number - ring.delivered] = true;
-    const u64 before = ring.delivered;
-    for (; !ring.done.empty() && ring.done.front(); ring.done.pop_front()) ++ring.delivered;
-    if (ring.delivered != before) {
-        machine->card_store(card.actor, ring_at(put.rank, put.ring) + word_of_delivered, ring.delivered);
+    card.done[put.number - card.delivered] = true;
+    const u64 before = card.delivered;
+    for (; !card.done.empty() && card.done.front(); card.done.pop_front()) ++card.delivered;
+    if (card.delivered != before) {
+        machine->card_store(card.actor, ring_of(put.rank) + word_of_delivered, card.delivered);
     }
 }
 

@@ -40,7 +40,7 @@ Machine::Machine(Job& job) : job_(job), ranks_(job.ranks) {
     u32 most = 0;
     for (const Launch& l : job.launches) most = std::max(most, l.grid * l.threads);
     const u32 before_cards = job.ranks * (1 + most);
-    agents = before_cards + (job.far.rings != 0 ? job.ranks : 0);
+    agents = before_cards + (job.far.log_slots != 0 ? job.ranks : 0);
     if (agents >= 0xfffe) {
         std::fprintf(stderr, "%u threads are more than can be told apart\n", agents);
         std::exit(3);
@@ -58,7 +58,7 @@ Machine::Machine(Job& job) : job_(job), ranks_(job.ranks) {
     place_memory();
     std::vector<std::vector<char*>> buffers;
     for (const Buffer& b : job.buffers) buffers.push_back(b.of_rank);
-    if (job.far.rings != 0) cards_.place(job.far, job.ranks, before_cards, buffers);
+    if (job.far.log_slots != 0) cards_.place(job.far, job.ranks, before_cards, buffers);
 }
 
 void Machine::place_memory() {
@@ -94,7 +94,7 @@ void Machine::begin(const u64 seed) {
     ready_.clear();
     parked_.clear();
     boxes_.clear();
-    cards_.begin();
+    if (job_.far.log_slots != 0) cards_.begin(seed);
     read_.assign(job_.ranks, {});
     now_ = turns_ = last_turn_ = 0;
     stalls_ = 0;

@@ -114,7 +114,7 @@ static Job read_job(Input& in) {
             return s;
         });
     });
-    for (u32* const number : {&job.far.rings, &job.far.log_slots, &job.far.ring_buffer, &job.far.words_buffer,
+    for (u32* const number : {&job.far.log_slots, &job.far.ring_buffer, &job.far.words_buffer,
                               &job.far.memory_buffer}) {
         *number = u32(in.number());
     }

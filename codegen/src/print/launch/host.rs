@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use super::{
     ArgsLayout,
     args::{self, MapText},
-    texts::{self, AbiText, FarText, LaunchText, TimelineText, WaitText},
+    texts::{self, AbiText, LaunchText, TimelineText, WaitText},
 };
 use crate::family::Target;
 use crate::ir::{Kernel, ParamKind};
@@ -112,9 +112,7 @@ pub(crate) fn header(host: &Host, info: &EmitInfo) -> Result<String, PrintError>
         fields: args::documented(kernel, names, timeline, &layout.maps, WIDTH),
         tensor_maps: !layout.maps.is_empty(),
         buffers: args::buffers(kernel, names, timeline),
-        far: kernel
-            .far_channel()
-            .map(|_| FarText { channels: kernel.far_channels(), rings: kernel.far_senders().len() }),
+        far_channels: kernel.far_channels(),
         block_flags: kernel.params.iter().any(|p| p.kind == ParamKind::BlockFlags),
         waits: waits.iter().enumerate().map(WaitText::of).collect(),
         timeline: timeline.map(TimelineText::of),

@@ -21,7 +21,7 @@ pub(crate) struct AbiText {
     pub args: String,
     pub fields: Vec<DocumentedText>,
     pub buffers: Vec<BufferText>,
-    pub far: Option<FarText>,
+    pub far_channels: u64,
     pub block_flags: bool,
     pub tensor_maps: bool,
     pub waits: Vec<WaitText>,
@@ -37,13 +37,6 @@ pub(crate) struct AbiText {
     pub compilers: &'static str,
     pub stream: &'static str,
     pub error: &'static str,
-}
-
-/// What the header says of far channels.
-#[derive(Debug, Serialize)]
-pub(crate) struct FarText {
-    pub channels: u64,
-    pub rings: usize,
 }
 
 /// A wait, as the header has it.

@@ -408,7 +408,7 @@ fn wait_constants(kernel: &Kernel, header: bool) -> Vec<ConstantText> {
     out
 }
 
-/// The numbers of what a kernel has of an engine of far channels.
+/// The first channel of each array of far counters, among the kernel's.
 fn far_constants(kernel: &Kernel) -> Vec<ConstantText> {
     let number =
         |name, value: u64| ConstantText { r#type: "u32", name, value: value.to_string(), comment: None };
@@ -416,7 +416,5 @@ fn far_constants(kernel: &Kernel) -> Vec<ConstantText> {
     let counts = counts.filter(|p| kernel.params[p.index()].kind == ParamKind::Far(FarPart::Counts));
     let channels = counts
         .map(|p| number(far::channel_name(&kernel.params[p.index()].name), kernel.first_far_channel(p)));
-    let senders = kernel.far_senders().into_iter().enumerate();
-    let rings = senders.map(|(ring, role)| number(far::ring_name(&kernel.roles[role].name), ring as u64));
-    channels.chain(rings).collect()
+    channels.collect()
 }

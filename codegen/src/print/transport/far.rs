@@ -18,13 +18,13 @@ impl Emitter<'_, '_> {
         self.far_comment(id, &what);
         let (from, to) = (self.scalar(from)?, self.scalar(index)?);
         let (from, to) = (Expr::offset(&self.arg(outbox), &from), Expr::offset(&self.arg(inbox), &to));
-        let (route, ranks) = (self.route(id, counts, counter)?, self.far_ranks(peer)?);
+        let (counter, ranks) = (self.far_counter(counts, counter)?, self.far_ranks(peer)?);
         let bytes = len * source.dtype.bytes();
         let site = self.site(id, counts);
         let group = self.group.name;
         let (from, to) = (from.plain(), to.plain());
         self.leave_unless(&format!(
-            "put_far({group}, args, {route}, {ranks}, {from}, {to}, {bytes}, {site})"
+            "put_far({group}, args, {counter}, {ranks}, {from}, {to}, {bytes}, {site})"
         ));
         Ok(())
     }
@@ -40,9 +40,9 @@ impl Emitter<'_, '_> {
         }
         self.used.add(Prim::FarCount);
         self.far_comment(id, &format!("Count up {name}: what every lane did before comes before it"));
-        let (route, ranks) = (self.route(id, counts, counter)?, self.far_ranks(peer)?);
+        let (counter, ranks) = (self.far_counter(counts, counter)?, self.far_ranks(peer)?);
         let (adds, site, group) = (self.scalar(adds)?, self.site(id, counts), self.group.name);
-        self.leave_unless(&format!("count_far({group}, args, {route}, {ranks}, {}, {site})", adds.plain()));
+        self.leave_unless(&format!("count_far({group}, args, {counter}, {ranks}, {}, {site})", adds.plain()));
         Ok(())
     }
 
@@ -70,17 +70,15 @@ impl Emitter<'_, '_> {
         Ok(())
     }
 
-    /// A wait for local completion: each role that puts from the outbox has a ring.
+    /// A wait for local completion.
     pub fn far_settle(&mut self, id: OpId, op: &FarSettle) -> Result<(), PrintError> {
         self.flush()?;
         self.used.add(Prim::FarSettle);
         let kernel = self.f.p.kernel;
         let name = &kernel.params[op.outbox.index()].name;
         self.far_comment(id, &format!("Settle {name}: what was put from it may be written again"));
-        for role in kernel.far_putters(op.outbox) {
-            let (ring, site) = (ring_name(&kernel.roles[role].name), self.site(id, op.outbox));
-            self.leave_unless(&format!("settle_far({}, args, {ring}, {site})", self.group.name));
-        }
+        let site = self.site(id, op.outbox);
+        self.leave_unless(&format!("settle_far({}, args, {site})", self.group.name));
         Ok(())
     }
 
@@ -98,22 +96,14 @@ impl Emitter<'_, '_> {
         })
     }
 
-    /// `{ring, channel, counter}` of a put.
-    fn route(&mut self, id: OpId, counts: ParamId, counter: ValueId) -> Result<String, PrintError> {
-        let kernel = self.f.p.kernel;
-        let role = self.f.p.position(id).role.map_or("", |role| &kernel.roles[role].name);
-        let counter = self.scalar(counter)?;
-        Ok(format!("{{{}, {}, {}}}", ring_name(role), self.far_channel(counts), counter.plain()))
+    /// `{channel, index}` of a counter.
+    fn far_counter(&mut self, counts: ParamId, counter: ValueId) -> Result<String, PrintError> {
+        Ok(format!("{{{}, {}}}", self.far_channel(counts), self.scalar(counter)?.plain()))
     }
 
     fn far_channel(&self, counts: ParamId) -> String {
         channel_name(&self.f.p.kernel.params[counts.index()].name)
     }
-}
-
-/// The constant with the number of a role's ring.
-pub(crate) fn ring_name(role: &str) -> String {
-    format!("ring_{role}")
 }
 
 /// The constant with the number of the first channel of an array of counters.
