@@ -21,8 +21,9 @@ pub struct Channel {
 }
 
 /// A rank's registered memory on a channel.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Port {
+    pub memory: Channel,
     pub outbox: Region,
     pub inbox: Region,
 }
@@ -119,6 +120,7 @@ impl Station {
         let mut ports = vec![];
         for channel in channels {
             ports.push(Port {
+                memory: channel.clone(),
                 outbox: endpoint.register(&channel.outbox)?,
                 inbox: endpoint.register(&channel.inbox)?,
             });

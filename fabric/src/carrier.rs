@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use crate::book::{Book, BookError, Port, Station};
+use crate::book::{Book, BookError, Channel, Port, Station};
 use crate::command::{Command, CommandError, Immediate, Op, PutName, RANKS, UNIT, addressee, range};
 use crate::endpoint::{Endpoint, Event, Peer, Posted, Put, Region, Target};
 use crate::error::FabricError;
@@ -260,7 +260,13 @@ impl Carrier {
                         self.lanes[lane].flushes = true;
                         self.lanes[lane].deliver(number);
                     }
-                    Ok((command, remote)) => self.enqueue(Work { lane, number, remote, command, since: now }),
+                    Ok((command, Some(remote))) => {
+                        self.enqueue(Work { lane, number, remote, command, since: now });
+                    }
+                    Ok((command, None)) => {
+                        self.put_to_itself(&command);
+                        self.lanes[lane].deliver(number);
+                    }
                     Err(reason) => {
                         let (channel, peer) = addressee(words[1]);
                         let ring = self.lanes[lane].ring.index();
@@ -274,24 +280,28 @@ impl Carrier {
         worked
     }
 
-    /// The command, and which of `remotes` it is for.
-    fn check(&self, words: [u64; 2]) -> Result<(Command, usize), CommandError> {
+    /// The command, and which of `remotes` it is for; none if it is for this rank.
+    fn check(&self, words: [u64; 2]) -> Result<(Command, Option<usize>), CommandError> {
         let command = Command::decode(words)?;
         if command.op == Op::Flush {
-            return Ok((command, 0));
+            return Ok((command, None));
         }
         let Some(port) = self.ports.get(usize::from(command.channel)) else {
             let allowed = format!("channels below {}", self.ports.len());
             return Err(CommandError::Field { field: "channel", value: command.channel.into(), allowed });
         };
-        let Some(remote) = self.by_rank.get(usize::from(command.peer)).copied().flatten() else {
-            let allowed = format!("ranks below {} other than {}", self.ranks, self.rank);
-            return Err(CommandError::Field { field: "peer", value: command.peer.into(), allowed });
+        let remote = self.by_rank.get(usize::from(command.peer)).copied().flatten();
+        let inbox = match remote {
+            Some(remote) => self.remotes[remote].inboxes[usize::from(command.channel)],
+            None if command.peer == self.rank => port.inbox.target,
+            None => {
+                let allowed = format!("ranks below {}", self.ranks);
+                return Err(CommandError::Field { field: "peer", value: command.peer.into(), allowed });
+            }
         };
-        let target = self.remotes[remote].inboxes[usize::from(command.channel)];
         let unit = UNIT as u64;
         let regions =
-            [("outbox", command.from, port.outbox.target.bytes), ("inbox", command.to, target.bytes)];
+            [("outbox", command.from, port.outbox.target.bytes), ("inbox", command.to, inbox.bytes)];
         for (region, from, bytes) in regions {
             let from = u64::from(from) * unit;
             let to = from + u64::from(command.units) * unit;
@@ -302,6 +312,19 @@ impl Carrier {
         let longest = self.endpoint.as_ref().map_or(u64::MAX, Endpoint::longest) / unit;
         range("units", command.units, 1, longest)?;
         Ok((command, remote))
+    }
+
+    /// A put of this rank to itself: a copy, which is counted at once.
+    fn put_to_itself(&mut self, command: &Command) {
+        let Command { op, channel, from, to, units, .. } = *command;
+        let Channel { outbox, inbox } = &self.ports[usize::from(channel)].memory;
+        let [from, to, bytes] = [from, to, units].map(|units| units as usize * UNIT);
+        outbox.copy(from, bytes, inbox, to);
+        self.summary.puts += 1;
+        self.summary.bytes += bytes as u64;
+        if op == Op::PutAndCount {
+            self.arrive(Immediate { channel, source: self.rank });
+        }
     }
 
     fn enqueue(&mut self, work: Work) {

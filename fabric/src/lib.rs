@@ -18,6 +18,8 @@
 //!   delivered. An inbox may be written again when its owner has given credit, by a put of its own.
 //! - [`Op::Flush`] orders: puts of later commands start when those of earlier commands are delivered. Without it, a put that
 //!   is counted says nothing about one that is not.
+//! - A put to the own rank is a copy by the proxy, counted and delivered as the others are. Its two places are the same or
+//!   share no byte.
 //! - The network does not report a dead peer. Every wait is bounded, and names the peer, the channel and the put. Proxies of
 //!   idle ranks send each other pulses, so that each rank names a dead peer by itself.
 //!

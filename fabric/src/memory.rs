@@ -118,6 +118,15 @@ impl Memory {
             word.store(*from, Ordering::Relaxed);
         }
     }
+
+    /// Copies bytes to another memory, or to another place of this one. All numbers are multiples of 8. The two places are the
+    /// same or share no byte. Words past an end are left out.
+    pub(crate) fn copy(&self, offset: usize, bytes: usize, to: &Memory, to_offset: usize) {
+        let from = self.words().iter().skip(offset / 8).take(bytes / 8);
+        for (to, from) in to.words().iter().skip(to_offset / 8).zip(from) {
+            to.store(from.load(Ordering::Relaxed), Ordering::Relaxed);
+        }
+    }
 }
 
 #[cfg(test)]
@@ -136,6 +145,18 @@ mod tests {
         memory.write(8184, &[1, 2]);
         memory.read(8184, &mut read);
         assert_eq!(read, [1, 7, 8, 0]);
+    }
+
+    #[test]
+    fn bytes_are_copied_between_places() {
+        let [from, to] = [(); 2].map(|()| Memory::zeroed(4096).unwrap());
+        from.write(16, &[1, 2, 3]);
+        from.copy(16, 16, &to, 4080);
+        from.copy(16, 16, &from, 0);
+        let (mut at_end, mut at_start) = ([0; 2], [0; 5]);
+        to.read(4080, &mut at_end);
+        from.read(0, &mut at_start);
+        assert_eq!((at_end, at_start), ([1, 2], [1, 2, 1, 2, 3]));
     }
 
     #[test]

@@ -157,6 +157,64 @@ fn closing_flushes_the_rings() {
     }
 }
 
+/// Among puts to a peer, in the order of one ring.
+#[test]
+fn puts_to_the_own_rank_arrive() {
+    if !library_is_there() {
+        return;
+    }
+    for provider in both() {
+        let [one, other] = two_ranks(provider, 8, &ProxyOptions::default());
+        let at = |channel: &Channel, unit: u32| {
+            let mut got = [0; 2];
+            channel.inbox.read(unit as usize * 16, &mut got);
+            got
+        };
+        for round in 1..=50u64 {
+            one.channel.outbox.write(0, &[round, !round]);
+            one.push(put(0, 0, 7, 1)).unwrap();
+            one.push(counted(put(1, 0, 3, 1))).unwrap();
+            one.push(Command::FLUSH).unwrap();
+            let last = one.push(counted(put(0, 0, UNITS - 1, 1))).unwrap();
+            assert_eq!(one.words.wait_count(0, 0, round, LONG), Ok(round));
+            // The flush has waited for the put to the peer.
+            let got = [at(&one.channel, 7), at(&one.channel, UNITS - 1), at(&other.channel, 3)];
+            assert_eq!(got, [[round, !round]; 3], "over {provider}");
+            assert_eq!(other.words.wait_count(0, 0, round, LONG), Ok(round));
+            one.ring.wait_delivered(last + 1, &one.words, LONG).unwrap();
+        }
+        assert_eq!(at(&one.channel, 3), [0; 2]);
+        let summary = one.proxy.close(LONG).unwrap();
+        assert_eq!((summary.puts, summary.bytes, summary.arrivals), (150, 150 * 16, 50));
+        assert_eq!(other.proxy.close(LONG).unwrap().arrivals, 50);
+    }
+}
+
+/// Credits are put from and to the same unit.
+#[test]
+fn a_world_of_one_rank_puts_to_itself() {
+    if !library_is_there() {
+        return;
+    }
+    let memory = Memory::zeroed(4096).unwrap();
+    let channel = Channel { outbox: memory.clone(), inbox: memory.clone() };
+    let endpoint = Endpoint::open(&options(Provider::Tcp)).unwrap();
+    let station = Station::new(endpoint, 0, 1, &[channel]).unwrap();
+    let counts = Memory::zeroed(Words::bytes(1, 1)).unwrap();
+    let (book, ring, words) = (Book::new(&station), ring(8), Words::new(counts, 1, 1).unwrap());
+    let proxy =
+        Proxy::start(station, book, vec![ring.clone()], words.clone(), &ProxyOptions::default()).unwrap();
+    memory.write(0, &[5, 6]);
+    for command in [put(0, 0, 0, 1), put(0, 0, 2, 1)] {
+        ring.push(&counted(command), &words, LONG).unwrap();
+    }
+    assert_eq!(words.wait_count(0, 0, 2, LONG), Ok(2));
+    let mut got = [0; 6];
+    memory.read(0, &mut got);
+    assert_eq!(got, [5, 6, 0, 0, 5, 6]);
+    assert_eq!(proxy.close(LONG).unwrap().puts, 2);
+}
+
 #[test]
 fn a_full_ring_in_front_of_a_stalled_proxy_is_named() {
     if !library_is_there() {
@@ -206,8 +264,8 @@ fn commands_that_make_no_sense_are_named() {
         return;
     }
     let wrong = [
-        (put(0, 0, 0, 1), "peer is 0, and ranks below 2 other than 0 are allowed"),
-        (put(2, 0, 0, 1), "peer is 2, and ranks below 2 other than 0 are allowed"),
+        (put(2, 0, 0, 1), "peer is 2, and ranks below 2 are allowed"),
+        (put(0, 0, UNITS, 1), "bytes 65536 to 65552 of the inbox are asked for, and it has 65536"),
         (put(1, UNITS, 0, 1), "bytes 65536 to 65552 of the outbox are asked for, and it has 65536"),
         (put(1, 0, UNITS - 1, 2), "bytes 65520 to 65552 of the inbox are asked for, and it has 65536"),
         (Command { channel: 1, ..put(1, 0, 0, 1) }, "channel is 1, and channels below 1 are allowed"),
