@@ -3,6 +3,7 @@
 use peerwarp_codegen::print::{ArgField, ArgsLayout, TensorMap};
 
 use super::RuntimeError;
+use super::far::FarArgs;
 use super::gpu::{DevicePtr, Gpu};
 
 /// A member's place in the struct, found once and written any number of times.
@@ -51,6 +52,11 @@ impl KernelArgs {
     /// Sets a number of 4 bytes.
     pub fn set_u32(&mut self, name: &str, value: u32) -> Result<(), RuntimeError> {
         self.set(name, &value.to_ne_bytes())
+    }
+
+    /// Sets what carries far channels.
+    pub(super) fn set_far(&mut self, far: &FarArgs) -> Result<(), RuntimeError> {
+        self.set("far", bytemuck::bytes_of(far))
     }
 
     /// Sets the pointers of a symmetric buffer, one for each rank.

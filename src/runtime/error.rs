@@ -29,6 +29,12 @@ pub enum RuntimeError {
         /// What to install.
         install: &'static str,
     },
+    /// What carries far channels cannot be had.
+    #[error("far channels: {reason}")]
+    Fabric {
+        /// The words of the engine.
+        reason: String,
+    },
     /// What a kernel recorded cannot be read.
     #[error(transparent)]
     Timeline(#[from] super::recording::TimelineError),

@@ -1,5 +1,6 @@
 //! What the runtime asks of a GPU: the trait that CUDA, HIP and the mock of the tests implement.
 
+use std::ffi::c_void;
 use std::fmt;
 use std::marker::PhantomData;
 use std::os::fd::OwnedFd;
@@ -218,6 +219,22 @@ pub unsafe trait Gpu: Send + Sync + fmt::Debug {
     /// # Safety
     /// There is so much memory at that address, until this has ended.
     unsafe fn fill(&self, to: DevicePtr, bytes: u64, value: u8, stream: RawStream) -> Result<()>;
+
+    /// Lets kernels reach pages of this process's memory; returns where.
+    ///
+    /// # Safety
+    /// There is so much memory at that address, until it is unmapped.
+    unsafe fn map_host(&self, _first: *mut c_void, bytes: u64) -> Result<DevicePtr> {
+        let allowed = "none: its kernels reach no memory of the host";
+        Err(RuntimeError::invalid("memory of the host", format!("{bytes} bytes"), allowed))
+    }
+    /// Takes back what [`Gpu::map_host`] allowed.
+    ///
+    /// # Safety
+    /// It was mapped from this address, nothing uses it any more, and it is unmapped once.
+    unsafe fn unmap_host(&self, _first: *mut c_void) -> Result<()> {
+        Ok(())
+    }
 
     /// Copies from this GPU's memory to that of another GPU of this process, in the order of a stream of this one: by a copy
     /// engine, and through the host's memory where there is no peer access.

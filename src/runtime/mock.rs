@@ -181,6 +181,18 @@ unsafe impl Gpu for MockGpu {
         Ok(())
     }
 
+    unsafe fn map_host(&self, first: *mut c_void, bytes: u64) -> Result<DevicePtr> {
+        self.machine.attempt("map_host")?;
+        let region = Region { bytes, _plain: None, file: None, of: None };
+        self.machine.memory.lock().unwrap().insert(first as u64, region);
+        Ok(first as u64)
+    }
+
+    unsafe fn unmap_host(&self, first: *mut c_void) -> Result<()> {
+        // SAFETY: as the caller says.
+        unsafe { self.free(first as u64) }
+    }
+
     unsafe fn copy_to_peer(
         &self,
         _: u32,

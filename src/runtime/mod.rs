@@ -9,6 +9,7 @@ pub mod cache;
 pub(crate) mod copies;
 pub mod cuda;
 mod error;
+mod far;
 mod fault;
 pub mod gpu;
 mod greetings;

@@ -79,6 +79,8 @@ pub struct Aborted {
     pub rank: u32,
     /// What it waited for. None if that rank is another process's: the error over there says.
     pub wait: Option<ExpiredWait>,
+    /// What carries far channels reported first, if it reported a fault.
+    pub carrier: Option<String>,
     /// Whether the world can be used again after [`crate::runtime::World::reset`].
     pub recoverable: bool,
 }
@@ -118,7 +120,7 @@ impl Aborted {
         let own = records.iter().filter(|(_, s)| s.filled != 0);
         let told = own.clone().find(|(rank, _)| *rank == first).or_else(|| own.clone().next());
         let wait = told.map(|(_, status)| ExpiredWait::of(status, kernels));
-        Some(Aborted { rank: told.map_or(first, |t| t.0), wait, recoverable: true })
+        Some(Aborted { rank: told.map_or(first, |t| t.0), wait, carrier: None, recoverable: true })
     }
 }
 
@@ -178,6 +180,9 @@ impl fmt::Display for Aborted {
                     w.place()
                 )?;
             }
+        }
+        if let Some(fault) = &self.carrier {
+            write!(f, "; the proxy of far channels reports: {fault}")?;
         }
         match self.recoverable {
             true => f.write_str("; reset the world before it is used again"),

@@ -11,6 +11,7 @@ use serde::de::DeserializeOwned;
 
 use super::RuntimeError;
 use super::args::KernelArgs;
+use super::far::FarRanks;
 use super::gpu::{DevicePtr, Gpu, LaunchConfig, RawStream, Sharing};
 use super::greetings;
 use super::handles::LoadedKernel;
@@ -120,6 +121,8 @@ pub struct World {
     cleared: Mutex<Vec<Cleared>>,
     /// Memory that launches may be given for windows.
     shared: Mutex<Vec<Weak<Symmetric>>>,
+    /// What carries far channels of operations.
+    far: Mutex<Vec<Weak<FarRanks>>>,
     /// The error after which nothing may be launched.
     poisoned: Mutex<Option<String>>,
 }
@@ -179,7 +182,7 @@ impl World {
     ) -> Result<World, RuntimeError> {
         let WorldOptions { wait_budget, share_sms, .. } = *options;
         let (kernels, cleared, poisoned) = (Mutex::default(), Mutex::default(), Mutex::default());
-        let shared = Mutex::default();
+        let (shared, far) = (Mutex::default(), Mutex::default());
         let world = World {
             ranks,
             members,
@@ -193,6 +196,7 @@ impl World {
             kernels,
             cleared,
             shared,
+            far,
             poisoned,
         };
         world.agree(greetings::write(&world.members, &world.status))?;
@@ -297,6 +301,18 @@ impl World {
         }
     }
 
+    /// Asks these for faults as long as they are there.
+    pub(super) fn watch(&self, far: &Arc<FarRanks>) {
+        lock(&self.far).push(Arc::downgrade(far));
+    }
+
+    /// What carries far channels of operations that are there.
+    fn far(&self) -> Vec<Arc<FarRanks>> {
+        let mut all = lock(&self.far);
+        all.retain(|far| far.strong_count() > 0);
+        all.iter().filter_map(Weak::upgrade).collect()
+    }
+
     /// A rank whose process is gone, if there is one.
     pub fn lost(&self) -> Option<u32> {
         self.processes.as_ref().and_then(|processes| processes.links().lost())
@@ -350,7 +366,10 @@ impl World {
         match Aborted::of(&records?, &lock(&self.kernels)) {
             None => Ok(()),
             Some(mut aborted) => {
-                aborted.recoverable = self.lost().is_none();
+                let far = self.far();
+                aborted.carrier = far.iter().find_map(|far| far.fault());
+                // Rings and counts of far channels are where the abort left them.
+                aborted.recoverable = self.lost().is_none() && far.is_empty();
                 lock(&self.poisoned).get_or_insert_with(|| aborted.to_string());
                 Err(RuntimeError::Aborted(Box::new(aborted)))
             }
@@ -379,7 +398,19 @@ impl World {
 
     /// Makes the world usable again after a wait ran out of time: waits until all GPUs are idle, then clears status
     /// records, flags and epochs. What kernels had not finished is lost. All ranks have to do so.
+    ///
+    /// # Errors
+    /// A GPU does not come to rest, or there is an operation with far channels: drop it, and make it anew.
     pub fn reset(&self) -> Result<(), RuntimeError> {
+        let near = match self.far().is_empty() {
+            true => Ok(()),
+            false => Err(RuntimeError::invalid(
+                "operations of the world",
+                "one with far channels",
+                "none when it is reset: drop it, and make it anew",
+            )),
+        };
+        self.agree(near)?;
         let idle = self.members.iter().try_for_each(|m| m.gpu.synchronize());
         self.agree(idle)?;
         let cleared = self.clear_all();

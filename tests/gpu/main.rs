@@ -8,6 +8,7 @@ mod cases;
 mod collectives;
 mod endurance;
 mod every_bit;
+mod far;
 mod op_families;
 mod ops;
 mod processes;

@@ -36,6 +36,9 @@ calls! {
         cuCtxSynchronize();
         cuMemAlloc_v2(ptr: *mut sys::CUdeviceptr, bytes: usize);
         cuMemFree_v2(ptr: sys::CUdeviceptr);
+        cuMemHostRegister_v2(first: *mut c_void, bytes: usize, flags: u32);
+        cuMemHostGetDevicePointer_v2(ptr: *mut sys::CUdeviceptr, first: *mut c_void, flags: u32);
+        cuMemHostUnregister(first: *mut c_void);
         cuMemcpyHtoD_v2(to: sys::CUdeviceptr, from: *const c_void, bytes: usize);
         cuMemcpyDtoH_v2(to: *mut c_void, from: sys::CUdeviceptr, bytes: usize);
         cuMemcpyPeerAsync(

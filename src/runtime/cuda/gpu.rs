@@ -147,6 +147,11 @@ fn info(api: &Api, ordinal: u32, device: sys::CUdevice) -> Result<GpuInfo> {
     })
 }
 
+/// `CU_MEMHOSTREGISTER_PORTABLE`: for all contexts.
+const HOST_PORTABLE: u32 = 1;
+/// `CU_MEMHOSTREGISTER_DEVICEMAP`: kernels reach it.
+const HOST_MAPPED: u32 = 2;
+
 /// The attributes of a launch; unused ones are at the end.
 fn attributes(config: &LaunchConfig) -> ([sys::CUlaunchAttribute; 3], u32) {
     use sys::CUlaunchAttributeID as Id;
@@ -243,6 +248,17 @@ unsafe impl Gpu for CudaGpu {
 
     unsafe fn fill(&self, to: DevicePtr, bytes: u64, value: u8, on: RawStream) -> Result<()> {
         cu!(self, cuMemsetD8Async(to, value, bytes as usize, stream(on)))
+    }
+
+    unsafe fn map_host(&self, first: *mut c_void, bytes: u64) -> Result<DevicePtr> {
+        let mut ptr = 0;
+        cu!(self, cuMemHostRegister_v2(first, bytes as usize, HOST_PORTABLE | HOST_MAPPED))?;
+        cu!(self, cuMemHostGetDevicePointer_v2(&mut ptr, first, 0))?;
+        Ok(ptr)
+    }
+
+    unsafe fn unmap_host(&self, first: *mut c_void) -> Result<()> {
+        cu!(self, cuMemHostUnregister(first))
     }
 
     unsafe fn copy_to_peer(

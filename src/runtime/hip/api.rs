@@ -63,6 +63,9 @@ api! {
     hipMalloc(ptr: *mut Ptr, bytes: usize);
     hipExtMallocWithFlags(ptr: *mut Ptr, bytes: usize, flags: u32);
     hipFree(ptr: Ptr);
+    hipHostRegister(first: Ptr, bytes: usize, flags: u32);
+    hipHostGetDevicePointer(ptr: *mut Ptr, first: Ptr, flags: u32);
+    hipHostUnregister(first: Ptr);
     hipMemcpyHtoD(to: Ptr, from: Ptr, bytes: usize);
     hipMemcpyDtoH(to: Ptr, from: Ptr, bytes: usize);
     hipMemsetD8Async(to: Ptr, value: u8, count: usize, stream: Ptr);

@@ -49,6 +49,11 @@ pub struct HipGpu {
 }
 
 /// Calls a function of HIP with this GPU as the thread's device.
+/// `hipHostRegisterPortable`: for all contexts.
+const HOST_PORTABLE: u32 = 1;
+/// `hipHostRegisterMapped`: kernels reach it.
+const HOST_MAPPED: u32 = 2;
+
 macro_rules! hip {
     ($gpu:expr, $call:ident($($argument:expr),* $(,)?)) => {{
         let (api, at) = (&$gpu.api, Some($gpu.info.ordinal));
@@ -194,6 +199,17 @@ unsafe impl Gpu for HipGpu {
 
     unsafe fn fill(&self, to: DevicePtr, bytes: u64, value: u8, on: RawStream) -> Result<()> {
         hip!(self, hipMemsetD8Async(at(to), value, bytes as usize, at(on.raw())))
+    }
+
+    unsafe fn map_host(&self, first: *mut c_void, bytes: u64) -> Result<DevicePtr> {
+        let mut ptr = std::ptr::null_mut();
+        hip!(self, hipHostRegister(first, bytes as usize, HOST_PORTABLE | HOST_MAPPED))?;
+        hip!(self, hipHostGetDevicePointer(&mut ptr, first, 0))?;
+        Ok(ptr as DevicePtr)
+    }
+
+    unsafe fn unmap_host(&self, first: *mut c_void) -> Result<()> {
+        hip!(self, hipHostUnregister(first))
     }
 
     unsafe fn copy_to_peer(

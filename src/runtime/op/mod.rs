@@ -14,6 +14,7 @@ mod window;
 
 use std::sync::Arc;
 
+use super::far;
 use super::image::Images;
 use super::{RuntimeError, World};
 use plan::Plan;
@@ -49,7 +50,11 @@ impl Operation {
     ) -> Result<Operation, RuntimeError> {
         let plan = alike(world, launches)?;
         let shared = Arc::new(world.allocate(plan.symmetric_bytes.max(1))?);
-        let rank = |index| Making { world, index, plan: &plan, shared: &shared, launches, images }.rank();
+        let far = far::carry(world, &plan.far)?;
+        let rank = |index| {
+            let far = far.as_ref();
+            Making { world, index, plan: &plan, shared: &shared, far, launches, images }.rank()
+        };
         let ranks: Result<Vec<RankOp>, _> = (0..world.members().len()).map(rank).collect();
         // Nobody launches before everybody can.
         Ok(Operation { ranks: world.agree(ranks)?, world: Arc::clone(world) })

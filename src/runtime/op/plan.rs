@@ -8,6 +8,7 @@ use peerwarp_codegen::family::DynKernel;
 use peerwarp_codegen::ir::{Dtype, FarPart, ParamKind, signature_and_order};
 
 use crate::runtime::RuntimeError;
+use crate::runtime::far::FarPlan;
 use crate::runtime::gpu::DevicePtr;
 
 /// Buffers start at multiples of this: a sector of every GPU's memory system.
@@ -185,6 +186,8 @@ pub(super) struct Plan {
     pub local_bytes: u64,
     /// What has to hold one byte everywhere before the first launch: its name, and the byte.
     pub cleared: Vec<(String, u8)>,
+    /// What far channels have.
+    pub far: FarPlan,
     /// What the caller passes.
     pub operands: Vec<BufferSpec>,
     /// The numbers among it.
@@ -193,24 +196,30 @@ pub(super) struct Plan {
     pub params: Params,
 }
 
-/// Worlds carry no far channels yet.
-fn no_far_channels(launches: &[LaunchSpec], params: &Params) -> Result<(), RuntimeError> {
-    let far = |(launch, params): (_, &Vec<ParamSpec>)| {
-        params.iter().find(|p| p.kind.far().is_some()).map(|param| (launch, param.name.clone()))
-    };
-    let Some((launch, name)) = launches.iter().zip(params).find_map(far) else { return Ok(()) };
-    let field = format!("parameter {name} of {}", launch.label);
-    let allowed = "channels within a machine: worlds have no engine for far ones yet; simulated ranks have, and so has a program that \
-                   launches the emitted source beside a proxy of the crate peerwarp-fabric";
-    Err(RuntimeError::invalid(field, "a far channel", allowed))
+/// Far channels have counters of their own in each launch.
+fn far_channels(launches: &[LaunchSpec], params: &Params) -> Result<FarPlan, RuntimeError> {
+    let mut plan = FarPlan::default();
+    let mut known: BTreeMap<&str, &str> = BTreeMap::new();
+    for (launch, params) in launches.iter().zip(params) {
+        plan.launch(params, launch.variant.ranks());
+        for param in params.iter().filter(|p| p.kind.far().is_some()) {
+            if let Some(first) = known.insert(launch.buffer(&param.name), &launch.label) {
+                let field = format!("far channel with {} of {}", param.name, launch.label);
+                let allowed =
+                    format!("a channel of each launch, and {first} has it: give its buffers other names");
+                return Err(RuntimeError::invalid(field, "shared", allowed));
+            }
+        }
+    }
+    Ok(plan)
 }
 
 impl Plan {
     pub fn new(launches: &[LaunchSpec]) -> Result<Plan, RuntimeError> {
         let params = params(launches);
-        no_far_channels(launches, &params)?;
+        let far = far_channels(launches, &params)?;
         let (scalars, buffers) = (scalars(launches, &params)?, merged(launches, &params)?);
-        let mut plan = Plan { scalars, params, ..Plan::default() };
+        let mut plan = Plan { scalars, params, far, ..Plan::default() };
         buffers.into_iter().for_each(|buffer| plan.add(buffer));
         Ok(plan)
     }
@@ -219,6 +228,9 @@ impl Plan {
         let kind = buffer.param.kind;
         let (all, end) = match kind {
             _ if buffer.binding != Binding::State => return self.operands.push(buffer),
+            ParamKind::Far(FarPart::Outbox | FarPart::Inbox) => {
+                return self.far.add(&buffer.name, buffer.param.bytes());
+            }
             kind if kind.is_symmetric() => (&mut self.symmetric, &mut self.symmetric_bytes),
             _ => (&mut self.local, &mut self.local_bytes),
         };
@@ -252,8 +264,13 @@ impl Plan {
     }
 
     /// First byte and size of every own buffer by name, of a rank whose memory starts here.
-    pub fn placed(&self, symmetric: DevicePtr, local: DevicePtr) -> BTreeMap<String, (DevicePtr, u64)> {
-        let placed = [(symmetric, &self.symmetric), (local, &self.local)];
+    pub fn placed(
+        &self,
+        symmetric: DevicePtr,
+        local: DevicePtr,
+        far: DevicePtr,
+    ) -> BTreeMap<String, (DevicePtr, u64)> {
+        let placed = [(symmetric, &self.symmetric), (local, &self.local), (far, &self.far.buffers)];
         let at = |base: DevicePtr| {
             move |(name, &(at, bytes)): (&String, &(u64, u64))| (name.clone(), (base + at, bytes))
         };
@@ -262,7 +279,7 @@ impl Plan {
 
     /// Whether a buffer holds something from one launch to the next that the kernels rely on.
     pub fn lasts(&self, name: &str) -> bool {
-        self.cleared.iter().any(|(cleared, _)| cleared == name)
+        self.cleared.iter().any(|(cleared, _)| cleared == name) || self.far.buffers.contains_key(name)
     }
 }
 

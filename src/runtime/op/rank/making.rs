@@ -9,6 +9,7 @@ use peerwarp_codegen::dsl::ParamSpec;
 use peerwarp_codegen::ir::signature_and_order;
 
 use super::{Launch, RankOp};
+use crate::runtime::far::FarRanks;
 use crate::runtime::gpu::DevicePtr;
 use crate::runtime::handles::Buffer;
 use crate::runtime::image::{Images, KernelImage};
@@ -23,6 +24,7 @@ pub(in crate::runtime::op) struct Making<'a> {
     pub index: usize,
     pub plan: &'a Plan,
     pub shared: &'a Arc<Symmetric>,
+    pub far: Option<&'a Arc<FarRanks>>,
     pub launches: &'a [LaunchSpec],
     pub images: &'a dyn Images,
 }
@@ -32,6 +34,7 @@ pub(in crate::runtime::op) struct Making<'a> {
 pub(super) struct Memory {
     pub(super) local: Buffer,
     _shared: Arc<Symmetric>,
+    _far: Option<Arc<FarRanks>>,
 }
 
 impl Making<'_> {
@@ -40,9 +43,10 @@ impl Making<'_> {
         let gpu = &member.gpu;
         let local = Buffer::new(gpu, self.plan.local_bytes)?;
         local.clear(0)?;
-        let memory = Arc::new(Memory { local, _shared: Arc::clone(self.shared) });
+        let memory = Arc::new(Memory { local, _shared: Arc::clone(self.shared), _far: self.far.cloned() });
         let own = self.shared.bases(self.index)[member.rank as usize];
-        let buffers = self.plan.placed(own, memory.local.ptr());
+        let far = self.far.map_or(0, |far| far.of(self.index).memory());
+        let buffers = self.plan.placed(own, memory.local.ptr(), far);
         let owner: Arc<dyn Any + Send + Sync> = Arc::clone(&memory) as _;
         let mut cleared = self.plan.cleared.iter();
         let cleared =
@@ -53,10 +57,8 @@ impl Making<'_> {
             return Err(e);
         }
         cleared?;
-        let launches = self.launches.iter().zip(&self.plan.params);
         let mut orders = Orders::default();
-        let launches =
-            launches.map(|(launch, params)| self.launch(launch, params, &memory, &buffers, &mut orders));
+        let launches = (0..self.launches.len()).map(|at| self.launch(at, &memory, &buffers, &mut orders));
         let launches = launches.collect::<Result<_, RuntimeError>>()?;
         let written = buffers.iter().filter(|(name, _)| !self.plan.lasts(name));
         let payload = written.map(|(_, place)| *place).collect();
@@ -83,12 +85,12 @@ impl Making<'_> {
 
     fn launch(
         &self,
-        spec: &LaunchSpec,
-        params: &[ParamSpec],
+        number: usize,
         memory: &Memory,
         buffers: &BTreeMap<String, (DevicePtr, u64)>,
         orders: &mut Orders,
     ) -> Result<Launch, RuntimeError> {
+        let (spec, params) = (&self.launches[number], &self.plan.params[number]);
         let member = &self.world.members()[self.index];
         let image = self.images.image(&*spec.variant, member.gpu.info().target)?;
         same_params(&image, params)?;
@@ -121,6 +123,9 @@ impl Making<'_> {
             if p.kind == peerwarp_codegen::ir::ParamKind::EpochWord {
                 epoch = buffers.get(name).map(|place| place.0);
             }
+        }
+        if let Some(far) = self.far.filter(|_| params.iter().any(|p| p.kind.far().is_some())) {
+            args.set_far(&far.of(self.index).args(&self.plan.far, number))?;
         }
         let recorder = Recorder::new(&member.gpu, &image, &spec.label, member.rank, &mut args)?;
         args.ready_but_for(&scalars.iter().map(|(_, place)| *place).collect::<Vec<_>>())?;

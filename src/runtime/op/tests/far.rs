@@ -1,6 +1,10 @@
 //! Kernels with far channels.
 
+use std::ptr::NonNull;
+use std::time::Duration;
+
 use peerwarp_codegen::dsl::prelude::*;
+use peerwarp_fabric::{Command, LIBRARY_VARIABLE, Memory, Op, Ring, UNIT, Words, library_version};
 
 use super::*;
 
@@ -51,10 +55,102 @@ fn mail(c: &Mail, a: &MailArgs) {
     rows.credits();
 }
 
-#[test]
-fn a_world_without_an_engine_refuses_them() {
-    let machine = Machine::default();
+/// Whether there is a libfabric to test with. Where PEERWARP_LIBFABRIC names one, it has to be.
+fn library_is_there() -> bool {
+    std::env::var_os(LIBRARY_VARIABLE).is_some() || library_version().is_ok()
+}
+
+fn operation(machine: &Machine) -> Result<Operation, RuntimeError> {
     let spec = LaunchSpec::new("mail", Mail { ranks: 2, warps: 1 }.into_variant());
-    let said = Operation::new(&world(&machine), &[spec], &Uncompiled).unwrap_err().to_string();
-    assert!(said.starts_with("parameter rows of mail = a far channel: channels within a machine"), "{said}");
+    Operation::new(&world(machine), &[spec], &Uncompiled)
+}
+
+/// The address that a rank's last launch has at a member of the argument struct, and so many bytes behind it.
+fn address(machine: &Machine, rank: usize, member: &str, at: usize) -> usize {
+    let image = Mail { ranks: 2, warps: 1 }.into_variant();
+    let image = Uncompiled.image(&*image, "cuda:sm_90a".parse().unwrap()).unwrap();
+    let field = image.args.fields.iter().find(|f| f.name == member).unwrap();
+    machine.launches.lock().unwrap()[rank].args[field.offset as usize / 8 + at] as usize
+}
+
+/// Memory that a launch was given.
+fn memory(address: usize, bytes: usize) -> Memory {
+    let first = NonNull::new(std::ptr::with_exposed_provenance_mut(address)).unwrap();
+    // SAFETY: the operation of the test has it, and is alive.
+    unsafe { Memory::from_raw(first, bytes, Box::new(())).unwrap() }
+}
+
+#[test]
+fn what_a_kernel_commands_arrives() {
+    if !library_is_there() {
+        return println!("skipped: libfabric is not installed, and PEERWARP_LIBFABRIC is not set");
+    }
+    let machine = Machine::default();
+    let mut op = operation(&machine).unwrap();
+    for rank in op.ranks_mut() {
+        // SAFETY: nothing runs on mocks.
+        unsafe { rank.launch_raw(0, &[0x1000, 0x2000], RawStream::DEFAULT).unwrap() };
+    }
+    // Rank 0's kernel stores a row to its outbox, and puts it where it goes on rank 1.
+    let [from, base] = [("rows_outbox", 0), ("far", 2)].map(|(member, at)| address(&machine, 0, member, at));
+    let row: Vec<u64> = (0..32).map(|i| i * 0x0101).collect();
+    memory(from, 256).write(0, &row);
+    let to = address(&machine, 1, "rows", 0);
+    let unit = |address: usize, base: usize| ((address - base) / UNIT) as u32;
+    let there = unit(to, address(&machine, 1, "far", 2));
+    let put =
+        Command { op: Op::PutAndCount, channel: 0, peer: 1, from: unit(from, base), to: there, units: 16 };
+    let words =
+        |rank| Words::new(memory(address(&machine, rank, "far", 1), Words::bytes(3, 2)), 3, 2).unwrap();
+    let ring = Ring::new(memory(address(&machine, 0, "far", 0), Ring::bytes(4096)), 0, 4096).unwrap();
+    let long = Duration::from_secs(20);
+    ring.push(&put, &words(0), long).unwrap();
+    assert_eq!(words(1).wait_count(0, 0, 1, long), Ok(1));
+    let mut arrived = vec![0; 32];
+    memory(to, 256).read(0, &mut arrived);
+    assert_eq!(arrived, row);
+    ring.wait_delivered(1, &words(0), long).unwrap();
+    // All channels are there: two banks and the credits.
+    ring.push(&Command { channel: 2, units: 1, from: 0, to: 0, ..put }, &words(0), long).unwrap();
+    assert_eq!(words(1).wait_count(2, 0, 1, long), Ok(1));
+}
+
+#[test]
+fn an_engine_that_cannot_be_made_leaves_nothing() {
+    if !library_is_there() {
+        return println!("skipped: libfabric is not installed, and PEERWARP_LIBFABRIC is not set");
+    }
+    for good in 0..6 {
+        let machine = Machine::default();
+        machine.fail("map_host", good);
+        let said = operation(&machine).unwrap_err().to_string();
+        assert!(said.contains("map_host"), "{said}");
+    }
+    // Three regions a rank.
+    let machine = Machine::default();
+    machine.fail("map_host", 6);
+    operation(&machine).unwrap();
+}
+
+#[test]
+fn a_world_with_far_channels_is_not_reset() {
+    if !library_is_there() {
+        return println!("skipped: libfabric is not installed, and PEERWARP_LIBFABRIC is not set");
+    }
+    let machine = Machine::default();
+    let op = operation(&machine).unwrap();
+    let world = Arc::clone(op.world());
+    let said = world.reset().unwrap_err().to_string();
+    assert!(said.starts_with("operations of the world = one with far channels"), "{said}");
+    drop(op);
+    world.reset().unwrap();
+}
+
+#[test]
+fn launches_do_not_share_a_far_channel() {
+    let machine = Machine::default();
+    let spec = |label| LaunchSpec::new(label, Mail { ranks: 2, warps: 1 }.into_variant());
+    let both = [spec("mail"), spec("again")];
+    let said = Operation::new(&world(&machine), &both, &Uncompiled).unwrap_err().to_string();
+    assert!(said.starts_with("far channel with rows of again = shared: a channel of each launch"), "{said}");
 }

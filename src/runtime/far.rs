@@ -1,0 +1,249 @@
+//! Far channels of an operation: on each rank memory that puts read and write, and a proxy that carries them.
+//!
+//! All of it is memory of the host, which kernels reach as well: no network card has to reach a GPU's memory. Ranks of an operation meet by
+//! way of their world, whose introductions are authenticated.
+
+use std::collections::BTreeMap;
+use std::ffi::c_void;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use bytemuck::{Pod, Zeroable};
+use peerwarp_codegen::dsl::ParamSpec;
+use peerwarp_codegen::ir::{FarPart, ParamKind};
+use peerwarp_fabric::{
+    Book, Channel, Endpoint, EndpointOptions, Memory, Proxy, ProxyOptions, Ring, Station, UNIT, Words,
+};
+
+use super::gpu::{DevicePtr, Gpu};
+use super::handles::Buffer;
+use super::symmetric::Member;
+use super::world::lock;
+use super::{RuntimeError, World};
+
+/// What buffers in the memory of puts are aligned to.
+const ALIGN: u64 = 256;
+/// Slots of a ring, as a power of two: commands of 16 bytes that may wait.
+const LOG_SLOTS: u32 = 12;
+
+/// `Far` in emitted sources.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Pod, Zeroable)]
+pub(super) struct FarArgs {
+    ring: DevicePtr,
+    words: DevicePtr,
+    memory: DevicePtr,
+    sent: DevicePtr,
+    log_slots: u32,
+    channel: u32,
+}
+
+/// What an operation has of far channels: one plan for all ranks.
+#[derive(Clone, Debug, Default)]
+pub(super) struct FarPlan {
+    /// First byte and size of each outbox and inbox in the memory of puts.
+    pub buffers: BTreeMap<String, (u64, u64)>,
+    bytes: u64,
+    /// The first channel of each launch, and how many there are in all.
+    first: Vec<u32>,
+    channels: u32,
+}
+
+impl FarPlan {
+    /// Adds an outbox or an inbox.
+    pub fn add(&mut self, name: &str, bytes: u64) {
+        // The first unit is for credits.
+        let at = self.bytes.max(UNIT as u64).next_multiple_of(ALIGN);
+        self.buffers.insert(name.to_owned(), (at, bytes));
+        self.bytes = at + bytes;
+    }
+
+    /// Counts the channels of a launch's kernel.
+    pub fn launch(&mut self, params: &[ParamSpec], ranks: u32) {
+        self.first.push(self.channels);
+        let counters = params.iter().filter(|p| p.kind == ParamKind::Far(FarPart::Counts)).map(|p| p.len);
+        self.channels += (counters.sum::<u64>() / u64::from(ranks.max(1))) as u32;
+    }
+
+    /// Whether there is nothing to carry.
+    pub fn is_empty(&self) -> bool {
+        self.channels == 0
+    }
+}
+
+/// Memory of the host that a GPU's kernels reach.
+#[derive(Debug)]
+struct Mapped {
+    memory: Memory,
+    gpu: Arc<dyn Gpu>,
+    ptr: DevicePtr,
+}
+
+fn first_of(memory: &Memory) -> *mut c_void {
+    memory.words().as_ptr().cast_mut().cast()
+}
+
+impl Mapped {
+    fn new(gpu: &Arc<dyn Gpu>, bytes: usize) -> Result<Mapped, RuntimeError> {
+        let memory = Memory::zeroed(bytes).map_err(carried)?;
+        // SAFETY: this keeps the memory, and unmaps it first.
+        let ptr = unsafe { gpu.map_host(first_of(&memory), memory.bytes() as u64)? };
+        Ok(Mapped { memory, gpu: Arc::clone(gpu), ptr })
+    }
+}
+
+impl Drop for Mapped {
+    fn drop(&mut self) {
+        // SAFETY: kernels have ended before this is dropped, and it was mapped from there.
+        let _ = unsafe { self.gpu.unmap_host(first_of(&self.memory)) };
+    }
+}
+
+/// An error of the engine, in its own words.
+fn carried(reason: impl std::fmt::Display) -> RuntimeError {
+    RuntimeError::Fabric { reason: reason.to_string() }
+}
+
+/// What carries the far channels of one rank's part of an operation.
+#[derive(Debug)]
+pub(super) struct FarRank {
+    // The proxy ends first: it uses the memory.
+    proxy: Mutex<Option<Proxy>>,
+    ring: Mapped,
+    words: Mapped,
+    memory: Mapped,
+    /// How many commands kernels have given, in the GPU's memory.
+    sent: Buffer,
+    delivered: Ring,
+    budget: Duration,
+}
+
+/// A rank whose peers are not known yet.
+struct Opened {
+    station: Station,
+    ring: Mapped,
+    words: Mapped,
+    memory: Mapped,
+    sent: Buffer,
+}
+
+impl Opened {
+    fn new(plan: &FarPlan, member: &Member, ranks: u32) -> Result<Opened, RuntimeError> {
+        let gpu = &member.gpu;
+        let endpoint = Endpoint::open(&EndpointOptions::default()).map_err(carried)?;
+        let memory = Mapped::new(gpu, plan.bytes as usize)?;
+        let channel = Channel { outbox: memory.memory.clone(), inbox: memory.memory.clone() };
+        let channels = vec![channel; plan.channels as usize];
+        let (rank, ranks) = (member.rank as u16, ranks as u16);
+        let station = Station::new(endpoint, rank, ranks, &channels).map_err(carried)?;
+        let ring = Mapped::new(gpu, Ring::bytes(1 << LOG_SLOTS))?;
+        let words = Mapped::new(gpu, Words::bytes(plan.channels as u8, ranks))?;
+        let sent = Buffer::new(gpu, 8)?;
+        sent.clear(0)?;
+        Ok(Opened { station, ring, words, memory, sent })
+    }
+
+    fn start(self, plan: &FarPlan, cards: &[Vec<u8>], budget: Duration) -> Result<FarRank, RuntimeError> {
+        let Opened { station, ring, words, memory, sent } = self;
+        let mut book = Book::new(&station);
+        let own = station.card();
+        for (rank, card) in (0..).zip(cards).filter(|(_, card)| **card != own) {
+            book.insert(rank, card).map_err(carried)?;
+        }
+        let delivered = Ring::new(ring.memory.clone(), 0, 1 << LOG_SLOTS).map_err(carried)?;
+        let counts =
+            Words::new(words.memory.clone(), plan.channels as u8, cards.len() as u16).map_err(carried)?;
+        // Kernels wait for longer, so that the proxy names a peer that is gone.
+        let options = ProxyOptions { budget: budget / 2, ..ProxyOptions::default() };
+        let proxy =
+            Proxy::start(station, book, vec![delivered.clone()], counts, &options).map_err(carried)?;
+        Ok(FarRank { proxy: Mutex::new(Some(proxy)), ring, words, memory, sent, delivered, budget })
+    }
+}
+
+/// What carries the far channels of an operation on this process's ranks, in the order of [`World::members`].
+#[derive(Debug)]
+pub(super) struct FarRanks(Vec<FarRank>);
+
+/// Makes it, if something is far. All ranks come together.
+///
+/// # Errors
+/// libfabric is not there, has no provider or refuses memory, or the ranks do not fit together.
+pub(super) fn carry(world: &World, plan: &FarPlan) -> Result<Option<Arc<FarRanks>>, RuntimeError> {
+    if plan.is_empty() {
+        return Ok(None);
+    }
+    let members = world.members();
+    let opened: Result<Vec<Opened>, RuntimeError> =
+        members.iter().map(|member| Opened::new(plan, member, world.ranks())).collect();
+    let (opened, cards) = match opened {
+        Ok(opened) => {
+            let cards: Vec<Vec<u8>> = opened.iter().map(|one| one.station.card()).collect();
+            (opened, Ok(cards))
+        }
+        Err(e) => (vec![], Err(e)),
+    };
+    let cards = world.gather(cards)?.concat();
+    let started = opened.into_iter().map(|one| one.start(plan, &cards, world.wait_budget()));
+    let ranks = Arc::new(FarRanks(world.agree(started.collect())?));
+    world.watch(&ranks);
+    Ok(Some(ranks))
+}
+
+impl FarRanks {
+    /// That of a member.
+    pub fn of(&self, member: usize) -> &FarRank {
+        &self.0[member]
+    }
+
+    /// What went wrong first on one of the ranks.
+    pub fn fault(&self) -> Option<String> {
+        self.0.iter().find_map(FarRank::fault)
+    }
+}
+
+impl Drop for FarRanks {
+    /// Kernels have ended, and have waited for what was put to them. All that they have put is delivered before a proxy ends, which takes
+    /// part in the delivery.
+    fn drop(&mut self) {
+        self.0.iter().for_each(FarRank::drain);
+        for rank in &self.0 {
+            if let Some(proxy) = lock(&rank.proxy).take() {
+                // Nobody is left to tell.
+                let _ = proxy.close(Duration::from_secs(1));
+            }
+        }
+    }
+}
+
+impl FarRank {
+    /// What a launch's kernel is given.
+    pub fn args(&self, plan: &FarPlan, launch: usize) -> FarArgs {
+        FarArgs {
+            ring: self.ring.ptr,
+            words: self.words.ptr,
+            memory: self.memory.ptr,
+            sent: self.sent.ptr(),
+            log_slots: LOG_SLOTS,
+            channel: plan.first[launch],
+        }
+    }
+
+    /// Where the memory of puts begins.
+    pub fn memory(&self) -> DevicePtr {
+        self.memory.ptr
+    }
+
+    fn fault(&self) -> Option<String> {
+        lock(&self.proxy).as_ref()?.faults().first().map(ToString::to_string)
+    }
+
+    /// Waits until all that kernels have commanded is delivered, while the proxies of all ranks run.
+    fn drain(&self) {
+        let sent = self.sent.read::<u64>(0, 1).ok().and_then(|sent| sent.first().copied());
+        if let (Some(sent), Some(proxy)) = (sent, lock(&self.proxy).as_ref()) {
+            // Who is gone takes nothing in, and has been named before.
+            let _ = self.delivered.wait_delivered(sent, proxy.words(), self.budget);
+        }
+    }
+}
