@@ -20,7 +20,8 @@ pub enum Provider {
     /// TCP. libfabric 1.17 calls it `net`, later versions `tcp`.
     Tcp,
     /// Shared memory of one host. In libfabric 1.17 a rank that dies may hold a lock for which proxies of other ranks wait for
-    /// ever, so that ranks name each other; from 1.18 on they name the dead one.
+    /// ever, so that ranks name each other; from 1.18 on they name the dead one. Each rank has a process of its own: between busy endpoints
+    /// of one process libfabric 2.6 crashes, in `smr_ep_progress`.
     Shm,
 }
 

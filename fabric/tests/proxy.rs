@@ -2,11 +2,12 @@
 
 mod there;
 
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use peerwarp_fabric::{
     Book, BookError, Channel, CloseError, Command, Endpoint, EndpointOptions, Fault, FaultKind, Memory, Op,
-    Provider, Proxy, ProxyOptions, PutName, Ring, RingError, StartError, Station, Words,
+    Provider, Proxy, ProxyOptions, PutName, Ring, RingError, StartError, Station, Words, library_version,
 };
 
 use there::library_is_there;
@@ -191,6 +192,40 @@ fn puts_to_the_own_rank_arrive() {
 }
 
 /// Credits are put from and to the same unit.
+#[test]
+fn two_ranks_of_a_process_put_to_each_other_at_once() {
+    if !library_is_there() {
+        return;
+    }
+    let shm_holds = library_version().unwrap() < (2, 0);
+    for provider in both().into_iter().filter(|p| *p != Provider::Shm || shm_holds) {
+        let ranks = two_ranks(provider, 64, &ProxyOptions::default());
+        std::thread::scope(|scope| {
+            for (rank, peer) in [(&ranks[0], 1), (&ranks[1], 0)] {
+                let Rank { words, ring, channel, .. } = rank;
+                scope.spawn(move || {
+                    // Two banks: the peer puts again once it has this rank's next put, which comes after the comparison.
+                    for round in 0..400u64 {
+                        let half = UNITS / 2;
+                        let bank = round as u32 % 2 * half;
+                        let place = bank as usize * 2..(bank + half) as usize * 2;
+                        let own = &channel.outbox.words()[place.clone()];
+                        own.iter()
+                            .for_each(|word| word.store(round << 8 | u64::from(peer), Ordering::Relaxed));
+                        let number = ring.push(&counted(put(peer, bank, bank, half)), words, LONG).unwrap();
+                        words.wait_count(0, peer, round + 1, LONG).unwrap();
+                        let got = channel.inbox.words()[place].iter();
+                        let wanted = round << 8 | u64::from(1 - peer);
+                        let same = got.map(|word| word.load(Ordering::Relaxed)).all(|word| word == wanted);
+                        assert!(same, "{provider}: round {round}");
+                        ring.wait_delivered(number + 1, words, LONG).unwrap();
+                    }
+                });
+            }
+        });
+    }
+}
+
 #[test]
 fn a_world_of_one_rank_puts_to_itself() {
     if !library_is_there() {

@@ -12,7 +12,8 @@ use bytemuck::{Pod, Zeroable};
 use peerwarp_codegen::dsl::ParamSpec;
 use peerwarp_codegen::ir::{FarPart, ParamKind};
 use peerwarp_fabric::{
-    Book, Channel, Endpoint, EndpointOptions, Memory, Proxy, ProxyOptions, Ring, Station, UNIT, Words,
+    Book, Channel, Endpoint, EndpointOptions, Memory, Provider, Proxy, ProxyOptions, Ring, Station, UNIT,
+    Words,
 };
 
 use super::gpu::{DevicePtr, Gpu};
@@ -127,10 +128,22 @@ struct Opened {
     sent: Buffer,
 }
 
+/// Whether a provider carries puts between ranks of one process, where they are in one.
+fn suits(provider: Provider, one_process: bool) -> Result<(), RuntimeError> {
+    match one_process && provider == Provider::Shm {
+        false => Ok(()),
+        true => Err(carried(
+            "the provider shm is for ranks of several processes: between endpoints of one process libfabric 2.6 crashes; let each rank \
+             have a process, or say FI_PROVIDER=tcp",
+        )),
+    }
+}
+
 impl Opened {
-    fn new(plan: &FarPlan, member: &Member, ranks: u32) -> Result<Opened, RuntimeError> {
+    fn new(plan: &FarPlan, member: &Member, ranks: u32, one_process: bool) -> Result<Opened, RuntimeError> {
         let gpu = &member.gpu;
         let endpoint = Endpoint::open(&EndpointOptions::default()).map_err(carried)?;
+        suits(endpoint.provider(), one_process)?;
         let memory = Mapped::new(gpu, plan.bytes as usize)?;
         let channel = Channel { outbox: memory.memory.clone(), inbox: memory.memory.clone() };
         let channels = vec![channel; plan.channels as usize];
@@ -174,8 +187,9 @@ pub(super) fn carry(world: &World, plan: &FarPlan) -> Result<Option<Arc<FarRanks
         return Ok(None);
     }
     let members = world.members();
+    let one_process = members.len() > 1;
     let opened: Result<Vec<Opened>, RuntimeError> =
-        members.iter().map(|member| Opened::new(plan, member, world.ranks())).collect();
+        members.iter().map(|member| Opened::new(plan, member, world.ranks(), one_process)).collect();
     let (opened, cards) = match opened {
         Ok(opened) => {
             let cards: Vec<Vec<u8>> = opened.iter().map(|one| one.station.card()).collect();
@@ -245,5 +259,17 @@ impl FarRank {
             // Who is gone takes nothing in, and has been named before.
             let _ = self.delivered.wait_delivered(sent, proxy.words(), self.budget);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn shared_memory_is_for_processes() {
+        assert!(suits(Provider::Tcp, true).is_ok() && suits(Provider::Shm, false).is_ok());
+        let said = suits(Provider::Shm, true).unwrap_err().to_string();
+        assert!(said.contains("FI_PROVIDER=tcp"), "{said}");
     }
 }

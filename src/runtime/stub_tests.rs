@@ -64,6 +64,12 @@ fn kernels(gpu: &Arc<dyn Gpu>) -> Result<(), RuntimeError> {
     }
     // SAFETY: as above.
     unsafe { gpu.unload(gpu.load(IMAGE)?)? };
+    let mut page = [0u64; 8];
+    // SAFETY: the page is there until it is unmapped.
+    unsafe {
+        gpu.map_host(page.as_mut_ptr().cast(), 64)?;
+        gpu.unmap_host(page.as_mut_ptr().cast())?;
+    }
     if gpu.info().target.backend() == "cuda" {
         let (name, of) = ("map".into(), "matrix".into());
         let (offset, symmetric, rows, columns, box_rows) = (0, false, 64, 64, 64);

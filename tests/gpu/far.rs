@@ -1,98 +1,11 @@
 //! Far channels between GPUs of one host: puts by libfabric, which a thread of the host carries for each rank.
 
-use peerwarp::codegen::dsl::prelude::*;
-use peerwarp::harness::elements::mixed;
-use peerwarp::harness::verdict::Expected;
-use peerwarp::harness::workload::{Contents, Turn, Workload};
-use peerwarp::prelude::*;
+#[path = "../../examples/kernels/src/far_gather.rs"]
+mod far_gather;
+
+use far_gather::FarGather;
 
 use super::cases::cases;
-
-/// Rows of all ranks on each, over far channels.
-#[derive(Family, Clone, Debug, PartialEq)]
-#[family(name = "far_gather", kernel = far_gather, args = FarGatherArgs, warps = warps)]
-pub struct FarGather {
-    /// Elements of a row.
-    #[key(short = "n", range = 4..=1048576)]
-    pub elements: u32,
-    /// World size.
-    #[key(short = "r", range = 2..=64, ranks)]
-    pub ranks: u32,
-    /// Messages that a row is put in, each by a block.
-    #[tune(short = "p", values = [1, 4, 16], default = 1)]
-    pub pieces: u32,
-    /// Warps of a block.
-    #[tune(short = "w", values = [4, 8], default = 8)]
-    pub warps: u32,
-}
-
-impl Legal for FarGather {
-    fn legal(&self) -> Result<(), Illegal> {
-        let allowed = || format!("a multiple of the {} pieces", self.pieces);
-        Illegal::unless(self.elements.is_multiple_of(self.pieces), "elements", self.elements, allowed)
-    }
-}
-
-impl FarGather {
-    fn numbers(&self, turn: Turn) -> Vec<u32> {
-        let first = turn.seed ^ u64::from(turn.round) << 40 ^ u64::from(turn.rank) << 32;
-        (0..self.elements).map(|i| mixed(first ^ u64::from(i)) as u32).collect()
-    }
-
-    fn piece(&self) -> u32 {
-        self.elements / self.pieces
-    }
-}
-
-#[derive(KernelArgs)]
-#[args(config = FarGather)]
-pub struct FarGatherArgs {
-    /// A row.
-    #[input]
-    #[len(|c| c.elements.into())]
-    x: Ptr<u32>,
-    /// Rows of all ranks.
-    #[output]
-    #[len(|c| u64::from(c.ranks * c.elements))]
-    out: Ptr<u32>,
-    /// Pieces of rows on their way.
-    #[channel(|c| ChannelShape::new(Transport::Far, c.ranks, Slots::BySender(c.pieces)))]
-    #[len(|c| c.piece())]
-    rows: Channel<u32>,
-    /// Counts launches.
-    epoch: EpochWord,
-}
-
-/// Brings the rows of all ranks to each.
-#[kernel]
-pub fn far_gather(c: &FarGather, a: &FarGatherArgs) {
-    let rows = a.rows.open(a.epoch.begin());
-    role("send", c.pieces, |b| {
-        let row = rows.to(Peers::all()).slot(b.index());
-        row.copy(0, &a.x, b.index() * c.piece(), c.piece());
-        row.done();
-        rows.settle();
-    });
-    role("receive", c.ranks, |b| {
-        let all = rows.from(b.index()).wait(c.pieces);
-        for piece in 0..c.pieces {
-            a.out.store(b.index() * c.elements + piece * c.piece(), all.slot(piece).load(0, c.piece()));
-        }
-    });
-    rows.credits();
-}
-
-impl Workload for FarGather {
-    fn inputs(&self, turn: Turn) -> Vec<Contents> {
-        vec![Contents::new("x", bytemuck::cast_slice(&self.numbers(turn)).to_vec())]
-    }
-
-    fn expected(&self, turn: Turn) -> Vec<Expected> {
-        let rows = (0..self.ranks).flat_map(|rank| self.numbers(Turn { rank, ..turn }));
-        let rows: Vec<u32> = rows.collect();
-        vec![Expected::exactly("out", Dtype::U32, bytemuck::cast_slice(&rows).to_vec())]
-    }
-}
 
 /// Whether there is a libfabric to test with. Where PEERWARP_LIBFABRIC names one, it has to be.
 fn library_is_there() -> bool {

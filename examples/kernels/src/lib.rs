@@ -2,6 +2,7 @@
 //!
 //! | family | what it does |
 //! |---|---|
+//! | [`far_gather`] | every rank's row on every rank, put by a network card: ranks may be on several machines |
 //! | [`histogram`] | how many of all ranks' numbers fall into each bin |
 //! | [`kv_push`] | pages of a KV cache, from the pool of one rank into that of another |
 //! | [`matmul_gelu`] | a product with a bias, GELU and the largest element of each row, on one GPU |
@@ -10,6 +11,7 @@
 //!
 //! `peerwarp pack` compiles them, and a Python program calls them by the names of their parameters.
 
+pub mod far_gather;
 pub mod histogram;
 pub mod kv_push;
 pub mod matmul_gelu;
@@ -20,6 +22,7 @@ use peerwarp::harness::elements::{encode, mixed};
 use peerwarp::harness::workload::Turn;
 use peerwarp::prelude::Dtype;
 
+pub use far_gather::FarGather;
 pub use histogram::Histogram;
 pub use kv_push::KvPush;
 pub use matmul_gelu::MatmulGelu;

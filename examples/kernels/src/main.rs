@@ -2,11 +2,12 @@
 
 use std::process::ExitCode;
 
-use kernels::{Histogram, KvPush, MatmulGelu, RingGather, Ulysses};
+use kernels::{FarGather, Histogram, KvPush, MatmulGelu, RingGather, Ulysses};
 use peerwarp::cli::{main as program, workload};
 
 fn main() -> ExitCode {
     program(&[
+        workload::<FarGather>(),
         workload::<Histogram>(),
         workload::<KvPush>(),
         workload::<MatmulGelu>(),

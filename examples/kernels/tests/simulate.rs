@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use kernels::{Histogram, KvPush, MatmulGelu, RingGather, Ulysses};
+use kernels::{FarGather, Histogram, KvPush, MatmulGelu, RingGather, Ulysses};
 use peerwarp::codegen::sim::{Options, Strategy};
 use peerwarp::harness::session::SimSession;
 use peerwarp::harness::suite;
@@ -35,6 +35,17 @@ proptest! {
         seed: u64,
     ) {
         agrees::<RingGather>(&format!("elements={elements} ranks={ranks} dtype={dtype} warps=4 blocks={blocks}"), seed);
+    }
+
+    #[test]
+    fn rows_that_are_put_far_reach_all_ranks(
+        elements in 1u32..200,
+        ranks in 2u32..6,
+        pieces in prop::sample::select(vec![1u32, 4]),
+        seed: u64,
+    ) {
+        let elements = 4 * elements;
+        agrees::<FarGather>(&format!("elements={elements} ranks={ranks} pieces={pieces} warps=4"), seed);
     }
 
     #[test]
