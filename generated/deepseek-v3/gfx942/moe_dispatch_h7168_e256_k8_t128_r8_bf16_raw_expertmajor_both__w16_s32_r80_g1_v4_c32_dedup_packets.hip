@@ -412,9 +412,9 @@ __device__ __forceinline__ void recv_role(const Args& args, const u32 epoch, con
                 Vec<u32, 4> x[1][2];
                 if (!take_seen_packets(group, args, args.inbox_packets[args.rank], {inbox_packets_index},
                     {source}, 512, 1, inbox_packets_seen, x, {role_recv, flag_inbox_packets, 4})) return;
-                for (u32 k = 0; k < 8; ++k) {  // layout.rs
+                for (u32 k = 0; k < 8; ++k) {  // expert_major.rs
                     const i32 row = rows_2[k];
-                    if (row >= 0) {  // layout.rs
+                    if (row >= 0) {  // expert_major.rs
 #pragma unroll
                         for (u32 step = 0; step < 2; ++step) {  // deliver.rs
                             store(args.rows + (u64(u32(row)) * 3584 + start_u64) + group.lane * 4

@@ -19,9 +19,9 @@
 //                               (src/families/moe/kernels/dispatch.rs)
 //     blocks 4..36     send     reads n, x, ids; sends inbox_packets (src/families/moe/kernels/dispatch.rs)
 //     blocks 36..116   recv     waits for ll_route; takes inbox_packets; writes rows
-//                               (src/families/moe/kernels/rank_major.rs)
+//                               (src/families/moe/kernels/dispatch.rs)
 //     blocks 116..117  index    waits for ll_route; writes expert_start, expert_rows, gather
-//                               (src/families/moe/kernels/rank_major.rs)
+//                               (src/families/moe/kernels/dispatch.rs)
 //     blocks 117..122  entries  waits for ll_route, ll_weight, ll_n; writes entry_expert, weight_from,
 //                               n_from (src/families/moe/kernels/dispatch.rs)
 //     blocks 122..123  ready    signals ready (src/families/moe/kernels/dispatch.rs)
@@ -251,7 +251,7 @@ __device__ __forceinline__ void send_role(const Args& args, const u32 parity) {
     }
 }
 
-// recv: blocks 36..116 (src/families/moe/kernels/rank_major.rs)
+// recv: blocks 36..116 (src/families/moe/kernels/dispatch.rs)
 __device__ __forceinline__ void recv_role(const Args& args, const u32 epoch, const u32 parity,
     const u32 bank) {
     const Block block(36);
@@ -302,7 +302,7 @@ __device__ __forceinline__ void recv_role(const Args& args, const u32 epoch, con
     }
 }
 
-// index: blocks 116..117 (src/families/moe/kernels/rank_major.rs)
+// index: blocks 116..117 (src/families/moe/kernels/dispatch.rs)
 __device__ __forceinline__ void index_role(const Args& args, const u32 epoch, const u32 bank) {
     const Block block(116);
     u32* const base = shared_array<u32>(0);  // u32[2048]

@@ -12,7 +12,7 @@
 //! | Where does a row arrive? | In the slot of its source and its token or entry, at each destination. | `kernels/config.rs`: `arrivals`; `kernels/wire.rs`: `InboxArgs` |
 //! | What says that a row has arrived? | Its flag, or each packet for itself. | `kernels/protocol.rs`: `Protocol`; `kernels/wire.rs`: `wait` |
 //! | Who waits for what? | A block waits for records, then for each row that a record announces. | `kernels/wire.rs`: `RecordWire`; `kernels/rank_major.rs`: `receive`; `kernels/expert_major.rs`: `receive` |
-//! | Where do an expert's rows begin? | At the sum of the counts before, moved to where the layout has it. | `kernels/bases.rs`: `lay_out`, `place_apart` |
+//! | Where do an expert's rows begin? | At the sum of the counts before, moved to where the layout has it. | `kernels/bases.rs`: `lay_out`, `place_apart`; `kernels/placing.rs`: `Beginning` |
 //! | Where does a row land? | By expert at its base plus its rank in the record, by token at its source and token. | `kernels/expert_major.rs`: `numbered`, `placed`; `kernels/rank_major.rs`: `receive` |
 //! | What becomes of a rank's own rows? | They go through its inbox, or straight from the input to their places. | `kernels/plan.rs`: `Own`, `own_rule`; `kernels/travel.rs`: `Travel`; `kernels/wire.rs`: `Given` |
 //! | What does dispatch leave for combine? | The place or expert of each entry, its weight, and each source's tokens. | `kernels/entries.rs`: `note_entries`; `kernels/expert_major.rs`: `note` |

@@ -7,8 +7,8 @@ use super::config::Dispatch;
 use super::device::local_experts;
 use super::dispatch::Launch;
 use super::entries::entry_pieces;
-use super::layout::Begins;
 use super::pieces::each_piece;
+use super::placing::Placing;
 use super::wire::{Counts, Records};
 
 /// The first rows of (expert, source, chunk) of these numbers, in that order, where a mask holds, else 0.
@@ -98,34 +98,25 @@ pub(super) fn lay_out(l: Launch<'_>, b: Group, (base, records): (&Shared<u32>, u
     }
 }
 
-/// The same where the rows of each expert begin where the layout says, instead of where those of the expert before end, or where there
-/// may be more rows than places.
+/// The same where experts' rows begin elsewhere than where those of the expert before end, or where there may be more rows than places.
 #[kernel]
 fn place_apart(l: Launch<'_>, b: Group, (base, records): (&Shared<u32>, u32), rows: Val<u32>) {
-    let c = l.c;
+    let Launch { c, a, .. } = l;
+    let Placing { beginning, fit } = c.room().placing();
     let most = c.map().at_most();
     let expert = arange(most + 1);
     let start = base.gather(expert * records, expert < most, rows);
     let n = base.gather((expert + 1) * records, expert + 1 < most, rows) - start;
-    match c.room().begins {
-        Begins::Aligned(align) => {
-            let taken = (n + (align - 1)) / align * align;
-            let first = taken.scan_sum(true);
-            if align > 1 {
-                move_rows(c, b, (base, records), start, first);
-            }
-            let (first, placed) = if c.room().drops {
-                let first = first.minimum(c.max_rows);
-                (first, n.minimum(splat(c.max_rows, most + 1) - first))
-            } else {
-                (first, n)
-            };
-            write_down(l, b, (first, placed, n), &|| taken.sum());
-        }
-        Begins::Strided(stride) => {
-            let first = expert * stride;
-            move_rows(c, b, (base, records), start, first);
-            write_down(l, b, (first, n.minimum(stride), n), &|| n.max());
+    let taken = beginning.taken(n);
+    let first = beginning.first(expert, taken, 0u32.val());
+    beginning.unless_packed(&|| move_rows(c, b, (base, records), start, first));
+    let (first, placed) = fit.cut(first, n);
+    if b.index() == 0 {
+        a.expert_start.store(0, first);
+        a.expert_rows.store_where(0, placed, arange(most + 1) < most);
+        if let (Some(overflow), Some(for_all)) = (a.overflow, a.needed) {
+            overflow.set(0, (n - placed).sum());
+            for_all.set(0, beginning.needed(taken));
         }
     }
 }
@@ -149,24 +140,4 @@ fn move_rows(
         let before = base.load(at, len) - from.gather(expert, true, 0);
         base.store(at, before + to.gather(expert, true, 0));
     });
-}
-
-/// Writes down where each expert's rows begin, how many have a place, and what that leaves out of `n`.
-#[kernel]
-fn write_down(
-    l: Launch<'_>,
-    b: Group,
-    (first, placed, n): (Tile<u32>, Tile<u32>, Tile<u32>),
-    needed: &dyn Fn() -> Val<u32>,
-) {
-    let Launch { c, a, .. } = l;
-    let most = c.map().at_most();
-    if b.index() == 0 {
-        a.expert_start.store(0, first);
-        a.expert_rows.store_where(0, placed, arange(most + 1) < most);
-        if let (Some(overflow), Some(for_all)) = (a.overflow, a.needed) {
-            overflow.set(0, (n - placed).sum());
-            for_all.set(0, needed());
-        }
-    }
 }

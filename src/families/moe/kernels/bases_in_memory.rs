@@ -5,8 +5,8 @@ use peerwarp_codegen::dsl::prelude::*;
 use super::bases::{add_up, count_of};
 use super::config::Dispatch;
 use super::dispatch::Launch;
-use super::layout::Begins;
 use super::pieces::each_piece;
+use super::placing::Placing;
 
 /// Bases in memory.
 #[derive(KernelArgs)]
@@ -39,42 +39,33 @@ pub(super) fn lay_out_in_memory(l: Launch<'_>, b: Group) {
 fn lay_out_in_parts(l: Launch<'_>, b: Group, base: &Ptr<u32>, rows: Val<u32>) {
     let Launch { c, a, .. } = l;
     let most = c.map().at_most();
-    let mut taken = var(0u32);
-    // How many rows have no place, and the most rows of an expert.
+    let Placing { beginning, fit } = c.room().placing();
+    let mut before = var(0u32);
+    // How many rows have no place, and the `max_rows` with which all would have one.
     let mut missing = a.overflow.map(|_| (var(0u32), var(0u32)));
-    let by = (!c.is_packed()).then(|| shared::<u32>("by", c.laid_out_at_once()));
+    let by = shared::<u32>("by", c.laid_out_at_once());
     each_piece(most + 1, c.laid_out_at_once(), |start, len| {
         let expert = arange(len) + start;
         let begin = base.gather(expert * c.records(), expert < most, rows);
         let n = base.gather((expert + 1) * c.records(), expert + 1 < most, rows) - begin;
-        let (first, most_placed) = match c.room().begins {
-            Begins::Aligned(align) => {
-                let room = (n + (align - 1)) / align * align;
-                let first = room.scan_sum(true) + &taken;
-                taken += room.sum();
-                let left = splat(c.max_rows, len) - first.minimum(c.max_rows);
-                (first, if c.room().drops { left } else { n })
-            }
-            Begins::Strided(stride) => (expert * stride, splat(stride, len)),
-        };
-        if let Some(by) = &by {
+        let taken = beginning.taken(n);
+        let first = beginning.first(expert, taken, before.get());
+        before += taken.sum();
+        beginning.unless_packed(&|| {
             by.store(0, first - begin);
-            move_bases(c, b, base, by, (start, len));
-        }
-        let placed = n.minimum(most_placed);
-        let aligned = matches!(c.room().begins, Begins::Aligned(_));
-        let cut = if aligned && c.room().drops { first.minimum(c.max_rows) } else { first };
-        a.expert_start.store(start, cut);
+            move_bases(c, b, base, &by, (start, len));
+        });
+        let (first, placed) = fit.cut(first, n);
+        a.expert_start.store(start, first);
         a.expert_rows.store_where(start, placed, expert < most);
-        if let Some((unplaced, largest)) = &mut missing {
+        if let Some((unplaced, needed)) = &mut missing {
             unplaced.set(unplaced.get() + (n - placed).sum());
-            largest.set(largest.get().max(n.max()));
+            needed.set(beginning.needed_by_both(needed.get(), beginning.needed(taken)));
         }
     });
-    if let (Some(overflow), Some(needed), Some((unplaced, largest))) = (a.overflow, a.needed, &missing) {
-        let aligned = matches!(c.room().begins, Begins::Aligned(_));
+    if let (Some(overflow), Some(for_all), Some((unplaced, needed))) = (a.overflow, a.needed, &missing) {
         overflow.set(0, unplaced.get());
-        needed.set(0, if aligned { taken.get() } else { largest.get() });
+        for_all.set(0, needed.get());
     }
 }
 

@@ -413,12 +413,6 @@ impl Combine {
         self.own().travel(self.ranks)
     }
 
-    /// Whether a sender waits for its sources' numbers of tokens. What dispatch says of entries, it says of those of tokens that are
-    /// not there too: rank-major senders, and few rows, need no number.
-    pub(super) fn waits_for_counts(&self) -> bool {
-        self.layout.by_expert() && self.begin() == Begin::InTurn
-    }
-
     /// Ranks that rows go back to.
     pub(super) fn destinations(&self) -> u32 {
         self.ranks - u32::from(self.keeps_own())

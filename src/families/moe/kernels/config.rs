@@ -8,8 +8,8 @@ use super::defaults::{
     group_warps, protocol_of_key, record_tokens, recv_blocks_of_dispatch, send_blocks, vectors_of_dispatch,
     warps_of_dispatch,
 };
+use super::deliver::Hook;
 use super::dispatch::DispatchArgs;
-use super::hook::Hook;
 use super::layout::{Begins, Layout, Room};
 use super::limits::{
     MAX_SHARED_BYTES, fewer, groups_of, layout_of, numbers_of, resident, rows_of, topk_of, warps_of,

@@ -3,7 +3,7 @@
 use peerwarp_codegen::ir::PACKET_BYTES;
 
 use super::config::{DispatchKey, MAX_A_LANE, MOST_RECORD_ENTRIES};
-use super::hook::Hook;
+use super::deliver::Hook;
 use super::layout::Layout;
 use super::protocol::Protocol;
 use super::quantise::Quantise;

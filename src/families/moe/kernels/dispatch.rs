@@ -4,9 +4,9 @@ use peerwarp_codegen::dsl::prelude::*;
 
 use super::bases_in_memory::{BaseArgs, lay_out_in_memory};
 use super::config::Dispatch;
+use super::deliver::{RowHook, stand_in_expert};
 use super::entries::note_entries;
 use super::expert_major;
-use super::hook::{RowHook, stand_in_expert};
 use super::plan::{Schedule, Then};
 use super::rank_major;
 use super::roles::{go_on, role_of, take};
@@ -160,10 +160,24 @@ pub fn dispatch_with(c: &Dispatch, a: &DispatchArgs, hook: RowHook<'_>) {
         b.split(c.group_warps, |g| sender.send(g));
         go_on(&b, c.after_send());
     });
-    if c.layout.by_expert() {
-        role_of("recv", receiving, |b| expert_major::receive(l, b, hook));
-    } else {
-        rank_major::roles(l, [receiving, indexing], hook);
+    let receive_tokens = || role_of("recv", receiving, |b| rank_major::receive(l, b, hook));
+    let index_tokens = || {
+        role_of("index", indexing, |b| {
+            rank_major::index(l, b);
+            go_on(&b, c.after_index());
+        });
+    };
+    // A role is declared before the one that its blocks go on as.
+    match (c.layout.by_expert(), c.after_index()) {
+        (true, _) => role_of("recv", receiving, |b| expert_major::receive(l, b, hook)),
+        (false, Then::Receive) => {
+            index_tokens();
+            receive_tokens();
+        }
+        (false, _) => {
+            receive_tokens();
+            index_tokens();
+        }
     }
     role_of("bases", bases, |b| lay_out_in_memory(l, b));
     role_of("entries", entries, |b| b.split(1, |g| note_entries(l, g)));

@@ -59,30 +59,30 @@ pub(super) fn place(c: &Dispatch, record: Val<u32>, start: Val<u32>) -> (Val<u32
     (record / c.chunks(), record % c.chunks() * c.record_entries() + start)
 }
 
-/// Where something of entries of a record is written down, from entry `start` on.
-pub(super) struct Noted {
-    /// The first one's number, `[source][token][k]`.
-    first: Val<u32>,
-    /// Which of them there are, if the last record may be longer than what is left of the tokens.
-    there: Option<Tile<bool>>,
-}
+/// Where something of entries of a record is written down, `[source][token][k]`: of those that there are.
+pub(super) struct Noted(Index);
 
 impl Noted {
+    /// From entry `start` of a record on. The last record may be longer than what is left of the tokens.
     #[kernel]
     pub fn at(c: &Dispatch, (record, start, len): (Val<u32>, Val<u32>, u32)) -> Noted {
         let (source, first) = place(c, record, start);
-        let there = (c.tokens % c.chunk != 0).then(|| arange(len) + first < c.tokens * c.topk);
-        Noted { first: source * (c.tokens * c.topk) + first, there }
+        let whole = c.tokens % c.chunk == 0;
+        let there = (!whole).then(|| arange(len) + first < c.tokens * c.topk);
+        Noted(only(source * (c.tokens * c.topk) + first, there))
     }
 
-    /// Writes it down, if it is wanted and there.
+    /// Writes it down, if it is wanted.
     pub fn store<T: Element>(&self, to: Option<Ptr<T>>, of_entries: Option<Tile<T>>) {
-        match (to, of_entries, self.there) {
-            (Some(to), Some(of_entries), None) => to.store(self.first, of_entries),
-            (Some(to), Some(of_entries), Some(there)) => to.store_where(self.first, of_entries, there),
-            _ => {}
+        if let (Some(to), Some(of_entries)) = (to, of_entries) {
+            to.store(self.0, of_entries);
         }
     }
+}
+
+/// What begins at an element, of a part of it if there is a mask.
+fn only(first: Val<u32>, mask: Option<Tile<bool>>) -> Index {
+    mask.map_or(first.index(), |mask| first.only(mask))
 }
 
 /// The expert of each entry, as it is written down. Ids are those of the sender, and so of all ranks.

@@ -4,12 +4,10 @@ use peerwarp_codegen::dsl::prelude::*;
 
 use super::bases::{Base, bases, lay_out};
 use super::config::Dispatch;
-use super::deliver::{deliver, scales_at_hand};
+use super::deliver::RowHook;
 use super::device::local_experts;
 use super::dispatch::Launch;
 use super::entries::{Noted, each_part, entry_pieces};
-use super::hook::RowHook;
-use super::layout::{Begins, Places};
 use super::wire::{Arriving, Given, Received, Records};
 
 /// Writes down where every row belongs, and puts it there when it arrives.
@@ -23,21 +21,21 @@ pub(super) fn receive(l: Launch<'_>, b: Group, hook: RowHook<'_>) {
     b.split(c.group_warps, |g| {
         rows_of.note(l, g);
         let rows = shared::<i32>("rows", c.slot_entries());
-        let scales = scales_at_hand(c);
+        let delivery = l.delivery(hook);
         let put = |source: Val<u32>, slot: Val<u32>, part: Val<u32>, row: &dyn Fn() -> Box<dyn Arriving>| {
             find(c, &*rows_of, (source, slot), &rows, &|| {
-                deliver(c, a, &Places::All(rows), (&*row(), part), scales, hook);
+                delivery.deliver(&*row(), part, &|| Box::new(|act| each_place(&rows, act)));
             });
         };
-        if c.keeps_own() {
-            // What others send is in flight meanwhile.
+        // What others send is in flight meanwhile.
+        c.travel().stay(&|| {
             for i in g.dynamic(c.slots() * pieces.parts(), a.next_row.map(|next| next.counter(1))) {
                 let (slot, part) = pieces.part(i);
                 put(rank(), slot, part, &|| {
                     Box::new(Given { c, a: &a.tokens, token: slot / c.token_slots() })
                 });
             }
-        }
+        });
         for i in
             g.dynamic(c.slots() * c.destinations() * pieces.parts(), a.next_row.map(|next| next.counter(0)))
         {
@@ -48,6 +46,17 @@ pub(super) fn receive(l: Launch<'_>, b: Group, hook: RowHook<'_>) {
     });
 }
 
+/// Does something with each row that is not negative.
+#[kernel]
+fn each_place(rows: &Shared<i32>, act: &dyn Fn(Val<u32>)) {
+    for k in 0..(rows.len() as u32).val() {
+        let row = rows.get(k);
+        if row >= 0 {
+            act(row.cast::<u32>());
+        }
+    }
+}
+
 /// The rows of entries, as a block knows them.
 trait Rows {
     /// Which of `len` entries of a record from `start` on are here, and their rows: -1 for one that is not, -2 for one that has no
@@ -55,7 +64,7 @@ trait Rows {
     fn of(&self, c: &Dispatch, entries: (Val<u32>, Val<u32>, u32)) -> (Tile<bool>, Tile<i32>);
 
     /// Does something with a slot, whose record is given with it, if its source has the token.
-    fn there(&self, c: &Dispatch, at: (Val<u32>, Val<u32>), act: &dyn Fn());
+    fn if_there(&self, c: &Dispatch, at: (Val<u32>, Val<u32>), act: &dyn Fn());
 
     /// Writes down the row of each entry, and, if no other role does, its weight and how many tokens each rank has.
     fn note(&self, l: Launch<'_>, g: Group);
@@ -93,7 +102,7 @@ impl Rows for Counted<'_> {
     }
 
     #[kernel]
-    fn there(&self, c: &Dispatch, (record, slot): (Val<u32>, Val<u32>), act: &dyn Fn()) {
+    fn if_there(&self, c: &Dispatch, (record, slot): (Val<u32>, Val<u32>), act: &dyn Fn()) {
         if slot < self.n.get(record) * c.token_slots() {
             act();
         }
@@ -119,7 +128,7 @@ impl Rows for Each {
         (row != -1, row)
     }
 
-    fn there(&self, _: &Dispatch, _: (Val<u32>, Val<u32>), act: &dyn Fn()) {
+    fn if_there(&self, _: &Dispatch, _: (Val<u32>, Val<u32>), act: &dyn Fn()) {
         act();
     }
 
@@ -148,7 +157,7 @@ fn find(
 ) {
     let chunk = slot / (c.chunk * c.token_slots());
     let record = source * c.chunks() + chunk;
-    rows_of.there(c, (record, slot), &|| {
+    rows_of.if_there(c, (record, slot), &|| {
         let in_record = slot * c.slot_entries() - chunk * c.record_entries();
         let (mine, row) = rows_of.of(c, (record, in_record, c.slot_entries()));
         if mine.any() {
@@ -194,14 +203,7 @@ pub(super) fn numbered(
 #[kernel]
 fn placed(c: &Dispatch, expert: Tile<u32>, mine: Tile<bool>, row: Tile<u32>) -> Tile<i32> {
     let place = row.cast::<i32>();
-    let place = if c.room().drops {
-        let placed = match c.room().begins {
-            Begins::Aligned(_) => row < c.max_rows,
-            Begins::Strided(stride) => row < (expert + 1) * stride,
-        };
-        mine.select(placed.select(place, -2), -1)
-    } else {
-        mine.select(place, -1)
-    };
+    let placed = c.room().placing().fit.holds(expert, row);
+    let place = mine.select(placed.select(place, -2), -1);
     place
 }

@@ -1,6 +1,5 @@
 //! The layout of rows at the rank that receives them.
 
-use peerwarp_codegen::dsl::prelude::*;
 use peerwarp_codegen::family::Choice;
 
 use crate::families::moe::MoeShape;
@@ -92,31 +91,5 @@ impl Layout {
         };
         let places = if max_rows > 0 { max_rows.into() } else { all };
         Room { begins: Begins::Aligned(align), places, drops: max_rows > 0 }
-    }
-}
-
-/// Where a row that arrives is put.
-pub(super) enum Places {
-    /// In each of these rows that is not negative.
-    All(Shared<i32>),
-    /// In this row.
-    One(Val<u32>),
-}
-
-impl Places {
-    /// Does something with each of the rows.
-    #[kernel]
-    pub fn each(&self, act: impl Fn(Val<u32>)) {
-        match self {
-            Places::One(row) => act(*row),
-            Places::All(rows) => {
-                for k in 0..(rows.len() as u32).val() {
-                    let row = rows.get(k);
-                    if row >= 0 {
-                        act(row.cast::<u32>());
-                    }
-                }
-            }
-        }
     }
 }

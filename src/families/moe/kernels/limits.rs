@@ -4,7 +4,7 @@ use peerwarp_codegen::device::Device;
 use peerwarp_codegen::family::{Choice, Illegal};
 use peerwarp_codegen::print::MOST_NAMED_BARRIERS;
 
-use super::hook::Hook;
+use super::deliver::Hook;
 use super::layout::Layout;
 use super::protocol::Protocol;
 use crate::families::moe::{MoeShape, RowDtype};

@@ -43,7 +43,7 @@
 //! | the launches: parameters and roles | `dispatch.rs`, `combine.rs`, `round_trip.rs` |
 //! | what travels out, and where it lands: records, rows, ready ranks | `wire.rs`, `scales.rs`, `travel.rs` |
 //! | dispatch sends | `route.rs` (records), `send.rs`, `quantise.rs` (rows) |
-//! | dispatch receives | `rank_major.rs`, `expert_major.rs`; `bases.rs`, `bases_in_memory.rs`, `entries.rs`, `deliver.rs` |
+//! | dispatch receives | `rank_major.rs`, `expert_major.rs`; `bases.rs`, `bases_in_memory.rs`, `placing.rs`, `entries.rs`, `deliver.rs` |
 //! | combine sends | `outputs.rs` (what goes back), `send_back.rs` (with which flag) |
 //! | combine receives | `sums.rs` |
 //! | keys, plans, and what is legal | `config.rs`, `combine_config.rs`, `round_trip_config.rs`, `plan.rs`, `limits.rs`, `defaults.rs` |
@@ -100,11 +100,11 @@ mod device;
 mod dispatch;
 mod entries;
 mod expert_major;
-mod hook;
 mod layout;
 mod limits;
 mod outputs;
 mod pieces;
+mod placing;
 mod plan;
 mod protocol;
 mod quantise;
@@ -124,8 +124,8 @@ pub use bases_in_memory::BaseArgs;
 pub use combine::{CombineArgs, CombineLaunch, ReturnArgs, combine};
 pub use combine_config::{Combine, CombineDtype, CombineKey, CombinePlan};
 pub use config::{Dispatch, DispatchKey, DispatchPlan};
+pub use deliver::{Hook, RowHook};
 pub use dispatch::{DispatchArgs, DispatchLaunch, TokenArgs, TokenLaunch, dispatch, dispatch_with};
-pub use hook::{Hook, RowHook};
 pub use layout::{Begins, Layout, Room};
 pub use plan::{Bases, Begin, Copies, Count, Index, Own, Schedule, Share, Then};
 pub use protocol::{Phase, Protocol};

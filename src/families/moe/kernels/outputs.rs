@@ -14,6 +14,9 @@ pub(super) trait Outputs {
     /// Which of some entries are here, given what dispatch says of them.
     fn are_here(&self, entries: Tile<i32>) -> Tile<bool>;
 
+    /// Does something with the slot of a number among its source's, if the source has its token.
+    fn if_there(&self, source: Val<u32>, number: Val<u32>, act: &dyn Fn());
+
     /// What goes back of the slot of a number among its source's, of which `entry` is the first entry.
     fn slot(&self, g: Group, source: Val<u32>, number: Val<u32>, entry: Val<u32>) -> Box<dyn Slot + '_>;
 }
@@ -30,10 +33,10 @@ pub(super) trait Slot {
 impl<'a> Launch<'a> {
     /// The experts' outputs.
     pub fn outputs(self) -> Box<dyn Outputs + 'a> {
-        match self.c.layout {
-            Layout::RankMajor => Box::new(RankMajor(self)),
-            _ if self.c.dedup => Box::new(Summed(self)),
-            _ => Box::new(ExpertMajor(self)),
+        match (self.c.layout, self.c.dedup) {
+            (Layout::RankMajor, _) => Box::new(RankMajor(self)),
+            (_, true) => Box::new(Summed(self)),
+            (_, false) => Box::new(ExpertMajor(self)),
         }
     }
 }
@@ -52,6 +55,11 @@ impl Outputs for RankMajor<'_> {
         entries != self.0.a.nobody
     }
 
+    /// Dispatch says of each entry whether it is here, also of tokens that are not there.
+    fn if_there(&self, _: Val<u32>, _: Val<u32>, act: &dyn Fn()) {
+        act();
+    }
+
     fn slot(&self, _: Group, source: Val<u32>, number: Val<u32>, entry: Val<u32>) -> Box<dyn Slot + '_> {
         let row = move || source * self.0.c.tokens + number;
         Box::new(Whole { of: self, l: self.0, entry, row: Box::new(row) })
@@ -65,6 +73,10 @@ impl Outputs for ExpertMajor<'_> {
     #[kernel]
     fn are_here(&self, entries: Tile<i32>) -> Tile<bool> {
         entries >= 0
+    }
+
+    fn if_there(&self, source: Val<u32>, number: Val<u32>, act: &dyn Fn()) {
+        self.0.dispatched().if_there(self.0, (source, number), act);
     }
 
     fn slot(&self, _: Group, _: Val<u32>, _: Val<u32>, entry: Val<u32>) -> Box<dyn Slot + '_> {
@@ -113,10 +125,12 @@ impl Slot for Whole<'_> {
 struct Summed<'a>(Launch<'a>);
 
 impl Outputs for Summed<'_> {
-    /// An entry that has no place contributes nothing, and its token's owner waits all the same.
-    #[kernel]
     fn are_here(&self, entries: Tile<i32>) -> Tile<bool> {
-        if self.0.c.room().drops { entries != -1 } else { entries >= 0 }
+        self.0.c.room().placing().fit.are_here(entries)
+    }
+
+    fn if_there(&self, source: Val<u32>, number: Val<u32>, act: &dyn Fn()) {
+        self.0.dispatched().if_there(self.0, (source, number), act);
     }
 
     #[kernel]
@@ -135,20 +149,66 @@ struct Sum<'a> {
 }
 
 impl Slot for Sum<'_> {
-    #[kernel]
     fn is_here(&self) -> Val<bool> {
         let l = self.of.0;
-        if l.c.room().drops { any_is_here(l, self.of, self.entry) } else { self.placed != 0 }
+        l.c.room().placing().fit.any_is_here(self.placed, &|| any_is_here(l, self.of, self.entry))
     }
 
     #[kernel]
     fn put(&self, part: Val<u32>, to: OutgoingField<'_, Any>) {
         let l = self.of.0;
-        let weights = l.a.weight_from.expect("owners that sum have weights");
         l.c.sent_pieces().each(part, |start, len| {
-            let sum = owned_sum(l, &weights, (self.entry, self.placed), start, len);
+            let sum = owned_sum(l, (self.entry, self.placed), start, len);
             to.put_f32(start.to_u64(), sum);
         });
+    }
+}
+
+/// What a launch takes from the dispatch before it, where rows stand by expert.
+trait Dispatched {
+    /// As [`Outputs::if_there`].
+    fn if_there(&self, l: Launch<'_>, at: (Val<u32>, Val<u32>), act: &dyn Fn());
+
+    /// A row that dispatch has given an entry.
+    fn row(&self, l: Launch<'_>, row: Val<u32>) -> Val<u32>;
+}
+
+/// A dispatch that was over when the launch began.
+struct Ended;
+
+impl Dispatched for Ended {
+    #[kernel]
+    fn if_there(&self, l: Launch<'_>, (source, number): (Val<u32>, Val<u32>), act: &dyn Fn()) {
+        if number < l.a.n_from.get(source) * l.c.token_slots() {
+            act();
+        }
+    }
+
+    fn row(&self, _: Launch<'_>, row: Val<u32>) -> Val<u32> {
+        row
+    }
+}
+
+/// A dispatch that may have given up, and left anything. Of few rows, none waits for its source's number of tokens.
+struct Unended;
+
+impl Dispatched for Unended {
+    fn if_there(&self, _: Launch<'_>, _: (Val<u32>, Val<u32>), act: &dyn Fn()) {
+        act();
+    }
+
+    fn row(&self, l: Launch<'_>, row: Val<u32>) -> Val<u32> {
+        row.min(l.c.room().places as u32 - 1)
+    }
+}
+
+impl Launch<'_> {
+    /// What it takes from the dispatch before it.
+    fn dispatched(self) -> &'static dyn Dispatched {
+        match self.c.begin() {
+            Begin::InTurn => &Ended,
+            Begin::Early => &Unended,
+        }
     }
 }
 
@@ -156,8 +216,7 @@ impl Slot for Sum<'_> {
 #[kernel]
 fn row_of_entry(l: Launch<'_>, entry: Val<u32>) -> Val<u32> {
     let row = here(l).get(entry).cast::<u32>();
-    // A dispatch that has given up may have left anything.
-    if l.c.begin() == Begin::Early { row.min(l.c.room().places as u32 - 1) } else { row }
+    l.dispatched().row(l, row)
 }
 
 /// Which of a token's entries have rows here, a bit each.
@@ -183,12 +242,12 @@ pub(super) fn placed(l: Launch<'_>, g: Group, entry: Val<u32>) -> Val<u32> {
 #[kernel]
 pub(super) fn owned_sum(
     l: Launch<'_>,
-    weights: &Ptr<f32>,
     (entry, placed): (Val<u32>, Val<u32>),
     start: Val<u32>,
     len: u32,
 ) -> Tile<f32> {
     let Launch { c, a, .. } = l;
+    let weights = a.weight_from.expect("owners that sum have weights");
     let mut sum = var(splat(0f32, len));
     let mut left = var(placed);
     let start_of = |k: Val<u32>| {

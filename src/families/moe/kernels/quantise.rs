@@ -46,11 +46,33 @@ const STRIP: u32 = 8;
 /// Banks of shared memory, a word wide.
 const BANKS: u32 = 32;
 
+/// A piece as it is sent, and the scales that go with it.
+type Quantised = (AnyTile, AnyTile);
+
+type Quantising = fn(&Quantiser, &Dispatch, Tile<f32>, Tile<f32>, u32) -> Quantised;
+
+/// How rows of a type are quantised.
+#[derive(Clone, Copy)]
+struct Method {
+    /// Elements that have a scale together.
+    block: u32,
+    /// Quantises a piece of a row of so many elements, given the largest magnitude of each block.
+    quantise: Quantising,
+}
+
+impl Method {
+    fn of(dtype: RowDtype) -> Method {
+        match dtype {
+            RowDtype::Mxfp8 => Method { block: MX_BLOCK, quantise: Quantiser::by_powers },
+            _ => Method { block: SCALE_BLOCK, quantise: Quantiser::by_numbers },
+        }
+    }
+}
+
 /// Where a group works out the scales of a piece.
 #[derive(Clone, Copy)]
 pub(super) struct Quantiser {
-    /// Elements that have a scale together.
-    block: u32,
+    method: Method,
     /// Magnitudes of elements.
     magnitudes: Shared<f32>,
     /// The largest of each strip.
@@ -61,11 +83,7 @@ pub(super) struct Quantiser {
 
 /// Words of shared memory that a group takes to quantise pieces of so many elements, with room to align three arrays.
 pub(super) fn shared_words(dtype: RowDtype, pieces: Pieces) -> u32 {
-    pieces.len + pieces.len.div_ceil(STRIP) + factors(block(dtype), pieces.len) + 3 * 3
-}
-
-fn block(dtype: RowDtype) -> u32 {
-    if dtype == RowDtype::Mxfp8 { MX_BLOCK } else { SCALE_BLOCK }
+    pieces.len + pieces.len.div_ceil(STRIP) + factors(Method::of(dtype).block, pieces.len) + 3 * 3
 }
 
 /// Factors that are worked out for a piece of `len` elements, as many as travel with it: of fp8 packets some more than it has blocks.
@@ -76,24 +94,21 @@ fn factors(block: u32, len: u32) -> u32 {
 impl Quantiser {
     /// Room for a group, if rows are quantised.
     pub fn new(c: &Dispatch) -> Option<Quantiser> {
-        c.quantise.from().map(|_| Quantiser {
-            block: block(c.dtype),
-            magnitudes: shared("magnitudes", c.pieces().len),
-            strips: shared("strips", c.pieces().len.div_ceil(STRIP)),
-            factors: shared("factors", factors(block(c.dtype), c.pieces().len)),
+        let (method, len) = (Method::of(c.dtype), c.pieces().len);
+        c.quantises().then(|| Quantiser {
+            method,
+            magnitudes: shared("magnitudes", len),
+            strips: shared("strips", len.div_ceil(STRIP)),
+            factors: shared("factors", factors(method.block, len)),
         })
     }
 
     /// A piece as it is sent, and the scales that go with it.
     #[kernel]
-    pub fn quantise(&self, c: &Dispatch, x: AnyTile, len: u32) -> (AnyTile, AnyTile) {
+    pub fn quantise(&self, c: &Dispatch, x: AnyTile, len: u32) -> Quantised {
         let x = x.to_f32();
         let largest = self.largest(x, len);
-        if c.dtype == RowDtype::Mxfp8 {
-            self.by_powers(x, largest, len)
-        } else {
-            self.by_numbers(c, x, largest, len)
-        }
+        (self.method.quantise)(self, c, x, largest, len)
     }
 
     /// The largest magnitude of each block, and zeros as far as there are factors.
@@ -108,8 +123,8 @@ impl Quantiser {
             largest = largest.maximum(self.magnitudes.gather(element, true, 0.0));
         }
         self.strips.store(0, largest);
-        let blocks = factors(self.block, len);
-        let of_block = self.block / STRIP;
+        let blocks = factors(self.method.block, len);
+        let of_block = self.method.block / STRIP;
         let mut largest = splat(0f32, blocks);
         for i in 0..of_block {
             let strip = arange(blocks) * of_block + i;
@@ -121,10 +136,10 @@ impl Quantiser {
     /// fp8: a scale is the largest magnitude over 448, or 1 in a block of zeros; elements are divided by it, and rounded to the nearest
     /// e4m3, ties to even.
     #[kernel]
-    fn by_numbers(&self, c: &Dispatch, x: Tile<f32>, largest: Tile<f32>, len: u32) -> (AnyTile, AnyTile) {
+    fn by_numbers(&self, c: &Dispatch, x: Tile<f32>, largest: Tile<f32>, len: u32) -> Quantised {
         let scale = (largest == 0.0).select(1.0, largest / E4M3_MAX);
         self.factors.store(0, scale.bitcast::<u32>());
-        let of_element = self.factors.gather(arange(len) / self.block, true, 0).bitcast::<f32>();
+        let of_element = self.factors.gather(arange(len) / self.method.block, true, 0).bitcast::<f32>();
         let sent = c.sent_scales_of(len);
         let there = arange(sent) < c.scales_of(len);
         let scales = there.select(self.factors.load(0, sent).bitcast::<f32>(), 0.0);
@@ -135,14 +150,14 @@ impl Quantiser {
     /// largest e4m3, and 1 in a block of zeros; elements are divided by it, which is exact, and rounded to the nearest e4m3, ties to
     /// even, those above 448 down to it.
     #[kernel]
-    fn by_powers(&self, x: Tile<f32>, largest: Tile<f32>, len: u32) -> (AnyTile, AnyTile) {
+    fn by_powers(&self, _: &Dispatch, x: Tile<f32>, largest: Tile<f32>, len: u32) -> Quantised {
         let power = (largest.bitcast::<u32>() >> 23).maximum(E4M3_EXPONENT) - E4M3_EXPONENT;
         let power = (largest == 0.0).select(127, power);
         self.factors.store(0, power);
-        let of_element = self.factors.gather(arange(len) / self.block, true, 0);
+        let of_element = self.factors.gather(arange(len) / self.method.block, true, 0);
         // One over a power of two: its exponent with the other sign.
         let inverse = ((splat(254u32, len) - of_element) << 23).bitcast::<f32>();
-        let word = arange(len / (4 * self.block)) * 4;
+        let word = arange(len / (4 * self.method.block)) * 4;
         let byte = |i: u32| self.factors.gather(word + i, true, 0) << (8 * i);
         let scales = byte(0) | byte(1) | byte(2) | byte(3);
         (AnyTile::rounded(x * inverse, Dtype::Fp8), scales.into())

@@ -4,48 +4,25 @@ use peerwarp_codegen::dsl::prelude::*;
 
 use super::bases::{base_of_words, bases};
 use super::config::Dispatch;
-use super::deliver::{deliver, scales_at_hand};
+use super::deliver::RowHook;
 use super::device::local_experts;
 use super::dispatch::{DispatchArgs, Launch};
 use super::entries::{Noted, each_part, entry_pieces, noted, place};
 use super::expert_major::numbered;
-use super::hook::RowHook;
-use super::layout::Places;
 use super::pieces::each_piece;
-use super::plan::{Index, Then};
-use super::roles::{go_on, role_of};
+use super::plan::Index;
 use super::wire::{Counts, Received, Records};
-
-/// Declares the roles: `receiving` blocks move rows, `indexing` blocks write the index.
-pub(super) fn roles(l: Launch<'_>, [receiving, indexing]: [u32; 2], hook: RowHook<'_>) {
-    let then = l.c.after_index();
-    let receive_rows = || role_of("recv", receiving, |b| receive(l, b, hook));
-    let index_rows = || {
-        role_of("index", indexing, |b| {
-            index(l, b);
-            go_on(&b, then);
-        });
-    };
-    // A role is declared before the one that its blocks go on as.
-    if then == Then::Receive {
-        index_rows();
-        receive_rows();
-    } else {
-        receive_rows();
-        index_rows();
-    }
-}
 
 /// Puts every row that arrives in the place of its source and token, if it is not there already. The words of a row's entries
 /// say that it comes: a group waits for no other token's record.
 #[kernel]
-fn receive(l: Launch<'_>, b: Group, hook: RowHook<'_>) {
+pub(super) fn receive(l: Launch<'_>, b: Group, hook: RowHook<'_>) {
     let Launch { c, a, epoch, .. } = l;
     let records = l.records();
     let most = records.most_tokens();
     let pieces = c.pieces();
     b.split(c.receiving_warps(), |g| {
-        let scales = scales_at_hand(c);
+        let delivery = l.delivery(hook);
         for i in g.strided(most * (c.ranks * pieces.parts())) {
             let (message, part) = pieces.part(i);
             let (source, token) = c.travel().arriving(message);
@@ -55,10 +32,10 @@ fn receive(l: Launch<'_>, b: Group, hook: RowHook<'_>) {
             let (_, mine) = local_experts(c.map(), word & 0xffff);
             if mine.any() {
                 let received = Received::wait(&a.inbox, source, token, epoch);
-                if !c.in_place() {
+                delivery.deliver(&received, part, &|| {
                     let place = source * c.tokens + token;
-                    deliver(c, a, &Places::One(place), (&received, part), scales, hook);
-                }
+                    Box::new(move |store| store(place))
+                });
             }
         }
     });
@@ -67,7 +44,7 @@ fn receive(l: Launch<'_>, b: Group, hook: RowHook<'_>) {
 /// Writes down which rows each expert has, where rows stand by token, and, if it does not count, what
 /// [`note_entries`](super::entries::note_entries) does. No block that moves rows waits for it.
 #[kernel]
-fn index(l: Launch<'_>, b: Group) {
+pub(super) fn index(l: Launch<'_>, b: Group) {
     let Launch { c, a, .. } = l;
     let records = l.records();
     match (records.counts(), c.index()) {

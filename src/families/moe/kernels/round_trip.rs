@@ -3,10 +3,10 @@
 use peerwarp_codegen::dsl::prelude::*;
 
 use super::combine::ReturnArgs;
-use super::deliver::{hooked, scales_at_hand};
+use super::deliver::{Hooked, RowHook, stand_in_expert};
 use super::device::{at, local_experts, owners};
 use super::dispatch::{TokenArgs, TokenLaunch, rows_there, tokens};
-use super::hook::{RowHook, stand_in_expert};
+use super::roles::go_on;
 use super::round_trip_config::RoundTrip;
 use super::route::NOWHERE;
 use super::send::Sender;
@@ -65,9 +65,7 @@ pub fn round_trip_with(c: &RoundTrip, a: &RoundTripArgs, hook: RowHook<'_>) {
     role("send", c.send_blocks, |b| {
         let sender = Sender { c: &out, a: &a.tokens, inbox: &a.inbox, epoch };
         b.split(c.group_warps, |g| sender.send(g));
-        if c.join {
-            b.goes_on_as("recv");
-        }
+        go_on(&b, c.after_send());
     });
     role("expert", c.expert_blocks, |b| b.split(c.group_warps, |g| answer(c, a, g, epoch, hook)));
     role("recv", c.recv_blocks, |b| b.split(c.group_warps, |g| receive(c, a, g, epoch)));
@@ -112,7 +110,7 @@ fn answer(c: &RoundTrip, a: &RoundTripArgs, g: Group, epoch: Epoch, hook: RowHoo
     let pieces = out.pieces();
     let entries = shared::<u32>("entries", 2 * c.topk);
     let word = arange(2 * c.topk);
-    let scales = scales_at_hand(&out);
+    let hooked = Hooked::new(&out, hook);
     for i in g.strided(c.tokens * c.ranks * pieces.parts()) {
         let (message, part) = pieces.part(i);
         let (source, token) = out.travel().arriving(message);
@@ -126,7 +124,7 @@ fn answer(c: &RoundTrip, a: &RoundTripArgs, g: Group, epoch: Epoch, hook: RowHoo
             let received = Received::wait(&a.inbox, source, token, epoch);
             let back = a.back.returns.open(epoch).to(Peers::rank(source)).slot(token);
             pieces.each(part, |start, len| {
-                let y = hooked(&out, &received, scales, hook, start, len);
+                let y = hooked.piece(&received, start, len);
                 let y = AnyTile::rounded(y, c.dtype.combined()).to_f32();
                 let sum = weighted(c, mine, &entries, y, len);
                 back.put_f32(start.to_u64(), sum);

@@ -7,9 +7,9 @@ use peerwarp_codegen::ir::PACKET_BYTES;
 
 use super::combine_config::{Combine, CombinePlan};
 use super::config::{Dispatch, DispatchPlan};
-use super::hook::Hook;
+use super::deliver::Hook;
 use super::limits::{fewer, groups_of, resident, rows_of, topk_of};
-use super::plan::{Bases, Copies, Count};
+use super::plan::{Bases, Copies, Count, Then};
 use super::protocol::Protocol;
 use super::round_trip::RoundTripArgs;
 use crate::families::moe::{MoeKey, MoePlan, MoeShape, MoeTuning, RowDtype};
@@ -183,6 +183,11 @@ impl RoundTrip {
     /// What groups tell: each of these to each rank.
     pub(super) fn chunks(&self) -> u32 {
         self.sent_entries() / self.told()
+    }
+
+    /// What a block does when it has sent rows.
+    pub(super) fn after_send(&self) -> Then {
+        if self.join { Then::Receive } else { Then::Leave }
     }
 
     /// With fewer blocks of each kind, so that a launch has at most so many, or as few as it can have.

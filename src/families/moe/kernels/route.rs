@@ -5,6 +5,7 @@ use peerwarp_codegen::dsl::prelude::*;
 use super::config::{COUNTED_AT_ONCE, Dispatch};
 use super::dispatch::{DispatchArgs, Launch, rows_there, tokens};
 use super::pieces::each_piece;
+use super::plan::{Bases, Count};
 use super::wire::{Entries, FlagRecordArgs, RecordArgs};
 
 /// The word of an entry that goes nowhere: no expert has this number in its lower half.
@@ -14,11 +15,11 @@ pub(super) const NOWHERE: u32 = u32::MAX;
 pub(super) fn route(l: Launch<'_>, b: Group) {
     let c = l.c;
     let in_parts = c.record_entries() > c.entries_at_once();
-    match (c.receivers_count(), c.keeps_bases_in_memory(), &l.a.records) {
-        (true, ..) => b.split(1, |g| uncounted(l, g)),
-        (false, true, RecordArgs::Flags(records)) => by_experts(l, records, b),
-        _ if in_parts => parts(l, b),
-        _ => whole(l, b),
+    match (c.count(), c.bases(), &l.a.records, in_parts) {
+        (Count::Receiver, ..) => b.split(1, |g| uncounted(l, g)),
+        (Count::Sender, Bases::Memory, RecordArgs::Flags(records), _) => by_experts(l, records, b),
+        (Count::Sender, _, _, true) => parts(l, b),
+        (Count::Sender, _, _, false) => whole(l, b),
     }
 }
 

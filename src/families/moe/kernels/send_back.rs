@@ -55,12 +55,7 @@ impl Batching for Each {
         for i in g.dynamic(c.tokens * c.token_slots() * c.destinations() * pieces.parts(), counter) {
             let (row, part) = pieces.part(i);
             let (source, number) = c.travel().returning(row);
-            let send = || send_slot(l, outputs, g, (source, number), part);
-            if !c.waits_for_counts() {
-                send();
-            } else if number < a.n_from.get(source) * c.token_slots() {
-                send();
-            }
+            outputs.if_there(source, number, &|| send_slot(l, outputs, g, (source, number), part));
         }
     }
 

@@ -8,16 +8,21 @@ use super::combine_config::Combine;
 use super::device::{at, expert, owner, owners};
 use super::outputs::{owned_sum, placed};
 use super::pieces::each_piece;
-use super::plan;
+use super::plan::Own;
 use super::protocol::Protocol;
 
 /// Sums what comes back for every token.
 pub(super) fn receive(l: Launch<'_>, g: Group) {
     let c = l.c;
-    match (c.dedup, c.own(), c.protocol.arrival()) {
-        (true, plan::Own::Moved, _) => each_token(l, g, |token, part| sum_returned(l, g, token, part)),
-        (true, plan::Own::InPlace, _) => each_token(l, g, |token, part| sum_with_own(l, g, token, part)),
-        (false, _, Protocol::Packets) => each_token(l, g, |token, part| sum_packets(l, token, part)),
+    match (c.dedup, c.own(), c.layout.by_expert(), c.protocol.arrival()) {
+        (true, Own::Moved, ..) => each_token(l, g, |token, part| sum_returned(l, g, token, part)),
+        (true, Own::InPlace, true, _) => {
+            each_token(l, g, |token, part| sum_with_own(l, g, (token, part), kept_sum));
+        }
+        (true, Own::InPlace, false, _) => {
+            each_token(l, g, |token, part| sum_with_own(l, g, (token, part), kept_row));
+        }
+        (false, .., Protocol::Packets) => each_token(l, g, |token, part| sum_packets(l, token, part)),
         (false, ..) => each_token(l, g, |token, part| sum_entries(l, token, part)),
     }
 }
@@ -65,24 +70,34 @@ fn sum_returned(l: Launch<'_>, g: Group, token: Val<u32>, part: Val<u32>) {
     });
 }
 
+/// Pieces of what this rank has of a token of its own, whose owners these are, as they would have come back.
+type Kept = for<'a> fn(Launch<'a>, Group, Val<u64>, Val<u32>) -> Box<dyn Fn(Val<u32>, u32) -> Tile<f32> + 'a>;
+
 /// The sum of what this rank keeps and what the other one sends back.
 #[kernel]
-fn sum_with_own(l: Launch<'_>, g: Group, token: Val<u32>, part: Val<u32>) {
+fn sum_with_own(l: Launch<'_>, g: Group, (token, part): (Val<u32>, Val<u32>), kept: Kept) {
     let c = l.c;
     let owners = owners_of(l, g, token);
     let own = kept(l, g, owners, token);
     let senders = owners & bit(1 - rank());
     let returned = || returned(c, l.back, senders, token);
-    let before = (!c.own_first()).then(&returned);
-    c.summed_pieces().each(part, |start, len| {
-        // Its loads are in flight while the other rank's row is waited for.
-        let kept = own(start, len);
-        let sum = match &before {
-            Some(returned) => sum_of_two(returned, kept, weights(l, token), start, len),
-            None => sum_of_two(&returned(), kept, weights(l, token), start, len),
-        };
+    let add = |returned: &IncomingSome<'_, Any>, kept: Tile<f32>, start: Val<u32>, len: u32| {
+        let sum = sum_of_two(returned, kept, weights(l, token), start, len);
         store(l, token, start, sum);
-    });
+    };
+    // Loads of what is kept are in flight while the other rank's row is waited for.
+    if c.own_first() {
+        c.summed_pieces().each(part, |start, len| {
+            let kept = own(start, len);
+            add(&returned(), kept, start, len);
+        });
+    } else {
+        let returned = returned();
+        c.summed_pieces().each(part, |start, len| {
+            let kept = own(start, len);
+            add(&returned, kept, start, len);
+        });
+    }
 }
 
 /// What the ranks of a mask send back for a token. Waits for their flags, where they have some.
@@ -97,26 +112,35 @@ pub(super) fn returned<'a>(
     c.batching().of_token(&rows, token)
 }
 
-/// Pieces of what this rank has of a token of its own, as they would have come back: rank-major its row, expert-major the weighted sum
-/// of its experts' rows.
+/// Rank-major, its row.
 #[kernel]
-fn kept<'a>(
+fn kept_row<'a>(
     l: Launch<'a>,
-    g: Group,
+    _: Group,
     owners: Val<u64>,
     token: Val<u32>,
-) -> impl Fn(Val<u32>, u32) -> Tile<f32> + 'a {
+) -> Box<dyn Fn(Val<u32>, u32) -> Tile<f32> + 'a> {
     let Launch { c, a, .. } = l;
     let there = (owners & bit(rank())) != 0;
     let token = rank() * c.tokens + token;
-    let placed = c.sums_at_owner().then(|| placed(l, g, token * c.topk));
-    move |start, len| match (a.weight_from, placed) {
-        (Some(weights), Some(placed)) => {
-            let sum = owned_sum(l, &weights, (token * c.topk, placed), start, len);
-            AnyTile::rounded(sum, c.dtype.dtype()).to_f32()
-        }
-        _ => a.y.load_if(at(token, c.hidden) + start.to_u64(), len, there).to_f32(),
-    }
+    Box::new(move |start, len| a.y.load_if(at(token, c.hidden) + start.to_u64(), len, there).to_f32())
+}
+
+/// Expert-major, the weighted sum of its experts' rows.
+#[kernel]
+fn kept_sum<'a>(
+    l: Launch<'a>,
+    g: Group,
+    _: Val<u64>,
+    token: Val<u32>,
+) -> Box<dyn Fn(Val<u32>, u32) -> Tile<f32> + 'a> {
+    let c = l.c;
+    let token = rank() * c.tokens + token;
+    let placed = placed(l, g, token * c.topk);
+    Box::new(move |start, len| {
+        let sum = owned_sum(l, (token * c.topk, placed), start, len);
+        AnyTile::rounded(sum, c.dtype.dtype()).to_f32()
+    })
 }
 
 /// The weights of a token, for rows that come by token.

@@ -13,6 +13,9 @@ pub(super) trait Travel {
     /// The rank that the n-th row or batch goes back to, and its number among those that go there. Ranks begin with different ones.
     fn returning(&self, nth: Val<u32>) -> (Val<u32>, Val<u32>);
 
+    /// Does something with a rank's own rows, if they stay where they are.
+    fn stay(&self, act: &dyn Fn());
+
     /// Those of the ranks of a mask.
     fn of(&self, mask: &dyn Fn() -> Val<u64>) -> Val<u64>;
 }
@@ -44,6 +47,8 @@ impl Travel for All {
         (source, number)
     }
 
+    fn stay(&self, _: &dyn Fn()) {}
+
     fn of(&self, mask: &dyn Fn() -> Val<u64>) -> Val<u64> {
         mask()
     }
@@ -65,6 +70,10 @@ impl Travel for Others {
         let (to, number) = (nth % (self.0 - 1), nth / (self.0 - 1));
         let source = (to + (rank() + 1)) % self.0;
         (source, number)
+    }
+
+    fn stay(&self, act: &dyn Fn()) {
+        act();
     }
 
     #[kernel]
