@@ -1,9 +1,12 @@
 //! A reader for `.npy` files of int32, and a writer for the same.
 //!
-//! It is our own because a routing file is a stranger's input: the header's dimensions are multiplied with overflow
-//! checks and held against the file's length before anything is allocated, and no header can make it panic.
+//! A routing file is untrusted input: the header's dimensions are multiplied with overflow checks and held against the file's length
+//! before anything is allocated, and no header can make the reader panic.
 
 use std::fmt;
+
+use serde::Deserialize;
+use serde_json::Value;
 
 /// An array of int32 in C order.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -76,13 +79,13 @@ pub fn parse(bytes: &[u8]) -> Result<Array, NpyError> {
     let text = std::str::from_utf8(header).map_err(|_| NpyError::Header("not UTF-8".into()))?;
     let header = Header::parse(text)?;
     let read = match header.descr.as_str() {
-        "<i4" => i32::from_le_bytes,
-        ">i4" => i32::from_be_bytes,
-        other => return Err(NpyError::Dtype(other.into())),
+        Some("<i4") => i32::from_le_bytes,
+        Some(">i4") => i32::from_be_bytes,
+        other => return Err(NpyError::Dtype(other.map_or(header.descr.to_string(), str::to_owned))),
     };
     let shape = header.shape(data.len())?;
     let words: Vec<i32> = data.chunks_exact(4).map(|w| read([w[0], w[1], w[2], w[3]])).collect();
-    let data = if header.fortran { c_order(&shape, &words) } else { words };
+    let data = if header.fortran_order { c_order(&shape, &words) } else { words };
     Ok(Array { shape, data })
 }
 
@@ -119,54 +122,25 @@ fn c_order(shape: &[usize], data: &[i32]) -> Vec<i32> {
     out
 }
 
+/// The dictionary that describes the data.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
 struct Header {
-    descr: String,
-    fortran: bool,
+    descr: Value,
+    fortran_order: bool,
     shape: Vec<u64>,
 }
 
 impl Header {
-    /// Parses the Python literal that numpy writes.
+    /// Parses the Python literal that numpy writes: JSON but for quotes, brackets of tuples, names of truth values, and commas after
+    /// last elements.
     fn parse(text: &str) -> Result<Header, NpyError> {
-        let bad = |why: &str| NpyError::Header(why.into());
-        let mut body = text
-            .trim()
-            .strip_prefix('{')
-            .and_then(|t| t.strip_suffix('}'))
-            .ok_or_else(|| bad("not a dictionary"))?
-            .trim();
-        let (mut descr, mut fortran, mut shape) = (None, None, None);
-        while !body.is_empty() {
-            let (key, rest) = quoted(body).ok_or_else(|| bad("a key is not a string"))?;
-            let rest =
-                rest.trim_start().strip_prefix(':').ok_or_else(|| bad("no `:` after a key"))?.trim_start();
-            let (value, rest) = value(rest).ok_or_else(|| bad(&format!("no value for {key}")))?;
-            match key {
-                "descr" => descr = Some(quoted(value).map_or(value, |q| q.0).to_owned()),
-                "fortran_order" => {
-                    let flag = match value {
-                        "True" => true,
-                        "False" => false,
-                        _ => return Err(bad("fortran_order is neither True nor False")),
-                    };
-                    fortran = Some(flag);
-                }
-                "shape" => shape = Some(dims(value).ok_or_else(|| bad("shape is not a tuple of numbers"))?),
-                other => return Err(bad(&format!("unexpected key {other}"))),
-            }
-            let rest = rest.trim_start();
-            body = match rest.strip_prefix(',') {
-                Some(next) => next.trim_start(),
-                None if rest.is_empty() => rest,
-                None => return Err(bad("no `,` after a value")),
-            };
-        }
-        let missing = |key: &str| bad(&format!("no {key}"));
-        Ok(Header {
-            descr: descr.ok_or_else(|| missing("descr"))?,
-            fortran: fortran.ok_or_else(|| missing("fortran_order"))?,
-            shape: shape.ok_or_else(|| missing("shape"))?,
-        })
+        let text: String = text.chars().filter(|c| !c.is_whitespace()).collect();
+        let text = text.replace('\'', "\"").replace('(', "[").replace(')', "]");
+        let text = text.replace(":True", ":true").replace(":False", ":false").replace(",]", "]");
+        let bad =
+            |why: String| NpyError::Header(why.split(" at line ").next().unwrap_or_default().to_owned());
+        serde_json::from_str(&text.replace(",}", "}")).map_err(|e| bad(e.to_string()))
     }
 
     /// The shape, once it is known to take just the bytes that are there.
@@ -181,40 +155,6 @@ impl Header {
         let expected = expected.map_or("more than 2^64".into(), |n| n.to_string());
         Err(NpyError::Length { shape: self.shape.clone(), expected, found })
     }
-}
-
-/// Splits a quoted string off.
-fn quoted(text: &str) -> Option<(&str, &str)> {
-    let quote = text.chars().next().filter(|c| matches!(c, '\'' | '"'))?;
-    text[1..].split_once(quote)
-}
-
-/// Splits one value off: a string, a name, or a bracketed list with no brackets inside of strings.
-fn value(text: &str) -> Option<(&str, &str)> {
-    if let Some((_, rest)) = quoted(text) {
-        return Some(text.split_at(text.len() - rest.len()));
-    }
-    let mut depth = 0usize;
-    let end = text.find(|c| {
-        match c {
-            '(' | '[' => depth += 1,
-            ')' | ']' => depth = depth.saturating_sub(1),
-            ',' => return depth == 0,
-            _ => {}
-        }
-        false
-    });
-    let (value, rest) = text.split_at(end.unwrap_or(text.len()));
-    Some((value.trim(), rest)).filter(|v| !v.0.is_empty())
-}
-
-fn dims(tuple: &str) -> Option<Vec<u64>> {
-    let inner = tuple.strip_prefix('(')?.strip_suffix(')')?.trim();
-    let inner = inner.strip_suffix(',').unwrap_or(inner);
-    if inner.is_empty() {
-        return Some(vec![]);
-    }
-    inner.split(',').map(|d| d.trim().parse().ok()).collect()
 }
 
 #[cfg(test)]
