@@ -3,7 +3,7 @@
 use std::slice;
 
 use peerwarp_codegen::family::{
-    DynConfig, DynFamily, FamilyEntry, FieldInfo, FieldRole, NameError, Registry, Variant,
+    DynConfig, DynFamily, FamilyEntry, FieldInfo, FieldRole, NameError, Registry, Value, Variant,
 };
 
 use crate::input::{InputError, from_family, from_illegal};
@@ -26,7 +26,9 @@ pub struct Request {
     pub origin: Option<String>,
     /// Which family.
     pub scope: Scope,
-    /// Values that the family must take.
+    /// Values that the family must take, where they are known as such.
+    pub known: Vec<(String, Value)>,
+    /// Values that the family must take, as users write them.
     pub key: Vec<(String, String)>,
     /// Values that it takes if it has the field; `family.field` means that family only.
     pub tuning: Vec<(String, String)>,
@@ -47,8 +49,8 @@ impl Request {
     }
 
     fn new(label: impl Into<String>, scope: Scope) -> Request {
-        let (key, tuning, defaults) = (vec![], vec![], vec![]);
-        Request { label: label.into(), origin: None, scope, key, tuning, defaults }
+        let (known, key, tuning, defaults) = (vec![], vec![], vec![], vec![]);
+        Request { label: label.into(), origin: None, scope, known, key, tuning, defaults }
     }
 
     /// The variant.
@@ -73,7 +75,8 @@ impl Request {
 
     /// Whether it has a value for a key field.
     pub(crate) fn has_key(&self, field: &str) -> bool {
-        self.key.iter().any(|(name, _)| same_name(name, field))
+        let known = self.known.iter().map(|(name, _)| name);
+        known.chain(self.key.iter().map(|(name, _)| name)).any(|name| same_name(name, field))
     }
 
     /// The family.
@@ -115,7 +118,7 @@ impl Request {
             let base = registry.parse(name).map_err(from_name)?;
             add_absent(family, &mut settings, &values(&*base, |_| true));
         }
-        family.build(&settings).map_err(from_family)
+        family.build_with(&self.known, &settings).map_err(from_family)
     }
 
     /// With the file that asks for it in front of errors.

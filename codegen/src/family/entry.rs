@@ -22,7 +22,15 @@ pub trait DynFamily: Send + Sync + 'static {
     /// The variant with this name.
     fn parse(&self, variant: &str) -> Result<Variant, NameError>;
     /// The variant with these `field = value` settings; see [`Family::from_settings`].
-    fn build(&self, settings: &[(String, String)]) -> Result<Variant, FamilyError>;
+    fn build(&self, settings: &[(String, String)]) -> Result<Variant, FamilyError> {
+        self.build_with(&[], settings)
+    }
+    /// The same where values of some fields are known, and need not be read.
+    fn build_with(
+        &self,
+        known: &[(String, Value)],
+        settings: &[(String, String)],
+    ) -> Result<Variant, FamilyError>;
     /// The legal variants that differ from one of this family in a field alone, in which they have a smaller number: the largest first.
     fn smaller(&self, variant: &dyn DynConfig, field: usize) -> Vec<Variant>;
     /// The legal variants with the key of these settings (tuning fields in them are checked, then vary all the same).
@@ -144,8 +152,12 @@ impl<F: Family> DynFamily for Of<F> {
     fn parse(&self, variant: &str) -> Result<Variant, NameError> {
         F::parse_variant(variant).map(hold)
     }
-    fn build(&self, settings: &[(String, String)]) -> Result<Variant, FamilyError> {
-        F::from_settings(settings).map(hold)
+    fn build_with(
+        &self,
+        known: &[(String, Value)],
+        settings: &[(String, String)],
+    ) -> Result<Variant, FamilyError> {
+        F::from_values_and_settings(known, settings).map(hold)
     }
     fn smaller(&self, variant: &dyn DynConfig, field: usize) -> Vec<Variant> {
         let values = variant.values();

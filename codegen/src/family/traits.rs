@@ -162,7 +162,15 @@ pub trait Family: Fields + Legal {
     /// From `field = value` pairs as users write them. Every key field without a default must be there; tuning fields that are
     /// not are chosen as [`Family::with_defaults`] does.
     fn from_settings<N: AsRef<str>, V: AsRef<str>>(settings: &[(N, V)]) -> Result<Self, FamilyError> {
-        let values = read_settings(Self::NAME, Self::fields(), settings)?;
+        Self::from_values_and_settings(&[], settings)
+    }
+
+    /// The same where values of some fields are known, `known`, and need not be read.
+    fn from_values_and_settings<N: AsRef<str>, V: AsRef<str>>(
+        known: &[(N, Value)],
+        settings: &[(N, V)],
+    ) -> Result<Self, FamilyError> {
+        let values = read_settings(Self::NAME, Self::fields(), known, settings)?;
         let (keys, tunes) = values.split_at(Self::key_fields().len());
         let keys: Vec<Option<Value>> =
             Self::key_fields().iter().zip(keys).map(|(field, value)| value.or(field.constant())).collect();
@@ -197,24 +205,29 @@ const MAX_THREADS: u32 = 1024;
 fn read_settings<N: AsRef<str>, V: AsRef<str>>(
     family: &'static str,
     fields: &'static [FieldInfo],
+    known: &[(N, Value)],
     settings: &[(N, V)],
 ) -> Result<Vec<Option<Value>>, FamilyError> {
-    let mut seen: BTreeMap<usize, &str> = BTreeMap::new();
+    let mut seen: BTreeMap<usize, String> = BTreeMap::new();
     let mut values = vec![None; fields.len()];
-    for (name, text) in settings {
-        let (name, text) = (name.as_ref(), text.as_ref());
+    let mut set = |name: &str, text: String, read: &dyn Fn(&FieldInfo) -> Result<Value, Illegal>| {
         let at = find(fields, name).ok_or_else(|| FamilyError::UnknownField {
             family,
             field: name.to_owned(),
             nearest: nearest(name, fields.iter().map(|f| f.name)).map(str::to_owned),
             known: fields.iter().map(|f| f.name).collect(),
         })?;
-        if let Some(first) = seen.insert(at, text) {
-            let (first, second) = (first.to_owned(), text.to_owned());
-            return Err(FamilyError::Twice { family, field: fields[at].name, first, second });
+        if let Some(first) = seen.insert(at, text.clone()) {
+            return Err(FamilyError::Twice { family, field: fields[at].name, first, second: text });
         }
-        let value = fields[at].parse(text).map_err(|source| FamilyError::Illegal { family, source })?;
-        values[at] = Some(value);
+        values[at] = Some(read(&fields[at]).map_err(|source| FamilyError::Illegal { family, source })?);
+        Ok(())
+    };
+    for (name, value) in known {
+        set(name.as_ref(), value.to_string(), &|field| field.check(*value))?;
+    }
+    for (name, text) in settings {
+        set(name.as_ref(), text.as_ref().to_owned(), &|field| field.parse(text.as_ref()))?;
     }
     Ok(values)
 }

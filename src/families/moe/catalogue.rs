@@ -5,9 +5,7 @@ use std::collections::BTreeMap;
 use peerwarp_codegen::family::{FamilyEntry, Registry};
 use serde::Deserialize;
 
-use super::select::{
-    DEFAULT_DTYPE, DEFAULT_RANKS, DEFAULT_TOKENS, Settings, families, request, shape_settings,
-};
+use super::select::{DEFAULT_DTYPE, DEFAULT_RANKS, DEFAULT_TOKENS, Settings, families, known_of, request};
 use super::workload::MoeSuite;
 use crate::harness::catalogue::{self, Catalogue, OneOrMore, Scalar, combinations};
 use crate::harness::request::Request;
@@ -121,10 +119,9 @@ impl MoeEntry {
         let tuning: Settings = set.iter().map(|(f, v)| (f.clone(), v.text())).collect();
         let families = families(registry, &label)?;
         let of_shape = |rest: Settings| {
-            let key: Settings = shape_settings(&model.shape).into_iter().chain(rest).collect();
             let request = |family: &FamilyEntry| Request {
                 origin: Some(origin.to_owned()),
-                ..request(&label, *family, &key, tuning.clone())
+                ..request(&label, *family, (&known_of(&model.shape), &rest), tuning.clone())
             };
             families.iter().map(request).collect()
         };

@@ -5,7 +5,9 @@ use crate::harness::catalogue::parse;
 use crate::harness::request::resolve;
 
 fn settings(r: &Request) -> String {
-    let all: Vec<String> = r.key.iter().chain(&r.tuning).map(|(f, v)| format!("{f}={v}")).collect();
+    let known = r.known.iter().map(|(f, v)| format!("{f}={v}"));
+    let all: Vec<String> =
+        known.chain(r.key.iter().chain(&r.tuning).map(|(f, v)| format!("{f}={v}"))).collect();
     format!("{} {:?} {}", r.label, r.scope, all.join(" "))
 }
 
@@ -25,7 +27,7 @@ fn the_built_in_one_has_every_model_in_four_buckets() {
         let own: Vec<_> = all.problems.iter().filter(|r| r[0].label == model.name).collect();
         assert_eq!(own.len(), 4, "{}", model.name);
         assert!(own.iter().all(|pair| pair.len() == 2));
-        assert!(own.iter().all(|r| r[0].key.starts_with(&shape_settings(&model.shape))));
+        assert!(own.iter().all(|r| r[0].known == known_of(&model.shape)));
     }
     assert_eq!(all.targets.iter().map(Target::to_string).collect::<Vec<_>>(), ["cuda:sm_90a", "hip:gfx942"]);
 }
@@ -37,7 +39,7 @@ fn the_reviewed_one_is_part_of_the_built_in_one_and_has_all_families() {
     // The built-in one leaves the layout to the default, and has no round trips in one launch.
     let shape = |r: &Request| {
         let key = r.key.iter().filter(|(name, _)| name != "layout").cloned();
-        (r.label.clone(), key.collect::<Vec<_>>())
+        (r.label.clone(), r.known.clone(), key.collect::<Vec<_>>())
     };
     let all: Vec<_> = all.problems.iter().flatten().map(shape).collect();
     let (round_trips, pairs): (Vec<_>, Vec<_>) = part.problems.iter().partition(|p| p.len() == 1);

@@ -3,16 +3,16 @@
 use std::path::Path;
 
 use peerwarp_codegen::family::{
-    Allowed, Choice, DynFamily, Family, FamilyEntry, FieldInfo, FieldRole, Registry, Value,
+    Allowed, Choice, DynFamily, Family, FamilyEntry, FieldInfo, FieldRole, Illegal, Registry, Value,
 };
 
 use super::gpumode::gpumode;
-use super::kernels::{Combine, Layout, RoundTrip};
+use super::kernels::{Combine, Dispatch, Layout, RoundTrip};
 use super::routing::{self, Source};
 use super::{MoeKey, MoeShape, MoeTuning, RowDtype};
 use crate::harness::request::Request;
 use crate::harness::workload::{Given, On, OptionSpec};
-use crate::input::InputError;
+use crate::input::{InputError, from_illegal};
 use crate::models::{self, Model, Shape};
 
 /// The key fields that an MoE problem has a value for. A family whose key has `experts`, and nothing beyond these but
@@ -31,6 +31,9 @@ pub(super) const DEFAULT_DTYPE: &str = "bf16";
 
 /// A list of settings, by field.
 pub(super) type Settings = Vec<(String, String)>;
+
+/// A list of values, by field.
+pub(super) type Known = Vec<(String, Value)>;
 
 /// The options that MoE adds to the command line.
 pub fn options() -> Vec<OptionSpec> {
@@ -209,7 +212,6 @@ pub fn select(given: &Given, small: bool, registry: &Registry) -> Result<Vec<Req
             let value = given.get(field).or_else(|| file.get(field));
             (field.to_owned(), value.map_or_else(|| default.to_owned(), Clone::clone))
         });
-    let key: Settings = asked.shape.into_iter().chain(sizes).collect();
     let tuning = given
         .iter()
         .filter(|(name, _)| ["dedup", "layout", "max-rows", "quantise", "weighted"].contains(&name.as_str()));
@@ -229,7 +231,7 @@ pub fn select(given: &Given, small: bool, registry: &Registry) -> Result<Vec<Req
     };
     let request = |tuning: &Settings, family: &FamilyEntry| {
         let own = tuning.iter().filter(|(name, _)| has(*family, name)).cloned().collect();
-        let mut request = request(&asked.label, *family, &key, own);
+        let mut request = request(&asked.label, *family, (&asked.shape, &sizes), own);
         if let (Some(combined), Combine::NAME) = (given.get("combined"), family.name()) {
             let dtype = request.key.iter_mut().filter(|(name, _)| name == "dtype");
             dtype.for_each(|(_, dtype)| combined.clone_into(dtype));
@@ -254,8 +256,8 @@ fn fused(given: &Given, registry: &Registry) -> Result<Vec<FamilyEntry>, InputEr
 struct Asked {
     label: String,
     origin: Option<String>,
-    /// Values of `hidden`, `experts` and `topk`: the families say which are allowed.
-    shape: Settings,
+    /// The families say which are allowed.
+    shape: Known,
 }
 
 /// The shape that options give in one of three ways, if they do.
@@ -276,7 +278,7 @@ fn shape_of(given: &Given) -> Result<Option<Asked>, InputError> {
         ));
     }
     let known = |model: &Model, origin| {
-        let (label, shape) = (model.name.clone(), shape_settings(&model.shape));
+        let (label, shape) = (model.name.clone(), known_of(&model.shape));
         Ok(Some(Asked { label, origin, shape }))
     };
     match ways[..] {
@@ -292,12 +294,21 @@ fn shape_of(given: &Given) -> Result<Option<Asked>, InputError> {
             Err(InputError::missing(absent.join(", "), "all of --hidden, --experts and --topk"))
         }
         _ => {
-            let [hidden, experts, topk] = NUMBERS.map(|option| &given[option]);
-            let label = models::slug(&format!("h{hidden}-e{experts}-k{topk}"));
-            let shape = NUMBERS.map(|option| (option.to_owned(), given[option].clone())).into();
-            Ok(Some(Asked { label, origin: None, shape }))
+            let number = |option: &str| {
+                let text = given[option].trim();
+                text.parse().map_err(|_| from_illegal(Illegal::new(option, text, allowed(option))))
+            };
+            let (hidden, experts, topk) = (number("hidden")?, number("experts")?, number("topk")?);
+            let shape = Shape { hidden, experts, topk };
+            Ok(Some(Asked { label: shape.label(), origin: None, shape: known_of(&shape) }))
         }
     }
+}
+
+/// What a key field of dispatch may be.
+fn allowed(field: &str) -> String {
+    let found = Dispatch::key_fields().iter().find(|own| own.name == field);
+    found.map_or_else(String::new, |field| field.allowed.to_string())
 }
 
 /// The sizes that a routing file has.
@@ -343,13 +354,19 @@ fn has(family: &dyn DynFamily, field: &str) -> bool {
 
 /// A request for a family's variant for a shape. What it leaves open of the key is the first entry of a menu; round trips
 /// have the stand-in expert.
-pub(super) fn request(label: &str, family: FamilyEntry, key: &Settings, tuning: Settings) -> Request {
-    let (mut key, mut tuning) = (key.clone(), tuning);
+pub(super) fn request(
+    label: &str,
+    family: FamilyEntry,
+    (shape, sizes): (&Known, &[(String, String)]),
+    tuning: Settings,
+) -> Request {
+    let (known, mut key, mut tuning) = (shape.clone(), sizes.to_vec(), tuning);
     let mut defaults = vec![];
     if family.name() == Combine::NAME {
-        tuning.extend(as_planned(&key, &tuning));
+        tuning.extend(as_planned(shape, &key, &tuning));
     }
-    for field in family.fields().iter().filter(|f| f.role == FieldRole::Key) {
+    let is_known = |field: &FieldInfo| known.iter().any(|(name, _)| field.answers_to(name));
+    for field in family.fields().iter().filter(|f| f.role == FieldRole::Key && !is_known(f)) {
         let first = if family.name() == RoundTrip::NAME && field.name == "hook" {
             Some("expert".to_owned())
         } else {
@@ -371,16 +388,20 @@ pub(super) fn request(label: &str, family: FamilyEntry, key: &Settings, tuning: 
             _ => {}
         }
     }
-    Request { key, tuning, defaults, ..Request::family(label, family.name()) }
+    Request { known, key, tuning, defaults, ..Request::family(label, family.name()) }
 }
 
 /// What combine does otherwise than its own type says, where rows cannot go out as packets: as the operation's plan has it.
-fn as_planned(key: &Settings, tuning: &Settings) -> Settings {
+fn as_planned(shape: &Known, key: &Settings, tuning: &Settings) -> Settings {
     let value =
         |name: &str| key.iter().chain(tuning).find(|(field, _)| field == name).map(|(_, value)| value);
     let number = |name: &str| value(name)?.parse().ok();
+    let known = |name: &str| match shape.iter().find(|(field, _)| field == name)?.1 {
+        Value::Int(number) => u32::try_from(number).ok(),
+        Value::Bool(_) | Value::Name(_) => None,
+    };
     let planned = || {
-        let (hidden, experts, topk) = (number("hidden")?, number("experts")?, number("topk")?);
+        let (hidden, experts, topk) = (known("hidden")?, known("experts")?, known("topk")?);
         let (tokens, ranks) = (number("tokens")?, number("ranks")?);
         let dtype = value("dtype")?.parse::<RowDtype>().ok().filter(|row| !row.survives_packets())?;
         let layout = value("layout").map_or(Some(Layout::RankMajor), |name| Layout::from_name(name))?;
@@ -398,9 +419,9 @@ fn as_planned(key: &Settings, tuning: &Settings) -> Settings {
 }
 
 /// The key fields of a shape.
-pub(super) fn shape_settings(shape: &Shape) -> Settings {
+pub(super) fn known_of(shape: &Shape) -> Known {
     [("hidden", shape.hidden), ("experts", shape.experts), ("topk", shape.topk)]
-        .map(|(field, value)| (field.to_owned(), value.to_string()))
+        .map(|(field, value)| (field.to_owned(), Value::Int(value.into())))
         .into()
 }
 

@@ -85,7 +85,7 @@ fn with(variant: &Variant, field: &str, value: Value) -> Option<Variant> {
     let at = |name: &str| family.fields().iter().position(|f| f.name == name);
     values[at(field)?] = value;
     let mut settings = settings(variant, &values);
-    let refused = match family.build(&settings) {
+    let refused = match family.build_with(&settings, &[]) {
         Ok(changed) => return Some(changed),
         Err(FamilyError::Illegal { source, .. }) => at(&source.field)?,
         Err(_) => return None,
@@ -95,18 +95,18 @@ fn with(variant: &Variant, field: &str, value: Value) -> Option<Variant> {
         return None;
     }
     settings.remove(refused);
-    family.build(&settings).ok()
+    family.build_with(&settings, &[]).ok()
 }
 
 /// The variant of the same family with these values.
 fn of_values(variant: &Variant, values: &[Value]) -> Result<Variant, FamilyError> {
-    variant.family().build(&settings(variant, values))
+    variant.family().build_with(&settings(variant, values), &[])
 }
 
 /// Values of all fields of a variant's family.
-fn settings(variant: &Variant, values: &[Value]) -> Vec<(String, String)> {
+fn settings(variant: &Variant, values: &[Value]) -> Vec<(String, Value)> {
     let fields = variant.family().fields().iter().zip(values);
-    fields.map(|(field, value)| (field.name.to_owned(), value.to_string())).collect()
+    fields.map(|(field, value)| (field.name.to_owned(), *value)).collect()
 }
 
 /// The tuning values of a candidate with the key of another one, `defaults`. Those that are not legal there are its defaults.
