@@ -5,12 +5,12 @@ use peerwarp_codegen::family::{Choice, Family, Illegal, Legal};
 use peerwarp_codegen::ir::Dtype;
 
 use super::combine::CombineArgs;
-use super::defaults::{MOST_PACKETS, few_by_expert, group_warps, protocol, worth_dynamic_scheduling};
 use super::layout::{Layout, Room};
 use super::limits::{fewer, groups_of, layout_of, numbers_of, resident, topk_of, warps_of, with_barriers};
 use super::pieces::{Pieces, piece_len};
-use super::plan::{Begin, Own, Schedule, Share};
+use super::plan::{Begin, Own, Schedule, Share, worth_dynamic_scheduling};
 use super::protocol::{Phase, Protocol, protocol_of};
+use super::thresholds::{Facts, Rows, group_warps};
 use super::travel::Travel;
 use crate::families::moe::{ExpertMap, MoeShape, RowDtype};
 
@@ -43,94 +43,47 @@ impl From<RowDtype> for CombineDtype {
     }
 }
 
-fn default_protocol(key: &CombineKey) -> Protocol {
-    protocol(key.hidden, key.tokens, key.ranks, key.layout)
-}
-
-/// Whether a lane moves a row as pieces of four vectors and a last one of one vector, as with 5120 elements. Compilers keep both
-/// pieces' registers at once, so that 32 warps of it spill for `sm_90a`. Sixteen with four vectors fit all targets, but have not been
-/// timed: they have two.
-fn one_vector_left_over(key: &CombineKey) -> bool {
-    let lanes = 32 * group_warps(2 * key.hidden, default_protocol(key), key.tokens);
-    let vectors = key.hidden.div_ceil(8);
-    vectors > 4 * lanes && (1..=lanes).contains(&(vectors % (4 * lanes)))
-}
-
-/// Vectors of a lane. Rank-major senders sum nothing, so a lane has room for more vectors; few rows of many ranks, summed at home, are
-/// better spread over more warps. In expert-major layout a rank of two sums its own rows where they lie, and four vectors are the fastest
-/// (`bench/results/moe-on-two-gpus.md`, choices).
-fn vectors_of_combine(key: &CombineKey) -> u32 {
-    match (key.layout, default_protocol(key)) {
-        (Layout::RankMajor, Protocol::Flags | Protocol::Bulk) if !one_vector_left_over(key) => 4,
-        (Layout::RankMajor, Protocol::Packets) if key.ranks > 4 && key.tokens <= 32 => 1,
-        _ if few_to_combine(key) => 1,
-        _ if sums_own(key) => 4,
-        _ => 2,
-    }
-}
-
-/// Sixteen warps leave a thread 128 registers, which rows of more than eight experts at once overflow on some targets. Where
-/// owners sum nothing, more warps have more loads and stores under way.
-fn warps_of_combine(key: &CombineKey) -> u32 {
-    if many_by_token(key) && !one_vector_left_over(key) {
-        return 32;
-    }
-    let few = if key.layout.by_expert() {
-        key.tokens < if default_protocol(key) == Protocol::Packets { 16 } else { 32 }
-    } else {
-        key.tokens <= 64 && key.tokens * key.ranks <= 256
-    };
-    if few || key.topk > 8 { 8 } else { 16 }
-}
-
-fn few_to_combine(key: &CombineKey) -> bool {
-    few_by_expert(default_protocol(key), key.layout, key.tokens, key.ranks)
-}
-
-fn send_blocks_of_combine(key: &CombineKey) -> u32 {
-    let rows = key.tokens * key.ranks;
-    if few_to_combine(key) {
-        (rows * 4).next_power_of_two().clamp(32, 64)
-    } else {
-        (rows * 2).next_power_of_two().clamp(8, 64)
-    }
-}
-
-/// Whether there are so many rows that stores are what is waited for, and nothing is summed before them.
-fn many_by_token(key: &CombineKey) -> bool {
-    key.layout == Layout::RankMajor && key.tokens > MOST_PACKETS
-}
-
-fn group_warps_of_combine(key: &CombineKey) -> u32 {
-    if many_by_token(key) || key.tokens <= 128 {
-        return with_barriers(
-            group_warps(2 * key.hidden, default_protocol(key), key.tokens),
-            warps_of_combine(key),
-        );
-    }
-    if sums_own(key) && default_protocol(key) == Protocol::Flags { 2 } else { 1 }
-}
-
 /// Tokens from which on a rank of two sums its own by itself, where rows stand by expert.
 fn tokens_to_sum(protocol: Protocol) -> u32 {
     if protocol == Protocol::Packets { 64 } else { 1024 }
 }
 
-/// Whether a rank of two sums rows of its own by itself, where they stand by expert. Packets of four vectors are whole rows then: of
-/// those with a shorter last piece compilers would keep the registers of both.
-fn sums_own(key: &CombineKey) -> bool {
-    let protocol = default_protocol(key);
-    let whole = key.hidden.is_multiple_of(piece_len(key.hidden, 1, 4, 2)) || protocol != Protocol::Packets;
-    let both = key.layout.by_expert() && key.ranks == 2 && key.phase == Phase::Both;
-    both && whole && key.tokens >= tokens_to_sum(protocol)
-}
+impl CombineKey {
+    /// What the thresholds of default plans depend on.
+    pub(super) fn facts(&self) -> Facts {
+        let CombineKey { hidden, tokens, ranks, layout, .. } = *self;
+        let facts =
+            Facts::of(&Rows { hidden, tokens, ranks, layout, bytes: 2 * hidden, survive_packets: true });
+        let own = self.phase == Phase::Both && ranks == 2;
+        let (left_over, sums_own) =
+            (self.one_vector_left_over(facts.protocol()), self.sums_own(facts.protocol()));
+        facts
+            .with("topk", self.topk)
+            .with("moved_rows", tokens * (ranks - u32::from(own)))
+            .with("one_vector_left_over", left_over)
+            .with("sums_own", own && sums_own)
+    }
 
-/// As many as leave four batches for each of 512 groups, at most four: with fewer batches, groups wait for those that have one
-/// more.
-fn batch_of_combine(key: &CombineKey) -> u32 {
-    let own = key.phase == Phase::Both && key.ranks == 2;
-    let rows = key.tokens * (key.ranks - u32::from(own));
-    if many_by_token(key) { 1 << (rows / 2048).clamp(1, 4).ilog2() } else { 1 }
+    fn choose(&self, choice: &str) -> u32 {
+        self.facts().choose("combine", choice)
+    }
+
+    /// Whether a lane moves a row as pieces of four vectors and a last one of one vector, as with 5120 elements. Compilers keep both
+    /// pieces' registers at once, so that 32 warps of it spill for `sm_90a`. Sixteen with four vectors fit all targets, but have not
+    /// been timed: they have two.
+    fn one_vector_left_over(&self, protocol: Protocol) -> bool {
+        let lanes = 32 * group_warps(protocol, self.tokens, 2 * self.hidden);
+        let vectors = self.hidden.div_ceil(8);
+        vectors > 4 * lanes && (1..=lanes).contains(&(vectors % (4 * lanes)))
+    }
+
+    /// Whether a rank of two sums rows of its own by itself, where they stand by expert. Packets of four vectors are whole rows then:
+    /// of those with a shorter last piece compilers would keep the registers of both.
+    fn sums_own(&self, protocol: Protocol) -> bool {
+        let whole =
+            self.hidden.is_multiple_of(piece_len(self.hidden, 1, 4, 2)) || protocol != Protocol::Packets;
+        self.layout.by_expert() && whole && self.tokens >= tokens_to_sum(protocol)
+    }
 }
 
 /// Configuration of [`combine`](super::combine()).
@@ -170,28 +123,28 @@ pub struct Combine {
     #[key]
     pub phase: Phase,
     /// Warps of a block.
-    #[tune(short = "w", values = [2, 4, 8, 16, 32], default = |key| warps_of_combine(key))]
+    #[tune(short = "w", values = [2, 4, 8, 16, 32], default = |key| key.choose("warps"))]
     pub warps: u32,
     /// Blocks that send.
-    #[tune(short = "s", shrinks, values = [1, 2, 4, 6, 8, 10, 12, 16, 32, 64, 96], default = |key| send_blocks_of_combine(key))]
+    #[tune(short = "s", shrinks, values = [1, 2, 4, 6, 8, 10, 12, 16, 32, 64, 96], default = |key| key.choose("send_blocks"))]
     pub send_blocks: u32,
     /// Blocks that receive.
-    #[tune(short = "r", shrinks, values = [1, 2, 4, 6, 8, 10, 12, 14, 16, 18, 32, 64], default = |key| (key.tokens * 4).next_power_of_two().clamp(8, 64))]
+    #[tune(short = "r", shrinks, values = [1, 2, 4, 6, 8, 10, 12, 14, 16, 18, 32, 64], default = |key| key.choose("recv_blocks"))]
     pub recv_blocks: u32,
     /// Warps that move a row together, or a piece of it where groups share rows.
-    #[tune(short = "g", values = [1, 2, 4, 8, 16], default = |key| group_warps_of_combine(key))]
+    #[tune(short = "g", values = [1, 2, 4, 8, 16], default = |key| with_barriers(key.choose("group_warps"), key.choose("warps")))]
     pub group_warps: u32,
     /// Vectors of 16 bytes that a lane has in flight.
-    #[tune(short = "v", values = [1, 2, 4, 8], default = |key| vectors_of_combine(key))]
+    #[tune(short = "v", values = [1, 2, 4, 8], default = |key| key.choose("vectors"))]
     pub vectors: u32,
     /// Whether an owner sums its rows of a token before it sends them; as dispatch was configured.
     #[tune(default = true, shared)]
     pub dedup: bool,
     /// How rows come back: as packets only if they went out as packets.
-    #[tune(default = |key| default_protocol(key), shared)]
+    #[tune(default = |key| key.facts().protocol(), shared)]
     pub protocol: Protocol,
     /// Tokens whose rows come back with one flag, where they come with flags.
-    #[tune(short = "b", values = [1, 2, 4, 8, 16], default = |key| batch_of_combine(key))]
+    #[tune(short = "b", values = [1, 2, 4, 8, 16], default = |key| key.choose("batch"))]
     pub batch: u32,
     /// Whether what a rank has of its own tokens comes back as other ranks' rows do.
     #[tune(short = "own", rule = Combine::own_rule)]
@@ -420,7 +373,7 @@ impl Combine {
 
     /// Warps that move a row together where rows travel so.
     pub(in crate::families::moe) fn group_warps_with(&self, protocol: Protocol) -> u32 {
-        let warps = group_warps(2 * self.hidden, protocol, self.tokens);
+        let warps = group_warps(protocol, self.tokens, 2 * self.hidden);
         with_barriers(warps.min(self.warps), self.warps)
     }
 

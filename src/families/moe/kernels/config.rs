@@ -4,10 +4,6 @@ use peerwarp_codegen::dsl::{ChannelShape, Slots};
 use peerwarp_codegen::family::{Choice, Family, Illegal, Legal};
 use peerwarp_codegen::ir::{Dtype, PACKET_BYTES};
 
-use super::defaults::{
-    group_warps, protocol_of_key, record_tokens, recv_blocks_of_dispatch, send_blocks, vectors_of_dispatch,
-    warps_of_dispatch,
-};
 use super::deliver::Hook;
 use super::dispatch::DispatchArgs;
 use super::layout::{Begins, Layout, Room};
@@ -19,6 +15,7 @@ use super::pieces::{Pieces, piece_len};
 use super::plan::{Bases, Begin, Copies, Count, Index, Own, Schedule, Then};
 use super::protocol::{Phase, Protocol, protocol_of};
 use super::quantise::{self, Quantise};
+use super::thresholds::{Facts, Rows};
 use crate::families::moe::{ExpertMap, MoeShape, RowDtype, SCALE_BLOCK};
 
 /// Elements of a tile that a lane should hold at most, so that a few of them fit its registers.
@@ -29,6 +26,10 @@ pub(super) const MOST_RECORD_ENTRIES: u32 = 1 << 16;
 
 /// Experts whose entries a block counts at once, where bases are in memory.
 pub(super) const COUNTED_AT_ONCE: u32 = 4096;
+
+/// Shared memory that every supported device gives a block without being asked, less what reductions take: defaults that were measured
+/// take no more than half of it for bases.
+const FREE_SHARED_BYTES: u64 = 46 << 10;
 
 /// Configuration of [`dispatch`](super::dispatch()).
 #[derive(Family, Clone, Debug, PartialEq)]
@@ -75,28 +76,28 @@ pub struct Dispatch {
     #[key]
     pub phase: Phase,
     /// Warps of a block.
-    #[tune(short = "w", values = [2, 4, 8, 16, 32], default = |key| warps_of_dispatch(key))]
+    #[tune(short = "w", values = [2, 4, 8, 16, 32], default = |key| key.choose("warps"))]
     pub warps: u32,
     /// Blocks that send rows.
-    #[tune(short = "s", shrinks, values = [1, 2, 4, 8, 12, 16, 20, 24, 32, 40, 64], default = |key| send_blocks(key))]
+    #[tune(short = "s", shrinks, values = [1, 2, 4, 8, 12, 16, 20, 24, 32, 40, 64], default = |key| key.choose("send_blocks"))]
     pub send_blocks: u32,
     /// Blocks that receive.
-    #[tune(short = "r", shrinks, values = [1, 2, 4, 8, 16, 32, 64, 80, 96, 104, 112], default = |key| recv_blocks_of_dispatch(key))]
+    #[tune(short = "r", shrinks, values = [1, 2, 4, 8, 16, 32, 64, 80, 96, 104, 112], default = |key| key.choose("recv_blocks"))]
     pub recv_blocks: u32,
     /// Warps that move a row together, or a piece of it where groups share rows.
-    #[tune(short = "g", values = [1, 2, 4, 8, 16], default = |key| with_barriers(group_warps(key.rows().row_bytes(key.hidden), protocol_of_key(key), key.tokens), warps_of_dispatch(key)))]
+    #[tune(short = "g", values = [1, 2, 4, 8, 16], default = |key| key.group_warps())]
     pub group_warps: u32,
     /// Vectors of 16 bytes that a lane has in flight.
-    #[tune(short = "v", values = [1, 2, 4, 8], default = |key| vectors_of_dispatch(key))]
+    #[tune(short = "v", values = [1, 2, 4, 8], default = |key| key.choose("vectors"))]
     pub vectors: u32,
     /// Tokens of a record.
-    #[tune(short = "c", values = [1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384], default = |key| record_tokens(key))]
+    #[tune(short = "c", values = [1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384], default = |key| key.record_tokens())]
     pub chunk: u32,
     /// Whether a row goes once to every rank that owns one of its experts, not once for every expert.
     #[tune(default = true, shared)]
     pub dedup: bool,
     /// How rows travel.
-    #[tune(default = |key| protocol_of_key(key), shared)]
+    #[tune(default = |key| key.facts().protocol(), shared)]
     pub protocol: Protocol,
     /// Who counts the entries of a record.
     #[tune(short = "count", rule = Dispatch::count_rule)]
@@ -134,9 +135,46 @@ pub struct Dispatch {
 }
 
 impl DispatchKey {
-    /// What rows are sent as, with their sizes.
-    fn rows(&self) -> RowDtype {
-        self.dtype.with_sizes(self.row_bytes, self.scale_bytes)
+    /// What the thresholds of default plans depend on.
+    pub(super) fn facts(&self) -> Facts {
+        let DispatchKey { hidden, tokens, ranks, layout, dtype, .. } = *self;
+        let bytes = dtype.with_sizes(self.row_bytes, self.scale_bytes).row_bytes(hidden);
+        let survive_packets = dtype.survives_packets();
+        Facts::of(&Rows { hidden, tokens, ranks, layout, bytes, survive_packets })
+            .with("quantised", self.quantise != Quantise::None)
+            .with("fp8", dtype == RowDtype::Fp8)
+            .with("hooked", self.hook != Hook::None)
+    }
+
+    fn choose(&self, choice: &str) -> u32 {
+        self.facts().choose("dispatch", choice)
+    }
+
+    fn group_warps(&self) -> u32 {
+        with_barriers(self.facts().choose("rows", "group_warps"), self.choose("warps"))
+    }
+
+    /// The smallest chunk whose records are worth sending, no more than so many a rank unless those are too long to be made at once; and
+    /// whose bases fit half the shared memory.
+    fn record_tokens(&self) -> u32 {
+        let base_words = |chunk: u32| {
+            let map = ExpertMap { experts: self.experts, ranks: self.ranks };
+            u64::from(map.at_most() * self.ranks) * u64::from(self.tokens.div_ceil(chunk))
+        };
+        let (records, entries) = (self.choose("records"), self.choose("record_entries"));
+        let entries_at_once = self.choose("warps") * 32 * MAX_A_LANE;
+        let worth = |chunk: u32| chunk * self.topk >= entries && chunk >= (self.tokens / records).min(512);
+        let enough = |chunk: &u32| *chunk >= self.tokens || worth(*chunk);
+        let takes = |chunk: &u32, bytes: u64| base_words(*chunk) * 4 <= bytes;
+        let chunks = || (0..=14).map(|bit| 1 << bit).filter(|chunk| chunk * self.topk <= MOST_RECORD_ENTRIES);
+        let found = chunks().take(11).find(|chunk| enough(chunk) && takes(chunk, FREE_SHARED_BYTES / 2));
+        // Longer ones where there are so many experts and tokens, and shorter ones that a block makes at once if these do as well.
+        let most = self.tokens.next_power_of_two();
+        let found = found.or_else(|| chunks().skip(10).find(|chunk| takes(chunk, FREE_SHARED_BYTES)));
+        let found = found.or_else(|| chunks().next_back()).unwrap_or(1).min(most);
+        let at_once = |chunk: &u32| chunk * self.topk <= entries_at_once;
+        let shorter = || chunks().rfind(|chunk| at_once(chunk) && takes(chunk, FREE_SHARED_BYTES));
+        if at_once(&found) { found } else { shorter().unwrap_or(found) }
     }
 }
 

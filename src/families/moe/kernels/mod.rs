@@ -46,7 +46,7 @@
 //! | dispatch receives | `rank_major.rs`, `expert_major.rs`; `bases.rs`, `bases_in_memory.rs`, `placing.rs`, `entries.rs`, `deliver.rs` |
 //! | combine sends | `outputs.rs` (what goes back), `send_back.rs` (with which flag) |
 //! | combine receives | `sums.rs` |
-//! | keys, plans, and what is legal | `config.rs`, `combine_config.rs`, `round_trip_config.rs`, `plan.rs`, `limits.rs`, `defaults.rs` |
+//! | keys, plans, and what is legal | `config.rs`, `combine_config.rs`, `round_trip_config.rs`, `plan.rs`, `limits.rs`, `thresholds.rs` |
 //!
 //! # Why buffers may be written again
 //! Nothing is ever cleared, no barrier separates rounds; flags are compared with the epoch, which the kernels count in
@@ -94,7 +94,6 @@ mod bases_in_memory;
 mod combine;
 mod combine_config;
 mod config;
-mod defaults;
 mod deliver;
 mod device;
 mod dispatch;
@@ -117,6 +116,7 @@ mod scales;
 mod send;
 mod send_back;
 mod sums;
+mod thresholds;
 mod travel;
 mod wire;
 

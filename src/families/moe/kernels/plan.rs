@@ -3,7 +3,6 @@
 use peerwarp_codegen::family::{Choice, Illegal};
 
 use super::config::{Dispatch, MAX_A_LANE};
-use super::defaults::worth_dynamic_scheduling;
 use super::entries::entry_pieces;
 use super::limits::MAX_SHARED_BYTES;
 use super::protocol::{Phase, Protocol};
@@ -110,6 +109,12 @@ const FEW_ENTRIES: u32 = 256;
 
 /// Most entries of all ranks that a warp counts at once.
 const MOST_OF_A_WARP: u32 = 32 * MAX_A_LANE;
+
+/// Whether rows that go with flags are scheduled dynamically, and not dealt to groups: it comes back only where each has several, as not all
+/// groups are equally fast.
+pub(super) fn worth_dynamic_scheduling(protocol: Protocol, numbers: u32, groups: u32) -> bool {
+    protocol != Protocol::Packets && numbers >= 4 * groups
+}
 
 /// The rules.
 impl Dispatch {

@@ -1,7 +1,5 @@
 //! The configuration of a round trip: what comes from the problem, what tuning chooses, which points are legal.
 
-use std::ops::RangeInclusive;
-
 use peerwarp_codegen::family::{Choice, Family, Illegal, Legal};
 use peerwarp_codegen::ir::PACKET_BYTES;
 
@@ -12,44 +10,19 @@ use super::limits::{fewer, groups_of, resident, rows_of, topk_of};
 use super::plan::{Bases, Copies, Count, Then};
 use super::protocol::Protocol;
 use super::round_trip::RoundTripArgs;
+use super::thresholds::Facts;
 use crate::families::moe::{MoeKey, MoePlan, MoeShape, MoeTuning, RowDtype};
 
-/// Numbers of tokens with which it pays on more than two ranks that more blocks send, and receive when they are done: rows come back
-/// while others still go out.
-const JOINED: RangeInclusive<u32> = 32..=128;
-
-/// Joining pays on more than two ranks alone (`bench/results/moe-on-two-gpus.md`, choices).
-fn joins(key: &RoundTripKey) -> bool {
-    JOINED.contains(&key.tokens) && key.ranks > 2
-}
-
-/// With few tokens the blocks that sent do nearly all of the receiving, and more of a row is in flight
-/// (`bench/results/moe-on-four-gpus.md`, choices).
-fn few_join(key: &RoundTripKey) -> bool {
-    joins(key) && key.tokens <= 64
-}
-
-/// No more than these: with more, many rows go out sooner, and come back no sooner.
-fn send_blocks(key: &RoundTripKey) -> u32 {
-    if few_join(key) {
-        return key.tokens.next_power_of_two();
+impl RoundTripKey {
+    /// What the thresholds of default plans say.
+    fn choose(&self, choice: &str) -> u32 {
+        self.facts().choose("round_trip", choice)
     }
-    let most = if joins(key) || key.tokens < 64 { 32 } else { 16 };
-    (key.tokens * 4).next_power_of_two().clamp(8, most)
-}
 
-fn recv_blocks(key: &RoundTripKey) -> u32 {
-    if few_join(key) { 2 } else { (key.tokens * 4).next_power_of_two().clamp(8, 32) }
-}
-
-/// One where all warps have a piece then and none has two, and where rows are few enough for more pieces to be on their way so; of fp8
-/// one has as many elements as two should have.
-fn vectors(key: &RoundTripKey) -> u32 {
-    match key.tokens * key.ranks {
-        _ if key.dtype == RowDtype::Fp8 => 1,
-        _ if few_join(key) => 4,
-        ..=16 | 128..=512 => 1,
-        _ => 2,
+    /// What they depend on.
+    pub(super) fn facts(&self) -> Facts {
+        let RoundTripKey { tokens, ranks, dtype, .. } = *self;
+        Facts::of_tokens(tokens, ranks).with("fp8", dtype == RowDtype::Fp8)
     }
 }
 
@@ -79,25 +52,25 @@ pub struct RoundTrip {
     #[key]
     pub hook: Hook,
     /// Warps of a block.
-    #[tune(short = "w", values = [2, 4, 8, 16], default = |key| if key.tokens < 8 { 8 } else { 16 })]
+    #[tune(short = "w", values = [2, 4, 8, 16], default = |key| key.choose("warps"))]
     pub warps: u32,
     /// Blocks that send rows.
-    #[tune(short = "s", shrinks, values = [1, 2, 4, 8, 16, 32, 64], default = |key| send_blocks(key))]
+    #[tune(short = "s", shrinks, values = [1, 2, 4, 8, 16, 32, 64], default = |key| key.choose("send_blocks"))]
     pub send_blocks: u32,
     /// Blocks that receive rows, run the experts and send back.
-    #[tune(short = "x", shrinks, values = [1, 2, 4, 8, 16, 32, 64, 80], default = |key| (key.tokens * key.ranks * 2).next_power_of_two().clamp(8, 64))]
+    #[tune(short = "x", shrinks, values = [1, 2, 4, 8, 16, 32, 64, 80], default = |key| key.choose("expert_blocks"))]
     pub expert_blocks: u32,
     /// Blocks that receive what comes back.
-    #[tune(short = "r", shrinks, values = [1, 2, 4, 8, 16, 32, 64], default = |key| recv_blocks(key))]
+    #[tune(short = "r", shrinks, values = [1, 2, 4, 8, 16, 32, 64], default = |key| key.choose("recv_blocks"))]
     pub recv_blocks: u32,
     /// Whether blocks that have sent all they have go on to receive what comes back.
-    #[tune(default = |key| joins(key))]
+    #[tune(default = |key| key.choose("join") == 1)]
     pub join: bool,
     /// Warps that move a piece of a row together.
     #[tune(short = "g", values = [1, 2, 4, 8, 16], default = 1)]
     pub group_warps: u32,
     /// Vectors of 16 bytes that a lane has in flight.
-    #[tune(short = "v", values = [1, 2, 4, 8], default = |key| vectors(key))]
+    #[tune(short = "v", values = [1, 2, 4, 8], default = |key| key.choose("vectors"))]
     pub vectors: u32,
     /// Whether a group sends a part of a row to all its ranks.
     #[tune(short = "copies", rule = |c| c.dispatch().copies())]
