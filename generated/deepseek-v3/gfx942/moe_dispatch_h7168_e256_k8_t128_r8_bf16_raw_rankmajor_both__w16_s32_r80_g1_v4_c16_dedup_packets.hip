@@ -308,10 +308,10 @@ __device__ __forceinline__ void index_role(const Args& args, const u32 epoch, co
     }
     block.sync();
 
-    // 16 groups of a warp each (bases.rs)
+    // 16 groups of a warp each (entries.rs)
     const bool arrived = [&]() -> bool {
         const Warp group;
-        for (u32 record = group.number; record < 64; record += 16) {  // bases.rs
+        for (u32 record = group.number; record < 64; record += 16) {  // entries.rs
             // Read ll_route: an element comes together with its epoch, by one access (wire.rs)
             u32 ll_route_read[2];
             if (!read_ll_row(group, args, args.ll_route[args.rank], (bank + record) * 128, 128, record / 8,
@@ -319,7 +319,7 @@ __device__ __forceinline__ void index_role(const Args& args, const u32 epoch, co
             bool owned[2];
             u32 base_index[2];
 #pragma unroll
-            for (u32 step = 0; step < 2; ++step) {  // bases.rs
+            for (u32 step = 0; step < 2; ++step) {  // entries.rs
                 const u32 expert = ll_route_read[step] & 65535;
                 const u32 local = expert - args.rank * 32;
                 owned[step] = local < 32;
@@ -369,9 +369,9 @@ __device__ __forceinline__ void index_role(const Args& args, const u32 epoch, co
     }
     block.sync();
 
-    // 16 groups of a warp each (rank_major.rs)
+    // 16 groups of a warp each (entries.rs)
     const Warp group;
-    for (u32 record = group.number; record < 64; record += 16) {  // rank_major.rs
+    for (u32 record = group.number; record < 64; record += 16) {  // entries.rs
         const u32 value = record / 8;
 
         // Read ll_route: an element comes together with its epoch, by one access (wire.rs)
@@ -381,7 +381,7 @@ __device__ __forceinline__ void index_role(const Args& args, const u32 epoch, co
         bool owned[2];
         u32 base_index[2];
 #pragma unroll
-        for (u32 step = 0; step < 2; ++step) {  // rank_major.rs
+        for (u32 step = 0; step < 2; ++step) {  // entries.rs
             const u32 expert = ll_route_read[step] & 65535;
             const u32 local = expert - args.rank * 32;
             owned[step] = local < 32;

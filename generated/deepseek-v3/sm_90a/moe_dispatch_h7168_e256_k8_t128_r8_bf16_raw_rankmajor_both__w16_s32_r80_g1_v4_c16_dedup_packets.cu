@@ -309,10 +309,10 @@ __device__ __forceinline__ void index_role(const Args& args, const u32 epoch, co
     store_shared(base + block.lane * 4, fill<4>(0u));
     block.sync();
 
-    // 16 groups of a warp each (bases.rs)
+    // 16 groups of a warp each (entries.rs)
     const bool arrived = [&]() -> bool {
         const Warp group;
-        for (u32 record = group.number; record < 64; record += 16) {  // bases.rs
+        for (u32 record = group.number; record < 64; record += 16) {  // entries.rs
             // Read ll_route: an element comes together with its epoch, by one access (wire.rs)
             u32 ll_route_read[4];
             if (!read_ll_row(group, args, args.ll_route[args.rank], (bank + record) * 128, 128, record / 8,
@@ -320,7 +320,7 @@ __device__ __forceinline__ void index_role(const Args& args, const u32 epoch, co
             bool owned[4];
             u32 base_index[4];
 #pragma unroll
-            for (u32 step = 0; step < 4; ++step) {  // bases.rs
+            for (u32 step = 0; step < 4; ++step) {  // entries.rs
                 const u32 expert = ll_route_read[step] & 65535;
                 const u32 local = expert - args.rank * 32;
                 owned[step] = local < 32;
@@ -366,9 +366,9 @@ __device__ __forceinline__ void index_role(const Args& args, const u32 epoch, co
     }
     block.sync();
 
-    // 16 groups of a warp each (rank_major.rs)
+    // 16 groups of a warp each (entries.rs)
     const Warp group;
-    for (u32 record = group.number; record < 64; record += 16) {  // rank_major.rs
+    for (u32 record = group.number; record < 64; record += 16) {  // entries.rs
         const u32 value_2 = record / 8;
 
         // Read ll_route: an element comes together with its epoch, by one access (wire.rs)
@@ -378,7 +378,7 @@ __device__ __forceinline__ void index_role(const Args& args, const u32 epoch, co
         bool owned[4];
         u32 base_index[4];
 #pragma unroll
-        for (u32 step = 0; step < 4; ++step) {  // rank_major.rs
+        for (u32 step = 0; step < 4; ++step) {  // entries.rs
             const u32 expert = ll_route_read[step] & 65535;
             const u32 local = expert - args.rank * 32;
             owned[step] = local < 32;

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use peerwarp_codegen::family::{FamilyEntry, Registry};
 use serde::Deserialize;
 
-use super::select::{DEFAULT_DTYPE, DEFAULT_RANKS, DEFAULT_TOKENS, Settings, families, known_of, request};
+use super::select::{DEFAULT_DTYPE, DEFAULT_RANKS, DEFAULT_TOKENS, Settings, families, request};
 use super::workload::MoeSuite;
 use crate::harness::catalogue::{self, Catalogue, OneOrMore, Scalar, combinations};
 use crate::harness::request::Request;
@@ -121,7 +121,7 @@ impl MoeEntry {
         let of_shape = |rest: Settings| {
             let request = |family: &FamilyEntry| Request {
                 origin: Some(origin.to_owned()),
-                ..request(&label, *family, (&known_of(&model.shape), &rest), tuning.clone())
+                ..request(&label, *family, (&model.shape, &rest), tuning.clone())
             };
             families.iter().map(request).collect()
         };

@@ -1,6 +1,7 @@
 use peerwarp_codegen::family::Target;
 
 use super::*;
+use crate::families::moe::select::known_of;
 use crate::harness::catalogue::parse;
 use crate::harness::request::resolve;
 

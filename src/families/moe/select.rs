@@ -32,9 +32,6 @@ pub(super) const DEFAULT_DTYPE: &str = "bf16";
 /// A list of settings, by field.
 pub(super) type Settings = Vec<(String, String)>;
 
-/// A list of values, by field.
-pub(super) type Known = Vec<(String, Value)>;
-
 /// The options that MoE adds to the command line.
 pub fn options() -> Vec<OptionSpec> {
     let option =
@@ -256,8 +253,8 @@ fn fused(given: &Given, registry: &Registry) -> Result<Vec<FamilyEntry>, InputEr
 struct Asked {
     label: String,
     origin: Option<String>,
-    /// The families say which are allowed.
-    shape: Known,
+    /// The families say which sizes are allowed.
+    shape: Shape,
 }
 
 /// The shape that options give in one of three ways, if they do.
@@ -278,7 +275,7 @@ fn shape_of(given: &Given) -> Result<Option<Asked>, InputError> {
         ));
     }
     let known = |model: &Model, origin| {
-        let (label, shape) = (model.name.clone(), known_of(&model.shape));
+        let (label, shape) = (model.name.clone(), model.shape);
         Ok(Some(Asked { label, origin, shape }))
     };
     match ways[..] {
@@ -300,7 +297,7 @@ fn shape_of(given: &Given) -> Result<Option<Asked>, InputError> {
             };
             let (hidden, experts, topk) = (number("hidden")?, number("experts")?, number("topk")?);
             let shape = Shape { hidden, experts, topk };
-            Ok(Some(Asked { label: shape.label(), origin: None, shape: known_of(&shape) }))
+            Ok(Some(Asked { label: shape.label(), origin: None, shape }))
         }
     }
 }
@@ -357,10 +354,10 @@ fn has(family: &dyn DynFamily, field: &str) -> bool {
 pub(super) fn request(
     label: &str,
     family: FamilyEntry,
-    (shape, sizes): (&Known, &[(String, String)]),
+    (shape, sizes): (&Shape, &[(String, String)]),
     tuning: Settings,
 ) -> Request {
-    let (known, mut key, mut tuning) = (shape.clone(), sizes.to_vec(), tuning);
+    let (known, mut key, mut tuning) = (known_of(shape), sizes.to_vec(), tuning);
     let mut defaults = vec![];
     if family.name() == Combine::NAME {
         tuning.extend(as_planned(shape, &key, &tuning));
@@ -392,16 +389,12 @@ pub(super) fn request(
 }
 
 /// What combine does otherwise than its own type says, where rows cannot go out as packets: as the operation's plan has it.
-fn as_planned(shape: &Known, key: &Settings, tuning: &Settings) -> Settings {
+fn as_planned(shape: &Shape, key: &Settings, tuning: &Settings) -> Settings {
     let value =
         |name: &str| key.iter().chain(tuning).find(|(field, _)| field == name).map(|(_, value)| value);
     let number = |name: &str| value(name)?.parse().ok();
-    let known = |name: &str| match shape.iter().find(|(field, _)| field == name)?.1 {
-        Value::Int(number) => u32::try_from(number).ok(),
-        Value::Bool(_) | Value::Name(_) => None,
-    };
     let planned = || {
-        let (hidden, experts, topk) = (known("hidden")?, known("experts")?, known("topk")?);
+        let Shape { hidden, experts, topk } = *shape;
         let (tokens, ranks) = (number("tokens")?, number("ranks")?);
         let dtype = value("dtype")?.parse::<RowDtype>().ok().filter(|row| !row.survives_packets())?;
         let layout = value("layout").map_or(Some(Layout::RankMajor), |name| Layout::from_name(name))?;
@@ -419,7 +412,7 @@ fn as_planned(shape: &Known, key: &Settings, tuning: &Settings) -> Settings {
 }
 
 /// The key fields of a shape.
-pub(super) fn known_of(shape: &Shape) -> Known {
+pub(super) fn known_of(shape: &Shape) -> Vec<(String, Value)> {
     [("hidden", shape.hidden), ("experts", shape.experts), ("topk", shape.topk)]
         .map(|(field, value)| (field.to_owned(), Value::Int(value.into())))
         .into()

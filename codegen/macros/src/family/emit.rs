@@ -39,10 +39,13 @@ fn plan_type(model: &Model) -> Option<TokenStream> {
     let keys = model.fields.iter().filter(|f| !f.tune).map(|f| &f.ident);
     let (names, members) = (own.iter().map(|f| &f.ident).collect::<Vec<_>>(), members(&own));
     let (shared, types): (Vec<_>, Vec<_>) = of(true).map(|f| (&f.ident, &f.ty)).unzip();
-    let doc = format!("The plan of [`{ident}`]: what tuning chooses of it, and no other launch shares.");
+    let doc = format!(
+        "The plan of [`{ident}`]: what tuning chooses of it, and no other launch shares. The default one has no sizes, and leaves the \
+         rest to rules."
+    );
     Some(quote! {
         #[doc = #doc]
-        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
         #vis struct #plan {
             #(#members,)*
         }

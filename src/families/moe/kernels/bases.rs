@@ -4,9 +4,8 @@ use peerwarp_codegen::dsl::prelude::*;
 
 use super::bases_in_memory::BaseArgs;
 use super::config::Dispatch;
-use super::device::local_experts;
 use super::dispatch::Launch;
-use super::entries::entry_pieces;
+use super::entries::each_word;
 use super::pieces::each_piece;
 use super::placing::Placing;
 use super::wire::{Counts, Records};
@@ -31,10 +30,7 @@ pub(super) fn bases<'a>(l: Launch<'a>, b: Group, counts: &Counts<'_>) -> Base<'a
 fn base_of_counts(l: Launch<'_>, b: Group, counts: &Counts<'_>) -> Shared<u32> {
     let c = l.c;
     let base = shared::<u32>("base", c.map().at_most() * c.records());
-    let count = |start, len| count_of(c, counts, (start, len));
-    let rows = add_up(c, b, &count, &|start, sums| base.store(start, sums));
-    lay_out(l, b, (&base, c.records()), rows);
-    base
+    lay_out_counts(l, b, base, &|start, len| count_of(c, counts, (start, len)))
 }
 
 /// The same where this block counts: a group has a record.
@@ -43,16 +39,22 @@ pub(super) fn base_of_words(l: Launch<'_>, b: Group, records: &dyn Records) -> S
     let c = l.c;
     let base = shared::<u32>("base", c.map().at_most() * c.records());
     base.store(0, splat(0u32, c.map().at_most() * c.records()));
-    b.split(1, |g| {
-        for record in g.strided(c.records()) {
-            each_piece(c.record_entries(), entry_pieces(c).len, |start, len| {
-                let (expert, mine) = local_experts(c.map(), records.words(record, start, len) & 0xffff);
-                base.tally(expert * c.records() + record, mine);
-            });
-        }
+    each_word(c, b, records, &|record, _, expert, mine| {
+        base.tally(expert * c.records() + record, mine);
     });
-    let rows = add_up(c, b, &|start, len| base.load(start, len), &|start, sums| base.store(start, sums));
-    lay_out(l, b, (&base, c.records()), rows);
+    lay_out_counts(l, b, base, &|start, len| base.load(start, len))
+}
+
+/// Puts the bases of counts into `base`, and writes down where each expert's rows begin.
+#[kernel]
+fn lay_out_counts(
+    l: Launch<'_>,
+    b: Group,
+    base: Shared<u32>,
+    count: &dyn Fn(Val<u32>, u32) -> Tile<u32>,
+) -> Shared<u32> {
+    let rows = add_up(l.c, b, count, &|start, sums| base.store(start, sums));
+    lay_out(l, b, (&base, l.c.records()), rows);
     base
 }
 

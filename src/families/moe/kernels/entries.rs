@@ -5,7 +5,7 @@ use peerwarp_codegen::dsl::prelude::*;
 use super::config::Dispatch;
 use super::device::{first_expert, local_experts};
 use super::dispatch::{DispatchArgs, Launch};
-use super::pieces::Pieces;
+use super::pieces::{Pieces, each_piece};
 use super::wire::Records;
 
 /// Entries that a lane looks at together.
@@ -52,6 +52,25 @@ pub(super) fn each_part(
             a.n_from.store(0, records.n(arange(c.ranks) * c.chunks()));
         }
     }
+}
+
+/// Does something with parts of records, given the record, the first entry, and which experts of this rank the entries go to. A warp has
+/// a record.
+#[kernel]
+pub(super) fn each_word(
+    c: &Dispatch,
+    b: Group,
+    records: &dyn Records,
+    act: &dyn Fn(Val<u32>, Val<u32>, Tile<u32>, Tile<bool>),
+) {
+    b.split(1, |g| {
+        for record in g.strided(c.records()) {
+            each_piece(c.record_entries(), entry_pieces(c).len, |start, len| {
+                let (expert, mine) = local_experts(c.map(), records.words(record, start, len) & 0xffff);
+                act(record, start, expert, mine);
+            });
+        }
+    });
 }
 
 /// The source of a record, and the first of its source's entries that is in it from `start` on.

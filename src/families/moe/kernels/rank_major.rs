@@ -7,9 +7,8 @@ use super::config::Dispatch;
 use super::deliver::RowHook;
 use super::device::local_experts;
 use super::dispatch::{DispatchArgs, Launch};
-use super::entries::{Noted, each_part, entry_pieces, noted, place};
+use super::entries::{Noted, each_part, each_word, noted, place};
 use super::expert_major::numbered;
-use super::pieces::each_piece;
 use super::plan::Index;
 use super::wire::{Counts, Received, Records};
 
@@ -56,15 +55,9 @@ pub(super) fn index(l: Launch<'_>, b: Group) {
         }),
         (None, Index::Block) => {
             let base = base_of_words(l, b, &*records);
-            b.split(1, |g| {
-                for record in g.strided(c.records()) {
-                    each_piece(c.record_entries(), entry_pieces(c).len, |start, len| {
-                        let (expert, mine) =
-                            local_experts(c.map(), records.words(record, start, len) & 0xffff);
-                        let row = base.tally(expert * c.records() + record, mine);
-                        gather_entries(c, a, record, start, row, mine);
-                    });
-                }
+            each_word(c, b, &*records, &|record, start, expert, mine| {
+                let row = base.tally(expert * c.records() + record, mine);
+                gather_entries(c, a, record, start, row, mine);
             });
         }
     }

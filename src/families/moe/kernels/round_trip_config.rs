@@ -108,15 +108,8 @@ impl RoundTrip {
             chunk: 1,
             count: Some(Count::Receiver),
             bases: Some(Bases::Shared),
-            own: None,
             copies: self.copies,
-            schedule: None,
-            after_route: None,
-            after_send: None,
-            after_index: None,
-            index: None,
-            route_blocks: None,
-            note_blocks: None,
+            ..DispatchPlan::default()
         };
         let combine = CombinePlan {
             warps,
@@ -126,14 +119,8 @@ impl RoundTrip {
             // Several ranks' pieces are in flight together.
             vectors: (vectors / 2).max(1),
             batch: 1,
-            own: None,
-            own_first: None,
-            begin: None,
-            schedule: None,
-            sums: None,
-            share: None,
             tiles_in_flight: self.tiles_in_flight,
-            rows_in_flight: None,
+            ..CombinePlan::default()
         };
         MoeTuning { key, plan: MoePlan { dedup: true, way: Protocol::Packets.into(), dispatch, combine } }
     }
