@@ -1,7 +1,7 @@
 //! The experts' outputs at the rank that has them, by how they stand: what goes back of a slot.
 
 use peerwarp_codegen::dsl::prelude::*;
-use peerwarp_codegen::dsl::{Any, OutgoingField};
+use peerwarp_codegen::dsl::{Any, AnyTile, OutgoingField};
 
 use super::combine::Launch;
 use super::device::at;
@@ -20,6 +20,15 @@ pub(super) trait Outputs {
     /// What goes back of the slot of a number among its source's, of which `entry` is the first entry.
     fn slot(&self, g: Group, source: Val<u32>, number: Val<u32>, entry: Val<u32>) -> Box<dyn Slot + '_>;
 }
+
+/// What a rank keeps of its own tokens.
+pub(super) trait Keep {
+    /// Pieces of what it has of a token, which has these owners, as they would have come back.
+    fn pieces(&self, g: Group, owners: Val<u64>, token: Val<u32>) -> Piece<'_>;
+}
+
+/// A piece of a row, by its first element and its length.
+pub(super) type Piece<'a> = Box<dyn Fn(Val<u32>, u32) -> Tile<f32> + 'a>;
 
 /// A slot that was received.
 pub(super) trait Slot {
@@ -47,7 +56,7 @@ pub(super) fn here(l: Launch<'_>) -> Ptr<i32> {
 }
 
 /// A row for each token: its experts' outputs are summed.
-struct RankMajor<'a>(Launch<'a>);
+pub(super) struct RankMajor<'a>(pub Launch<'a>);
 
 impl Outputs for RankMajor<'_> {
     #[kernel]
@@ -63,6 +72,16 @@ impl Outputs for RankMajor<'_> {
     fn slot(&self, _: Group, source: Val<u32>, number: Val<u32>, entry: Val<u32>) -> Box<dyn Slot + '_> {
         let row = move || source * self.0.c.tokens + number;
         Box::new(Whole { of: self, l: self.0, entry, row: Box::new(row) })
+    }
+}
+
+impl Keep for RankMajor<'_> {
+    #[kernel]
+    fn pieces(&self, _: Group, owners: Val<u64>, token: Val<u32>) -> Piece<'_> {
+        let Launch { c, a, .. } = self.0;
+        let there = (owners & bit(rank())) != 0;
+        let token = rank() * c.tokens + token;
+        Box::new(move |start, len| a.y.load_if(at(token, c.hidden) + start.to_u64(), len, there).to_f32())
     }
 }
 
@@ -122,7 +141,7 @@ impl Slot for Whole<'_> {
 }
 
 /// A row for each entry, of which this rank sums those of a token before it sends them.
-struct Summed<'a>(Launch<'a>);
+pub(super) struct Summed<'a>(pub Launch<'a>);
 
 impl Outputs for Summed<'_> {
     fn are_here(&self, entries: Tile<i32>) -> Tile<bool> {
@@ -137,6 +156,19 @@ impl Outputs for Summed<'_> {
     fn slot(&self, g: Group, _: Val<u32>, _: Val<u32>, entry: Val<u32>) -> Box<dyn Slot + '_> {
         let placed = placed(self.0, g, entry);
         Box::new(Sum { of: self, entry, placed })
+    }
+}
+
+impl Keep for Summed<'_> {
+    #[kernel]
+    fn pieces(&self, g: Group, _: Val<u64>, token: Val<u32>) -> Piece<'_> {
+        let l = self.0;
+        let token = rank() * l.c.tokens + token;
+        let placed = placed(l, g, token * l.c.topk);
+        Box::new(move |start, len| {
+            let sum = owned_sum(l, (token * l.c.topk, placed), start, len);
+            AnyTile::rounded(sum, l.c.dtype.dtype()).to_f32()
+        })
     }
 }
 
@@ -221,7 +253,7 @@ fn row_of_entry(l: Launch<'_>, entry: Val<u32>) -> Val<u32> {
 
 /// Which of a token's entries have rows here, a bit each.
 #[kernel]
-pub(super) fn placed(l: Launch<'_>, g: Group, entry: Val<u32>) -> Val<u32> {
+fn placed(l: Launch<'_>, g: Group, entry: Val<u32>) -> Val<u32> {
     let c = l.c;
     if g.reduces_at_once(c.topk) {
         let there = here(l).load(entry, c.topk) >= 0;
@@ -240,7 +272,7 @@ pub(super) fn placed(l: Launch<'_>, g: Group, entry: Val<u32>) -> Val<u32> {
 /// A piece of the weighted sum of the rows that this rank has of a token, in the order of k. Several are on their way together, of
 /// those that are here.
 #[kernel]
-pub(super) fn owned_sum(
+fn owned_sum(
     l: Launch<'_>,
     (entry, placed): (Val<u32>, Val<u32>),
     start: Val<u32>,

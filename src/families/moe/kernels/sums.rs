@@ -1,12 +1,12 @@
 //! The receiving half of combine: sums of the rows that come back for a token.
 
 use peerwarp_codegen::dsl::prelude::*;
-use peerwarp_codegen::dsl::{Any, AnyTile, IncomingSome};
+use peerwarp_codegen::dsl::{Any, IncomingSome};
 
 use super::combine::Launch;
 use super::combine_config::Combine;
 use super::device::{at, expert, owner, owners};
-use super::outputs::{owned_sum, placed};
+use super::outputs::{Keep, RankMajor, Summed};
 use super::pieces::each_piece;
 use super::plan::Own;
 use super::protocol::Protocol;
@@ -14,14 +14,11 @@ use super::protocol::Protocol;
 /// Sums what comes back for every token.
 pub(super) fn receive(l: Launch<'_>, g: Group) {
     let c = l.c;
+    let with_own = |kept: &dyn Keep| each_token(l, g, |token, part| sum_with_own(l, g, kept, (token, part)));
     match (c.dedup, c.own(), c.layout.by_expert(), c.protocol.arrival()) {
         (true, Own::Moved, ..) => each_token(l, g, |token, part| sum_returned(l, g, token, part)),
-        (true, Own::InPlace, true, _) => {
-            each_token(l, g, |token, part| sum_with_own(l, g, (token, part), kept_sum));
-        }
-        (true, Own::InPlace, false, _) => {
-            each_token(l, g, |token, part| sum_with_own(l, g, (token, part), kept_row));
-        }
+        (true, Own::InPlace, true, _) => with_own(&Summed(l)),
+        (true, Own::InPlace, false, _) => with_own(&RankMajor(l)),
         (false, .., Protocol::Packets) => each_token(l, g, |token, part| sum_packets(l, token, part)),
         (false, ..) => each_token(l, g, |token, part| sum_entries(l, token, part)),
     }
@@ -70,15 +67,12 @@ fn sum_returned(l: Launch<'_>, g: Group, token: Val<u32>, part: Val<u32>) {
     });
 }
 
-/// Pieces of what this rank has of a token of its own, whose owners these are, as they would have come back.
-type Kept = for<'a> fn(Launch<'a>, Group, Val<u64>, Val<u32>) -> Box<dyn Fn(Val<u32>, u32) -> Tile<f32> + 'a>;
-
 /// The sum of what this rank keeps and what the other one sends back.
 #[kernel]
-fn sum_with_own(l: Launch<'_>, g: Group, (token, part): (Val<u32>, Val<u32>), kept: Kept) {
+fn sum_with_own(l: Launch<'_>, g: Group, kept: &dyn Keep, (token, part): (Val<u32>, Val<u32>)) {
     let c = l.c;
     let owners = owners_of(l, g, token);
-    let own = kept(l, g, owners, token);
+    let own = kept.pieces(g, owners, token);
     let senders = owners & bit(1 - rank());
     let returned = || returned(c, l.back, senders, token);
     let add = |returned: &IncomingSome<'_, Any>, kept: Tile<f32>, start: Val<u32>, len: u32| {
@@ -110,37 +104,6 @@ pub(super) fn returned<'a>(
 ) -> IncomingSome<'a, Any> {
     let rows = back.from_some(owners);
     c.batching().of_token(&rows, token)
-}
-
-/// Rank-major, its row.
-#[kernel]
-fn kept_row<'a>(
-    l: Launch<'a>,
-    _: Group,
-    owners: Val<u64>,
-    token: Val<u32>,
-) -> Box<dyn Fn(Val<u32>, u32) -> Tile<f32> + 'a> {
-    let Launch { c, a, .. } = l;
-    let there = (owners & bit(rank())) != 0;
-    let token = rank() * c.tokens + token;
-    Box::new(move |start, len| a.y.load_if(at(token, c.hidden) + start.to_u64(), len, there).to_f32())
-}
-
-/// Expert-major, the weighted sum of its experts' rows.
-#[kernel]
-fn kept_sum<'a>(
-    l: Launch<'a>,
-    g: Group,
-    _: Val<u64>,
-    token: Val<u32>,
-) -> Box<dyn Fn(Val<u32>, u32) -> Tile<f32> + 'a> {
-    let c = l.c;
-    let token = rank() * c.tokens + token;
-    let placed = placed(l, g, token * c.topk);
-    Box::new(move |start, len| {
-        let sum = owned_sum(l, (token * c.topk, placed), start, len);
-        AnyTile::rounded(sum, c.dtype.dtype()).to_f32()
-    })
 }
 
 /// The weights of a token, for rows that come by token.
