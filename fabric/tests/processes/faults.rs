@@ -5,9 +5,8 @@ use std::time::{Duration, Instant};
 use peerwarp_fabric::library_version;
 use rustix::process::{Signal, kill_process};
 
-use crate::parent::Processes;
 use crate::rank::{Job, mix};
-use crate::times;
+use crate::{start, times};
 
 /// How long a peer may be silent.
 const BUDGET: Duration = Duration::from_secs(1);
@@ -36,7 +35,7 @@ fn spins(provider: &str) -> bool {
 /// One rank of four gets a signal at a time that the seed says. All others name it, and no other rank.
 fn one_of_four(provider: &str, signal: Signal, seed: u64) {
     let victim = (mix(&[seed, 1]) % 4) as u16;
-    let mut all = Processes::start(jobs(provider, 4, seed, |_| String::new()));
+    let mut all = start(jobs(provider, 4, seed, |_| String::new()));
     all.tell_all("go");
     std::thread::sleep(Duration::from_micros(mix(&[seed, 2]) % 80_000));
     kill_process(all.pid(victim), signal).unwrap();
@@ -102,7 +101,7 @@ fn a_stopped_rank_is_named_over_shared_memory() {
 /// What both of two ranks say when something happens to rank 0 in round 20.
 fn two_ranks(provider: &str, fault: &str) -> Vec<String> {
     let planted = |rank| if rank == 0 { format!("{fault} 20") } else { String::new() };
-    let mut all = Processes::start(jobs(provider, 2, 7, planted));
+    let mut all = start(jobs(provider, 2, 7, planted));
     all.tell_all("go");
     let said = all.hear_all("fault ");
     all.tell_all("close");

@@ -1,6 +1,7 @@
 //! Ranks in processes of their own, which put to each other through their proxies.
 
 mod faults;
+mod lines;
 mod parent;
 mod rank;
 #[path = "../there/mod.rs"]
@@ -19,4 +20,9 @@ fn child() {
     if let Some(job) = rank::Job::here() {
         rank::run(&job);
     }
+}
+
+/// Processes that do these jobs, one for each rank.
+fn start(jobs: impl IntoIterator<Item = rank::Job>) -> parent::Processes {
+    parent::Processes::start("child", jobs.into_iter().map(|job| job.variables().collect::<Vec<_>>()))
 }

@@ -1,4 +1,4 @@
-//! The parent of a world's processes: it passes cards around, and hears what they say.
+//! The parent of a world's processes: it passes cards around, and hears what they say. Tests of other packages have it too.
 
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdin, Command, Stdio};
@@ -6,31 +6,32 @@ use std::sync::mpsc::{Receiver, channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use crate::rank::Job;
-
 /// How long a process may take to say what is awaited, beyond the budgets of its job.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Processes that are killed and waited for when this is dropped.
 pub struct Processes {
-    jobs: Vec<Job>,
     children: Vec<(Child, ChildStdin)>,
     said: Receiver<(u16, Option<String>)>,
     readers: Vec<JoinHandle<()>>,
 }
 
 impl Processes {
-    /// Starts a process for each rank, and passes their cards around.
-    pub fn start(jobs: Vec<Job>) -> Processes {
+    /// Starts a process for each rank, in which a test of this program runs with variables of the rank's own. Then passes their cards
+    /// around.
+    pub fn start<V: IntoIterator<Item = (String, String)>>(
+        test: &str,
+        variables: impl IntoIterator<Item = V>,
+    ) -> Processes {
         let (say, said) = channel();
-        let mut all = Processes { jobs, children: vec![], said, readers: vec![] };
-        for job in &all.jobs {
+        let mut all = Processes { children: vec![], said, readers: vec![] };
+        for (rank, variables) in (0..).zip(variables) {
             let mut command = Command::new(std::env::current_exe().unwrap());
-            command.args(["--exact", "child", "--ignored", "--nocapture"]).envs(job.variables());
+            command.args(["--exact", test, "--ignored", "--nocapture"]).envs(variables);
             command.env_remove("FI_PROVIDER").stdin(Stdio::piped()).stdout(Stdio::piped());
             let mut child = command.spawn().unwrap();
             let (stdin, stdout) = (child.stdin.take().unwrap(), child.stdout.take().unwrap());
-            let (rank, say) = (job.rank, say.clone());
+            let say = say.clone();
             all.readers.push(std::thread::spawn(move || {
                 for line in BufReader::new(stdout).lines().map_while(Result::ok) {
                     if let Some((_, line)) = line.split_once('@') {
@@ -56,7 +57,7 @@ impl Processes {
 
     /// What follows this word in the next line of each of these ranks, and when the last one said it.
     pub fn hear(&mut self, ranks: &[u16], word: &str) -> (Vec<String>, Instant) {
-        let mut heard = vec![None; self.jobs.len()];
+        let mut heard = vec![None; self.children.len()];
         let end = Instant::now() + PATIENCE;
         let mut last = Instant::now();
         while let Some(silent) = ranks.iter().find(|rank| heard[usize::from(**rank)].is_none()) {
@@ -83,7 +84,7 @@ impl Processes {
     }
 
     pub fn hear_all(&mut self, word: &str) -> Vec<String> {
-        let ranks: Vec<u16> = self.jobs.iter().map(|job| job.rank).collect();
+        let ranks: Vec<u16> = (0..self.children.len() as u16).collect();
         self.hear(&ranks, word).0
     }
 

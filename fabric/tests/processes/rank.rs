@@ -3,13 +3,14 @@
 //! A round's messages go to one of two banks. An outbox's bank is written again when its puts are delivered, an inbox's bank
 //! when its owner has given credit. Each bank has a channel of its own, as a count says nothing about which puts arrived.
 
-use std::io::{BufRead, Write};
 use std::time::Duration;
 
 use peerwarp_fabric::{
     Book, Channel, Command, Endpoint, EndpointOptions, Memory, Op, Provider, Proxy, ProxyOptions, Ring,
     Station, UNIT, Words,
 };
+
+use crate::lines::{bytes, hear, hex, say};
 
 /// Bytes that one rank sends another in a round, at most.
 const SLOT: usize = 48 << 10;
@@ -97,31 +98,6 @@ fn puts(job: &Job, from: u16, to: u16, round: u64) -> Vec<u32> {
 fn words(job: &Job, from: u16, to: u16, round: u64, units: u32) -> Vec<u64> {
     let start = mix(&[job.seed, 2, from.into(), to.into(), round]);
     (0..u64::from(units) * 2).map(|n| (start ^ n).wrapping_mul(0x2545_f491_4f6c_dd1d)).collect()
-}
-
-/// A line for the parent. A broken pipe is a parent that is gone.
-pub fn say(line: &str) {
-    let mut out = std::io::stdout().lock();
-    if writeln!(out, "@{line}").and_then(|()| out.flush()).is_err() {
-        std::process::exit(3);
-    }
-}
-
-/// The parent's next line.
-pub fn hear() -> String {
-    let mut line = String::new();
-    if std::io::stdin().lock().read_line(&mut line).is_err() || line.is_empty() {
-        std::process::exit(3);
-    }
-    line.trim_end().to_owned()
-}
-
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
-}
-
-fn bytes(hex: &str) -> Vec<u8> {
-    (0..hex.len() / 2).map(|n| u8::from_str_radix(&hex[2 * n..2 * n + 2], 16).unwrap()).collect()
 }
 
 /// A rank that has joined.

@@ -2,9 +2,8 @@
 
 use std::time::Duration;
 
-use crate::parent::Processes;
 use crate::rank::{Job, mix};
-use crate::times;
+use crate::{start, times};
 
 fn exchange(provider: &str, ranks: u16, rounds: u64) {
     let job = |rank| Job {
@@ -16,7 +15,7 @@ fn exchange(provider: &str, ranks: u16, rounds: u64) {
         budget: Duration::from_secs(10),
         fault: String::new(),
     };
-    let mut all = Processes::start((0..ranks).map(job).collect());
+    let mut all = start((0..ranks).map(job));
     all.tell_all("go");
     all.hear_all("rounds");
     all.tell_all("close");
