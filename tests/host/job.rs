@@ -36,6 +36,8 @@ struct Buffer {
     bytes: u64,
     /// The byte it is filled with; none when no kernel may read it before it is written.
     fill: Option<u8>,
+    /// Whether puts read or write it.
+    is_put: bool,
 }
 
 /// What a member of the argument struct is; the numbers are those of `runtime/machine.h`.
@@ -59,8 +61,23 @@ struct Launch {
     fields: Vec<(u32, Field)>,
 }
 
+/// Where a rank that runs by itself has what it shares with its proxy: places in a file, in bytes, alike on every rank.
+#[derive(Clone, Debug, serde::Serialize, serde::Deserialize)]
+pub struct EngineFile {
+    pub channels: u64,
+    pub ring_at: u64,
+    pub words_at: u64,
+    /// How many commands the kernel has given.
+    pub sent_at: u64,
+    /// The memory of puts goes up to the end.
+    pub memory_at: u64,
+    pub bytes: u64,
+}
+
 /// Slots of the ring, as a power of two: few, so that it fills up.
-const LOG_SLOTS: u32 = 2;
+pub const LOG_SLOTS: u32 = 2;
+/// Parts of an engine's file begin at pages.
+const PAGE: u64 = 4096;
 /// Buffers of the engine of far channels, as the crate peerwarp-fabric lays them out: ring, words, memory of puts, number of commands.
 const ENGINE: [&str; 4] = ["far ring", "far words", "far memory", "far sent"];
 
@@ -79,7 +96,8 @@ pub struct Job {
     buffers: Vec<Buffer>,
     launches: Vec<Launch>,
     programs: Vec<Vec<Step>>,
-    engine: bool,
+    /// Channels of the engine, if a kernel has far ones.
+    engine: Option<u64>,
 }
 
 /// What a run left behind.
@@ -95,7 +113,7 @@ pub struct Run {
 impl Job {
     pub fn new(language: Language, ranks: u32) -> Job {
         let programs = vec![vec![]; ranks as usize];
-        let mut job = Job { language, ranks, buffers: vec![], launches: vec![], programs, engine: false };
+        let mut job = Job { language, ranks, buffers: vec![], launches: vec![], programs, engine: None };
         job.buffer(STATUS, STATUS_BYTES, Some(0));
         job
     }
@@ -103,7 +121,7 @@ impl Job {
     /// Gives every rank a buffer, filled with a byte or with what no kernel may read.
     pub fn buffer(&mut self, name: &str, bytes: u64, fill: Option<u8>) {
         if self.buffers.iter().all(|b| b.name != name) {
-            self.buffers.push(Buffer { name: name.into(), bytes, fill });
+            self.buffers.push(Buffer { name: name.into(), bytes, fill, is_put: false });
         }
     }
 
@@ -132,20 +150,26 @@ impl Job {
                 ParamKind::EpochWord => 8 * p.len,
                 _ => u64::from(p.element_bytes()) * p.len,
             };
-            self.buffer(&renamed(&p.name), bytes, fill);
+            let name = renamed(&p.name);
+            self.buffer(&name, bytes, fill);
+            if matches!(p.kind, ParamKind::Far(FarPart::Outbox | FarPart::Inbox)) {
+                let buffer = self.find(&name);
+                self.buffers[buffer].is_put = true;
+            }
         }
     }
 
     /// Gives every rank an engine for a kernel's far channels. The memory of puts begins with the unit of credits, and goes on over what
     /// is placed behind it, which is alike on all ranks.
     fn engine_of(&mut self, kernel: &Kernel) {
-        assert!(!self.engine, "one kernel of a job has far channels");
-        let words = 16 + kernel.far_channels() * u64::from(self.ranks);
+        assert!(self.engine.is_none(), "one kernel of a job has far channels");
+        let channels = kernel.far_channels();
+        let words = 16 + channels * u64::from(self.ranks);
         let bytes = [8 * (32 + (2 << LOG_SLOTS)), 8 * words, 16, 8];
         for (name, bytes) in ENGINE.into_iter().zip(bytes) {
             self.buffer(name, bytes, Some(0));
         }
-        self.engine = true;
+        self.engine = Some(channels);
     }
 
     /// Adds a write to a rank's program.
@@ -257,6 +281,37 @@ impl Job {
             .unwrap_or_else(|| panic!("no buffer is called {name}"))
     }
 
+    /// Where each buffer is in the file that a rank shares with its proxy, and the file's layout. None without far channels.
+    fn places(&self) -> Option<(Vec<Option<u64>>, EngineFile)> {
+        let channels = self.engine?;
+        let mut places = vec![None; self.buffers.len()];
+        let mut bytes = 0u64;
+        let mut place = |buffer: usize, align| {
+            let at = bytes.next_multiple_of(align);
+            bytes = at + self.buffers[buffer].bytes;
+            places[buffer] = Some(at);
+            at
+        };
+        // The memory of puts last, with what is put behind it.
+        let [ring_at, words_at, sent_at, memory_at] =
+            [0, 1, 3, 2].map(|i: usize| place(self.find(ENGINE[i]), PAGE));
+        for buffer in (0..self.buffers.len()).filter(|&b| self.buffers[b].is_put) {
+            place(buffer, 256);
+        }
+        let bytes = bytes.next_multiple_of(PAGE);
+        Some((places, EngineFile { channels, ring_at, words_at, sent_at, memory_at, bytes }))
+    }
+
+    /// Writes the job for ranks that run by themselves, and tells what each shares with its proxy.
+    ///
+    /// # Panics
+    /// When no kernel has far channels.
+    pub fn write_for_processes(&self, path: &Path, seed: u64) -> EngineFile {
+        let (_, file) = self.places().expect("a kernel has far channels");
+        std::fs::write(path, self.bytes(Mode::Fast, vec![seed])).expect("the folder is writable");
+        file
+    }
+
     /// Runs the job under a schedule for each seed.
     ///
     /// # Panics
@@ -294,11 +349,14 @@ impl Job {
         {
             out.number(n.into());
         }
+        let (places, file_bytes) = self.places().map_or((vec![], 0), |(places, file)| (places, file.bytes));
+        let places = places.into_iter().chain(std::iter::repeat(None));
         out.list(&seeds, |out, seed| out.number(*seed));
-        out.list(&self.buffers, |out, b| {
+        out.list(&self.buffers.iter().zip(places).collect::<Vec<_>>(), |out, (b, at)| {
             out.bytes(b.name.as_bytes());
             out.number(b.bytes);
             out.number(b.fill.map_or(0, |byte| 1 + u64::from(byte)));
+            out.number(at.map_or(0, |at| 1 + at));
         });
         out.list(&self.launches, |out, l| {
             out.bytes(l.entry.as_bytes());
@@ -337,16 +395,18 @@ impl Job {
                 out.bytes(content);
             });
         });
-        let slots = if self.engine { LOG_SLOTS } else { 0 };
-        let buffer = |name| if self.engine { self.find(name) as u64 } else { 0 };
+        let slots = self.engine.map_or(0, |_| LOG_SLOTS);
+        let buffer = |name| self.engine.map_or(0, |_| self.find(name) as u64);
         let [ring, words, memory, _] = ENGINE.map(buffer);
         for n in [slots.into(), ring, words, memory] {
             out.number(n);
         }
+        out.number(file_bytes);
         out.0
     }
 
-    fn parse(&self, bytes: &[u8]) -> Vec<Run> {
+    /// What a program has written.
+    pub fn parse(&self, bytes: &[u8]) -> Vec<Run> {
         let mut input = Reader(bytes);
         let mut runs = vec![];
         while !input.0.is_empty() {

@@ -17,6 +17,7 @@ mod misses;
 mod moe;
 mod norms;
 mod ops;
+mod processes;
 mod ptx;
 mod puts;
 mod rewrite;

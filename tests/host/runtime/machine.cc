@@ -40,7 +40,8 @@ Machine::Machine(Job& job) : job_(job), ranks_(job.ranks) {
     u32 most = 0;
     for (const Launch& l : job.launches) most = std::max(most, l.grid * l.threads);
     const u32 before_cards = job.ranks * (1 + most);
-    agents = before_cards + (job.far.log_slots != 0 ? job.ranks : 0);
+    const bool has_cards = job.far.log_slots != 0 && !job.alone;
+    agents = before_cards + (has_cards ? job.ranks : 0);
     if (agents >= 0xfffe) {
         std::fprintf(stderr, "%u threads are more than can be told apart\n", agents);
         std::exit(3);
@@ -58,7 +59,7 @@ Machine::Machine(Job& job) : job_(job), ranks_(job.ranks) {
     place_memory();
     std::vector<std::vector<char*>> buffers;
     for (const Buffer& b : job.buffers) buffers.push_back(b.of_rank);
-    if (job.far.log_slots != 0) cards_.place(job.far, job.ranks, before_cards, buffers);
+    if (has_cards) cards_.place(job.far, job.ranks, before_cards, buffers);
 }
 
 void Machine::place_memory() {
@@ -73,7 +74,11 @@ void Machine::place_memory() {
     memory.reserve((bytes + 4095) / 4096 * 4096);
     for (u32 r = 0; r < job_.ranks; ++r) {
         const std::string of_rank = " of rank " + std::to_string(r);
-        for (Buffer& b : job_.buffers) b.of_rank.push_back(memory.place("`" + b.name + "`" + of_rank, b.bytes));
+        for (Buffer& b : job_.buffers) {
+            const bool shared = job_.alone.is(r) && b.in_file != 0;
+            b.of_rank.push_back(shared ? job_.alone.file + b.in_file - 1
+                                       : memory.place("`" + b.name + "`" + of_rank, b.bytes));
+        }
         for (u32 i = 0; i < blocks; ++i) {
             const std::string of_block = " of block " + std::to_string(i) + of_rank;
             ranks_[r].blocks.push_back(std::make_unique<Block>());
@@ -94,7 +99,7 @@ void Machine::begin(const u64 seed) {
     ready_.clear();
     parked_.clear();
     boxes_.clear();
-    if (job_.far.log_slots != 0) cards_.begin(seed);
+    if (job_.far.log_slots != 0 && !job_.alone) cards_.begin(seed);
     read_.assign(job_.ranks, {});
     now_ = turns_ = last_turn_ = 0;
     stalls_ = 0;
@@ -112,8 +117,11 @@ void Machine::begin(const u64 seed) {
         rank.step = 0;
         rank.running = 0;
         rank.pace = seed % 2 == 0 ? 1 : 1 + u32(random_() % 64);
+        if (job_.alone && !job_.alone.is(r)) continue;
         ready_.push_back(r);
         for (Buffer& b : job_.buffers) {
+            // What peers put may be there already.
+            if (job_.alone && b.in_file != 0) continue;
             std::memset(b.of_rank[r], b.fill >= 0 ? b.fill : poison, b.bytes);
             if (b.fill >= 0) memory.written_before(b.of_rank[r], b.bytes);
         }
@@ -136,9 +144,20 @@ void Machine::host_step(const u32 r) {
             if (job_.checks) memory.read(rank.host, at, step.bytes, 0);
             read_[r].append(at, step.bytes);
             break;
-        case Step::Run: start(r, job_.launches[step.what]); return;
+        case Step::Run:
+            if (job_.alone && is_aborted()) break;
+            if (job_.alone && random_() % 8 == 0) rest(random_() % 500'000);
+            start(r, job_.launches[step.what]);
+            return;
     }
     ready_.push_back(r);
+}
+
+// What hosts look at between launches: the first word of a status record, which is the first buffer.
+bool Machine::is_aborted() const {
+    u32 aborted;
+    std::memcpy(&aborted, job_.buffers[0].of_rank[job_.alone.rank], sizeof(aborted));
+    return aborted != 0;
 }
 
 // The arguments of the launch that the running thread is of.
@@ -257,7 +276,7 @@ void Machine::run(const u64 seed) {
             if (!stall()) deadlock();
             continue;
         }
-        if (turns_ == most_turns) wrong("endless", "after " + std::to_string(most_turns) + " turns", 0);
+        if (turns_ == most_turns && !job_.alone) wrong("endless", "after " + std::to_string(most_turns) + " turns", 0);
         if (last_turn_ != 0 && turns_ >= last_turn_) return;
         me = pick();
         ++turns_;
@@ -339,15 +358,20 @@ void Machine::wake(Thread* const thread) {
     if (thread != me) runnable_.push_back(thread);
 }
 
-// Nobody can go on but those that poll: time passes until their waits expire.
+// Nobody can go on but those that poll: time passes until their waits expire. Or other processes have their turn, and all look
+// again.
 bool Machine::stall() {
     std::vector<Thread*> polling;
     for (auto& at : parked_) polling.insert(polling.end(), at.second.begin(), at.second.end());
     parked_.clear();
     std::sort(polling.begin(), polling.end(), [](Thread* a, Thread* b) { return a->agent < b->agent; });
     for (Thread* t : polling) {
-        t->free_polls = 70;
+        t->free_polls = job_.alone ? 0 : 70;
         runnable_.push_back(t);
+    }
+    if (job_.alone) {
+        rest(20'000);
+        return !polling.empty();
     }
     now_ += stall_ns;
     return !polling.empty() && ++stalls_ < most_stalls;
@@ -607,126 +631,4 @@ void Machine::card_store(Actor& card, u64* const p, const u64 value) {
     *p = value;
 }
 
-// ---- The names that the preludes use
-
-#define HERE Site(u64(__builtin_return_address(0)))
-
-Index thread_index() { return {me->in_block}; }
-Index block_index() { return {me->home->index}; }
-u32 lane() { return me->lane; }
-u32 block_threads() { return u32(me->home->threads.size()); }
-void* dynamic_shared() { return me->home->dynamic_shared; }
-void* static_shared(const u32 offset) { return me->home->static_shared + offset; }
-u64 now_ns() { return machine->now(); }
-const void* kernel_arguments() { return machine->arguments(); }
-u32 world_ranks() { return machine->world_ranks(); }
-void* instance(const void* const everyone, const u32 rank) { return machine->instance(everyone, rank); }
-void pause() {}
-
-u64 shuffle(const u64 bits, const u32 from) { return machine->meet(Meeting::Shuffle, bits, from, HERE); }
-const u64* exchange(const u64* const mine, const u32 words) {
-    return reinterpret_cast<const u64*>(machine->meet(Meeting::Exchange, reinterpret_cast<u64>(mine), words, HERE));
-}
-u64 ballot(const bool mine) { return machine->meet(Meeting::Ballot, mine, 0, HERE); }
-void warp_sync() { machine->meet(Meeting::Sync, 0, 0, HERE); }
-void wave_barrier() { machine->meet(Meeting::WaveBarrier, 0, 0, HERE); }
-void end_run() { machine->end_run(); }
-bool barrier(const u32 number, const u32 threads, const bool mine) { return machine->meet_at(number, threads, mine, HERE); }
-void block_barrier() { machine->meet_block(HERE); }
-void stores_done() {
-    if (machine->checks()) me->performed();
-}
-void fence(const Order order, const Scope scope) { machine->fence(order, scope, HERE); }
-void atomic(const void* p, u32 bytes, Access access, Order order, Scope scope) {
-    machine->atomic(p, bytes, access, order, scope, HERE);
-}
-void copy_later(void* to, const void* from, const u32 bytes, const u32 room) {
-    me->copies.later(to, from, bytes, room, HERE);
-}
-void products_later(float (*const to)(std::uint16_t), const u64 a, const u64 b, float* const* const sums,
-                    const u32 count) {
-    me->products.later(to, a, b, {sums, sums + count}, HERE);
-}
-void products_group() { me->products.group(); }
-// All lanes of a warp do this together (`.sync.aligned`): none goes on before the last has read what it multiplies.
-void products_done_but(const u32 most) {
-    me->products.done_but(*me, me->in_block, me->home->dynamic_shared, most);
-    machine->meet(Meeting::Sync, 0, 0, HERE);
-}
-void barrier_begin(const void* const barrier, const u32 arrivals) {
-    machine->boxes().begin_barrier(barrier, arrivals, HERE);
-}
-void barrier_arrive(const void* const barrier, const u32 bytes) { machine->boxes().arrive(barrier, bytes, HERE); }
-bool barrier_wait(const void* const barrier, const u32 parity) {
-    machine->boxes().wait(barrier, parity, HERE);
-    return true;
-}
-bool barrier_test(const void* const barrier, const u32 parity) {
-    return machine->boxes().test(barrier, parity, HERE);
-}
-void bring_box(void* const to, const void* const map, const u32 column, const u32 row, const void* const barrier) {
-    machine->boxes().bring(to, *static_cast<const BoxMap*>(map), column, row, barrier, HERE);
-}
-void copies_group() { me->copies.group(); }
-void copies_done_but(const u32 most) { me->copies.done_but(*me, most); }
-void copies_done() { me->copies.done(*me); }
-void bulk_copy(void* to, const void* from, const u32 bytes) { me->copies.bulk(to, from, bytes, HERE); }
-void bulk_commit() { me->copies.commit(); }
-void bulk_read() { me->copies.read(*me); }
-void bulk_done() { me->copies.written(*me); }
-void raw_read(void* to, const void* from, const u32 bytes) { std::memcpy(to, from, bytes); }
-void raw_write(void* to, const void* from, const u32 bytes) { std::memcpy(to, from, bytes); }
-
 }  // namespace host
-
-// ---- What the compiler's instrumentation calls
-
-using host::me;
-using host::memory;
-
-#define ACCESS(name, bytes, kind)                                                      \
-    extern "C" void __tsan_##name(void* p) {                                           \
-        if (memory.holds(p) && me) memory.kind(*me, p, bytes, HERE_IN_KERNEL);         \
-    }
-#define HERE_IN_KERNEL host::Site(host::u64(__builtin_return_address(0)))
-#define ACCESSES(bytes)                   \
-    ACCESS(read##bytes, bytes, read)      \
-    ACCESS(write##bytes, bytes, write)    \
-    ACCESS(unaligned_read##bytes, bytes, read) \
-    ACCESS(unaligned_write##bytes, bytes, write)
-ACCESSES(1)
-ACCESSES(2)
-ACCESSES(4)
-ACCESSES(8)
-ACCESSES(16)
-
-extern "C" {
-void __tsan_init() {}
-void __tsan_func_entry(void*) {}
-void __tsan_func_exit() {}
-void __tsan_vptr_update(void**, void*) {}
-void __tsan_vptr_read(void**) {}
-void __tsan_read_range(void* p, std::size_t bytes) {
-    if (memory.holds(p) && me) memory.read(*me, p, bytes, HERE_IN_KERNEL);
-}
-void __tsan_write_range(void* p, std::size_t bytes) {
-    if (memory.holds(p) && me) memory.write(*me, p, bytes, HERE_IN_KERNEL);
-}
-static void copied(void* to, const void* from, const std::size_t bytes, const host::Site site) {
-    if (!me) return;
-    if (memory.holds(from)) memory.read(*me, from, bytes, site);
-    if (memory.holds(to)) memory.write(*me, to, bytes, site);
-}
-void* __tsan_memcpy(void* to, const void* from, std::size_t bytes) {
-    copied(to, from, bytes, HERE_IN_KERNEL);
-    return std::memcpy(to, from, bytes);
-}
-void* __tsan_memmove(void* to, const void* from, std::size_t bytes) {
-    copied(to, from, bytes, HERE_IN_KERNEL);
-    return std::memmove(to, from, bytes);
-}
-void* __tsan_memset(void* to, int value, std::size_t bytes) {
-    if (memory.holds(to) && me) memory.write(*me, to, bytes, HERE_IN_KERNEL);
-    return std::memset(to, value, bytes);
-}
-}

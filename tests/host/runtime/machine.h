@@ -8,6 +8,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "alone.h"
 #include "boxes.h"
 #include "cards.h"
 #include "copies.h"
@@ -79,6 +80,7 @@ struct Buffer {
     std::string name;
     u64 bytes = 0;
     int fill = -1;  // the byte that it is filled with, if kernels may read it
+    u64 in_file = 0;  // where it is in the file of an engine, plus one; 0 of what is in none
     std::vector<char*> of_rank;
 };
 
@@ -110,6 +112,8 @@ struct Job {
     std::vector<Launch> launches;
     std::vector<std::vector<Step>> programs;
     FarJob far;
+    u64 file_bytes = 0;
+    Alone alone;
 };
 
 // ---- Running it
@@ -144,7 +148,7 @@ class Machine {
     void meet_block(Site site);
     void fence(Order order, Scope scope, Site site);
     void atomic(const void* p, u32 bytes, Access access, Order order, Scope scope, Site site);
-    u64 now() const { return now_; }
+    u64 now() const { return job_.alone ? system_ns() : now_; }
     u32 world_ranks() const { return job_.ranks; }
     void* instance(const void* everyone, u32 rank) const;
     const void* arguments() const;
@@ -179,6 +183,7 @@ class Machine {
     u64 last_turn_ = 0;
     bool over_ = false;
 
+    bool is_aborted() const;
     void place_memory();
     void begin(u64 seed);
     void host_step(u32 rank);

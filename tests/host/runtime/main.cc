@@ -1,7 +1,9 @@
 // Reads a job, runs it under each of its seeds, writes what was read and found. Numbers are little-endian; a string is
 // its length and its bytes.
 //
-//   program JOB RESULT
+//   program JOB RESULT             all ranks, in this process
+//   program JOB RESULT RANK FILE   one rank of them: the others are in processes of their own, and so is the proxy that carries what
+//                                  this one puts. The file has the buffers that rank and proxy share.
 #include <csignal>
 #include <cstdio>
 #include <cstring>
@@ -100,6 +102,7 @@ static Job read_job(Input& in) {
         b.name = in.string();
         b.bytes = in.number();
         b.fill = int(in.number()) - 1;
+        b.in_file = in.number();
         return b;
     });
     job.launches = in.list([&] { return read_launch(in); });
@@ -118,6 +121,7 @@ static Job read_job(Input& in) {
                               &job.far.memory_buffer}) {
         *number = u32(in.number());
     }
+    job.file_bytes = in.number();
     return job;
 }
 
@@ -154,11 +158,12 @@ static void catch_faults() {
 
 int main(const int count, char** const args) {
     using namespace host;
-    if (count != 3) refuse("usage: program JOB RESULT");
+    if (count != 3 && count != 5) refuse("usage: program JOB RESULT [RANK FILE]");
     std::ifstream file(args[1], std::ios::binary);
     if (!file) refuse(std::string("cannot read ") + args[1]);
     Input in(std::string(std::istreambuf_iterator<char>(file), {}));
     Job job = read_job(in);
+    if (count == 5) job.alone = Alone::map(args[3], args[4], job.file_bytes);
     catch_faults();
     static Machine the_machine(job);
     machine = &the_machine;
@@ -166,7 +171,8 @@ int main(const int count, char** const args) {
     for (const u64 seed : job.seeds) {
         const itimerval limit{{0, 0}, {most_seconds, 0}};
         setitimer(ITIMER_PROF, &limit, nullptr);
-        machine->run(seed);
+        // Each rank by itself has a schedule of its own.
+        machine->run(seed + 2 * job.alone.rank);
         put(out, seed);
         put(out, findings.list().size());
         for (const std::string& finding : findings.list()) put(out, finding);
