@@ -30,7 +30,7 @@ use rank::Task;
 const TCP: (&str, Language) = ("tcp", Language::Cuda);
 const SHM: (&str, Language) = ("shm", Language::Hip);
 const ROUNDS: u32 = 1000;
-/// What a survivor may need to say so on a machine that does other things, beyond the budgets of proxies and kernels.
+/// What a survivor may need to end on a machine that does other things, beyond the budget of its waits.
 const SLACK: Duration = Duration::from_secs(4);
 const OUT_BYTES: usize = (RANKS * PART) as usize * 4;
 
@@ -109,6 +109,8 @@ impl World {
 
     /// Waits until all ranks have ended well. By rank, how many rounds left what they should, up to the first that did not.
     fn end(mut self) -> Vec<u32> {
+        self.processes.hear_all("ended");
+        self.processes.tell_all("drain");
         let sent = self.processes.hear_all("ran ");
         self.processes.tell_all("close");
         let closed = self.processes.hear_all("closed ");
@@ -222,9 +224,10 @@ fn a_dead_rank_is_named((provider, language): (&'static str, Language)) {
     kill_process(world.processes.pid(victim), Signal::KILL).unwrap();
     let start = Instant::now();
     let survivors: Vec<u16> = (0..RANKS as u16).filter(|rank| *rank != victim).collect();
-    let (said, last) = world.processes.hear(&survivors, "fault ");
-    let took = last - start;
-    assert!(took < 2 * budget + SLACK, "ended after {took:?} over {provider}: {said:?}");
+    let took = world.processes.hear(&survivors, "ended").1 - start;
+    assert!(took < 2 * budget + SLACK, "ended after {took:?} over {provider}");
+    world.processes.tell_all("fault");
+    let (said, _) = world.processes.hear(&survivors, "fault ");
     for (&rank, said) in survivors.iter().zip(said) {
         let (_, faults) = said.split_once(" | ").unwrap();
         let named = |fault: &str| fault.contains(&format!("rank {victim}"));
