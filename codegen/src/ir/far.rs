@@ -90,10 +90,10 @@ impl Kernel {
     }
 
     pub(super) fn channels_of(&self, param: &Param) -> u64 {
-        match param.kind {
-            ParamKind::Far(FarPart::Counts) => param.len.div_ceil(self.ranks.max(1).into()),
-            _ => 0,
+        if param.kind != ParamKind::Far(FarPart::Counts) {
+            return 0;
         }
+        param.len.div_ceil(self.ranks.max(1).into())
     }
 
     /// Whether something is put that belongs to an array of counters: without puts they count credits.

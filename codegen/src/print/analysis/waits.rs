@@ -16,17 +16,14 @@ pub struct WaitSite {
 /// What an operation names when it polls in vain: flags and messages that it waits for, and counters of far channels whose commands wait
 /// for room.
 pub(crate) fn polled(kind: &OpKind) -> Vec<ParamId> {
-    match kind {
-        OpKind::Comm(
-            CommOp::FarPut(FarPut { counts, .. }) | CommOp::FarPublish(FarPublish { counts, .. }),
-        ) => {
-            vec![*counts]
-        }
-        _ => {
-            let waits = kind.accesses().into_iter().filter(|a| a.access.waits());
-            waits.filter_map(|a| a.place.param()).collect()
-        }
+    if let OpKind::Comm(
+        CommOp::FarPut(FarPut { counts, .. }) | CommOp::FarPublish(FarPublish { counts, .. }),
+    ) = kind
+    {
+        return vec![*counts];
     }
+    let waits = kind.accesses().into_iter().filter(|a| a.access.waits());
+    waits.filter_map(|a| a.place.param()).collect()
 }
 
 /// The places of a kernel's waits, each once, in program order.

@@ -272,12 +272,7 @@ fn placed(l: Launch<'_>, g: Group, entry: Val<u32>) -> Val<u32> {
 /// A piece of the weighted sum of the rows that this rank has of a token, in the order of k. Several are on their way together, of
 /// those that are here.
 #[kernel]
-fn owned_sum(
-    l: Launch<'_>,
-    (entry, placed): (Val<u32>, Val<u32>),
-    start: Val<u32>,
-    len: u32,
-) -> Tile<f32> {
+fn owned_sum(l: Launch<'_>, (entry, placed): (Val<u32>, Val<u32>), start: Val<u32>, len: u32) -> Tile<f32> {
     let Launch { c, a, .. } = l;
     let weights = a.weight_from.expect("owners that sum have weights");
     let mut sum = var(splat(0f32, len));
