@@ -9,9 +9,10 @@ use crate::family::Target;
 use crate::print::text::{Prim, Used};
 
 /// Types that only some sources have, and the macros by which a source says that it has one.
-const TYPES: [(Prim, &str); 5] = [
+const TYPES: [(Prim, &str); 6] = [
     (Prim::TimelineEvent, "PEERWARP_TIMELINE"),
     (Prim::TensorMap, "PEERWARP_TENSOR_MAP"),
+    (Prim::Far, "PEERWARP_FAR"),
     (Prim::Fp16, "PEERWARP_FP16"),
     (Prim::Bf16, "PEERWARP_BF16"),
     (Prim::Fp8, "PEERWARP_FP8"),

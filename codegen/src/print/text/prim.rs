@@ -302,7 +302,7 @@ prims! {
     /// Words that a proxy shares.
     FarWords = own "far_words", Target, [System];
     /// Bounded polling of what a proxy counts.
-    FarPoll = common "far_poll", Nothing, [Poll, FarWords];
+    FarPoll = common "far_poll", Nothing, [Far, Poll, FarWords];
     /// Give a proxy a command.
     FarSend = common "far_send", Nothing, [FarPoll];
     /// Put a message to far ranks.
