@@ -53,6 +53,8 @@ struct Context(UnsafeCell<[u64; 8]>);
 struct Registered {
     mr: *mut sys::fid_mr,
     memory: Memory,
+    /// What peers need; none until it is known.
+    target: Option<Target>,
 }
 
 /// What the provider allows and asks for.
@@ -413,12 +415,18 @@ impl Endpoint {
         }
     }
 
-    /// Registers memory, as a source of puts and a target of peers' puts. The endpoint keeps it.
+    /// Registers memory, as a source of puts and a target of peers' puts. The endpoint keeps it. The same memory is registered once.
     ///
     /// # Errors
     /// The provider refuses it.
     pub fn register(&mut self, memory: &Memory) -> Result<Region, FabricError> {
         let bytes = memory.bytes();
+        let same = |r: &Registered| (r.memory.address(), r.memory.bytes()) == (memory.address(), bytes);
+        if let Some(index) = self.regions.iter().position(same)
+            && let Some(target) = self.regions[index].target
+        {
+            return Ok(Region { index, target });
+        }
         let iov = sys::iovec { iov_base: memory.address().cast(), iov_len: bytes };
         let mode = self.limits.mr_mode;
         let mut mr: *mut sys::fid_mr = null_mut();
@@ -439,7 +447,7 @@ impl Endpoint {
         };
         self.fabric.check("fi_mr_regattr", returned)?;
         let index = self.regions.len();
-        self.regions.push(Registered { mr, memory: memory.clone() });
+        self.regions.push(Registered { mr, memory: memory.clone(), target: None });
         // SAFETY: the registration is open.
         let key = unsafe {
             if mode & sys::FI_MR_ENDPOINT != 0 {
@@ -454,7 +462,9 @@ impl Endpoint {
             0 => 0,
             _ => memory.address().expose_provenance() as u64,
         };
-        Ok(Region { index, target: Target { key, base, bytes: bytes as u64 } })
+        let target = Target { key, base, bytes: bytes as u64 };
+        self.regions[index].target = Some(target);
+        Ok(Region { index, target })
     }
 
     /// Starts a put.
@@ -464,7 +474,7 @@ impl Endpoint {
     pub fn put(&mut self, put: &Put) -> Result<Posted, FabricError> {
         let inside = |from: u64, bytes| from.checked_add(put.bytes).is_some_and(|end| end <= bytes);
         let region = self.regions.get(put.region.index).filter(|r| inside(put.from, r.memory.bytes() as u64));
-        let Some(Registered { mr, memory }) = region.filter(|_| inside(put.to, put.target.bytes)) else {
+        let Some(Registered { mr, memory, .. }) = region.filter(|_| inside(put.to, put.target.bytes)) else {
             return Err(FabricError::Range {
                 field: "end of a put",
                 value: put.from.max(put.to).saturating_add(put.bytes),

@@ -227,6 +227,20 @@ fn two_ranks_of_a_process_put_to_each_other_at_once() {
 }
 
 #[test]
+fn memory_of_several_channels_is_registered_once() {
+    if !library_is_there() {
+        return;
+    }
+    for provider in both() {
+        let mut endpoint = Endpoint::open(&options(provider)).unwrap();
+        let [one, other] = [0, 1].map(|_| Memory::zeroed(4096).unwrap());
+        let first = endpoint.register(&one).unwrap();
+        assert_eq!(endpoint.register(&one.clone()), Ok(first), "{provider}");
+        assert_ne!(endpoint.register(&other), Ok(first), "{provider}");
+    }
+}
+
+#[test]
 fn a_world_of_one_rank_puts_to_itself() {
     if !library_is_there() {
         return;

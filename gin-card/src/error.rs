@@ -146,7 +146,7 @@ pub enum CardError {
 }
 
 impl CardError {
-    /// What NCCL is told.
+    /// The status that NCCL gets for this error.
     pub fn status(&self) -> abi::Status {
         match self {
             CardError::Variable { .. }

@@ -96,7 +96,7 @@ fn number(name: &str, value: &str, allowed: RangeInclusive<u64>) -> Result<u64, 
     })
 }
 
-/// What becomes of a put.
+/// How a put ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fate {
     /// It lands so much later.

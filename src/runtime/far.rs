@@ -121,6 +121,8 @@ pub(super) struct FarRank {
 
 /// A rank whose peers are not known yet.
 struct Opened {
+    /// Its number in the world.
+    own: u16,
     station: Station,
     ring: Mapped,
     words: Mapped,
@@ -153,14 +155,13 @@ impl Opened {
         let words = Mapped::new(gpu, Words::bytes(plan.channels as u8, ranks))?;
         let sent = Buffer::new(gpu, 8)?;
         sent.clear(0)?;
-        Ok(Opened { station, ring, words, memory, sent })
+        Ok(Opened { own: rank, station, ring, words, memory, sent })
     }
 
     fn start(self, plan: &FarPlan, cards: &[Vec<u8>], budget: Duration) -> Result<FarRank, RuntimeError> {
-        let Opened { station, ring, words, memory, sent } = self;
+        let Opened { own, station, ring, words, memory, sent } = self;
         let mut book = Book::new(&station);
-        let own = station.card();
-        for (rank, card) in (0..).zip(cards).filter(|(_, card)| **card != own) {
+        for (rank, card) in (0..).zip(cards).filter(|(rank, _)| *rank != own) {
             book.insert(rank, card).map_err(carried)?;
         }
         let delivered = Ring::new(ring.memory.clone(), 0, 1 << LOG_SLOTS).map_err(carried)?;
@@ -223,7 +224,7 @@ impl Drop for FarRanks {
         self.0.iter().for_each(FarRank::drain);
         for rank in &self.0 {
             if let Some(proxy) = lock(&rank.proxy).take() {
-                // Nobody is left to tell.
+                // A drop has no caller that takes the error.
                 let _ = proxy.close(Duration::from_secs(1));
             }
         }
@@ -256,7 +257,7 @@ impl FarRank {
     fn drain(&self) {
         let sent = self.sent.read::<u64>(0, 1).ok().and_then(|sent| sent.first().copied());
         if let (Some(sent), Some(proxy)) = (sent, lock(&self.proxy).as_ref()) {
-            // Who is gone takes nothing in, and has been named before.
+            // A peer that is gone takes nothing in. A wait has named it before.
             let _ = self.delivered.wait_delivered(sent, proxy.words(), self.budget);
         }
     }

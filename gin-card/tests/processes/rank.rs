@@ -33,7 +33,7 @@ pub enum Kernel {
     Each,
     /// As `Each`, with one signal for both banks: wrong.
     OneSignal,
-    /// As `Each`, and the time is told.
+    /// As `Each`; the rank also prints how long the rounds took.
     Timed,
     /// The last row carries the signal of all, behind the others.
     StrongBatch,

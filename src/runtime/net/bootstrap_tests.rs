@@ -120,7 +120,7 @@ fn ranks_that_differ_are_named_on_all_ranks() {
     let address = free_address();
     let ranks = [0, 1, 1].map(|rank| join(launched(rank, 3, "a", &address), LONG));
     let said = ranks.map(|rank| error(rank.join().unwrap()));
-    // The rank that is told of the other one may find its connection closed.
+    // Either process that says it is rank 1 may find its connection closed.
     assert_eq!(said[0], "two processes say that they are rank 1");
 }
 

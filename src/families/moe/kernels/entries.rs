@@ -78,7 +78,7 @@ pub(super) fn place(c: &Dispatch, record: Val<u32>, start: Val<u32>) -> (Val<u32
     (record / c.chunks(), record % c.chunks() * c.record_entries() + start)
 }
 
-/// Where something of entries of a record is written down, `[source][token][k]`: of those that there are.
+/// The index of the first note on a record's entries, `[source][token][k]`. Only entries that exist have notes.
 pub(super) struct Noted(Index);
 
 impl Noted {
