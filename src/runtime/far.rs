@@ -37,6 +37,9 @@ pub(super) struct FarArgs {
     sent: DevicePtr,
     log_slots: u32,
     channel: u32,
+    node: u32,
+    /// Bytes of a structure are counted by eights.
+    rest: u32,
 }
 
 /// What an operation has of far channels: one plan for all ranks.
@@ -241,6 +244,8 @@ impl FarRank {
             sent: self.sent.ptr(),
             log_slots: LOG_SLOTS,
             channel: plan.first[launch],
+            node: self.node,
+            rest: 0,
         }
     }
 

@@ -192,6 +192,9 @@ pub struct FieldInfo {
     pub default: FieldDefault,
     /// Whether it is the world size.
     pub ranks: bool,
+    /// Whether it is the number of nodes.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub nodes: bool,
     /// Whether a variant with more of it does as well for a problem with less.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub covers: bool,
@@ -217,6 +220,7 @@ impl FieldInfo {
             allowed: T::domain(),
             default: FieldDefault::None,
             ranks: false,
+            nodes: false,
             covers: false,
             omitted: false,
             shrinks: false,
@@ -284,6 +288,11 @@ impl FieldInfo {
     /// Marked as the world size.
     pub fn ranks(self) -> FieldInfo {
         FieldInfo { ranks: true, ..self }
+    }
+
+    /// Marked as the number of nodes.
+    pub fn nodes(self) -> FieldInfo {
+        FieldInfo { nodes: true, ..self }
     }
 
     /// Marked as one of which a variant with more does as well.

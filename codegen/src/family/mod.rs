@@ -103,6 +103,7 @@
 //! | `shared` | of a tuning field: the operation's plan holds it once, as launches of other families have it too |
 //! | `help = "text"` | what it means; without it the first paragraph of the field's docs |
 //! | `ranks` | on one key field, a `u32`: it is the world size, 1 without such a field |
+//! | `nodes` | on one key field, a `u32`: computers that the ranks are on, as many on each; 1 without such a field |
 //! | `omitted` | with a default that is a value, and a short name: variant names leave it out where it has its default |
 //! | `covers` | on key fields without a sign: a variant with more of it does as well where there is none for just the problem |
 

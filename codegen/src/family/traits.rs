@@ -68,6 +68,10 @@ pub trait Family: Fields + Legal {
     fn tuning_defaults(key: &Self::Key) -> Vec<Value>;
     /// World size.
     fn ranks(&self) -> u32;
+    /// Computers that the ranks are on.
+    fn nodes(&self) -> u32 {
+        1
+    }
     /// Warps a block, where warps have 32 lanes; see [`Family::trace`].
     fn block_warps(&self) -> u32;
     /// Runs the kernel function: inside a trace only.
@@ -132,6 +136,7 @@ pub trait Family: Fields + Legal {
             variant: self.variant_name(),
             config: self.describe(),
             ranks: self.ranks(),
+            nodes: self.nodes(),
             warp_size,
             block_warps: self.block_warps().min(MAX_THREADS / warp_size.max(1)),
             loc: Self::KERNEL.loc,

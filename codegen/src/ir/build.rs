@@ -33,6 +33,7 @@ impl Builder {
             prologue: Region::default(),
             roles: vec![],
             loc,
+            nodes: 1,
         };
         Builder { kernel, open: vec![Region::default()] }
     }

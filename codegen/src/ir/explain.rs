@@ -188,7 +188,7 @@ pub fn explain(kernel: &Kernel) -> Explain {
         doc: kernel.doc.clone(),
         variant: kernel.variant.clone(),
         config: kernel.config.clone(),
-        ranks: kernel.ranks,
+        ranks: kernel.all_ranks(),
         blocks: kernel.grid_blocks().into(),
         block_warps: kernel.block_warps + kernel.beside_warps(),
         warp_size: kernel.warp_size,

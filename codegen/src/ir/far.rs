@@ -16,6 +16,9 @@ use super::{CommOp, Kernel, OpKind, Param, ParamId, ParamKind};
 /// libfabric: 6 for the channel, 10 for the rank. On EFA a counter of the card is a hardware endpoint.
 pub const FAR_CHANNELS: u64 = 64;
 
+/// Ranks of all machines at most: their numbers have 10 bits beside that of the channel.
+pub const FAR_RANKS: u32 = 1024;
+
 /// Bytes that an engine moves at once: messages stand at multiples of it, and what follows one up to the next multiple is moved with it.
 pub const FAR_UNIT: u32 = 16;
 
@@ -93,7 +96,7 @@ impl Kernel {
         if param.kind != ParamKind::Far(FarPart::Counts) {
             return 0;
         }
-        param.len.div_ceil(self.ranks.max(1).into())
+        param.len.div_ceil(self.all_ranks().max(1).into())
     }
 
     /// Whether something is put that belongs to an array of counters: without puts they count credits.

@@ -362,6 +362,13 @@ pub struct Kernel {
     pub roles: Vec<Role>,
     /// Where the kernel function is.
     pub loc: Loc,
+    /// Machines that it runs on, each with `ranks` ranks. What is not far reaches the ranks of the own one only, by their numbers there.
+    #[serde(default = "one_node")]
+    pub nodes: u32,
+}
+
+const fn one_node() -> u32 {
+    1
 }
 
 /// Bytes that a lane sends and takes at once, and that a packet buffer's tiles and indices are multiples of.
@@ -371,6 +378,16 @@ pub const PACKET_BYTES: u32 = 16;
 pub const DOT_COLUMNS: u32 = 64;
 
 impl Kernel {
+    /// Ranks of all machines, which far channels reach: `node * ranks + rank` each.
+    pub const fn all_ranks(&self) -> u32 {
+        self.nodes * self.ranks
+    }
+
+    /// The number of a rank of all machines among those of its own.
+    pub fn near(&self, rank: u32) -> u32 {
+        rank % self.ranks.max(1)
+    }
+
     /// Forgets the lines of the author's source. Files stay, and different places stay different: columns number them. What is
     /// emitted differs in comments only.
     pub fn forget_lines(&mut self) {

@@ -167,8 +167,10 @@ operations! {
     ValueOp {
         /// A comptime constant.
         Const = "constant", { out: Out, value: Const }
-        /// This rank's number, `U32`.
+        /// This rank's number among those of its machine, `U32`.
         Rank = "rank", { out: Out }
+        /// The number of this rank's machine, `U32`.
+        Node = "node", { out: Out }
         /// The value of a scalar parameter.
         ScalarParam = "scalar parameter", { out: Out, param: ParamId }
         /// The epoch that this launch works in, `U32`: the successor of the word at `word[0]` (never 0; after the largest

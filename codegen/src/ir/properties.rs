@@ -243,6 +243,7 @@ impl ValueOp {
             any!(by_element, spreads, reductions)
             | ValueOp::Const { .. }
             | ValueOp::Rank { .. }
+            | ValueOp::Node { .. }
             | ValueOp::ScalarParam { .. }
             | ValueOp::GroupIndex { .. } => Effect::None,
         }

@@ -106,7 +106,7 @@ impl<'k> Text<'k> {
         self.line(
             &format!(
                 "launch {} x {} x {} of {} lanes ({threads} threads a block)",
-                count(k.ranks.into(), "rank"),
+                count(k.all_ranks().into(), "rank"),
                 count(blocks, "block"),
                 count(k.block_warps.into(), "warp"),
                 k.warp_size

@@ -2,6 +2,7 @@
 
 mod arrives;
 mod mutants;
+mod nodes;
 mod planted;
 mod refused;
 mod told;

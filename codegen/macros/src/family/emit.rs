@@ -188,7 +188,7 @@ fn at_span(tokens: &TokenStream, span: Span) -> TokenStream {
 }
 
 fn family(model: &Model, codegen: &TokenStream) -> TokenStream {
-    let Model { ident, name, kernel, args, key, ranks, .. } = model;
+    let Model { ident, name, kernel, args, key, ranks, nodes, .. } = model;
     let keys = model.fields.iter().filter(|f| !f.tune).map(|f| &f.ident);
     let tunes: Vec<&Field> = model.fields.iter().filter(|f| f.tune).collect();
     let defaults = tunes.iter().enumerate().map(|(at, field)| default(model, field, at, codegen));
@@ -200,6 +200,13 @@ fn family(model: &Model, codegen: &TokenStream) -> TokenStream {
         Some(field) => quote!(self.#field),
         None => quote!(1),
     };
+    let nodes = nodes.as_ref().map(|field| {
+        quote! {
+            fn nodes(&self) -> u32 {
+                self.#field
+            }
+        }
+    });
     let info = info_path(kernel);
     let revision = model.revision.as_ref().map(|revision| quote!(const REVISION: u32 = #revision;));
     quote! {
@@ -219,6 +226,7 @@ fn family(model: &Model, codegen: &TokenStream) -> TokenStream {
             fn ranks(&self) -> u32 {
                 #ranks
             }
+            #nodes
             fn block_warps(&self) -> u32 {
                 #warps
             }

@@ -21,6 +21,8 @@ pub struct Field {
     pub default: Option<Expr>,
     /// Where it says that it is the world size.
     pub ranks: Option<Span>,
+    /// Where it says that it is the number of nodes.
+    pub nodes: Option<Span>,
     /// Whether a variant with more of it does as well.
     pub covers: bool,
     /// Whether names leave it out where it has its default.
@@ -53,7 +55,7 @@ impl Field {
         let tune = attr.path().is_ident("tune");
         check_type(&field.ty, errors);
         let own: &[&str] =
-            if tune { &["omitted", "shrinks", "rule", "shared"] } else { &["ranks", "covers", "omitted"] };
+            if tune { &["omitted", "shrinks", "rule", "shared"] } else { &["ranks", "nodes", "covers", "omitted"] };
         let known = [&["short", "range", "multiple_of", "values", "default", "help"], own].concat();
         let mut set = Settings::of(attr, &known, errors);
         let short = set.text("short", "h", errors);
@@ -66,6 +68,10 @@ impl Field {
         let ranks = set.flag("ranks", errors);
         if let (Some(span), false) = (ranks, field.ty.to_token_stream().to_string() == "u32") {
             errors.at(span, "the world size is a `u32`");
+        }
+        let nodes = set.flag("nodes", errors);
+        if let (Some(span), false) = (nodes, field.ty.to_token_stream().to_string() == "u32") {
+            errors.at(span, "the number of nodes is a `u32`");
         }
         let covers = set.flag("covers", errors);
         if let (Some(span), false) = (covers, is_unsigned(&field.ty)) {
@@ -130,6 +136,7 @@ impl Field {
             values,
             default,
             ranks,
+            nodes,
             covers,
             omitted,
             shrinks,
@@ -172,6 +179,9 @@ impl Field {
         }
         if self.ranks.is_some() {
             info.extend(quote!(.ranks()));
+        }
+        if self.nodes.is_some() {
+            info.extend(quote!(.nodes()));
         }
         if self.covers {
             info.extend(quote!(.covers()));

@@ -25,6 +25,8 @@ pub struct Model {
     pub revision: Option<LitInt>,
     /// The field that is the world size, if it can be another one than 1.
     pub ranks: Option<Ident>,
+    /// The field that is the number of nodes.
+    pub nodes: Option<Ident>,
 }
 
 /// Where the number of warps a block has comes from.
@@ -52,6 +54,7 @@ impl Model {
         let mut fields: Vec<Field> = data.fields.iter().filter_map(|f| Field::of(f, &mut errors)).collect();
         distinct_names(&fields, &mut errors);
         let ranks = world_size(&fields, &mut errors);
+        let nodes = number_of_nodes(&fields, ranks.is_some(), &mut errors);
         let whole = |name: &Ident| data.fields.iter().any(|f| f.ident.as_ref() == Some(name));
         let header = Header::of(input, &fields, whole, &mut errors);
         errors.finish()?;
@@ -64,7 +67,7 @@ impl Model {
             return Err(syn::Error::new(span, "launches share a field where the family has a `plan = Name`"));
         }
         let (ident, vis) = (input.ident.clone(), input.vis.clone());
-        Ok(Model { ident, vis, fields, name, kernel, args, warps, key, plan, serde, revision, ranks })
+        Ok(Model { ident, vis, fields, name, kernel, args, warps, key, plan, serde, revision, ranks, nodes })
     }
 }
 
@@ -210,6 +213,19 @@ fn world_size(fields: &[Field], errors: &mut Errors) -> Option<Ident> {
     };
     if let Some((_, span)) = marked.next() {
         errors.at(span, format!("`{first}` is the world size already"));
+    }
+    Some(first.clone())
+}
+
+/// The key field that is the number of nodes. A family without one runs on one.
+fn number_of_nodes(fields: &[Field], of_ranks: bool, errors: &mut Errors) -> Option<Ident> {
+    let mut marked = fields.iter().filter_map(|f| f.nodes.map(|span| (&f.ident, span)));
+    let (first, span) = marked.next()?;
+    if !of_ranks {
+        errors.at(span, "ranks are on nodes: another field is marked `ranks`");
+    }
+    if let Some((_, span)) = marked.next() {
+        errors.at(span, format!("`{first}` is the number of nodes already"));
     }
     Some(first.clone())
 }

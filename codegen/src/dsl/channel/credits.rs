@@ -4,7 +4,7 @@ use super::far::FarCredits;
 use super::shape::{ChannelShape, Transport};
 use super::{OpenChannel, Payload};
 use crate::dsl::comm::Peers;
-use crate::dsl::groups::group::{rank_at, role_at};
+use crate::dsl::groups::group::{local_rank_at, role_at};
 use crate::dsl::memory::buffer::Buf;
 use crate::dsl::memory::{Epoch, Flags, Index, args::Binder};
 use crate::dsl::trace::tracer::attempt;
@@ -37,7 +37,10 @@ impl Credits {
     pub fn bind(binder: &mut Binder, shape: &ChannelShape) -> Credits {
         let ranks = shape.ranks;
         match shape.transport {
-            Transport::Far => Credits::Far(FarCredits { ready: Buf::param(binder.next_part()), ranks }),
+            Transport::Far => {
+                let (ready, rail) = (Buf::param(binder.next_part()), shape.rail);
+                Credits::Far(FarCredits { ready, ranks, rail })
+            }
             Transport::Flags | Transport::Bulk | Transport::Packets | Transport::Ll => {
                 Credits::Near(NearCredits { ready: binder.next(), ranks, lag: shape.lag() })
             }
@@ -58,7 +61,7 @@ impl Credits {
 impl NearCredits {
     /// Tells every rank that this one has begun the launch: what it did in earlier ones is over.
     fn notify(&self, epoch: Epoch, loc: Loc) {
-        self.ready.signal_at(Peers::all_at(loc), Index::whole(rank_at(loc).to_raw()), epoch, loc);
+        self.ready.signal_at(Peers::all_at(loc), Index::whole(local_rank_at(loc).to_raw()), epoch, loc);
     }
 
     /// Waits until every rank has begun the launch, or with three banks the one before: what the next launch sends comes after what

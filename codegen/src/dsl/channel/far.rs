@@ -4,11 +4,12 @@
 //! near channels do implicitly has a word here, as a card does none of it: [`OpenChannel::publish`] ends a batch,
 //! [`Inbound::wait`] waits for a count, [`OpenChannel::settle`] waits for local completion, and [`OpenChannel::credits`] gives banks back.
 
-use super::open::{Places, times};
+use super::open::{Places, plus, times};
 use super::receive::{Incoming, Reading};
-use super::{Hub, OpenChannel, Payload, Store, Transport};
+use super::{Declared, Hub, OpenChannel, Payload, Store, Transport};
 use crate::dsl::comm::protocol::{Arrived, Peers, arrive};
-use crate::dsl::groups::group::rank_at;
+use crate::dsl::control::each;
+use crate::dsl::groups::group::{DevRange, local_rank_at, rank_at};
 use crate::dsl::memory::buffer::Buf;
 use crate::dsl::memory::index::Index;
 use crate::dsl::memory::mem::param_of;
@@ -75,6 +76,7 @@ impl Posted {
             let Some(outbox) = store.outbox else { continue };
             let (from, index) = (self.places.at(store, zero, loc), inbox.at(store, zero, loc));
             let counter = Index::whole(self.counter.to_raw());
+            let peers = peers.on_rail(hub, loc);
             attempt(loc, |t| {
                 let (peer, len) = (peers.far(t, loc)?, store.len);
                 let from = outbox.at(t, from, len.into(), loc)?;
@@ -173,6 +175,7 @@ impl<'a, T: Payload> OpenChannel<'a, T> {
             fail_at(loc, message, "leave it out; or say `.publish(Publish::Batch)` in its `#[channel(..)]`");
         }
         let adds = self.puts(messages, loc).to_raw();
+        let peers = peers.on_rail(self.hub(), loc);
         publish(&counts, peers, Index::whole(self.far_counter(loc).to_raw()), adds, loc);
         attempt(loc, |t| {
             t.channels[channel].published = true;
@@ -211,9 +214,10 @@ impl<'a, T: Payload> OpenChannel<'a, T> {
             "take each from its slot: `channel.from(rank).slot(slot)`",
             loc,
         );
-        let counter = Index::whole(self.in_flags(sender, loc).to_raw());
+        let rank = rail_rank(sender, self.hub().declared.shape.rail, loc);
+        let counter = Index::whole(self.in_flags(rank, loc).to_raw());
         let value = self.puts(messages, loc).to_raw();
-        let arrived = wait(&counts, counter, 1, sender.to_raw(), value, loc);
+        let arrived = wait(&counts, counter, 1, rank.to_raw(), value, loc);
         InboundFar { open: self, sender, arrived }
     }
 
@@ -248,18 +252,52 @@ impl<'a, T: Payload> InboundFar<'a, T> {
 pub(in crate::dsl) struct FarCredits {
     pub ready: Buf,
     pub ranks: u32,
+    /// Ranks of a node, of a rail.
+    pub rail: Option<u32>,
 }
 
 impl FarCredits {
     /// Tells every rank that this one has begun the launch, and waits until every rank has.
     pub fn exchange(&self, loc: Loc) {
-        let (one, first) = (host(1u32, loc).to_raw(), host(0u32, loc).to_raw());
-        publish(&self.ready, Peers::all_at(loc), Index::whole(rank_at(loc).to_raw()), one, loc);
-        let _ranks = wait(&self.ready, Index::whole(first), self.ranks, first, one, loc);
+        let (one, first) = (host(1u32, loc), host(0u32, loc).to_raw());
+        let own = Index::whole(rank_at(loc).to_raw());
+        let Some(local) = self.rail else {
+            publish(&self.ready, Peers::all_at(loc), own, one.to_raw(), loc);
+            let _ranks = wait(&self.ready, Index::whole(first), self.ranks, first, one.to_raw(), loc);
+            return;
+        };
+        let nodes = || DevRange { start: host(0u32, loc), end: host(self.ranks, loc), step: one };
+        for node in each(nodes(), "node") {
+            let rank = rail_rank(node, Some(local), loc).to_raw();
+            publish(&self.ready, Peers::one(rank), own, one.to_raw(), loc);
+        }
+        for node in each(nodes(), "node") {
+            let rank = rail_rank(node, Some(local), loc).to_raw();
+            let _rank = wait(&self.ready, Index::whole(rank), 1, rank, one.to_raw(), loc);
+        }
+    }
+}
+
+/// The rank that a number of a channel's ranks stands for: of a rail, this rank's on that node.
+fn rail_rank(number: Val<u32>, rail: Option<u32>, loc: Loc) -> Val<u32> {
+    match rail {
+        None | Some(1) => number,
+        Some(local) => plus(times(number, local, loc), local_rank_at(loc), loc),
     }
 }
 
 impl Peers {
+    /// The rank that a rail's node stands for.
+    fn on_rail(self, hub: &Hub, loc: Loc) -> Peers {
+        let Declared { name, shape, .. } = &*hub.declared;
+        let Some(local) = shape.rail else { return self };
+        if self.is_mask() {
+            let help = "loop over the nodes: `Peers::rank(node)`";
+            fail_at(loc, format!("a far message to all ranks of a rail, of channel `{name}`"), help);
+        }
+        Peers::one(rail_rank(Val::from_raw(self.raw()), Some(local), loc).to_raw())
+    }
+
     /// The rank of a put, or none for all ranks.
     fn far_rank(self, channel: &str, loc: Loc) -> Option<Val<u32>> {
         let of_channel = |error: TraceError| TraceError {

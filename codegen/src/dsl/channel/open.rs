@@ -5,7 +5,7 @@ use super::send::Outbound;
 use super::shape::Slots;
 use super::{Channel, Hub, Payload, Store, Transport};
 use crate::dsl::comm::Peers;
-use crate::dsl::groups::group::rank_at;
+use crate::dsl::groups::group::{local_rank_at, node_at, rank_at};
 use crate::dsl::memory::{Epoch, Index};
 use crate::dsl::trace::{Nameable, TraceError, tracer::attempt};
 use crate::dsl::values::{
@@ -105,12 +105,22 @@ impl<'a, T: Payload> OpenChannel<'a, T> {
         &self.channel.hub
     }
 
+    /// This rank's number among those of the channel.
+    fn own_number(&self, loc: Loc) -> Val<u32> {
+        let shape = &self.hub().declared.shape;
+        match (shape.transport == Transport::Far, shape.rail) {
+            (true, Some(_)) => node_at(loc),
+            (true, None) => rank_at(loc),
+            (false, _) => local_rank_at(loc),
+        }
+    }
+
     /// The number of a sender's slot among all.
     pub(super) fn number(&self, sender: Option<Val<u32>>, slot: Val<u32>, loc: Loc) -> Val<u32> {
         let shape = &self.hub().declared.shape;
         let ranks = shape.ranks;
         self.check_slot(slot, loc);
-        let sender = || sender.unwrap_or_else(|| rank_at(loc));
+        let sender = || sender.unwrap_or_else(|| self.own_number(loc));
         let number = match shape.slots {
             Slots::BySender(n) => plus(times(sender(), n, loc), slot, loc),
             Slots::ByNumber(_) => plus(times(slot, ranks, loc), sender(), loc),

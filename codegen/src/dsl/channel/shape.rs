@@ -90,12 +90,14 @@ pub struct ChannelShape {
     pub(super) read_many: bool,
     pub(super) parts: u32,
     pub(super) publish: Publish,
+    /// Ranks of a node, where it is a channel between ranks of the same number on each.
+    pub(super) rail: Option<u32>,
     float_words: bool,
     names: Vec<(&'static str, &'static str)>,
 }
 
 impl ChannelShape {
-    /// A channel between `ranks` ranks.
+    /// A channel between `ranks` ranks: those of a node, or where it is far those of all nodes. They go by their numbers there.
     pub fn new(transport: Transport, ranks: u32, slots: Slots) -> ChannelShape {
         ChannelShape {
             transport,
@@ -107,6 +109,7 @@ impl ChannelShape {
             read_many: false,
             parts: 1,
             publish: Publish::Each,
+            rail: None,
             float_words: false,
             names: vec![],
         }
@@ -169,6 +172,18 @@ impl ChannelShape {
     #[must_use]
     pub fn publish(self, publish: Publish) -> Self {
         ChannelShape { publish, ..self }
+    }
+
+    /// Lets a far channel be between the ranks of the same number on each node, with `local_ranks` ranks a node: its ranks are as many as
+    /// there are nodes, and go by the number of their node.
+    #[must_use]
+    pub fn rail(self, local_ranks: u32) -> Self {
+        ChannelShape { rail: Some(local_ranks), ..self }
+    }
+
+    /// Ranks of all nodes, of a far channel.
+    fn far_ranks(&self) -> u64 {
+        u64::from(self.ranks) * u64::from(self.rail.unwrap_or(1))
     }
 
     /// Whether its flags are counts.
@@ -237,7 +252,7 @@ impl ChannelShape {
     /// Flags of a bank; counters of a far channel, one for each sender.
     pub(super) fn bank_flags(&self) -> u64 {
         match self.transport {
-            Transport::Far => self.ranks.into(),
+            Transport::Far => self.far_ranks(),
             Transport::Flags | Transport::Bulk | Transport::Packets | Transport::Ll => {
                 self.batches.map_or(self.bank_slots(), u64::from)
             }
@@ -354,22 +369,37 @@ impl Declared {
         }
         if shape.credits {
             let doc = format!("A rank is done with what `{name}` brought in earlier launches, `[rank]`.");
-            let kind = match shape.transport {
-                Transport::Far => ParamKind::Far(FarPart::Counts),
-                Transport::Flags | Transport::Bulk | Transport::Packets | Transport::Ll => ParamKind::Flags,
+            let (kind, len) = match shape.transport {
+                Transport::Far => (ParamKind::Far(FarPart::Counts), shape.far_ranks()),
+                Transport::Flags | Transport::Bulk | Transport::Packets | Transport::Ll => {
+                    (ParamKind::Flags, shape.ranks.into())
+                }
             };
-            params.push(spec("ready", kind, Dtype::U32, shape.ranks.into(), doc));
+            params.push(spec("ready", kind, Dtype::U32, len, doc));
         }
         params
     }
 
-    /// Whether messages can travel so, in a kernel for so many ranks.
-    pub fn check(&self, ranks: u32, loc: Loc) -> Result<(), TraceError> {
+    /// Whether messages can travel so, in a kernel for so many nodes with so many ranks each.
+    pub fn check(&self, (nodes, local): (u32, u32), loc: Loc) -> Result<(), TraceError> {
         let Declared { name, shape, fields } = self;
         let wrong = |message: String, help: String| Err(TraceError::new(loc, message, help));
+        let (ranks, of) = match (shape.transport == Transport::Far, shape.rail) {
+            (false, Some(_)) => {
+                let help = "leave `.rail(..)` out: it reaches the ranks of a node";
+                return wrong(format!("channel `{name}` is near, and has a rail"), help.to_owned());
+            }
+            (true, Some(each)) if each != local => {
+                let message = format!("the rail of channel `{name}` is for {each} ranks a node, of {local}");
+                return wrong(message, format!("say `.rail({local})`: the configuration's ranks of a node"));
+            }
+            (true, Some(_)) => (nodes, "a rail"),
+            (false, None) if nodes > 1 => (local, "a node"),
+            (true, None) | (false, None) => (nodes * local, "a world"),
+        };
         if shape.ranks != ranks {
             return wrong(
-                format!("channel `{name}` is between {} ranks, in a world of {ranks}", shape.ranks),
+                format!("channel `{name}` is between {} ranks, in {of} of {ranks}", shape.ranks),
                 "give `ChannelShape::new` the configuration's ranks".to_owned(),
             );
         }

@@ -33,7 +33,8 @@ impl Trace {
             let message = format!("two channels are named `{}`", declared.name);
             return Err(TraceError::new(loc, message, "rename one of them"));
         }
-        declared.check(self.builder.kernel.ranks, loc)?;
+        let kernel = &self.builder.kernel;
+        declared.check((kernel.nodes, kernel.ranks), loc)?;
         let declared = declared.clone();
         self.channels.push(ChannelState {
             declared,

@@ -16,7 +16,7 @@ use crate::dsl::trace::{
     tracer::{attempt, with},
 };
 use crate::dsl::values::{Element, FromRaw, IntoTile, IntoVal, Raw, Val, val::host};
-use crate::dsl::{bit, rank};
+use crate::dsl::{bit, local_rank};
 use crate::ir::{
     CommOp, Const, Loc, OpKind, ParamId, ParcelId, Put, ReceiptId, Signal, SignalOrder, Target, ValueId,
     Wait, WaitAll,
@@ -30,7 +30,7 @@ pub struct Peers {
 }
 
 impl Peers {
-    /// One rank. It may be this one.
+    /// One rank, by its number among those of its node, or on a far channel among those of its [ranks](crate::dsl::ChannelShape::rail). It may be this one.
     ///
     /// # Errors
     /// Ends the trace for a constant that is no rank.
@@ -39,13 +39,13 @@ impl Peers {
         let loc = Loc::caller();
         let target = rank.val().to_raw();
         attempt(loc, |t| match t.constant_of(target) {
-            Some(Const::U32(r)) if r >= t.builder.kernel.ranks => Err(no_such_rank(t, r, loc)),
+            Some(Const::U32(r)) if r >= t.builder.kernel.all_ranks() => Err(no_such_rank(t, r, loc)),
             _ => Ok(()),
         });
         Peers { target, mask: false }
     }
 
-    /// Every rank whose bit is set; bit `i` is rank `i`. May be none, may include this rank.
+    /// Every rank of the node whose bit is set; bit `i` is rank `i`. May be none, may include this rank.
     ///
     /// # Errors
     /// Ends the trace for a constant with the bit of no rank.
@@ -83,12 +83,21 @@ impl Peers {
         }
     }
 
+    /// A rank that is one.
+    pub(crate) fn one(target: Raw) -> Peers {
+        Peers { target, mask: false }
+    }
+
+    pub(crate) fn is_mask(self) -> bool {
+        self.mask
+    }
+
     /// The rank of [`Peers::rank`].
     pub(crate) fn raw(self) -> Raw {
         self.target
     }
 
-    /// Every rank, this one too.
+    /// Every rank, this one too: of the node, or of a far channel's [ranks](crate::dsl::ChannelShape::rail).
     #[track_caller]
     pub fn all() -> Peers {
         Peers::all_at(Loc::caller())
@@ -98,16 +107,16 @@ impl Peers {
         Peers { target: host(every_rank(loc), loc).to_raw(), mask: true }
     }
 
-    /// Every rank but this one.
+    /// Every rank of the node but this one.
     #[track_caller]
     pub fn others() -> Peers {
         let loc = Loc::caller();
-        Peers { target: (every_rank(loc) & !bit(rank())).to_raw(), mask: true }
+        Peers { target: (every_rank(loc) & !bit(local_rank())).to_raw(), mask: true }
     }
 }
 
 pub(crate) fn no_such_rank(t: &Trace, rank: u32, loc: Loc) -> TraceError {
-    let ranks = t.builder.kernel.ranks;
+    let ranks = t.builder.kernel.all_ranks();
     TraceError::new(
         loc,
         format!("rank {rank} in a world of {ranks} ranks"),

@@ -4,7 +4,7 @@ use super::protocol::{Arrived, ParcelState, Peers};
 use crate::dsl::memory::{Buf, Epoch, Flags, Index, IntoIndex, mem::param_of};
 use crate::dsl::trace::{TraceError, scope::require_role, tracer::attempt};
 use crate::dsl::values::{FromRaw, IntoVal, Raw};
-use crate::dsl::{rank, ranks};
+use crate::dsl::{local_rank, local_ranks};
 use crate::ir::{CommOp, Const, Loc, Signal, SignalOrder};
 
 /// Signals a flag or count of ranks without data.
@@ -57,7 +57,7 @@ impl Flags {
         signal_bare(&self.buf, to, i, epoch.value.to_raw(), loc);
     }
 
-    /// A barrier of all ranks: signals every rank and waits for every rank.
+    /// A barrier of all ranks of a node: signals every one and waits for every one.
     ///
     /// # Orders
     /// What any rank's group did before its `meet` comes before what any rank's group does after its own.
@@ -93,7 +93,7 @@ impl Flags {
     pub fn meet_at(&self, barrier: impl IntoVal<u32>, epoch: Epoch) -> Arrived {
         let loc = Loc::caller();
         require_role(loc, "a barrier");
-        let (barrier, each) = (barrier.val(), ranks());
+        let (barrier, each) = (barrier.val(), local_ranks());
         attempt(loc, |t| {
             let before = match t.constant_of(FromRaw::to_raw(barrier)) {
                 Some(Const::U32(n)) => n.into(),
@@ -112,7 +112,7 @@ impl Flags {
             Err(TraceError::new(loc, message, help))
         });
         let first = (barrier * 2 + epoch.parity()) * each;
-        self.signal_at(Peers::all(), (first + rank()).index(), epoch, loc);
+        self.signal_at(Peers::all(), (first + local_rank()).index(), epoch, loc);
         self.wait_all(first, each, 1, epoch)
     }
 }

@@ -11,29 +11,81 @@ use crate::dsl::trace::{
     scope::{OpenRegion, RegionKind},
     tracer::{attempt, with},
 };
-use crate::dsl::values::{FromRaw, IntoVal, Val, element::Int, val::host};
-use crate::ir::{Beside, CompareOp, ControlOp, Dtype, Loc, Role, verify::MAX_BLOCK_THREADS};
+use crate::dsl::values::{
+    FromRaw, IntoVal, Val,
+    element::Int,
+    val::{binary, host},
+};
+use crate::ir::{Beside, BinaryOp, CompareOp, ControlOp, Dtype, Loc, Role, verify::MAX_BLOCK_THREADS};
 
-/// This rank's number, from 0.
+/// This rank's number, from 0, among the ranks of all nodes: those of the first node, then those of the next one.
 #[track_caller]
 pub fn rank() -> Val<u32> {
     rank_at(Loc::caller())
 }
 
-pub(crate) fn rank_at(loc: Loc) -> Val<u32> {
-    if with(loc, |t| t.builder.kernel.ranks) == 1 {
-        return host(0, loc);
-    }
-    Val::from_raw(with(loc, |t| {
-        let out = t.keep_at(0, Pure::Rank, Some("rank"), loc);
-        t.raw(out)
-    }))
-}
-
-/// World size.
+/// World size: ranks of all nodes.
 #[track_caller]
 pub fn ranks() -> u32 {
+    with(Loc::caller(), |t| t.builder.kernel.all_ranks())
+}
+
+/// This rank's number, from 0, among the ranks of its node: what near channels, parcels and windows go by. With one node it is [`rank`].
+#[track_caller]
+pub fn local_rank() -> Val<u32> {
+    local_rank_at(Loc::caller())
+}
+
+/// Ranks of a node.
+#[track_caller]
+pub fn local_ranks() -> u32 {
     with(Loc::caller(), |t| t.builder.kernel.ranks)
+}
+
+/// The number of this rank's node, from 0.
+#[track_caller]
+pub fn node() -> Val<u32> {
+    node_at(Loc::caller())
+}
+
+/// Nodes of the world.
+#[track_caller]
+pub fn nodes() -> u32 {
+    with(Loc::caller(), |t| t.builder.kernel.nodes)
+}
+
+pub(crate) fn rank_at(loc: Loc) -> Val<u32> {
+    match with(loc, |t| (t.builder.kernel.nodes, t.builder.kernel.ranks)) {
+        (1, _) => local_rank_at(loc),
+        (_, 1) => node_at(loc),
+        (_, ranks) => {
+            let first = binary::<Val<u32>>(BinaryOp::Mul, node_at(loc).to_raw(), host(ranks, loc).to_raw(), loc);
+            binary(BinaryOp::Add, first.to_raw(), local_rank_at(loc).to_raw(), loc)
+        }
+    }
+}
+
+pub(crate) fn local_rank_at(loc: Loc) -> Val<u32> {
+    match with(loc, |t| (t.builder.kernel.ranks, t.builder.kernel.nodes)) {
+        (1, _) => host(0, loc),
+        (_, 1) => given(Pure::Rank, "rank", loc),
+        _ => given(Pure::Rank, "local_rank", loc),
+    }
+}
+
+pub(crate) fn node_at(loc: Loc) -> Val<u32> {
+    match with(loc, |t| t.builder.kernel.nodes) {
+        1 => host(0, loc),
+        _ => given(Pure::Node, "node", loc),
+    }
+}
+
+/// What a launch is given, for all of the kernel.
+fn given(what: Pure, name: &str, loc: Loc) -> Val<u32> {
+    Val::from_raw(with(loc, |t| {
+        let out = t.keep_at(0, what, Some(name), loc);
+        t.raw(out)
+    }))
 }
 
 /// Declares a named set of `blocks` blocks that run `body`. The blocks of the first role have the lowest block indices

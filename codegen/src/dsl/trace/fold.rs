@@ -19,6 +19,7 @@ pub(crate) enum Pure {
     Bitcast(Dtype, ValueId),
     Splat(ValueId, Extent),
     Rank,
+    Node,
     GroupIndex,
     Reduce(ReduceOp, ValueId),
     Scan(ReduceOp, ValueId, bool),
@@ -38,6 +39,7 @@ impl Pure {
             Pure::Bitcast(_, a) => ValueOp::Bitcast { out, a },
             Pure::Splat(a, _) => ValueOp::Splat { out, a },
             Pure::Rank => ValueOp::Rank { out },
+            Pure::Node => ValueOp::Node { out },
             Pure::GroupIndex => ValueOp::GroupIndex { out },
             Pure::Reduce(op, a) => ValueOp::Reduce { out, op, a },
             Pure::Scan(op, a, exclusive) => ValueOp::Scan { out, op, a, exclusive },
@@ -57,7 +59,7 @@ impl Pure {
             Pure::Compare(_, a, _) => k.ty(a).with_dtype(Dtype::Bool),
             Pure::Cast(to, a) | Pure::Bitcast(to, a) => k.ty(a).with_dtype(to),
             Pure::Splat(a, extent) => extent.of(k.ty(a).dtype),
-            Pure::Rank | Pure::GroupIndex => Type::scalar(Dtype::U32),
+            Pure::Rank | Pure::Node | Pure::GroupIndex => Type::scalar(Dtype::U32),
             Pure::Reduce(_, a) => Type::scalar(k.ty(a).dtype),
         }
     }
@@ -113,6 +115,7 @@ pub(crate) fn fold(t: &Trace, op: Pure) -> Result<Folded, Why> {
         | Pure::Bitcast(..)
         | Pure::Splat(..)
         | Pure::Rank
+        | Pure::Node
         | Pure::GroupIndex
         | Pure::Reduce(..)
         | Pure::Scan(..) => Folded::No,

@@ -9,7 +9,7 @@ use super::scope::{RegionKind, Scope, ScopeId};
 use crate::dsl::channel::{ChannelState, MessageState, TakenOnce};
 use crate::dsl::comm::protocol::ParcelState;
 use crate::dsl::memory::args::{Binder, KernelArgs, check_inputs, check_rows};
-use crate::ir::{Builder, Const, Dtype, Kernel, Loc, ParamId, ReceiptId, Region, SharedId, ValueId, VarId};
+use crate::ir::{Builder, Const, Dtype, FAR_RANKS, Kernel, Loc, ParamId, ReceiptId, Region, SharedId, ValueId, VarId};
 
 /// What is known about a kernel before it is traced.
 #[derive(Clone, Debug)]
@@ -24,8 +24,11 @@ pub struct TraceMeta {
     pub variant: String,
     /// Comptime facts worth printing in a banner, in order (`hidden`, `7168`).
     pub config: Vec<(String, String)>,
-    /// World size.
+    /// World size: ranks of all nodes.
     pub ranks: u32,
+    /// Computers that the ranks are on, as many on each. Near channels, parcels and windows reach the ranks of a node, far channels those
+    /// of all.
+    pub nodes: u32,
     /// Lanes a warp: 32 (CUDA) or 64 (CDNA).
     pub warp_size: u32,
     /// Warps a block, the same for all roles.
@@ -45,6 +48,7 @@ impl TraceMeta {
             variant: name.into(),
             config: vec![],
             ranks,
+            nodes: 1,
             warp_size,
             block_warps,
             loc: Loc::caller(),
@@ -208,8 +212,20 @@ pub fn trace_args<A: KernelArgs>(
 
 fn check_meta(meta: &TraceMeta) -> Result<(), TraceError> {
     let wrong = |message: String, help: &str| Err(TraceError::new(meta.loc, message, help));
-    if !(1..=64).contains(&meta.ranks) {
-        return wrong(format!("a world of {} ranks", meta.ranks), "ranks go from 1 to 64");
+    let (ranks, nodes) = (meta.ranks, meta.nodes);
+    if !(1..=FAR_RANKS).contains(&nodes) || !ranks.is_multiple_of(nodes) {
+        let help = format!("each node has as many ranks: name 1 to {FAR_RANKS} nodes that divide {ranks}");
+        return wrong(format!("a world of {ranks} ranks on {nodes} nodes"), &help);
+    }
+    if !(1..=64).contains(&(ranks / nodes)) {
+        let message = match nodes {
+            1 => format!("a world of {ranks} ranks"),
+            _ => format!("a node of {} ranks", ranks / nodes),
+        };
+        return wrong(message, "ranks go from 1 to 64");
+    }
+    if ranks > FAR_RANKS {
+        return wrong(format!("a world of {ranks} ranks"), &format!("all nodes have 1 to {FAR_RANKS} ranks"));
     }
     if ![32, 64].contains(&meta.warp_size) {
         return wrong(format!("warps of {} lanes", meta.warp_size), "a warp has 32 lanes (CUDA) or 64 (HIP)");
@@ -224,7 +240,9 @@ fn check_meta(meta: &TraceMeta) -> Result<(), TraceError> {
 
 impl Trace {
     fn new(id: u32, meta: TraceMeta) -> Trace {
-        let mut builder = Builder::new(&meta.name, meta.ranks, meta.warp_size, meta.block_warps, meta.loc);
+        let near = meta.ranks / meta.nodes;
+        let mut builder = Builder::new(&meta.name, near, meta.warp_size, meta.block_warps, meta.loc);
+        builder.kernel.nodes = meta.nodes;
         builder.kernel.doc = meta.doc;
         builder.kernel.usage = meta.usage;
         builder.kernel.variant = meta.variant;

@@ -126,6 +126,7 @@ impl Trace {
             | Pure::Fma(..)
             | Pure::Bitcast(..)
             | Pure::Rank
+            | Pure::Node
             | Pure::GroupIndex
             | Pure::Reduce(..)
             | Pure::Scan(..) => None,

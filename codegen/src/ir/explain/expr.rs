@@ -80,6 +80,7 @@ impl Exprs<'_> {
                 self.kernel.params[param.index()].name.clone()
             }
             OpKind::Value(ValueOp::Rank { .. }) => "rank".into(),
+            OpKind::Value(ValueOp::Node { .. }) => "node".into(),
             OpKind::Value(ValueOp::GroupIndex { .. }) => "group".into(),
             OpKind::Value(ValueOp::Arange { .. }) => "lanes".into(),
             OpKind::Control(ControlOp::VarGet { var, .. }) => {

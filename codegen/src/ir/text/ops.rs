@@ -132,6 +132,7 @@ impl Line<'_> {
         match kind {
             OpKind::Value(ValueOp::Const { value, .. }) => value.to_string(),
             OpKind::Value(ValueOp::Rank { .. }) => "rank".into(),
+            OpKind::Value(ValueOp::Node { .. }) => "node".into(),
             OpKind::Value(ValueOp::ScalarParam { param, .. }) => self.param(*param),
             OpKind::Value(ValueOp::Epoch { word, advance: true, .. }) => {
                 format!("epoch {}, advance", self.param(*word))

@@ -136,7 +136,7 @@ impl Check<'_, '_, '_> {
                 counter,
                 ..
             })) => {
-                peer.iter().for_each(|rank| self.rank(*rank));
+                peer.iter().for_each(|rank| self.far_rank(*rank));
                 self.elements(Place::Param(*outbox), *from, (*len).into());
                 self.elements(Place::Param(*inbox), *index, (*len).into());
                 self.far_unit(*outbox, *from);
@@ -144,11 +144,11 @@ impl Check<'_, '_, '_> {
                 self.elements(Place::Param(*counts), *counter, 1);
             }
             OpKind::Comm(CommOp::FarPublish(FarPublish { peer, counts, counter, .. })) => {
-                peer.iter().for_each(|rank| self.rank(*rank));
+                peer.iter().for_each(|rank| self.far_rank(*rank));
                 self.elements(Place::Param(*counts), *counter, 1);
             }
             OpKind::Comm(CommOp::FarWait(FarWait { counts, counter, count, from, .. })) => {
-                self.rank(*from);
+                self.far_rank(*from);
                 let count = self.facts.int(*count).unwrap_or(0);
                 self.elements(Place::Param(*counts), *counter, count);
             }
@@ -308,7 +308,15 @@ impl Check<'_, '_, '_> {
     }
 
     fn rank(&mut self, v: ValueId) {
-        let ranks = self.report.kernel.ranks;
+        self.rank_of(v, self.report.kernel.ranks);
+    }
+
+    /// A rank of any machine.
+    fn far_rank(&mut self, v: ValueId) {
+        self.rank_of(v, self.report.kernel.all_ranks());
+    }
+
+    fn rank_of(&mut self, v: ValueId, ranks: u32) {
         if let Some(rank) = self.facts.int(v).filter(|&r| r >= ranks.into()) {
             self.report.add(self.loc, Problem::NoSuchRank { rank, ranks });
         }

@@ -24,6 +24,9 @@ fn shape(report: &mut Report<'_>) {
     if k.ranks == 0 || k.ranks > MAX_RANKS {
         report.add(k.loc, Problem::Ranks { found: k.ranks, limit: MAX_RANKS });
     }
+    if !(1..=FAR_RANKS).contains(&k.nodes.saturating_mul(k.ranks.max(1))) {
+        report.add(k.loc, Problem::Nodes { nodes: k.nodes, ranks: k.ranks, limit: FAR_RANKS });
+    }
     if crate::device::packet_bytes(k.warp_size).is_none() {
         report.add(k.loc, Problem::WarpSize { found: k.warp_size });
     }

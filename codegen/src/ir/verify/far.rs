@@ -14,8 +14,8 @@ pub(super) fn check(report: &mut Report<'_>) {
         report.add(k.loc, Problem::FarChannels { channels, arrays, limit: FAR_CHANNELS });
     }
     for p in k.params.iter().filter(|p| p.kind == ParamKind::Far(FarPart::Counts)) {
-        if !p.len.is_multiple_of(k.ranks.max(1).into()) {
-            report.add(k.loc, Problem::FarBanks { counts: p.name.clone(), len: p.len, ranks: k.ranks });
+        if !p.len.is_multiple_of(k.all_ranks().max(1).into()) {
+            report.add(k.loc, Problem::FarBanks { counts: p.name.clone(), len: p.len, ranks: k.all_ranks() });
         }
     }
     let (mut puts, mut publishes) = (vec![], vec![]);

@@ -265,6 +265,7 @@ fn allowed_in_prologue(kernel: &Kernel, kind: &OpKind) -> bool {
         OpKind::Value(
             ValueOp::Const { .. }
             | ValueOp::Rank { .. }
+            | ValueOp::Node { .. }
             | ValueOp::ScalarParam { .. }
             | ValueOp::Epoch { .. },
         ) => true,

@@ -154,6 +154,7 @@ impl<'k> Search<'k> {
             any!(by_element, spreads)
             | ValueOp::Const { .. }
             | ValueOp::Rank { .. }
+            | ValueOp::Node { .. }
             | ValueOp::ScalarParam { .. }
             | ValueOp::GroupIndex { .. } => true,
         }

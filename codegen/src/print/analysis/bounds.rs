@@ -46,6 +46,7 @@ impl Bounds<'_> {
     fn value(&self, id: OpId, op: &ValueOp) -> Option<u128> {
         match op {
             ValueOp::Rank { .. } => Some(u128::from(self.kernel.ranks) - 1),
+            ValueOp::Node { .. } => Some(u128::from(self.kernel.nodes) - 1),
             ValueOp::GroupIndex { .. } => self.groups(id).checked_sub(1),
             ValueOp::Select { a, b, .. } => Some(self.of(*a).max(self.of(*b))),
             ValueOp::Cast { a, .. } if is_unsigned(self.kernel, *a) => Some(self.of(*a)),

@@ -63,6 +63,7 @@ fn computed(p: &Program, op: &ValueOp, v: ValueId) -> String {
     match op {
         ValueOp::GroupIndex { .. } => "group_index".into(),
         ValueOp::Rank { .. } => "rank".into(),
+        ValueOp::Node { .. } => "node".into(),
         ValueOp::Epoch { word, .. } => {
             let name = &p.kernel.params[word.index()].name;
             if p.kernel.params.iter().filter(|q| q.kind == ParamKind::EpochWord).count() > 1 {

@@ -87,6 +87,7 @@ impl<'k> Program<'k> {
     fn own_name(&self, op: &ValueOp) -> Option<&'k str> {
         match op {
             ValueOp::Rank { .. } => Some("rank"),
+            ValueOp::Node { .. } => Some("node"),
             ValueOp::GroupIndex { .. } => Some("group"),
             ValueOp::ScalarParam { param, .. } => Some(&self.kernel.params[param.index()].name),
             any!(by_element, spreads, reductions) | ValueOp::Const { .. } | ValueOp::Epoch { .. } => None,

@@ -163,6 +163,7 @@ impl<'f, 'k> Emitter<'f, 'k> {
         let op = f.p.kernel.op(id);
         match (&op.kind, self.form(v)) {
             (OpKind::Value(ValueOp::Rank { .. }), Form::Everywhere) => Ok(Expr::atom("args.rank")),
+            (OpKind::Value(ValueOp::Node { .. }), Form::Everywhere) => Ok(Expr::atom("args.far.node")),
             (OpKind::Value(ValueOp::ScalarParam { param, .. }), Form::Everywhere) => Ok(self.arg(*param)),
             (_, Form::Alias(var)) => Ok(Expr::atom(self.vars[&var].clone())),
             (_, Form::Everywhere | Form::Dead | Form::Once | Form::Named) => self.compute(id),
@@ -191,7 +192,7 @@ impl<'f, 'k> Emitter<'f, 'k> {
                 Ok(Expr::atom(format!("next_epoch({}->value)", self.arg(word).text)))
             }
             ValueOp::Epoch { word, advance: true, .. } => Ok(self.begin_epoch(id, word)),
-            any!(by_element, spreads, reductions) | ValueOp::Const { .. } | ValueOp::Rank { .. } => {
+            any!(by_element, spreads, reductions) | ValueOp::Const { .. } | ValueOp::Rank { .. } | ValueOp::Node { .. } => {
                 let mut used = std::mem::take(self.used);
                 let e = ops::expression(&self.f.p, &mut used, op, loc, &mut |u, v| {
                     std::mem::swap(u, self.used);

@@ -56,6 +56,7 @@ pub(crate) fn expression(
         }
         ValueOp::Const { value, .. } => Ok(Expr::literal(value)),
         ValueOp::Rank { .. } => Ok(Expr::atom("args.rank")),
+        ValueOp::Node { .. } => Ok(Expr::atom("args.far.node")),
         any!(spreads, reductions)
         | ValueOp::ScalarParam { .. }
         | ValueOp::Epoch { .. }

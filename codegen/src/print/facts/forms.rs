@@ -195,7 +195,7 @@ fn goes_to_several(p: &Program, kind: &OpKind) -> bool {
 fn is_everywhere(p: &Program, op: &ValueOp, v: ValueId) -> bool {
     match op {
         ValueOp::Const { .. } | ValueOp::Splat { .. } | ValueOp::Arange { .. } => true,
-        ValueOp::Rank { .. } | ValueOp::ScalarParam { .. } => p.name(v).is_none(),
+        ValueOp::Rank { .. } | ValueOp::Node { .. } | ValueOp::ScalarParam { .. } => p.name(v).is_none(),
         // Accesses by vectors ask for no element of it.
         ValueOp::Compare { .. } => {
             matches!(p.vector_mask(v), Some(VectorMask::First(_)))
@@ -222,6 +222,7 @@ pub(crate) fn is_expression(kind: &OpKind) -> bool {
         any!(spreads, reductions)
         | ValueOp::Const { .. }
         | ValueOp::Rank { .. }
+        | ValueOp::Node { .. }
         | ValueOp::ScalarParam { .. }
         | ValueOp::Epoch { .. } => false,
     }

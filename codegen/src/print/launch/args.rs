@@ -45,7 +45,7 @@ pub struct TensorMap {
 pub const TENSOR_MAP_BYTES: u32 = 128;
 
 /// Size of what carries far channels in the argument struct.
-pub const FAR_BYTES: u32 = 40;
+pub const FAR_BYTES: u32 = 48;
 
 /// Columns of a box.
 pub const TENSOR_MAP_COLUMNS: u32 = DOT_COLUMNS;

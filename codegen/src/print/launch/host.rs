@@ -116,6 +116,7 @@ pub(crate) fn header(host: &Host, info: &EmitInfo) -> Result<String, PrintError>
         block_flags: kernel.params.iter().any(|p| p.kind == ParamKind::BlockFlags),
         waits: waits.iter().enumerate().map(WaitText::of).collect(),
         timeline: timeline.map(TimelineText::of),
+        nodes: (kernel.nodes > 1).then_some(kernel.nodes),
         ranks: kernel.ranks,
         grid: launch.grid,
         threads: launch.block_threads,

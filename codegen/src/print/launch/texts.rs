@@ -26,6 +26,8 @@ pub(crate) struct AbiText {
     pub tensor_maps: bool,
     pub waits: Vec<WaitText>,
     pub timeline: Option<TimelineText>,
+    /// Where there are several.
+    pub nodes: Option<u32>,
     pub ranks: u32,
     pub grid: u32,
     pub threads: u32,

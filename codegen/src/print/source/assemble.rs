@@ -408,7 +408,7 @@ fn wait_constants(kernel: &Kernel, header: bool) -> Vec<ConstantText> {
     out
 }
 
-/// The first channel of each array of far counters, among the kernel's.
+/// How many ranks far channels reach, and the first channel of each array of far counters, among the kernel's.
 fn far_constants(kernel: &Kernel) -> Vec<ConstantText> {
     let number =
         |name, value: u64| ConstantText { r#type: "u32", name, value: value.to_string(), comment: None };
@@ -416,5 +416,9 @@ fn far_constants(kernel: &Kernel) -> Vec<ConstantText> {
     let counts = counts.filter(|p| kernel.params[p.index()].kind == ParamKind::Far(FarPart::Counts));
     let channels = counts
         .map(|p| number(far::channel_name(&kernel.params[p.index()].name), kernel.first_far_channel(p)));
-    channels.collect()
+    let all = kernel.far_channel().map(|_| ConstantText {
+        comment: (kernel.nodes > 1).then(|| format!("of {} machines", kernel.nodes)),
+        ..number("all_ranks".into(), kernel.all_ranks().into())
+    });
+    all.into_iter().chain(channels).collect()
 }

@@ -36,7 +36,11 @@ pub(crate) fn lines(
     }
     out.push(String::new());
     let of_all =
-        if kernel.ranks == 1 { String::new() } else { format!(" on each of {} ranks", kernel.ranks) };
+        match (kernel.nodes, kernel.ranks) {
+        (1, 1) => String::new(),
+        (1, ranks) => format!(" on each of {ranks} ranks"),
+        (nodes, ranks) => format!(" on each of {} ranks of {nodes} nodes", nodes * ranks),
+    };
     out.push(format!(
         "Launch{of_all}: {} blocks of {} threads, {} bytes of dynamic shared memory",
         launch.grid, launch.block_threads, launch.shared_bytes

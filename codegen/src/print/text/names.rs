@@ -14,7 +14,7 @@ const RESERVED: &str = "\
     typename union unsigned using virtual void volatile wchar_t while xor half warpSize threadIdx blockIdx \
     blockDim gridDim uint ushort uchar bf16 fp16 fp8 f32 i32 u8 u16 u32 u64 List Vec Block Warp Warps Args \
     Status EpochWord Ring Drawn Loader TensorMap WaitSite Sum Min Max And Or args block loader warps group min \
-    max abs exp sqrt signal time clock y0 y1 yn j0 j1 jn kernel_id own_blocks ranks";
+    max abs exp sqrt signal time clock y0 y1 yn j0 j1 jn kernel_id own_blocks ranks all_ranks";
 
 /// A stack of scopes, each with the names declared in it.
 #[derive(Debug)]

@@ -92,7 +92,9 @@ impl Emitter<'_, '_> {
     fn far_ranks(&mut self, peer: Option<ValueId>) -> Result<String, PrintError> {
         Ok(match peer {
             Some(peer) => format!("{}, 1", self.scalar(peer)?.plain()),
-            None => "args.rank, ranks".into(),
+            // Each begins with itself, so that not all reach the same rank at once.
+            None if self.f.p.kernel.nodes == 1 => "args.rank, all_ranks".into(),
+            None => "args.far.node * ranks + args.rank, all_ranks".into(),
         })
     }
 

@@ -47,7 +47,10 @@ impl World<'_> {
             CommInsn::PutMatrix(insn) => self.put_matrix(agent, insn).map(|()| true),
             CommInsn::Signal(insn) => self.signal(agent, insn).map(|()| true),
             &CommInsn::Wait(insns::Wait { receipt, flag, index, from, value, epoch }) => {
-                let rank = agent.get(from);
+                let rank = match self.near(agent, agent.get(from)) {
+                    Ok(rank) => rank,
+                    Err(fault) => return fault.into(),
+                };
                 let awaited = Awaited {
                     flag,
                     index: agent.get(index),
@@ -75,14 +78,18 @@ impl World<'_> {
 
     /// The target ranks, in order.
     pub fn targets(&mut self, agent: &Agent, target: TargetReg) -> Result<SmallVec<[usize; 8]>, Fault> {
-        let ranks = u64::from(self.machine.ranks);
         let list: SmallVec<[u64; 8]> = match target {
             TargetReg::Rank(r) => smallvec![agent.get(r)],
             TargetReg::Mask(m) => (0..64).filter(|bit| agent.get(m) >> bit & 1 != 0).collect(),
         };
-        match list.iter().find(|&&rank| rank >= ranks) {
-            Some(&rank) => Err(self.no_such_rank(agent, rank)),
-            None => Ok(list.into_iter().map(|rank| rank as usize).collect()),
+        list.into_iter().map(|number| Ok(self.near(agent, number)? as usize)).collect()
+    }
+
+    /// The rank with a number among those of the agent's machine.
+    pub fn near(&mut self, agent: &Agent, number: u64) -> Result<u64, Fault> {
+        match number < u64::from(agent.compiled.kernel().ranks) {
+            true => Ok(agent.rank_near(number)),
+            false => Err(self.no_such_rank(agent, number)),
         }
     }
 
@@ -338,11 +345,6 @@ impl World<'_> {
     /// Whether a flag has the value; else registers the agent as waiting for it.
     fn wait(&mut self, id: AgentId, agent: &mut Agent, w: &Awaited) -> Result<bool, Fault> {
         self.flag_exists(agent, w.flag, w.index)?;
-        if let Sender::Rank(from) = w.from
-            && from >= u64::from(self.machine.ranks)
-        {
-            return Err(self.no_such_rank(agent, from));
-        }
         let (rank, buffer) = (agent.rank as usize, agent.buffer(w.flag));
         let event = agent.event(&self.sites);
         let Some(flags) = &mut self.memory[rank][buffer].flags else { return Ok(true) };
@@ -391,14 +393,14 @@ impl World<'_> {
                 continue;
             }
             let index = first.saturating_add(agent.arrived);
-            let from = Sender::Rank(index / u64::from(per_rank.max(1)) % u64::from(self.machine.ranks));
+            let from = Sender::Rank(agent.awaited_rank(index, per_rank));
             if !self.wait(id, agent, &Awaited { flag, index, from, value, or_later })? {
                 return Ok(false);
             }
             agent.arrived += 1;
         }
         agent.arrived = 0;
-        let sender = |i| first.saturating_add(i) / u64::from(per_rank.max(1)) % u64::from(self.machine.ranks);
+        let sender = |i| agent.awaited_rank(first.saturating_add(i), per_rank);
         let from: Vec<u64> = (0..count).filter(|&i| chosen(i)).map(sender).collect();
         let all = Awaited { flag, index: first, from: Sender::Rank(0), value, or_later };
         Ok(self.received(agent, receipt, &all, epoch, &from))
@@ -420,8 +422,9 @@ impl World<'_> {
         let word = epoch.map_or(0, |w| agent.buffer(w) as u16 + 1);
         let flag = agent.buffer(awaited.flag) as u16 + 1;
         let epoch = DataEpoch { word, flag, epoch: awaited.value, again: 0 };
-        let heard = from.iter().fold(0, |mask, rank| mask | 1 << rank);
-        agent.receipts[receipt.index()] = Receipt { epoch, heard, step: agent.arrived_from, far: 0 };
+        let first = agent.first_near();
+        let heard = from.iter().fold(0, |mask, rank| mask | 1 << (rank - u64::from(first)));
+        agent.receipts[receipt.index()] = Receipt { epoch, heard, first, step: agent.arrived_from, far: 0 };
         true
     }
 }

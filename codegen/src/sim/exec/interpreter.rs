@@ -179,7 +179,8 @@ impl World<'_> {
     fn step(&mut self, id: AgentId, agent: &mut Agent, insn: &Insn) -> Flow {
         match *insn {
             Insn::CopyTile { out, a } => agent.tiles[out as usize] = agent.tile(a).clone(),
-            Insn::Rank { out } => agent.set(out, u64::from(agent.rank)),
+            Insn::Rank { out } => agent.set(out, agent.near().into()),
+            Insn::Node { out } => agent.set(out, agent.node().into()),
             Insn::ScalarParam { out, param } => match agent.params[param.index()] {
                 Bound::Scalar(bits) => agent.set(out, bits),
                 Bound::Buffer(_) => unreachable!("the verifier tells buffers from scalars"),

@@ -87,13 +87,14 @@ impl World<'_> {
         self.fill_tile(agent, load.out, |world, agent, out| {
             let at = agent.get(index);
             let (mut sum, mut raw, mut wide) = (Tile::default(), Tile::default(), Tile::default());
-            for rank in 0..world.machine.ranks as usize {
+            for number in 0..u64::from(agent.compiled.kernel().ranks) {
+                let rank = agent.rank_near(number) as usize;
                 world.heard_of(agent, rank, window, receipt);
                 let from = Instance { rank, window, receipt };
                 let bytes = world.window_elements(agent, from, at, at.saturating_add(len.into()))?;
                 raw.fresh::<u8>(bytes.len()).copy_from_slice(bytes);
                 cast_tile(dtype, Dtype::F32, &raw, &mut wide);
-                if rank > 0 {
+                if number > 0 {
                     let before = std::mem::take(&mut sum);
                     // None of the operations that reductions fold with can trap.
                     let _ = binary(fold_op(op), Dtype::F32, &before, &wide, &mut sum);
@@ -114,10 +115,7 @@ impl World<'_> {
         rank: Reg,
         receipt: Option<ReceiptId>,
     ) -> Result<Instance, Fault> {
-        let rank = agent.get(rank);
-        if rank >= u64::from(self.machine.ranks) {
-            return Err(self.no_such_rank(agent, rank));
-        }
+        let rank = self.near(agent, agent.get(rank))?;
         self.heard_of(agent, rank as usize, window, receipt);
         Ok(Instance { rank: rank as usize, window, receipt })
     }
@@ -125,10 +123,11 @@ impl World<'_> {
     /// A receipt has to be of a wait for the rank whose window is read. (A wait that was left out leaves a receipt of nobody: what that
     /// does to the read is found as a race.)
     fn heard_of(&mut self, agent: &Agent, rank: usize, window: ParamId, receipt: Option<ReceiptId>) {
-        let heard = receipt.map_or(0, |r| agent.receipts[r.index()].heard);
-        if heard != 0 && heard >> rank & 1 == 0 {
+        let Some(receipt) = receipt.map(|r| &agent.receipts[r.index()]) else { return };
+        if receipt.heard != 0 && !receipt.heard_of(rank) {
             let name = &agent.compiled.kernel().params[window.index()].name;
-            let whom: Vec<String> = (0..64).filter(|r| heard >> r & 1 != 0).map(|r| r.to_string()).collect();
+            let ranks = (0..64).filter(|number| receipt.heard >> number & 1 != 0);
+            let whom: Vec<String> = ranks.map(|number| (receipt.first + number).to_string()).collect();
             let message = format!(
                 "{name} of rank {rank} is read with the receipt of a wait for rank {}: that rank's own signal says when",
                 whom.join(", ")

@@ -12,8 +12,9 @@ use crate::sim::setup::Bound;
 #[derive(Clone, Debug)]
 pub(crate) struct Ahead {
     pub buffer: usize,
-    /// The ranks, a bit each.
+    /// The ranks, a bit for each of the machine whose first one is `first`.
     to: Option<u64>,
+    first: u32,
     indices: Option<Range<u64>>,
     /// The value of a flag, or the epoch of LL elements.
     value: Option<u32>,
@@ -22,7 +23,8 @@ pub(crate) struct Ahead {
 impl Ahead {
     /// Whether it may reach an element of a rank's instance, with this value if it is known.
     pub fn may_be(&self, rank: usize, index: u64, value: Option<u32>) -> bool {
-        self.to.is_none_or(|ranks| ranks >> rank & 1 != 0)
+        let number = rank.checked_sub(self.first as usize).filter(|number| *number < 64);
+        self.to.is_none_or(|ranks| number.is_some_and(|number| ranks >> number & 1 != 0))
             && self.indices.as_ref().is_none_or(|indices| indices.contains(&index))
             && self.value.zip(value).is_none_or(|(sent, awaited)| sent == awaited)
     }
@@ -126,7 +128,8 @@ impl Known<'_> {
     fn computed(&mut self, pc: Pc, out: Reg) -> Option<u64> {
         let code = self.agent.role_code();
         let operands: &[Reg] = match code.code[pc as usize] {
-            Insn::Rank { .. } => return Some(self.agent.rank.into()),
+            Insn::Rank { .. } => return Some(self.agent.near().into()),
+            Insn::Node { .. } => return Some(self.agent.node().into()),
             Insn::ScalarParam { param, .. } => {
                 return match self.agent.params[param.index()] {
                     Bound::Scalar(bits) => Some(bits),
@@ -160,7 +163,7 @@ impl Known<'_> {
     /// What an instruction sends, if it does.
     fn sent(&mut self, pc: usize) -> Option<Ahead> {
         let Insn::Comm(insn) = &self.agent.role_code().code[pc] else { return None };
-        let own = Some(1 << self.agent.rank);
+        let own = Some(1 << self.agent.near());
         let (param, to, indices, value) = match insn {
             CommInsn::Signal(s) => (s.flag, self.ranks(s.target), self.from(s.index, 1), self.get(s.value)),
             CommInsn::BlockSignal(s) => (s.flag, own, self.from(s.index, 1), self.get(s.value)),
@@ -184,7 +187,8 @@ impl Known<'_> {
             | CommInsn::Far(_) => return None,
         };
         let buffer = self.agent.buffer(param);
-        Some(Ahead { buffer, to, indices, value: value.map(|bits| bits as u32) })
+        let first = self.agent.first_near();
+        Some(Ahead { buffer, to, first, indices, value: value.map(|bits| bits as u32) })
     }
 
     fn ranks(&mut self, target: TargetReg) -> Option<u64> {

@@ -78,11 +78,10 @@ impl World<'_> {
         };
         match insn {
             CommInsn::Wait(insns::Wait { from, value, .. }) => {
-                (agent.get(*from) as usize, Some(agent.get(*value) as u32))
+                (agent.rank_near(agent.get(*from)) as usize, Some(agent.get(*value) as u32))
             }
             CommInsn::WaitAll(insns::WaitAll { per_rank, value, .. }) => {
-                let from = index / u64::from((*per_rank).max(1)) % u64::from(self.machine.ranks);
-                (from as usize, Some(agent.get(*value) as u32))
+                (agent.awaited_rank(index, *per_rank) as usize, Some(agent.get(*value) as u32))
             }
             CommInsn::Receive(receive) => receive.awaited(agent, index),
             CommInsn::BlockWait(insns::BlockWait { value, .. }) => {
@@ -352,5 +351,6 @@ fn signalling_roles(kernel: &Kernel, rank: u32, is_it: impl Fn(ParamId) -> bool)
         });
         found
     };
+    let rank = kernel.near(rank);
     (0..kernel.roles.len()).filter(|&r| kernel.roles[r].is_on(rank) && signals(r)).collect()
 }

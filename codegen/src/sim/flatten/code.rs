@@ -73,6 +73,9 @@ pub(crate) enum Insn {
     Rank {
         out: Reg,
     },
+    Node {
+        out: Reg,
+    },
     ScalarParam {
         out: Reg,
         param: ParamId,
@@ -198,7 +201,7 @@ impl Compiled {
 
     /// Role and number within the role of a rank's block.
     pub(crate) fn role_of(&self, rank: u32, block: u32) -> (usize, u32) {
-        let mut first = 0;
+        let (mut first, rank) = (0, self.kernel.near(rank));
         let own = |(_, role): &(usize, &Role)| role.beside.is_none() && role.is_on(rank);
         for (i, role) in self.kernel.roles.iter().enumerate().filter(own) {
             if block < first + role.blocks {
@@ -245,6 +248,7 @@ impl Insn {
             | Insn::Cast { out, .. }
             | Insn::Fma { out, .. }
             | Insn::Rank { out }
+            | Insn::Node { out }
             | Insn::ScalarParam { out, .. }
             | Insn::Epoch { out, .. }
             | Insn::GroupIndex { out, .. }

@@ -79,6 +79,7 @@ impl Facts {
             any!(spreads, reductions)
             | ValueOp::Const { .. }
             | ValueOp::Rank { .. }
+            | ValueOp::Node { .. }
             | ValueOp::ScalarParam { .. }
             | ValueOp::GroupIndex { .. }
             | ValueOp::Compare { .. }

@@ -57,8 +57,9 @@ impl DataEpoch {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Receipt {
     pub epoch: DataEpoch,
-    /// The ranks that the wait is for, as a mask.
+    /// The ranks that the wait is for, as a mask of those of its machine, and the first of these.
     pub heard: u64,
+    pub first: u32,
     /// The earliest step of their programs that signalled one of the flags; 0 where a flag holds a later epoch than the
     /// wait asks for.
     pub step: u32,
@@ -67,6 +68,12 @@ pub(crate) struct Receipt {
 }
 
 impl Receipt {
+    /// Whether the wait is for a rank.
+    pub fn heard_of(&self, rank: usize) -> bool {
+        let number = rank.checked_sub(self.first as usize).filter(|number| *number < 64);
+        number.is_some_and(|number| self.heard >> number & 1 != 0)
+    }
+
     /// Whether data belongs to another epoch than the one that the wait is for. Where the epochs do not compare, the age of
     /// the data decides: the writer signalled in a step that should have written it again.
     fn mismatch(&self, data: DataEpoch, write: Event) -> Option<ClashKind> {
@@ -74,7 +81,7 @@ impl Receipt {
             let (written, epoch) = (write, data.epoch);
             return (self.epoch.epoch != epoch).then_some(ClashKind::Epoch { written, epoch });
         }
-        let is_old = data.again != 0 && data.again <= self.step && self.heard >> write.agent.rank() & 1 != 0;
+        let is_old = data.again != 0 && data.again <= self.step && self.heard_of(write.agent.rank());
         is_old.then_some(ClashKind::Age { written: write, again: data.again })
     }
 }
@@ -371,7 +378,7 @@ mod tests {
                         let event = Event { agent: agent_no(agent), time: times[agent], site: site as u32 };
                         let who = Who { clock: &clocks[agent], event };
                         let data_epoch = DataEpoch { word: 1, flag: 1, epoch, again: 0 };
-                        let receipt = Receipt { epoch: data_epoch, heard: !0, step: 0, far: 0 };
+                        let receipt = Receipt { epoch: data_epoch, heard: !0, first: 0, step: 0, far: 0 };
                         let mut clashes = vec![];
                         match what {
                             Action::Read => shadow.read(from, from + len, who, receipt, &mut clashes),

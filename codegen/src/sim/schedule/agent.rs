@@ -91,6 +91,31 @@ impl Ended {
 }
 
 impl Agent {
+    /// Its rank's number among those of its machine.
+    pub fn near(&self) -> u32 {
+        self.compiled.kernel().near(self.rank)
+    }
+
+    /// The number of its machine.
+    pub fn node(&self) -> u32 {
+        self.rank / self.compiled.kernel().ranks.max(1)
+    }
+
+    /// The first rank of its machine.
+    pub fn first_near(&self) -> u32 {
+        self.rank - self.near()
+    }
+
+    /// The rank that a number of its machine's ranks stands for.
+    pub fn rank_near(&self, number: u64) -> u64 {
+        number.saturating_add(self.first_near().into())
+    }
+
+    /// The rank that signals a flag of a `WaitAll`.
+    pub fn awaited_rank(&self, index: u64, per_rank: u32) -> u64 {
+        self.rank_near(index / u64::from(per_rank.max(1)) % u64::from(self.compiled.kernel().ranks.max(1)))
+    }
+
     /// The code it runs.
     pub fn role_code(&self) -> &RoleCode {
         &self.compiled.roles[self.role]

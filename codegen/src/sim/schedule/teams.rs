@@ -183,7 +183,7 @@ impl World<'_> {
         if let Some(launch) = &mut self.streams[agent.rank as usize].launch {
             block.into_iter().flat_map(|b| b.ended).for_each(|(who, time)| launch.end.set(who, time));
             agent.end_before(&mut launch.end);
-            let first = agent.compiled.kernel.first_block(agent.role, agent.rank);
+            let first = agent.compiled.kernel.first_block(agent.role, agent.near());
             launch.ends(first + agent.block_in_role);
         }
         self.start_blocks(agent.rank);

@@ -234,6 +234,7 @@ impl<'m> World<'m> {
 
     fn start_launch(&mut self, rank: u32, kernel: usize, params: Arc<[Bound]>) {
         let compiled = &self.machine.kernels[kernel];
+        let near = compiled.kernel.near(rank);
         self.counts[kernel].launches += 1;
         self.epochs.push(None);
         let step = self.streams[rank as usize].step as u32;
@@ -251,8 +252,8 @@ impl<'m> World<'m> {
             next_block: 0,
             running: 0,
             left: HashMap::new(),
-            blocks: compiled.kernel.blocks_of(rank),
-            teams: compiled.kernel.roles.iter().filter(|role| role.is_on(rank)).map(|role| role.blocks).sum(),
+            blocks: compiled.kernel.blocks_of(near),
+            teams: compiled.kernel.roles.iter().filter(|role| role.is_on(near)).map(|role| role.blocks).sum(),
             begun: vec![],
         });
         self.start_blocks(rank);

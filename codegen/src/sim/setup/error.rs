@@ -46,6 +46,16 @@ pub enum SimError {
         /// How many there are.
         ranks: u32,
     },
+    /// The kernel is specialised for another number of computers.
+    #[error("kernel `{kernel}` is specialised for {wants} nodes, the machine has {has}")]
+    Nodes {
+        /// The kernel's variant name.
+        kernel: String,
+        /// Its number of nodes.
+        wants: u32,
+        /// The machine's number of nodes.
+        has: u32,
+    },
     /// The kernel is specialised for another world size.
     #[error("kernel `{kernel}` is specialised for {wants} ranks, the machine has {has}")]
     WorldSize {

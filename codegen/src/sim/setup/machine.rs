@@ -92,6 +92,7 @@ impl Bindings {
 #[derive(Clone)]
 pub struct Machine {
     pub(crate) ranks: u32,
+    nodes: u32,
     pub(crate) buffers: Vec<Buffer>,
     by_name: HashMap<Arc<str>, usize>,
     pub(crate) inputs: Vec<Input>,
@@ -120,6 +121,7 @@ impl Machine {
     pub fn new(ranks: u32) -> Machine {
         Machine {
             ranks,
+            nodes: 1,
             buffers: vec![],
             by_name: HashMap::new(),
             inputs: vec![],
@@ -128,7 +130,13 @@ impl Machine {
         }
     }
 
-    /// Number of ranks.
+    /// A machine of `nodes` computers with `ranks` ranks each. What is not far reaches the ranks of the own computer only. Ranks count
+    /// through: those of the first computer, then those of the next one.
+    pub fn of_nodes(nodes: u32, ranks: u32) -> Machine {
+        Machine { nodes, ..Machine::new(nodes * ranks) }
+    }
+
+    /// Number of ranks, of all computers.
     pub fn ranks(&self) -> u32 {
         self.ranks
     }
@@ -279,8 +287,11 @@ impl Machine {
     fn bind(&self, compiled: &Compiled, bindings: &Bindings) -> Result<Arc<[Bound]>, SimError> {
         let kernel = compiled.kernel();
         let variant = || kernel.variant.clone();
-        if kernel.ranks != self.ranks {
-            return Err(SimError::WorldSize { kernel: variant(), wants: kernel.ranks, has: self.ranks });
+        if kernel.all_ranks() != self.ranks {
+            return Err(SimError::WorldSize { kernel: variant(), wants: kernel.all_ranks(), has: self.ranks });
+        }
+        if kernel.nodes != self.nodes {
+            return Err(SimError::Nodes { kernel: variant(), wants: kernel.nodes, has: self.nodes });
         }
         if compiled.agents >= MAX_AGENTS {
             let agents = u64::from(compiled.agents);

@@ -64,8 +64,9 @@ impl ReadLl {
     /// The rank that an agent waits for which waits for an element.
     pub fn awaited(&self, agent: &Agent, index: u64) -> usize {
         let at = agent.tile(self.index).view::<u32>().iter().position(|&i| u64::from(i) == index);
-        agent.tile(self.from).view::<u32>()[at.expect("an agent waits only for elements that it reads")]
-            as usize
+        let from =
+            agent.tile(self.from).view::<u32>()[at.expect("an agent waits only for elements that it reads")];
+        agent.rank_near(from.into()) as usize
     }
 }
 
@@ -200,10 +201,8 @@ impl World<'_> {
             if at >= len {
                 return Err(self.out_of_bounds(agent, Place::Param(ll), (at, at + 1), len));
             }
-            if from[i] >= self.machine.ranks {
-                return Err(self.no_such_rank(agent, from[i].into()));
-            }
-            if last.0.contains(&at) && found.last().is_some_and(|f| (f.0, f.2) == (last.1, from[i])) {
+            let from = self.near(agent, from[i].into())? as u32;
+            if last.0.contains(&at) && found.last().is_some_and(|f| (f.0, f.2) == (last.1, from)) {
                 continue;
             }
             let Some(array) = self.memory[rank][buffer].ll() else { return Ok(true) };
@@ -211,8 +210,8 @@ impl World<'_> {
             last = run.clone().unwrap_or_default();
             match run.map(|run| run.1) {
                 Some(sent) if array.sent[sent as usize].epoch == expected => {
-                    if !found.iter().any(|f| (f.0, f.2) == (sent, from[i])) {
-                        found.push((sent, at, from[i]));
+                    if !found.iter().any(|f| (f.0, f.2) == (sent, from)) {
+                        found.push((sent, at, from));
                     }
                 }
                 Some(sent) if newer(array.sent[sent as usize].epoch, expected) => {

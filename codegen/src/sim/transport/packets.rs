@@ -39,7 +39,7 @@ impl TakePackets {
         };
         let tile = self.tiles.iter().enumerate().filter(taken).find(holds);
         let (_, tile) = tile.expect("an agent waits only for packets that it takes");
-        agent.get(tile.from) as usize
+        agent.rank_near(agent.get(tile.from)) as usize
     }
 }
 
@@ -190,9 +190,7 @@ impl World<'_> {
                 continue;
             }
             let stretch = self.stretch(agent, packets, dtype, agent.get(tile.index), bytes)?;
-            if agent.get(tile.from) >= u64::from(self.machine.ranks) {
-                return Err(self.no_such_rank(agent, agent.get(tile.from)));
-            }
+            self.near(agent, agent.get(tile.from))?;
             let Some(array) = self.memory[rank][stretch.buffer].packets() else { return Ok(true) };
             if let Some(missing) = array.missing(stretch.packets.clone()) {
                 array.wait(missing, id);
@@ -240,7 +238,7 @@ impl World<'_> {
         (bytes, whole): (u64, u64),
     ) {
         let event = agent.event(&self.sites);
-        let from = agent.get(tile.from);
+        let from = agent.rank_near(agent.get(tile.from));
         let Some(array) = self.memory[agent.rank as usize][stretch.buffer].packets() else { return };
         let out = &mut agent.tiles[tile.out as usize];
         match array.whole(stretch.packets.clone()) {
