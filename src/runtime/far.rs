@@ -244,7 +244,7 @@ impl FarRank {
             sent: self.sent.ptr(),
             log_slots: LOG_SLOTS,
             channel: plan.first[launch],
-            node: self.node,
+            node: 0,
             rest: 0,
         }
     }

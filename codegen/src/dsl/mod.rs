@@ -75,7 +75,7 @@ pub use peerwarp_macros::{KernelArgs, Message};
 
 pub use channel::{
     Any, AnyChannel, AnyField, Batch, BatchSlot, Channel, ChannelShape, Field, FieldSpec, Inbound,
-    InboundFar, InboundSome, Incoming, IncomingEach, IncomingField, IncomingSome, IncomingSomeField, Message,
+    InboundFar, InboundOthers, InboundSome, Incoming, IncomingEach, IncomingField, IncomingSome, IncomingSomeField, Message,
     OpenChannel, Outbound, Outgoing, OutgoingField, Payload, Publish, Slots, Spare, Transport,
 };
 pub use comm::block_flags::{BlockFlags, BlockFlagsFrom};

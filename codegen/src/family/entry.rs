@@ -59,6 +59,8 @@ pub trait DynKernel: fmt::Debug + Send + Sync + 'static {
     fn key(&self) -> Vec<(String, serde_json::Value)>;
     /// World size.
     fn ranks(&self) -> u32;
+    /// Computers that the ranks are on.
+    fn nodes(&self) -> u32;
     /// Its parameters.
     fn params(&self) -> Vec<ParamSpec>;
     /// The kernel for warps of `warp_size` lanes; see [`Family::trace`].
@@ -102,6 +104,9 @@ impl<F: Family> DynKernel for Holding<F> {
     }
     fn ranks(&self) -> u32 {
         self.0.ranks()
+    }
+    fn nodes(&self) -> u32 {
+        self.0.nodes()
     }
     fn params(&self) -> Vec<ParamSpec> {
         self.0.params()

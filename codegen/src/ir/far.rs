@@ -33,6 +33,32 @@ pub enum FarPart {
     Counts,
 }
 
+/// Which ranks a far operation that names none, or several, is about.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct FarReach {
+    /// Those of this rank's number on each node, instead of all.
+    pub rail: bool,
+    /// Not this one.
+    pub others: bool,
+}
+
+impl FarReach {
+    /// Of a kernel: from one rank to the next, and how many there are, this one too.
+    pub fn of(self, kernel: &Kernel) -> (u32, u32) {
+        if self.rail { (kernel.ranks, kernel.nodes) } else { (1, kernel.all_ranks()) }
+    }
+
+    /// In words that follow "to".
+    pub fn words(self) -> &'static str {
+        match (self.rail, self.others) {
+            (false, false) => "all ranks",
+            (false, true) => "all other ranks",
+            (true, false) => "all ranks of the rail",
+            (true, true) => "all other ranks of the rail",
+        }
+    }
+}
+
 impl FarPart {
     /// Every part.
     pub const ALL: [FarPart; 3] = [FarPart::Outbox, FarPart::Inbox, FarPart::Counts];

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use super::parts::{self, Part, PartMut, operation_structs, operations, part, part_mut};
 use super::{
-    BinaryOp, CompareOp, ParamId, ParcelId, ReceiptId, Region, SharedId, Transport, UnaryOp, ValueId, VarId,
+    BinaryOp, CompareOp, ParamId, ParcelId, FarReach, ReceiptId, Region, SharedId, Transport, UnaryOp, ValueId, VarId,
 };
 
 /// A value that an operation defines.
@@ -356,7 +356,7 @@ operation_structs! {
             count: OptIn,
         }
         /// Puts `len` elements of this rank's `outbox` from element `from` on to those of the target's `inbox` from element `index` on,
-        /// asynchronously: `peer` (`U32`) is the target, and without it every rank is, this one included. The source is read at any time until the
+        /// asynchronously: `peer` (`U32`) is the target, and without it every rank of `reach` is. The source is read at any time until the
         /// put is locally complete, the message arrives in pieces in any order, and no other operation is ordered with it. Its arrival belongs to
         /// `counts[counter]` at the target; with `counted` it adds one there after its own bytes. The end of a kernel completes nothing.
         FarPut = "far_put", {
@@ -369,13 +369,15 @@ operation_structs! {
             counts: ParamId,
             counter: In,
             counted: bool,
+            reach: FarReach,
         }
-        /// Adds `adds` (`U32`) to `counts[counter]` of rank `peer` (`U32`), or without it of every rank. Behind the puts that the group has put
+        /// Adds `adds` (`U32`) to `counts[counter]` of rank `peer` (`U32`), or without it of every rank of `reach`. Behind the puts that the group has put
         /// for this counter in this launch it is the end of a batch: what the group did before the last of them comes before it. Without such
         /// puts it is a credit, after all that the group did.
-        FarPublish = "far_publish", { peer: OptIn, counts: ParamId, counter: In, adds: In }
+        FarPublish = "far_publish", { peer: OptIn, counts: ParamId, counter: In, adds: In, reach: FarReach }
         /// Polls the `count` (`U32`) counters of this rank from `counter` on until each has `value` (`U32`) more than what waits have taken
-        /// from it, and takes them. Bounded like a wait. Counter `counter + i` counts puts of rank `from + i` (`U32`). Nothing may be
+        /// from it, and takes them. Bounded like a wait. Counter `counter + i` counts puts of rank `from + i` (`U32`); on a rail
+        /// it is `i` times the ranks of a node. The own rank's is left out where `reach` says so. Nothing may be
         /// concluded of a part of the puts of a launch: reads need a receipt of all that the source puts for the counter in its launch.
         FarWait = "far_wait", {
             receipt: ReceiptId,
@@ -384,6 +386,7 @@ operation_structs! {
             count: In,
             from: In,
             value: In,
+            reach: FarReach,
         }
         /// Waits for local completion of the puts from an outbox that come before it: of this group, and of all groups and launches that waits,
         /// signals and the order of launches place before it. Their sources may be written again after it. Bounded like a wait.

@@ -172,6 +172,7 @@ impl Plain for super::UnaryOp {}
 impl Plain for super::CompareOp {}
 impl Plain for super::ReduceOp {}
 impl Plain for super::Lines {}
+impl Plain for super::FarReach {}
 impl Plain for super::Transport {}
 impl Plain for super::SignalOrder {}
 

@@ -78,6 +78,9 @@ impl DynKernel for PackedKernel {
     fn ranks(&self) -> u32 {
         self.ranks
     }
+    fn nodes(&self) -> u32 {
+        self.kernels.values().next().map_or(1, |kernel| kernel.nodes)
+    }
     fn params(&self) -> Vec<ParamSpec> {
         self.params.clone()
     }

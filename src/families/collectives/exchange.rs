@@ -53,7 +53,7 @@ impl Reduction {
 
 /// All ranks but this one, as a mask.
 fn others() -> Val<u64> {
-    !bit(rank()) & (u64::MAX >> (64 - ranks()))
+    !bit(local_rank()) & (u64::MAX >> (64 - local_ranks()))
 }
 
 /// The channel of tiles of a cut, so many of each sender: a tile is a message.
@@ -115,6 +115,8 @@ pub(super) fn take_from_each(
 #[derive(Clone, Copy)]
 pub(super) struct Reduce {
     pub op: Reduction,
+    /// Ranks whose tiles become one.
+    pub ranks: u32,
     /// Ranks whose tiles are on their way at once.
     pub together: u32,
 }
@@ -130,7 +132,7 @@ impl Reduce {
     pub fn new(op: Reduction, ranks: u32, len: u32, bytes: u32, warps: u32) -> Reduce {
         let of_thread = len.div_ceil(32 * warps).max(PACKET_BYTES / bytes);
         let left = registers(warps).saturating_sub(2 * of_thread);
-        Reduce { op, together: (4 * left / (of_thread * bytes)).clamp(1, ranks) }
+        Reduce { op, ranks, together: (4 * left / (of_thread * bytes)).clamp(1, ranks) }
     }
 
     /// Everybody's tiles of a slot as one, in the order of ranks, so that all ranks get the same bits: this rank's own, and what the
@@ -141,7 +143,7 @@ impl Reduce {
         let theirs = channel.from_some(others()).slot(slot);
         self.all(len, |first, count| {
             let each = (0..count).zip(theirs.load_each(first, count, 0, len));
-            let mine = |i: u32| (first + i).eq_to(rank()).splat(len);
+            let mine = |i: u32| (first + i).eq_to(local_rank()).splat(len);
             each.map(|(i, tile)| mine(i).select(own, tile.to_f32())).collect()
         })
     }
@@ -168,7 +170,7 @@ impl Reduce {
                 sum.set(self.op.tiles(sum.get(), tile));
             }
         };
-        let (whole, rest) = (ranks() / self.together, ranks() % self.together);
+        let (whole, rest) = (self.ranks / self.together, self.ranks % self.together);
         if whole == 1 {
             some(0u32.val(), self.together);
         } else {

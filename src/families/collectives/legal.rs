@@ -7,6 +7,12 @@ use peerwarp_codegen::ir::{Dtype, PACKET_BYTES};
 /// Blocks that a launch has at most by default: with one more, each has one of an H200's 132 SMs to itself.
 const BLOCKS: u32 = 128;
 
+/// Each node has as many ranks, which one of its near channels reaches.
+pub(super) fn nodes(ranks: u32, nodes: u32) -> Result<(), Illegal> {
+    let allowed = || format!("a multiple of the {nodes} nodes, which have at most 64 ranks each");
+    Illegal::unless(ranks.is_multiple_of(nodes) && ranks / nodes <= 64, "ranks", ranks, allowed)
+}
+
 /// Tiles are kept in registers: 32 elements a thread, and 16 where a block has more than 16 warps.
 pub(super) fn tile(field: &'static str, elements: u32, warps: u32) -> Result<(), Illegal> {
     let most = 32 * 32 * warps.min(16);

@@ -3,6 +3,7 @@
 mod all_gather;
 mod all_reduce;
 mod all_reduce_config;
+mod all_reduce_nodes;
 mod all_to_all;
 mod broadcast;
 mod cut;
@@ -26,6 +27,9 @@ pub use all_reduce::{
     AllReduceArgs, AllReduceLaunch, BySwitchArgs, ExchangeArgs, PullTwoShotArgs, PushArgs, all_reduce,
 };
 pub use all_reduce_config::{Algorithm, AllReduce, AllReduceKey, Hook};
+pub use all_reduce_nodes::{
+    AllReduceNodes, AllReduceNodesArgs, AllReduceNodesKey, AllReduceNodesLaunch, Levels, all_reduce_nodes,
+};
 pub use all_to_all::{AllToAll, AllToAllArgs, AllToAllKey, AllToAllLaunch, all_to_all};
 pub use broadcast::{Broadcast, BroadcastArgs, BroadcastKey, BroadcastLaunch, broadcast};
 pub use exchange::Reduction;
@@ -58,6 +62,7 @@ pub fn families() -> Vec<(FamilyEntry, &'static dyn Suite)> {
     vec![
         one::<AllReduce>(),
         one::<RegisteredAllReduce>(),
+        one::<AllReduceNodes>(),
         one::<ReduceScatter>(),
         one::<AllGather>(),
         one::<AllToAll>(),

@@ -3,7 +3,7 @@
 use peerwarp_codegen::ir::Dtype;
 
 use super::{
-    Algorithm, AllGather, AllReduce, AllToAll, Broadcast, Hook, RaggedAllToAll, ReduceScatter,
+    Algorithm, AllGather, AllReduce, AllReduceNodes, AllToAll, Broadcast, Hook, Levels, RaggedAllToAll, ReduceScatter,
     RegisteredAllReduce, Shots, reference,
 };
 use crate::harness::bench::TIMING;
@@ -98,6 +98,44 @@ impl Workload for AllReduce {
         } else {
             Work { hops: 2, flops: flops / ranks, ..least }
         }
+    }
+}
+
+impl Workload for AllReduceNodes {
+    fn inputs(&self, turn: Turn) -> Vec<Contents> {
+        vec![vector(false, turn, self.elements, self.dtype)]
+    }
+
+    fn expected(&self, turn: Turn) -> Vec<Expected> {
+        let all = reference::vectors(turn, self.ranks, self.elements, self.dtype);
+        let local = self.local() as usize;
+        let reduced = |vectors: Vec<Vec<f32>>, dtype| reference::reduction(self.op, &vectors, dtype);
+        let first: Vec<Vec<f32>> = match self.levels {
+            Levels::RailFirst => {
+                let rail = |number| all.iter().skip(number).step_by(local).cloned().collect();
+                (0..local).map(|number| reduced(rail(number), Dtype::F32)).collect()
+            }
+            Levels::NodeFirst => all.chunks(local).map(|node| reduced(node.to_vec(), self.dtype)).collect(),
+        };
+        vec![exactly("out", self.dtype, &reduced(first, self.dtype))]
+    }
+
+    fn work(&self) -> Work {
+        let (vector, local) = (bytes(self.elements, self.dtype), self.local());
+        let (far, near) = match self.levels {
+            Levels::RailFirst => (vector, bytes(self.elements, Dtype::F32)),
+            Levels::NodeFirst => (vector.div_ceil(local.into()), (2 * vector).div_ceil(local.into())),
+        };
+        let to = |from: u32| {
+            let sent = |to: u32| match (to / local == from / local, to % local == from % local) {
+                (true, false) => near,
+                (false, true) => far,
+                _ => 0,
+            };
+            (0..self.ranks).map(sent).collect()
+        };
+        let hops = if self.levels == Levels::RailFirst { 2 } else { 3 };
+        Work { bytes: (0..self.ranks).map(to).collect(), hops, ..Work::default() }
     }
 }
 

@@ -172,7 +172,7 @@ impl SimLaunches {
         host: &Arc<dyn HostSteps>,
         options: &Options,
     ) -> Result<Result<Report, Box<Findings>>, WorkloadError> {
-        let mut machine = Machine::new(self.ranks);
+        let mut machine = self.kernels.machine(self.ranks);
         declare(&mut machine, &self.buffers)?;
         if let Some(lasting) = lasting {
             lasting.write(&mut machine)?;

@@ -59,6 +59,12 @@ impl Kernels {
         Ok(Kernels { bound, called, epochs, rows })
     }
 
+    /// Ranks for them, on as many nodes as they are for.
+    pub fn machine(&self, ranks: u32) -> Machine {
+        let first = self.bound.first().map(|(compiled, _)| compiled.kernel());
+        first.map_or_else(|| Machine::new(ranks), |kernel| Machine::of_nodes(kernel.nodes, kernel.ranks))
+    }
+
     /// The launches, with numbers that they pass.
     pub fn passing(&self, numbers: &Numbers) -> impl Iterator<Item = (&Arc<Compiled>, Bindings)> {
         self.bound.iter().zip(&self.called).map(|((kernel, bindings), called)| {

@@ -182,7 +182,7 @@ fn keep_results(machine: &mut Machine, expected: &[Vec<Vec<Expected>>]) -> Resul
 /// All rounds on all ranks, with rows drawn from a seed or those of the problem.
 fn machine(of: &Answered, kernels: &Kernels, rows_seed: Option<u64>) -> Result<Machine, WorkloadError> {
     let problem = &of.problem;
-    let mut machine = Machine::new(problem.ranks());
+    let mut machine = kernels.machine(problem.ranks());
     declare(&mut machine, &problem.buffers()?)?;
     if rows_seed.is_none() {
         keep_results(&mut machine, &of.expected)?;

@@ -1,15 +1,17 @@
 //! Far channels: messages to ranks of other machines, put by a network card.
 //!
-//! A message is stored to an outbox of the channel and put as a whole when it is finished: one put for each of its fields. Everything that
+//! A message is stored to an outbox of the channel and put when it is finished, up to the last element that is stored: one put for each of
+//! its fields. Everything that
 //! near channels do implicitly has a word here, as a card does none of it: [`OpenChannel::publish`] ends a batch,
 //! [`Inbound::wait`] waits for a count, [`OpenChannel::settle`] waits for local completion, and [`OpenChannel::credits`] gives banks back.
 
+use std::cell::RefCell;
+
 use super::open::{Places, plus, times};
 use super::receive::{Incoming, Reading};
-use super::{Declared, Hub, OpenChannel, Payload, Store, Transport};
+use super::{Hub, OpenChannel, Payload, Store, Transport};
 use crate::dsl::comm::protocol::{Arrived, Peers, arrive};
-use crate::dsl::control::each;
-use crate::dsl::groups::group::{DevRange, local_rank_at, rank_at};
+use crate::dsl::groups::group::{local_rank_at, rank_at};
 use crate::dsl::memory::buffer::Buf;
 use crate::dsl::memory::index::Index;
 use crate::dsl::memory::mem::param_of;
@@ -17,7 +19,7 @@ use crate::dsl::trace::error::{TraceError, fail_at};
 use crate::dsl::trace::scope::require_role;
 use crate::dsl::trace::tracer::attempt;
 use crate::dsl::values::val::{FromRaw, IntoVal, Raw, Val, host};
-use crate::ir::{CommOp, FarPublish, FarPut, FarSettle, FarWait, Loc, OpKind};
+use crate::ir::{CommOp, Const, FarPublish, FarPut, FarReach, FarSettle, FarWait, Loc, OpKind};
 
 /// When the puts of a far channel count.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -37,12 +39,21 @@ pub struct InboundFar<'a, T: Payload> {
     arrived: Arrived,
 }
 
+/// Messages of a far channel from all other ranks that have all arrived; made by [`OpenChannel::wait_others`].
+#[must_use = "choose a rank and a slot"]
+pub struct InboundOthers<'a, T: Payload> {
+    open: OpenChannel<'a, T>,
+    arrived: Arrived,
+}
+
 /// A far message on its way: where it stands in the outbox, and the counter that it adds to.
 #[derive(Debug)]
 pub(super) struct Posted {
     /// Of each field, in the outbox.
     places: Places,
     counter: Val<u32>,
+    /// Of each field, elements up to which something is stored; all of them where an offset is the device's.
+    ends: RefCell<Vec<u32>>,
 }
 
 impl Posted {
@@ -57,17 +68,27 @@ impl Posted {
         // What goes to all ranks stands where a message to this one would.
         let (row, counter) = (peers.far_rank(&open.hub().declared.name, loc), open.far_counter(loc));
         let number = open.number(row, slot, loc);
-        Some(Posted { places: Places::of(open.hub(), number, loc), counter })
+        let ends = RefCell::new(vec![0; open.hub().stores.len()]);
+        Some(Posted { places: Places::of(open.hub(), number, loc), counter, ends })
     }
 
     /// Stores elements of a field to the outbox.
     pub fn store(&self, store: &Store, offset: Index, value: Raw, loc: Loc) {
         if let Some(outbox) = store.outbox {
+            let end = attempt(loc, |t| {
+                let len = t.ty(t.use_value(value.trace, value.id, loc)?).len.unwrap_or(1);
+                Ok(match t.constant_of(offset.raw) {
+                    Some(Const::U32(first)) => first.saturating_add(len).min(store.len),
+                    _ => store.len,
+                })
+            });
+            let ends = &mut self.ends.borrow_mut()[store.field];
+            *ends = end.max(*ends);
             outbox.store(self.places.at(store, offset, loc), value, None, loc);
         }
     }
 
-    /// Puts the message: all elements of each field.
+    /// Puts the message: of each field the elements up to the last that is stored.
     pub fn put(&self, hub: &Hub, peers: Peers, inbox: &Places, loc: Loc) {
         let Some(counts) = hub.far else { return };
         let counted = hub.declared.shape.publish == Publish::Each;
@@ -76,9 +97,11 @@ impl Posted {
             let Some(outbox) = store.outbox else { continue };
             let (from, index) = (self.places.at(store, zero, loc), inbox.at(store, zero, loc));
             let counter = Index::whole(self.counter.to_raw());
-            let peers = peers.on_rail(hub, loc);
+            let (peers, rail) = (peers.on_rail(hub, loc), hub.declared.shape.rail.is_some());
             attempt(loc, |t| {
-                let (peer, len) = (peers.far(t, loc)?, store.len);
+                let (peer, others) = peers.far(t, loc)?;
+                // Where nothing is stored, the checker says so.
+                let len = Some(self.ends.borrow()[store.field]).filter(|end| *end > 0).unwrap_or(store.len);
                 let from = outbox.at(t, from, len.into(), loc)?;
                 let index = store.buf.at(t, index, len.into(), loc)?;
                 let counter = counts.at(t, counter, 1, loc)?;
@@ -94,6 +117,7 @@ impl Posted {
                         counts,
                         counter,
                         counted,
+                        reach: FarReach { rail, others },
                     }),
                     loc,
                 );
@@ -108,27 +132,37 @@ fn part(buf: &Buf) -> crate::ir::ParamId {
 }
 
 /// Adds to a counter of ranks behind what the group put.
-pub(super) fn publish(counts: &Buf, peers: Peers, counter: Index, adds: Raw, loc: Loc) {
+fn publish(counts: &Buf, (peers, rail): (Peers, bool), counter: Index, adds: Raw, loc: Loc) {
     require_role(loc, "a publish");
     attempt(loc, |t| {
-        let peer = peers.far(t, loc)?;
+        let (peer, others) = peers.far(t, loc)?;
         let counter = counts.at(t, counter, 1, loc)?;
         let adds = t.use_value(adds.trace, adds.id, loc)?;
-        t.push(CommOp::FarPublish(FarPublish { peer, counts: part(counts), counter, adds }), loc);
+        let (counts, reach) = (part(counts), FarReach { rail, others });
+        t.push(CommOp::FarPublish(FarPublish { peer, counts, counter, adds, reach }), loc);
         Ok(())
     });
 }
 
-/// Takes `value` from each of `count` counters, which ranks `from` on add to.
-pub(super) fn wait(counts: &Buf, counter: Index, count: u32, from: Raw, value: Raw, loc: Loc) -> Arrived {
+/// Counters that are awaited: the first, that of rank `from`, and how many there are.
+struct Awaited {
+    counter: Index,
+    from: Raw,
+    count: u32,
+    reach: FarReach,
+}
+
+/// Takes `value` from each of some counters.
+fn wait(counts: &Buf, Awaited { counter, from, count, reach }: Awaited, value: Raw, loc: Loc) -> Arrived {
     require_role(loc, "a wait");
     let number = host(count, loc).to_raw();
     attempt(loc, |t| {
-        let counter = counts.at(t, counter, count.into(), loc)?;
+        let (step, _) = reach.of(&t.builder.kernel);
+        let counter = counts.at(t, counter, u64::from(count.saturating_sub(1) * step) + 1, loc)?;
         let [count, from, value] = [number, from, value].map(|raw| t.use_value(raw.trace, raw.id, loc));
         let (count, from, value) = (count?, from?, value?);
         arrive(counts, t, loc, |receipt, counts| {
-            OpKind::Comm(CommOp::FarWait(FarWait { receipt, counts, counter, count, from, value }))
+            OpKind::Comm(CommOp::FarWait(FarWait { receipt, counts, counter, count, from, value, reach }))
         })
     })
 }
@@ -136,7 +170,17 @@ pub(super) fn wait(counts: &Buf, counter: Index, count: u32, from: Raw, value: R
 impl<'a, T: Payload> OpenChannel<'a, T> {
     /// The counter of this rank's puts, in this launch's bank.
     fn far_counter(&self, loc: Loc) -> Val<u32> {
-        self.in_flags(rank_at(loc), loc)
+        self.counter_of(rank_at(loc), loc)
+    }
+
+    /// The counter of a rank's puts, in this launch's bank, by the lane.
+    fn counter_of(&self, rank: Val<u32>, loc: Loc) -> Val<u32> {
+        let ranks = self.hub().declared.shape.far_ranks() as u32;
+        let in_lane = match self.lane {
+            None => rank,
+            Some(lane) => plus(times(lane, ranks, loc), rank, loc),
+        };
+        self.in_flags(in_lane, loc)
     }
 
     /// The far channel's counters.
@@ -175,7 +219,8 @@ impl<'a, T: Payload> OpenChannel<'a, T> {
             fail_at(loc, message, "leave it out; or say `.publish(Publish::Batch)` in its `#[channel(..)]`");
         }
         let adds = self.puts(messages, loc).to_raw();
-        let peers = peers.on_rail(self.hub(), loc);
+        let rail = self.hub().declared.shape.rail.is_some();
+        let peers = (peers.on_rail(self.hub(), loc), rail);
         publish(&counts, peers, Index::whole(self.far_counter(loc).to_raw()), adds, loc);
         attempt(loc, |t| {
             t.channels[channel].published = true;
@@ -215,10 +260,36 @@ impl<'a, T: Payload> OpenChannel<'a, T> {
             loc,
         );
         let rank = rail_rank(sender, self.hub().declared.shape.rail, loc);
-        let counter = Index::whole(self.in_flags(rank, loc).to_raw());
+        let counter = Index::whole(self.counter_of(rank, loc).to_raw());
         let value = self.puts(messages, loc).to_raw();
-        let arrived = wait(&counts, counter, 1, rank.to_raw(), value, loc);
+        let awaited = Awaited { counter, from: rank.to_raw(), count: 1, reach: FarReach::default() };
+        let arrived = wait(&counts, awaited, value, loc);
         InboundFar { open: self, sender, arrived }
+    }
+
+    /// Waits until the `messages` messages that each other rank puts in this launch have arrived, of a far channel. One group waits for
+    /// a sender.
+    ///
+    /// # Orders
+    /// As [`Inbound::wait`](super::Inbound::wait), for all other ranks of the channel.
+    ///
+    /// # Errors
+    /// Ends the trace of a near channel, and outside a role.
+    #[track_caller]
+    pub fn wait_others(&self, messages: impl IntoVal<u32>) -> InboundOthers<'a, T> {
+        let (loc, messages) = (Loc::caller(), messages.val());
+        let counts = self.far_counts(
+            "a wait for messages of all other ranks",
+            "take each from its slot: `channel.from(rank).slot(slot)`",
+            loc,
+        );
+        let shape = &self.hub().declared.shape;
+        let first = rail_rank(host(0, loc), shape.rail, loc);
+        let counter = Index::whole(self.counter_of(first, loc).to_raw());
+        let reach = FarReach { rail: shape.rail.is_some(), others: true };
+        let awaited = Awaited { counter, from: first.to_raw(), count: shape.ranks, reach };
+        let arrived = wait(&counts, awaited, self.puts(messages, loc).to_raw(), loc);
+        InboundOthers { open: *self, arrived }
     }
 
     /// Fails for a far channel.
@@ -247,6 +318,18 @@ impl<'a, T: Payload> InboundFar<'a, T> {
     }
 }
 
+impl<'a, T: Payload> InboundOthers<'a, T> {
+    /// The message in a slot of one of the other ranks.
+    ///
+    /// # Errors
+    /// Ends the trace for a slot that is not there.
+    #[track_caller]
+    pub fn slot(&self, sender: impl IntoVal<u32>, slot: impl IntoVal<u32>) -> Incoming<'a, T> {
+        let InboundOthers { open, arrived } = *self;
+        InboundFar { open, sender: sender.val(), arrived }.slot(slot)
+    }
+}
+
 /// The credits of a far channel: a counter for each rank.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::dsl) struct FarCredits {
@@ -259,22 +342,12 @@ pub(in crate::dsl) struct FarCredits {
 impl FarCredits {
     /// Tells every rank that this one has begun the launch, and waits until every rank has.
     pub fn exchange(&self, loc: Loc) {
-        let (one, first) = (host(1u32, loc), host(0u32, loc).to_raw());
-        let own = Index::whole(rank_at(loc).to_raw());
-        let Some(local) = self.rail else {
-            publish(&self.ready, Peers::all_at(loc), own, one.to_raw(), loc);
-            let _ranks = wait(&self.ready, Index::whole(first), self.ranks, first, one.to_raw(), loc);
-            return;
-        };
-        let nodes = || DevRange { start: host(0u32, loc), end: host(self.ranks, loc), step: one };
-        for node in each(nodes(), "node") {
-            let rank = rail_rank(node, Some(local), loc).to_raw();
-            publish(&self.ready, Peers::one(rank), own, one.to_raw(), loc);
-        }
-        for node in each(nodes(), "node") {
-            let rank = rail_rank(node, Some(local), loc).to_raw();
-            let _rank = wait(&self.ready, Index::whole(rank), 1, rank, one.to_raw(), loc);
-        }
+        let one = host(1u32, loc).to_raw();
+        let reach = FarReach { rail: self.rail.is_some(), others: false };
+        publish(&self.ready, (Peers::all_at(loc), reach.rail), Index::whole(rank_at(loc).to_raw()), one, loc);
+        let from = rail_rank(host(0, loc), self.rail, loc).to_raw();
+        let _ranks =
+            wait(&self.ready, Awaited { counter: Index::whole(from), from, count: self.ranks, reach }, one, loc);
     }
 }
 
@@ -289,13 +362,12 @@ fn rail_rank(number: Val<u32>, rail: Option<u32>, loc: Loc) -> Val<u32> {
 impl Peers {
     /// The rank that a rail's node stands for.
     fn on_rail(self, hub: &Hub, loc: Loc) -> Peers {
-        let Declared { name, shape, .. } = &*hub.declared;
-        let Some(local) = shape.rail else { return self };
-        if self.is_mask() {
-            let help = "loop over the nodes: `Peers::rank(node)`";
-            fail_at(loc, format!("a far message to all ranks of a rail, of channel `{name}`"), help);
+        match hub.declared.shape.rail {
+            Some(local) if self.is_one() => {
+                Peers::one(rail_rank(Val::from_raw(self.raw()), Some(local), loc).to_raw())
+            }
+            Some(_) | None => self,
         }
-        Peers::one(rail_rank(Val::from_raw(self.raw()), Some(local), loc).to_raw())
     }
 
     /// The rank of a put, or none for all ranks.
@@ -305,6 +377,6 @@ impl Peers {
             ..error
         };
         let rank = attempt(loc, |t| self.far(t, loc).map_err(of_channel));
-        rank.map(|_| Val::from_raw(self.raw()))
+        rank.0.map(|_| Val::from_raw(self.raw()))
     }
 }

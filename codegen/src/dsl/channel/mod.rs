@@ -12,7 +12,7 @@ mod state;
 use std::marker::PhantomData;
 use std::sync::Arc;
 
-pub use far::{InboundFar, Publish};
+pub use far::{InboundFar, InboundOthers, Publish};
 pub use open::OpenChannel;
 pub use receive::{
     Inbound, InboundSome, Incoming, IncomingEach, IncomingField, IncomingSome, IncomingSomeField,

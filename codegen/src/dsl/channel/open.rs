@@ -20,6 +20,8 @@ pub struct OpenChannel<'a, T: Payload> {
     pub(super) epoch: Epoch,
     /// The first slot and the first flag of this launch's bank, if there are several banks.
     bank: Option<[Val<u32>; 2]>,
+    /// Of the lanes of a far channel, the one that is meant.
+    pub(super) lane: Option<Val<u32>>,
 }
 
 impl<T: Payload> Clone for OpenChannel<'_, T> {
@@ -66,7 +68,7 @@ impl<T: Payload> Channel<T> {
             Ok(())
         });
         nameless(loc);
-        OpenChannel { channel: self, epoch, bank }
+        OpenChannel { channel: self, epoch, bank, lane: None }
     }
 }
 
@@ -99,6 +101,32 @@ impl<'a, T: Payload> OpenChannel<'a, T> {
         mask: impl IntoVal<u64>,
     ) -> IncomingEach<'a, T> {
         IncomingEach::new(*self, messages.into_iter().collect(), mask.val(), Loc::caller())
+    }
+
+    /// The same channel by one of its [lanes](super::ChannelShape::lanes): what is put and published by it is counted there, and who waits by it
+    /// waits for what is counted there. Without it, lane 0 is meant.
+    ///
+    /// # Errors
+    /// Ends the trace of a channel without lanes, and for a lane that is not there.
+    #[track_caller]
+    pub fn lane(&self, lane: impl IntoVal<u32>) -> OpenChannel<'a, T> {
+        let (loc, lane) = (Loc::caller(), lane.val());
+        let declared = &self.hub().declared;
+        let lanes = declared.shape.lanes;
+        attempt(loc, |t| match t.constant_of(lane.to_raw()) {
+            _ if declared.shape.transport != Transport::Far => Err(TraceError::new(
+                loc,
+                format!("a lane of channel `{}`, which is near", declared.name),
+                "leave it out: each message of a near channel is taken by itself",
+            )),
+            Some(Const::U32(i)) if i >= lanes => Err(TraceError::new(
+                loc,
+                format!("lane {i} of channel `{}`, which has {lanes}", declared.name),
+                "lanes go from 0 on: say how many there are by `.lanes(n)` in its `#[channel(..)]`",
+            )),
+            _ => Ok(()),
+        });
+        OpenChannel { lane: Some(lane), ..*self }
     }
 
     pub(super) fn hub(&self) -> &'a Hub {

@@ -92,6 +92,8 @@ pub struct ChannelShape {
     pub(super) publish: Publish,
     /// Ranks of a node, where it is a channel between ranks of the same number on each.
     pub(super) rail: Option<u32>,
+    /// How often the puts of a far channel's launch are counted apart.
+    pub(super) lanes: u32,
     float_words: bool,
     names: Vec<(&'static str, &'static str)>,
 }
@@ -110,6 +112,7 @@ impl ChannelShape {
             parts: 1,
             publish: Publish::Each,
             rail: None,
+            lanes: 1,
             float_words: false,
             names: vec![],
         }
@@ -181,8 +184,15 @@ impl ChannelShape {
         ChannelShape { rail: Some(local_ranks), ..self }
     }
 
+    /// Lets a far channel have so many lanes: puts are counted in each by themselves, so that groups wait for what their peers put by
+    /// the same [lane](super::OpenChannel::lane), not for all that a rank puts in the launch. Each takes an engine's channel a bank.
+    #[must_use]
+    pub fn lanes(self, lanes: u32) -> Self {
+        ChannelShape { lanes, ..self }
+    }
+
     /// Ranks of all nodes, of a far channel.
-    fn far_ranks(&self) -> u64 {
+    pub(super) fn far_ranks(&self) -> u64 {
         u64::from(self.ranks) * u64::from(self.rail.unwrap_or(1))
     }
 
@@ -252,7 +262,7 @@ impl ChannelShape {
     /// Flags of a bank; counters of a far channel, one for each sender.
     pub(super) fn bank_flags(&self) -> u64 {
         match self.transport {
-            Transport::Far => self.far_ranks(),
+            Transport::Far => self.far_ranks() * u64::from(self.lanes),
             Transport::Flags | Transport::Bulk | Transport::Packets | Transport::Ll => {
                 self.batches.map_or(self.bank_slots(), u64::from)
             }
@@ -355,7 +365,8 @@ impl Declared {
         }
         if shape.transport == Transport::Far {
             let len = shape.bank_flags() * u64::from(shape.banks);
-            let doc = format!("Puts of `{name}` that have arrived, `{}[sender]`.", shape.bank_order());
+            let lanes = if shape.lanes > 1 { "[lane]" } else { "" };
+            let doc = format!("Puts of `{name}` that have arrived, `{}{lanes}[sender]`.", shape.bank_order());
             params.push(spec("arrived", ParamKind::Far(FarPart::Counts), Dtype::U32, len, doc));
         }
         if shape.transport.has_flags() {
@@ -439,6 +450,11 @@ impl Declared {
         }
         if shape.transport == Transport::Far {
             self.check_far(loc)?;
+        } else if shape.lanes != 1 {
+            return wrong(
+                format!("channel `{name}` has lanes, and is near"),
+                "leave `.lanes(..)` out: each message of a near channel is taken by itself".to_owned(),
+            );
         } else if shape.publish == Publish::Batch {
             return wrong(
                 format!("channel `{name}` publishes batches, and is near"),
@@ -461,6 +477,7 @@ impl Declared {
     fn check_far(&self, loc: Loc) -> Result<(), TraceError> {
         let Declared { name, shape, .. } = self;
         let (what, help) = match shape {
+            ChannelShape { lanes: 0, .. } => ("has no lanes", "leave `.lanes(..)` out: it has one"),
             ChannelShape { banks: 3.., .. } => (
                 "has 3 banks",
                 "it has 2, which launches use in turn, or 1: its credits are awaited in the launch that gives them",

@@ -26,7 +26,20 @@ use crate::ir::{
 #[derive(Clone, Copy, Debug)]
 pub struct Peers {
     target: Raw,
-    mask: bool,
+    whom: Whom,
+}
+
+/// What a target is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Whom {
+    /// The number of a rank.
+    One,
+    /// A mask of ranks.
+    Some,
+    /// The mask of all ranks.
+    All,
+    /// The mask of all ranks but this one.
+    Others,
 }
 
 impl Peers {
@@ -42,7 +55,7 @@ impl Peers {
             Some(Const::U32(r)) if r >= t.builder.kernel.all_ranks() => Err(no_such_rank(t, r, loc)),
             _ => Ok(()),
         });
-        Peers { target, mask: false }
+        Peers { target, whom: Whom::One }
     }
 
     /// Every rank of the node whose bit is set; bit `i` is rank `i`. May be none, may include this rank.
@@ -59,37 +72,37 @@ impl Peers {
             }
             _ => Ok(()),
         });
-        Peers { target, mask: true }
+        Peers { target, whom: Whom::Some }
     }
 
     /// As an operation's operand.
     pub(crate) fn target(self, t: &Trace, loc: Loc) -> Result<Target, TraceError> {
         let id = t.use_value(self.target.trace, self.target.id, loc)?;
-        Ok(if self.mask { Target::Mask(id) } else { Target::Rank(id) })
+        Ok(if self.whom == Whom::One { Target::Rank(id) } else { Target::Mask(id) })
     }
 
-    /// The rank of a far put, none for every rank.
-    pub(crate) fn far(self, t: &Trace, loc: Loc) -> Result<Option<ValueId>, TraceError> {
-        match self.target(t, loc)? {
-            Target::Rank(rank) => Ok(Some(rank)),
-            Target::Mask(mask) => match t.constant(mask) {
-                Some(Const::U64(mask)) if mask == u64::MAX >> (64 - t.builder.kernel.ranks) => Ok(None),
-                _ => {
-                    let message = "a far message to some ranks, which are a mask";
-                    let help = "a put goes to one rank, `Peers::rank(rank)`, or to every rank, `Peers::all()`: loop over the ranks";
-                    Err(TraceError::new(loc, message, help))
-                }
-            },
+    /// The rank of a far put, none for every rank, and whether this one is left out then.
+    pub(crate) fn far(self, t: &Trace, loc: Loc) -> Result<(Option<ValueId>, bool), TraceError> {
+        match (self.whom, self.target(t, loc)?) {
+            (Whom::All, _) => Ok((None, false)),
+            (Whom::Others, _) => Ok((None, true)),
+            (Whom::One | Whom::Some, Target::Rank(rank)) => Ok((Some(rank), false)),
+            (Whom::One | Whom::Some, Target::Mask(_)) => {
+                let message = "a far message to some ranks, which are a mask";
+                let help = "a put goes to one rank, `Peers::rank(rank)`, or to every rank, `Peers::all()`, or to every other one, \
+                            `Peers::others()`: loop over the ranks";
+                Err(TraceError::new(loc, message, help))
+            }
         }
     }
 
     /// A rank that is one.
     pub(crate) fn one(target: Raw) -> Peers {
-        Peers { target, mask: false }
+        Peers { target, whom: Whom::One }
     }
 
-    pub(crate) fn is_mask(self) -> bool {
-        self.mask
+    pub(crate) fn is_one(self) -> bool {
+        self.whom == Whom::One
     }
 
     /// The rank of [`Peers::rank`].
@@ -104,14 +117,14 @@ impl Peers {
     }
 
     pub(crate) fn all_at(loc: Loc) -> Peers {
-        Peers { target: host(every_rank(loc), loc).to_raw(), mask: true }
+        Peers { target: host(every_rank(loc), loc).to_raw(), whom: Whom::All }
     }
 
-    /// Every rank of the node but this one.
+    /// Every rank but this one: of the node, or of a far channel's [ranks](crate::dsl::ChannelShape::rail).
     #[track_caller]
     pub fn others() -> Peers {
         let loc = Loc::caller();
-        Peers { target: (every_rank(loc) & !bit(local_rank())).to_raw(), mask: true }
+        Peers { target: (every_rank(loc) & !bit(local_rank())).to_raw(), whom: Whom::Others }
     }
 }
 

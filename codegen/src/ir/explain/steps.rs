@@ -296,15 +296,15 @@ impl<'k> Teller<'k> {
                 let first = count.as_ref().map(|n| format!("lanes < {}", text(n)));
                 Action { mask: mask.or(first), ..receive }
             }
-            OpKind::Comm(CommOp::FarPut(FarPut { peer, inbox, index, len, .. })) => {
+            OpKind::Comm(CommOp::FarPut(FarPut { peer, inbox, index, len, reach, .. })) => {
                 let put = at(Deed::Puts, Place::Param(*inbox), index, index);
                 let bytes = u64::from(*len) * u64::from(self.kernel.params[inbox.index()].element_bytes());
-                Action { ranks: Some(self.far_peer(*peer)), bytes, ..put }
+                Action { ranks: Some(self.far_peer(*peer, *reach)), bytes, ..put }
             }
-            OpKind::Comm(CommOp::FarPublish(FarPublish { peer, counts, counter, adds })) => {
+            OpKind::Comm(CommOp::FarPublish(FarPublish { peer, counts, counter, adds, reach })) => {
                 let publish = at(Deed::Signals, Place::Param(*counts), counter, adds);
                 Action {
-                    ranks: Some(format!("{}, adding `{}`", self.far_peer(*peer), text(adds))),
+                    ranks: Some(format!("{}, adding `{}`", self.far_peer(*peer, *reach), text(adds))),
                     ..publish
                 }
             }
@@ -361,8 +361,8 @@ impl<'k> Teller<'k> {
         self.target(self.kernel.parcels[parcel.index()].target)
     }
 
-    fn far_peer(&self, peer: Option<ValueId>) -> String {
-        peer.map_or("all ranks, by the card".into(), |rank| {
+    fn far_peer(&self, peer: Option<ValueId>, reach: FarReach) -> String {
+        peer.map_or(format!("{}, by the card", reach.words()), |rank| {
             format!("rank `{}`, by the card", self.exprs.text(rank))
         })
     }

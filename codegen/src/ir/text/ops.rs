@@ -46,8 +46,8 @@ impl Line<'_> {
         }
     }
 
-    fn peer(&self, peer: OptIn) -> String {
-        peer.map_or("all ranks".into(), |rank| format!("rank {}", self.v(rank)))
+    fn peer(&self, peer: OptIn, reach: FarReach) -> String {
+        peer.map_or(reach.words().into(), |rank| format!("rank {}", self.v(rank)))
     }
 
     fn element(&self, place: Place, index: ValueId) -> String {
@@ -294,20 +294,22 @@ impl Line<'_> {
                 format!("{}{of} {}{at}{first}", kind.name(), texts.join(", "))
             }
             OpKind::Comm(CommOp::FarPut(op)) => {
-                let FarPut { peer, outbox, from, inbox, index, len, counts, counter, counted } = op;
+                let FarPut { peer, outbox, from, inbox, index, len, counts, counter, counted, reach } = op;
                 let (to, source) = (self.element(Place::Param(*inbox), *index), self.param(*outbox));
                 let at = self.element(Place::Param(*counts), *counter);
                 let how = if *counted { "counted in" } else { "published in" };
-                format!("far_put {to} <- {source}[{}; {len}], {how} {at} to {}", v(from), self.peer(*peer))
+                format!("far_put {to} <- {source}[{}; {len}], {how} {at} to {}", v(from), self.peer(*peer, *reach))
             }
-            OpKind::Comm(CommOp::FarPublish(FarPublish { peer, counts, counter, adds })) => {
+            OpKind::Comm(CommOp::FarPublish(FarPublish { peer, counts, counter, adds, reach })) => {
                 let at = self.element(Place::Param(*counts), *counter);
-                format!("far_publish {at} += {} to {}", v(adds), self.peer(*peer))
+                format!("far_publish {at} += {} to {}", v(adds), self.peer(*peer, *reach))
             }
-            OpKind::Comm(CommOp::FarWait(FarWait { receipt, counts, counter, count, from, value })) => {
+            OpKind::Comm(CommOp::FarWait(FarWait { receipt, counts, counter, count, from, value, reach })) => {
                 let (counts, first, count) = (self.param(*counts), v(counter), v(count));
                 let (from, value) = (v(from), v(value));
-                format!("^{} = far_wait {counts}[{first}; {count}] -= {value} from rank {from} on", receipt.0)
+                let of = if *reach == FarReach::default() { "" } else { reach.words() };
+                let of = if of.is_empty() { String::new() } else { format!(" of {of}") };
+                format!("^{} = far_wait {counts}[{first}; {count}] -= {value} from rank {from} on{of}", receipt.0)
             }
             OpKind::Comm(CommOp::FarSettle(FarSettle { outbox })) => {
                 format!("far_settle {}", self.param(*outbox))

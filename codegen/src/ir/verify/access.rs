@@ -147,10 +147,11 @@ impl Check<'_, '_, '_> {
                 peer.iter().for_each(|rank| self.far_rank(*rank));
                 self.elements(Place::Param(*counts), *counter, 1);
             }
-            OpKind::Comm(CommOp::FarWait(FarWait { counts, counter, count, from, .. })) => {
+            OpKind::Comm(CommOp::FarWait(FarWait { counts, counter, count, from, reach, .. })) => {
                 self.far_rank(*from);
+                let (step, _) = reach.of(self.report.kernel);
                 let count = self.facts.int(*count).unwrap_or(0);
-                self.elements(Place::Param(*counts), *counter, count);
+                self.elements(Place::Param(*counts), *counter, (count - 1).max(0) * i128::from(step) + count.min(1));
             }
             OpKind::Comm(CommOp::FarSettle(_)) => {}
             OpKind::Control(ControlOp::For { step, .. }) => {

@@ -2,7 +2,7 @@
 //!
 //! An engine that carries these commands counts each put. So the end of a batch needs no command: its puts have counted themselves.
 
-use crate::ir::{FarPublish, FarPut, FarSettle, FarWait, OpId, ParamId, ValueId};
+use crate::ir::{FarPublish, FarPut, FarReach, FarSettle, FarWait, Kernel, OpId, ParamId, ValueId};
 use crate::print::emit::Emitter;
 use crate::print::text::{Expr, Prim, PrintError};
 
@@ -11,14 +11,14 @@ impl Emitter<'_, '_> {
     pub fn far_put(&mut self, id: OpId, op: &FarPut) -> Result<(), PrintError> {
         self.flush()?;
         self.used.add(Prim::FarPut);
-        let FarPut { peer, outbox, from, inbox, index, len, counts, counter, .. } = *op;
+        let FarPut { peer, outbox, from, inbox, index, len, counts, counter, reach, .. } = *op;
         let kernel = self.f.p.kernel;
         let [source, target] = [&kernel.params[outbox.index()], &kernel.params[inbox.index()]];
         let what = format!("Put {} to {}: it may arrive from here on", source.name, target.name);
         self.far_comment(id, &what);
         let (from, to) = (self.scalar(from)?, self.scalar(index)?);
         let (from, to) = (Expr::offset(&self.arg(outbox), &from), Expr::offset(&self.arg(inbox), &to));
-        let (counter, ranks) = (self.far_counter(counts, counter)?, self.far_ranks(peer)?);
+        let (counter, ranks) = (self.far_counter(counts, counter)?, self.far_ranks(peer, reach)?);
         let bytes = len * source.dtype.bytes();
         let site = self.site(id, counts);
         let group = self.group.name;
@@ -32,7 +32,7 @@ impl Emitter<'_, '_> {
     /// The end of a batch, or a credit.
     pub fn far_publish(&mut self, id: OpId, op: &FarPublish) -> Result<(), PrintError> {
         self.flush()?;
-        let FarPublish { peer, counts, counter, adds } = *op;
+        let FarPublish { peer, counts, counter, adds, reach } = *op;
         let name = self.f.p.kernel.params[counts.index()].name.clone();
         if self.f.p.kernel.far_is_put(counts) {
             self.far_comment(id, &format!("{name}: the puts of this batch have counted themselves"));
@@ -40,7 +40,7 @@ impl Emitter<'_, '_> {
         }
         self.used.add(Prim::FarCount);
         self.far_comment(id, &format!("Count up {name}: what every lane did before comes before it"));
-        let (counter, ranks) = (self.far_counter(counts, counter)?, self.far_ranks(peer)?);
+        let (counter, ranks) = (self.far_counter(counts, counter)?, self.far_ranks(peer, reach)?);
         let (adds, site, group) = (self.scalar(adds)?, self.site(id, counts), self.group.name);
         self.leave_unless(&format!("count_far({group}, args, {counter}, {ranks}, {}, {site})", adds.plain()));
         Ok(())
@@ -50,19 +50,18 @@ impl Emitter<'_, '_> {
     pub fn far_wait(&mut self, id: OpId, op: &FarWait) -> Result<(), PrintError> {
         self.flush()?;
         self.used.add(Prim::FarTake);
-        let FarWait { receipt, counts, counter, count, from, value } = *op;
+        let FarWait { receipt, counts, counter, count, from, value, reach } = *op;
         let name = &self.f.p.kernel.params[counts.index()].name;
         self.far_comment(id, &format!("Take {name}: what the puts brought can be read from here on"));
         let [counter, count, from, value] = [counter, count, from, value].map(|v| self.scalar(v));
         let (counter, count, from, value) = (counter?, count?, from?, value?);
         self.leave_unless(&format!(
-            "take_far({}, args, {}, {}, {}, {}, {}, {}, {})",
+            "take_far({}, args, {}, {}, {}, {}, {}, {})",
             self.group.name,
             self.arg(counts).text,
             self.far_channel(counts),
             counter.plain(),
-            count.plain(),
-            from.plain(),
+            self.far_reach(&from.plain(), &count.plain(), reach),
             value.plain(),
             self.site(id, counts)
         ));
@@ -88,14 +87,27 @@ impl Emitter<'_, '_> {
         self.w.comment(&format!("{what} ({place})"));
     }
 
-    /// The first rank and how many there are.
-    fn far_ranks(&mut self, peer: Option<ValueId>) -> Result<String, PrintError> {
+    /// The ranks that something goes to. Where it goes to all, each begins with itself, so that not all reach the same rank at once.
+    fn far_ranks(&mut self, peer: Option<ValueId>, reach: FarReach) -> Result<String, PrintError> {
+        let kernel = self.f.p.kernel;
         Ok(match peer {
-            Some(peer) => format!("{}, 1", self.scalar(peer)?.plain()),
-            // Each begins with itself, so that not all reach the same rank at once.
-            None if self.f.p.kernel.nodes == 1 => "args.rank, all_ranks".into(),
-            None => "args.far.node * ranks + args.rank, all_ranks".into(),
+            Some(peer) => format!("{{{}, 1}}", self.scalar(peer)?.plain()),
+            None => {
+                let all = if reach.rail { kernel.nodes.to_string() } else { "all_ranks".into() };
+                self.far_reach(own_rank(kernel), &all, reach)
+            }
         })
+    }
+
+    /// `{first, count}` of ranks, and what else there is to say of them.
+    fn far_reach(&self, first: &str, count: &str, reach: FarReach) -> String {
+        let kernel = self.f.p.kernel;
+        let step = if reach.rail && kernel.ranks > 1 { "ranks" } else { "1" };
+        match (step, reach.others) {
+            ("1", false) => format!("{{{first}, {count}}}"),
+            (step, false) => format!("{{{first}, {count}, {step}}}"),
+            (step, true) => format!("{{{first}, {count}, {step}, {}}}", own_rank(kernel)),
+        }
     }
 
     /// `{channel, index}` of a counter.
@@ -105,6 +117,15 @@ impl Emitter<'_, '_> {
 
     fn far_channel(&self, counts: ParamId) -> String {
         channel_name(&self.f.p.kernel.params[counts.index()].name)
+    }
+}
+
+/// This rank's number among those of all nodes.
+fn own_rank(kernel: &Kernel) -> &'static str {
+    match (kernel.nodes, kernel.ranks) {
+        (1, _) => "args.rank",
+        (_, 1) => "args.far.node",
+        _ => "args.far.node * ranks + args.rank",
     }
 }
 

@@ -1,7 +1,7 @@
 //! The issue of puts and publishes, and what must be known at it.
 
 use super::{CounterAt, FarPut, Flight, Publish, Put, Stretch, Turn};
-use crate::ir::{ParamId, Place};
+use crate::ir::{FarReach, ParamId, Place};
 use crate::sim::exec::memory::{Fault, place_name};
 use crate::sim::findings::finding::FindingKind;
 use crate::sim::flatten::code::Reg;
@@ -23,13 +23,13 @@ fn pieces(bytes: u64) -> Vec<(u64, u64)> {
 
 impl World<'_> {
     pub(super) fn far_put(&mut self, agent: &mut Agent, put: &FarPut) -> Result<(), Fault> {
-        let FarPut { peer, outbox, from, inbox, index, len, counts, counter, counted } = *put;
+        let FarPut { peer, outbox, from, inbox, index, len, counts, counter, counted, reach } = *put;
         let (from, index) = (agent.get(from), agent.get(index));
         let size = u64::from(agent.compiled.kernel().params[inbox.index()].dtype.bytes());
         let end = |first: u64| first.saturating_add(len.into());
         self.bounds(agent, Place::Param(outbox), from, end(from))?;
         self.bounds(agent, Place::Param(inbox), index, end(index))?;
-        let ranks = self.far_peers(agent, peer)?;
+        let ranks = self.far_peers(agent, peer, reach)?;
         self.note_read(agent, Place::Param(outbox), from, end(from), size, None);
         let by = agent.event(&self.sites);
         let clock = agent.publish();
@@ -80,10 +80,10 @@ impl World<'_> {
         &mut self,
         agent: &mut Agent,
         (peer, counts, counter): (Option<Reg>, ParamId, Reg),
-        adds: Reg,
+        (adds, reach): (Reg, FarReach),
     ) -> Result<(), Fault> {
         let (index, adds) = (agent.get(counter), agent.get(adds));
-        let ranks = self.far_peers(agent, peer)?;
+        let ranks = self.far_peers(agent, peer, reach)?;
         let by = agent.event(&self.sites);
         let clock = agent.publish();
         self.progress();

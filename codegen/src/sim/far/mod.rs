@@ -15,7 +15,7 @@ mod wait;
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
-use crate::ir::{self, CommOp, ParamId, Place, ReceiptId};
+use crate::ir::{self, CommOp, FarReach, ParamId, Place, ReceiptId};
 use crate::sim::exec::memory::Fault;
 use crate::sim::flatten::code::Reg;
 use crate::sim::flatten::regions::Flattener;
@@ -29,7 +29,7 @@ use crate::sim::schedule::world::World;
 #[derive(Clone, Debug)]
 pub(crate) enum FarInsn {
     Put(FarPut),
-    Publish { peer: Option<Reg>, counts: ParamId, counter: Reg, adds: Reg },
+    Publish { peer: Option<Reg>, counts: ParamId, counter: Reg, adds: Reg, reach: FarReach },
     Wait(FarWait),
     Settle { outbox: ParamId },
 }
@@ -46,6 +46,7 @@ pub(crate) struct FarPut {
     pub counts: ParamId,
     pub counter: Reg,
     pub counted: bool,
+    pub reach: FarReach,
 }
 
 /// Of a wait.
@@ -57,6 +58,7 @@ pub(crate) struct FarWait {
     pub count: Reg,
     pub from: Reg,
     pub value: Reg,
+    pub reach: FarReach,
 }
 
 impl Flattener<'_> {
@@ -73,6 +75,7 @@ impl Flattener<'_> {
                 counts,
                 counter,
                 counted,
+                reach,
             }) => FarInsn::Put(FarPut {
                 peer: peer.map(|p| self.reg(p)),
                 outbox,
@@ -83,14 +86,16 @@ impl Flattener<'_> {
                 counts,
                 counter: self.reg(counter),
                 counted,
+                reach,
             }),
-            CommOp::FarPublish(ir::FarPublish { peer, counts, counter, adds }) => FarInsn::Publish {
+            CommOp::FarPublish(ir::FarPublish { peer, counts, counter, adds, reach }) => FarInsn::Publish {
                 peer: peer.map(|p| self.reg(p)),
                 counts,
                 counter: self.reg(counter),
                 adds: self.reg(adds),
+                reach,
             },
-            CommOp::FarWait(ir::FarWait { receipt, counts, counter, count, from, value }) => {
+            CommOp::FarWait(ir::FarWait { receipt, counts, counter, count, from, value, reach }) => {
                 FarInsn::Wait(FarWait {
                     receipt,
                     counts,
@@ -98,6 +103,7 @@ impl Flattener<'_> {
                     count: self.reg(count),
                     from: self.reg(from),
                     value: self.reg(value),
+                    reach,
                 })
             }
             CommOp::FarSettle(ir::FarSettle { outbox }) => FarInsn::Settle { outbox },
@@ -193,18 +199,16 @@ struct Counter {
     last: Option<(Event, usize)>,
 }
 
-/// A wait that is over: its counters, and what all waits together had taken of each.
+/// A wait that is over: its counters in order, and what all waits together had taken of each.
 #[derive(Debug)]
 struct Waited {
-    first: CounterAt,
-    taken: Vec<u64>,
+    taken: Vec<(CounterAt, u64)>,
 }
 
 impl Waited {
     fn taken_of(&self, counter: CounterAt) -> Option<u64> {
-        let same = (counter.0, counter.1) == (self.first.0, self.first.1);
-        let nth = counter.2.checked_sub(self.first.2).filter(|_| same)?;
-        self.taken.get(nth as usize).copied()
+        let at = self.taken.binary_search_by_key(&counter, |(counter, _)| *counter).ok()?;
+        Some(self.taken[at].1)
     }
 }
 
@@ -232,8 +236,8 @@ impl World<'_> {
     pub fn far(&mut self, id: AgentId, agent: &mut Agent, insn: &FarInsn) -> Result<bool, Fault> {
         match *insn {
             FarInsn::Put(ref put) => self.far_put(agent, put).map(|()| true),
-            FarInsn::Publish { peer, counts, counter, adds } => {
-                self.far_publish(agent, (peer, counts, counter), adds).map(|()| true)
+            FarInsn::Publish { peer, counts, counter, adds, reach } => {
+                self.far_publish(agent, (peer, counts, counter), (adds, reach)).map(|()| true)
             }
             FarInsn::Wait(ref wait) => self.far_wait(id, agent, wait),
             FarInsn::Settle { outbox } => Ok(self.far_settle(id, agent, outbox)),
@@ -266,11 +270,17 @@ impl World<'_> {
     }
 
     /// The ranks that a put or publish goes to.
-    fn far_peers(&mut self, agent: &Agent, peer: Option<Reg>) -> Result<std::ops::Range<usize>, Fault> {
-        let ranks = self.machine.ranks as usize;
+    fn far_peers(&mut self, agent: &Agent, peer: Option<Reg>, reach: FarReach) -> Result<Vec<usize>, Fault> {
+        let ranks = u64::from(self.machine.ranks);
         match peer.map(|p| agent.get(p)) {
-            None => Ok(0..ranks),
-            Some(rank) if rank < ranks as u64 => Ok(rank as usize..rank as usize + 1),
+            None => {
+                let (step, count) = reach.of(agent.compiled.kernel());
+                let first = if reach.rail { agent.near() } else { 0 };
+                let all = (0..count).map(|i| first + i * step);
+                let meant = all.filter(|rank| !reach.others || *rank != agent.rank);
+                Ok(meant.map(|rank| rank as usize).collect())
+            }
+            Some(rank) if rank < ranks => Ok(vec![rank as usize]),
             Some(rank) => Err(self.no_such_rank(agent, rank)),
         }
     }

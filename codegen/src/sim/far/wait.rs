@@ -11,16 +11,21 @@ use crate::sim::schedule::world::World;
 
 impl World<'_> {
     pub(super) fn far_wait(&mut self, id: AgentId, agent: &mut Agent, wait: &FarWait) -> Result<bool, Fault> {
-        let FarWait { receipt, counts, counter, count, from, value } = *wait;
+        let FarWait { receipt, counts, counter, count, from, value, reach } = *wait;
         let (first, count, from) = (agent.get(counter), agent.get(count), agent.get(from));
         let value = agent.get(value);
         let ranks = u64::from(self.machine.ranks);
-        let last = from.saturating_add(count.saturating_sub(1));
+        let step = u64::from(reach.of(agent.compiled.kernel()).0);
+        let last = from.saturating_add(count.saturating_sub(1).saturating_mul(step));
         if last >= ranks {
             return Err(self.no_such_rank(agent, last));
         }
         while agent.arrived < count {
-            let index = first.saturating_add(agent.arrived);
+            if reach.others && from + agent.arrived * step == u64::from(agent.rank) {
+                agent.arrived += 1;
+                continue;
+            }
+            let index = first.saturating_add(agent.arrived * step);
             let at = self.far_counter(agent, counts, agent.rank as usize, index)?;
             let counter = self.far.counters.entry(at).or_default();
             if counter.arrived < counter.taken + value {
@@ -30,18 +35,19 @@ impl World<'_> {
             agent.arrived += 1;
         }
         agent.arrived = 0;
-        let at = |i: u64| (agent.rank as usize, agent.buffer(counts), first + i);
-        let first = at(0);
-        let all: Vec<CounterAt> = (0..count).map(at).collect();
+        let at = |i: u64| (agent.rank as usize, agent.buffer(counts), first + i * step);
+        let own = u64::from(agent.rank);
+        let meant = (0..count).filter(|i| !reach.others || from + i * step != own);
+        let all: Vec<(u64, CounterAt)> = meant.map(|i| (from + i * step, at(i))).collect();
         let mut taken = vec![];
-        for (i, at) in (0..).zip(all) {
-            taken.push(self.far_take(agent, at, value));
+        for (from, at) in all {
+            taken.push((at, self.far_take(agent, at, value)));
             let sender = self.far.counters.get(&at).and_then(|c| c.turns.last()).map(|turn| turn.first);
             if let Some(by) = sender.filter(|_| value > 0) {
-                self.check_sender(agent, counts, at.2, Sender::Rank(from + i), by);
+                self.check_sender(agent, counts, at.2, Sender::Rank(from), by);
             }
         }
-        self.far.waits.push(Waited { first, taken });
+        self.far.waits.push(Waited { taken });
         agent.receipts[receipt.index()] = Receipt { far: self.far.waits.len() as u32, ..Receipt::default() };
         let told = &mut self.counts[agent.kernel];
         told.waits += 1;

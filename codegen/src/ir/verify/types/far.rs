@@ -13,7 +13,7 @@ impl Check<'_, '_> {
                 self.scalar_index(*index);
                 self.far_message(*outbox, *inbox, *len);
             }
-            CommOp::FarPublish(FarPublish { peer, counts, counter, adds }) => {
+            CommOp::FarPublish(FarPublish { peer, counts, counter, adds, .. }) => {
                 self.far_counter(*peer, *counts, *counter);
                 self.operand("number of puts", *adds, U32);
             }
