@@ -106,7 +106,9 @@ fn world_of(args: &BenchArgs, cases: &[Case]) -> Result<Arc<World>, Failure> {
     let facts = method.into_iter().collect();
     let wait_budget = wait_budget(args.wait_budget)?;
     let (share_sms, share_gpus) = (args.share_sms, args.share_gpus);
-    let options = WorldOptions { wait_budget, facts, share_sms, share_gpus, ..WorldOptions::default() };
+    let nodes = cases.first().map_or(1, |case| case.problem.nodes());
+    let options =
+        WorldOptions { wait_budget, facts, share_sms, share_gpus, nodes, ..WorldOptions::default() };
     let problems: Vec<Vec<String>> =
         cases.iter().map(|case| [vec![case.problem.title()], case.problem.variants()].concat()).collect();
     Ok(Arc::new(world(ranks, options, &problems)?))
@@ -129,6 +131,12 @@ fn cases(chosen: &[Chosen], args: &BenchArgs) -> Result<Vec<Case>, Failure> {
 
 /// The world size of all cases.
 fn same_ranks(cases: &[Case]) -> Result<u32, InputError> {
+    let nodes = |case: &Case| case.problem.nodes();
+    let of_first = cases.first().map_or(1, nodes);
+    if let Some(other) = cases.iter().map(nodes).find(|n| *n != of_first) {
+        let with = format!("nodes = {of_first}");
+        return Err(InputError::conflict("nodes", other, with, "one number of nodes"));
+    }
     let ranks = |case: &Case| case.problem.ranks();
     let first = cases.first().map_or(0, ranks);
     match cases.iter().map(ranks).find(|r| *r != first) {

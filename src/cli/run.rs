@@ -34,7 +34,9 @@ pub(super) fn run(app: &App, args: &RunArgs, given: &Given, style: Style) -> Res
     let tables = args.selection.tables(app)?;
     let chosen = app.choose(&args.selection, given, false, &tables.on(Device::default()))?;
     let wait_budget = wait_budget(args.gpu.wait_budget)?;
-    let options = WorldOptions { wait_budget, share_gpus: args.gpu.share_gpus, ..WorldOptions::default() };
+    let nodes = chosen.variants.first().map_or(1, |v| v.nodes());
+    let share_gpus = args.gpu.share_gpus;
+    let options = WorldOptions { wait_budget, share_gpus, nodes, ..WorldOptions::default() };
     let pack = args.gpu.pack.as_deref().map(open_pack).transpose()?;
     let ranks = chosen.variants.first().map_or(0, |v| v.ranks());
     match place(args.backend, ranks, &options)? {

@@ -208,6 +208,10 @@ pub struct Baseline {
 pub trait Problem: Any + fmt::Debug + Send + Sync {
     /// World size.
     fn ranks(&self) -> u32;
+    /// Nodes that the ranks are on.
+    fn nodes(&self) -> u32 {
+        self.launches().first().map_or(1, |launch| launch.variant.nodes())
+    }
     /// How many rounds.
     fn rounds(&self) -> u32;
     /// The launches of a round, in order.

@@ -120,6 +120,7 @@ pub(super) struct FarRank {
     sent: Buffer,
     delivered: Ring,
     budget: Duration,
+    node: u32,
 }
 
 /// A rank whose peers are not known yet.
@@ -161,7 +162,12 @@ impl Opened {
         Ok(Opened { own: rank, station, ring, words, memory, sent })
     }
 
-    fn start(self, plan: &FarPlan, cards: &[Vec<u8>], budget: Duration) -> Result<FarRank, RuntimeError> {
+    fn start(
+        self,
+        plan: &FarPlan,
+        cards: &[Vec<u8>],
+        (node, budget): (u32, Duration),
+    ) -> Result<FarRank, RuntimeError> {
         let Opened { own, station, ring, words, memory, sent } = self;
         let mut book = Book::new(&station);
         for (rank, card) in (0..).zip(cards).filter(|(rank, _)| *rank != own) {
@@ -174,7 +180,7 @@ impl Opened {
         let options = ProxyOptions { budget: budget / 2, ..ProxyOptions::default() };
         let proxy =
             Proxy::start(station, book, vec![delivered.clone()], counts, &options).map_err(carried)?;
-        Ok(FarRank { proxy: Mutex::new(Some(proxy)), ring, words, memory, sent, delivered, budget })
+        Ok(FarRank { proxy: Mutex::new(Some(proxy)), ring, words, memory, sent, delivered, budget, node })
     }
 }
 
@@ -202,7 +208,11 @@ pub(super) fn carry(world: &World, plan: &FarPlan) -> Result<Option<Arc<FarRanks
         Err(e) => (vec![], Err(e)),
     };
     let cards = world.gather(cards)?.concat();
-    let started = opened.into_iter().map(|one| one.start(plan, &cards, world.wait_budget()));
+    let budget = world.wait_budget();
+    let started = opened.into_iter().zip(0..).map(|(one, member)| {
+        let node = world.place(member).node;
+        one.start(plan, &cards, (node, budget))
+    });
     let ranks = Arc::new(FarRanks(world.agree(started.collect())?));
     world.watch(&ranks);
     Ok(Some(ranks))
@@ -244,7 +254,7 @@ impl FarRank {
             sent: self.sent.ptr(),
             log_slots: LOG_SLOTS,
             channel: plan.first[launch],
-            node: 0,
+            node: self.node,
             rest: 0,
         }
     }

@@ -1,7 +1,7 @@
 //! Greetings: a word from each rank to every other one, by which ranks find out whether they reach each other.
 
 use super::RuntimeError;
-use super::net::FormError;
+use super::net::{FormError, Teams};
 use super::symmetric::{Member, Symmetric};
 
 /// Bytes from a rank's status to the words that are written to it.
@@ -17,11 +17,12 @@ fn greeting(from: u32, to: u32) -> u64 {
     0x7065_6572_0000_0000 | u64::from(from) << 16 | u64::from(to)
 }
 
-/// Has these ranks write to all. They read when all have done so.
-pub(super) fn write(members: &[Member], status: &Symmetric) -> Result<(), RuntimeError> {
+/// Has these ranks write to all of their node. They read when all have done so.
+pub(super) fn write(members: &[Member], teams: &Teams, status: &Symmetric) -> Result<(), RuntimeError> {
     for (index, member) in members.iter().enumerate() {
-        for (base, to) in status.bases(index).iter().zip(0..) {
-            let at = base + GREETINGS + 8 * u64::from(member.rank);
+        let (first, own) = numbers(member, teams);
+        for (base, to) in status.bases(index).iter().zip(first..) {
+            let at = base + GREETINGS + 8 * u64::from(own);
             // SAFETY: the world's memory, as large as all greetings.
             unsafe { member.gpu.upload(at, &greeting(member.rank, to).to_ne_bytes())? };
         }
@@ -30,15 +31,21 @@ pub(super) fn write(members: &[Member], status: &Symmetric) -> Result<(), Runtim
     Ok(())
 }
 
-/// Whether what all ranks wrote to these has arrived.
-pub(super) fn read(members: &[Member], status: &Symmetric) -> Result<(), RuntimeError> {
+/// The first rank of a member's node, and its number there.
+fn numbers(member: &Member, teams: &Teams) -> (u32, u32) {
+    let own = teams.place(member.rank).map_or(0, |place| place.local_rank);
+    (member.rank - own, own)
+}
+
+/// Whether what all ranks of their nodes wrote to these has arrived.
+pub(super) fn read(members: &[Member], teams: &Teams, status: &Symmetric) -> Result<(), RuntimeError> {
     for (index, member) in members.iter().enumerate() {
-        let bases = status.bases(index);
-        let mut found = vec![0u64; bases.len()];
-        let at = bases[member.rank as usize] + GREETINGS;
+        let (first, _) = numbers(member, teams);
+        let mut found = vec![0u64; status.bases(index).len()];
+        let at = status.own(index) + GREETINGS;
         // SAFETY: as above.
         unsafe { member.gpu.download(at, bytemuck::cast_slice_mut(&mut found))? };
-        for (from, &found) in (0..).zip(&found) {
+        for (from, &found) in (first..).zip(&found) {
             let (to, wrote) = (member.rank, greeting(from, member.rank));
             if found != wrote {
                 return Err(FormError::Unreachable { from, to, wrote, found }.into());

@@ -36,7 +36,7 @@ impl Buffer {
     pub(crate) fn part(memory: &Arc<Symmetric>, member: &Member, index: usize) -> Buffer {
         Buffer {
             gpu: Arc::clone(&member.gpu),
-            ptr: memory.bases(index)[member.rank as usize],
+            ptr: memory.own(index),
             bytes: memory.bytes(),
             filling: AtomicBool::new(false),
             part_of: Some(Arc::clone(memory)),

@@ -27,7 +27,8 @@ pub struct Status {
     /// The block that waited.
     pub block: u32,
     /// The rank that did not signal. For flags between blocks of one rank it is that rank's role and block instead: bit 31, the
-    /// role's number in bits 16 to 30 (all set where several roles signal the flags), and the block's number in its role.
+    /// role's number in bits 16 to 30 (all set where several roles signal the flags), and the block's number in its role. Far channels set
+    /// bit 30: it counts ranks of all nodes.
     pub peer: u32,
     /// Which parameter the flag array is.
     pub flag: u32,
@@ -41,6 +42,8 @@ pub struct Status {
 
 /// The bit of [`Status::peer`] that says that it is a block of the rank itself.
 const OWN_BLOCKS: u32 = 1 << 31;
+/// The bit of [`Status::peer`] that says that it is a rank among those of all nodes.
+const FAR: u32 = 1 << 30;
 /// The role in [`Status::peer`] where more than one role signals the flags.
 const ANY_ROLE: u32 = 0x7fff;
 
@@ -48,6 +51,14 @@ const ANY_ROLE: u32 = 0x7fff;
 pub fn kernel_id(variant: &str) -> u64 {
     let step = |hash: u64, byte: u8| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
     variant.bytes().fold(0xcbf2_9ce4_8422_2325, step)
+}
+
+/// A rank's record. Numbers of ranks in it count from the first one of its node on.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Record {
+    pub rank: u32,
+    pub first: u32,
+    pub status: Status,
 }
 
 /// The names that a [`Status`] gives by number.
@@ -113,19 +124,20 @@ pub struct ExpiredWait {
 }
 
 impl Aborted {
-    /// What the status records of this process's ranks say, by rank; none while all is well.
-    pub(super) fn of(records: &[(u32, Status)], kernels: &[KernelNames]) -> Option<Aborted> {
-        let first = records.iter().find(|(_, s)| s.aborted != 0)?.1.aborted - 1;
+    /// What the status records of this process's ranks say; none while all is well.
+    pub(super) fn of(records: &[Record], kernels: &[KernelNames]) -> Option<Aborted> {
+        let first = records.iter().find(|r| r.status.aborted != 0)?;
+        let first = first.first + first.status.aborted - 1;
         // Two ranks may have given up at the same time; each raised the other's `aborted`.
-        let own = records.iter().filter(|(_, s)| s.filled != 0);
-        let told = own.clone().find(|(rank, _)| *rank == first).or_else(|| own.clone().next());
-        let wait = told.map(|(_, status)| ExpiredWait::of(status, kernels));
-        Some(Aborted { rank: told.map_or(first, |t| t.0), wait, carrier: None, recoverable: true })
+        let own = records.iter().filter(|r| r.status.filled != 0);
+        let told = own.clone().find(|r| r.rank == first).or_else(|| own.clone().next());
+        let wait = told.map(|record| ExpiredWait::of(record, kernels));
+        Some(Aborted { rank: told.map_or(first, |t| t.rank), wait, carrier: None, recoverable: true })
     }
 }
 
 impl ExpiredWait {
-    fn of(status: &Status, kernels: &[KernelNames]) -> ExpiredWait {
+    fn of(Record { rank, first, status }: &Record, kernels: &[KernelNames]) -> ExpiredWait {
         let names = kernels.iter().find(|k| k.id == status.kernel);
         let site = names.and_then(|k| k.waits.get(status.site as usize));
         let numbered = |names: Option<&Vec<String>>, what: &str, i: u32| {
@@ -135,7 +147,11 @@ impl ExpiredWait {
             kernel: names.map_or_else(|| format!("kernel {:#018x}", status.kernel), |k| k.variant.clone()),
             role: numbered(names.map(|k| &k.roles), "role", status.role),
             block: status.block,
-            peer: if status.peer & OWN_BLOCKS == 0 { status.peer } else { status.rank },
+            peer: match status.peer & OWN_BLOCKS == 0 {
+                true if status.peer & FAR != 0 => status.peer & !FAR,
+                true => first + status.peer,
+                false => *rank,
+            },
             awaited_block: (status.peer & OWN_BLOCKS != 0).then(|| {
                 let role = status.peer >> 16 & ANY_ROLE;
                 let role = match role {

@@ -33,15 +33,20 @@ fn expired() -> Status {
     }
 }
 
+/// The record of a rank of the only node.
+fn at(rank: u32, status: Status) -> Record {
+    Record { rank, first: 0, status }
+}
+
 #[test]
 fn all_zero_is_well() {
-    assert_eq!(Aborted::of(&[(0, Status::default()), (1, Status::default())], &names()), None);
+    assert_eq!(Aborted::of(&[at(0, Status::default()), at(1, Status::default())], &names()), None);
 }
 
 #[test]
 fn a_record_is_told_by_names() {
     let told = Status { aborted: 1, ..Status::default() };
-    let aborted = Aborted::of(&[(1, told), (0, expired())], &names()).unwrap();
+    let aborted = Aborted::of(&[at(1, told), at(0, expired())], &names()).unwrap();
     assert_eq!(aborted.rank, 0);
     insta::assert_snapshot!(aborted, @"rank 0 waited in vain for rank 3: row_flag[9] was to reach epoch 8 and is 7 (exchange, role recv, block 40, exchange.rs:240); reset the world before it is used again");
 }
@@ -49,18 +54,18 @@ fn a_record_is_told_by_names() {
 #[test]
 fn a_block_of_the_rank_itself_is_told_by_its_role() {
     let status = Status { peer: 1 << 31 | 1 << 16 | 12, ..expired() };
-    let aborted = Aborted::of(&[(0, status)], &names()).unwrap();
+    let aborted = Aborted::of(&[at(0, status)], &names()).unwrap();
     assert_eq!(aborted.wait.as_ref().unwrap().peer, 0);
     insta::assert_snapshot!(aborted, @"rank 0 waited in vain for block 12 of its own role send: row_flag[9] was to reach epoch 8 and is 7 (exchange, role recv, block 40, exchange.rs:240); reset the world before it is used again");
     let status = Status { peer: u32::MAX, ..expired() };
-    let told = Aborted::of(&[(0, status)], &names()).unwrap().to_string();
+    let told = Aborted::of(&[at(0, status)], &names()).unwrap().to_string();
     assert!(told.contains("block 65535 of its own roles"), "{told}");
 }
 
 #[test]
 fn another_processs_wait_is_its_own_to_tell() {
     let told = Status { aborted: 6, ..Status::default() };
-    let aborted = Aborted::of(&[(1, told)], &names()).unwrap();
+    let aborted = Aborted::of(&[at(1, told)], &names()).unwrap();
     assert_eq!((aborted.rank, &aborted.wait), (5, &None));
     insta::assert_snapshot!(aborted, @"rank 5 gave up waiting; its own error says for what; reset the world before it is used again");
 }
@@ -69,13 +74,13 @@ fn another_processs_wait_is_its_own_to_tell() {
 fn of_two_that_gave_up_one_of_ours_is_told() {
     // Rank 2 is another process's, and was the first to write here.
     let status = Status { aborted: 3, ..expired() };
-    assert_eq!(Aborted::of(&[(0, status)], &names()).unwrap().rank, 0);
+    assert_eq!(Aborted::of(&[at(0, status)], &names()).unwrap().rank, 0);
 }
 
 #[test]
 fn strangers_are_told_by_number() {
     let status = Status { kernel: 1, role: 7, flag: 5, ..expired() };
-    let wait = Aborted::of(&[(0, status)], &names()).unwrap().wait.unwrap();
+    let wait = Aborted::of(&[at(0, status)], &names()).unwrap().wait.unwrap();
     assert_eq!((wait.kernel.as_str(), wait.role.as_str()), ("kernel 0x0000000000000001", "role 7"));
     assert_eq!(wait.flag, "parameter 5");
 }
@@ -126,4 +131,20 @@ fn emitted_sources_call_themselves_and_lay_the_record_out_so() {
         ]
     );
     assert_eq!(size_of::<Status>(), 56);
+}
+
+#[test]
+fn ranks_of_a_record_count_those_of_its_node_and_those_of_far_channels_all() {
+    let record = |peer| Record {
+        rank: 5,
+        first: 4,
+        status: Status { aborted: 2, filled: 1, rank: 1, peer, ..expired() },
+    };
+    let peer = |peer| {
+        let aborted = Aborted::of(&[record(peer)], &names()).unwrap();
+        (aborted.rank, aborted.wait.unwrap().peer)
+    };
+    assert_eq!(peer(2), (5, 6));
+    assert_eq!(peer(FAR | 2), (5, 2));
+    assert_eq!(peer(OWN_BLOCKS | 2), (5, 5));
 }

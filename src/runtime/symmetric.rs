@@ -52,44 +52,55 @@ impl Drop for Exported {
 #[derive(Debug)]
 pub struct Symmetric {
     bytes: u64,
-    /// `[member][rank]`.
+    /// `[member][rank of its node]`.
     bases: Vec<Vec<DevicePtr>>,
+    /// `[member]`.
+    own: Vec<DevicePtr>,
     /// Other processes' memory first: fields are dropped in order.
     _imported: Vec<Mapping>,
     _here: Vec<Mapping>,
     _exported: Option<Exported>,
-    /// Memory of a rank without peers, which nobody else maps.
-    _alone: Option<Buffer>,
+    /// Memory of ranks without peers, which are alone on their nodes.
+    _alone: Vec<Buffer>,
 }
 
 impl Symmetric {
-    /// For ranks that are all in this process. Zeroed.
-    pub(super) fn local(members: &[Member], bytes: u64, sharing: Sharing) -> Result<Symmetric, RuntimeError> {
-        if let [alone] = members {
-            let own = Buffer::new(&alone.gpu, bytes)?;
-            own.clear(0)?;
-            let bases = vec![vec![own.ptr()]];
+    /// For ranks that are all in this process, `near` of them on each node. Zeroed.
+    pub(super) fn local(
+        members: &[Member],
+        near: u32,
+        bytes: u64,
+        sharing: Sharing,
+    ) -> Result<Symmetric, RuntimeError> {
+        if near == 1 {
+            let own = members.iter().map(|alone| Buffer::new(&alone.gpu, bytes));
+            let alone = own.collect::<Result<Vec<_>, _>>()?;
+            alone.iter().try_for_each(|own| own.clear(0))?;
+            let own: Vec<DevicePtr> = alone.iter().map(Buffer::ptr).collect();
+            let bases = own.iter().map(|own| vec![*own]).collect();
+            let (imported, here) = (vec![], vec![]);
             return Ok(Symmetric {
                 bytes,
                 bases,
-                _imported: vec![],
-                _here: vec![],
+                own,
+                _imported: imported,
+                _here: here,
                 _exported: None,
-                _alone: Some(own),
+                _alone: alone,
             });
         }
-        let peers: Vec<u32> = members.iter().map(|m| m.gpu.info().ordinal).collect();
-        let own = members.iter().map(|m| allocate(m, bytes, sharing, &peers));
-        let own = own.collect::<Result<Vec<_>, _>>()?;
-        let bases: Vec<DevicePtr> = own.iter().map(|m| m.block.ptr).collect();
-        Ok(Symmetric {
-            bytes,
-            bases: vec![bases; members.len()],
-            _imported: vec![],
-            _here: own,
-            _exported: None,
-            _alone: None,
-        })
+        let (mut here, mut bases) = (vec![], vec![]);
+        for node in members.chunks(near as usize) {
+            let peers: Vec<u32> = node.iter().map(|m| m.gpu.info().ordinal).collect();
+            let own = node.iter().map(|m| allocate(m, bytes, sharing, &peers));
+            let own = own.collect::<Result<Vec<_>, _>>()?;
+            let of_node: Vec<DevicePtr> = own.iter().map(|m| m.block.ptr).collect();
+            bases.extend(vec![of_node; node.len()]);
+            here.extend(own);
+        }
+        let own = here.iter().map(|m| m.block.ptr).collect();
+        let imported = vec![];
+        Ok(Symmetric { bytes, bases, own, _imported: imported, _here: here, _exported: None, _alone: vec![] })
     }
 
     /// For a world of several processes, of which this one has one rank. Zeroed, here and on all others.
@@ -121,10 +132,11 @@ impl Symmetric {
         Ok(Symmetric {
             bytes,
             bases: vec![bases],
+            own: vec![base],
             _imported: imported,
             _here: vec![],
             _exported: Some(own),
-            _alone: None,
+            _alone: vec![],
         })
     }
 
@@ -133,12 +145,17 @@ impl Symmetric {
         self.bytes
     }
 
-    /// Where it starts on every rank, as the member with this index sees it.
+    /// Where it starts on a member's own rank.
+    pub(super) fn own(&self, member: usize) -> DevicePtr {
+        self.own[member]
+    }
+
+    /// Where it starts on every rank of a node, as its member with this index sees it.
     pub fn bases(&self, member: usize) -> &[DevicePtr] {
         &self.bases[member]
     }
 
-    /// Where byte `at` is on every rank, as the member with this index sees it.
+    /// Where byte `at` is on every rank of its node, as the member with this index sees it.
     pub fn pointers(&self, member: usize, at: u64) -> Vec<DevicePtr> {
         self.bases[member].iter().map(|base| base + at).collect()
     }

@@ -19,9 +19,9 @@ use super::image::KernelImage;
 use super::net::links::Links;
 use super::net::processes::Processes;
 use super::net::rendezvous::Card;
-use super::net::{LOCAL_RANKS, Launched};
+use super::net::{LOCAL_RANKS, Launched, Place, Teams};
 use super::reach::{check_members, check_reach, facts, own_gpu, sharing};
-use super::status::{Aborted, KernelNames, Status};
+use super::status::{Aborted, KernelNames, Record, Status};
 use super::symmetric::{Member, Symmetric};
 use super::tenants::Tenants;
 
@@ -57,6 +57,9 @@ pub struct WorldOptions {
     /// residency, as it may run such kernels one after the other while ranks wait for each other in different ones. The same on all
     /// ranks. With 1, all launches of a rank are in order, whatever their operations.
     pub launches_at_once: u32,
+    /// Computers that ranks of one process play, each with as many of them in turn: what is near reaches the ranks of a node alone, and
+    /// the others are reached by far channels. To try and test kernels for several nodes where there is one.
+    pub nodes: u32,
     /// How long processes wait for each other whenever they have to come together.
     pub form_timeout: Duration,
     /// What has to be the same on all ranks, by name: digests of kernel tables and of configurations, say. Versions, the
@@ -85,6 +88,7 @@ impl Default for WorldOptions {
             share_sms: false,
             share_gpus: false,
             launches_at_once: 1,
+            nodes: 1,
             form_timeout: FORM_TIMEOUT,
             facts: BTreeMap::new(),
         }
@@ -106,7 +110,7 @@ struct Cleared {
 /// [`WorldOptions::share_gpus`] lets them share some.
 #[derive(Debug)]
 pub struct World {
-    ranks: u32,
+    teams: Teams,
     members: Vec<Member>,
     sharing: Sharing,
     share_sms: bool,
@@ -135,10 +139,12 @@ impl World {
         check_members(&members, options.share_gpus)?;
         let sharing = sharing(&members, options.sharing)?;
         let ranks = members.len() as u32;
-        let status = Symmetric::local(&members, greetings::status_bytes(ranks), sharing)?;
+        let teams = Teams::of(ranks, options.nodes)?;
+        let bytes = greetings::status_bytes(teams.local_ranks());
+        let status = Symmetric::local(&members, teams.local_ranks(), bytes, sharing)?;
         let at_once = at_once(options)?;
         let tenants = Tenants::of(members.iter().map(|m| m.gpu.info().bus_id.as_str()), at_once);
-        World::with(ranks, members, tenants, sharing, options, status, None)
+        World::with(teams, members, tenants, sharing, options, status, None)
     }
 
     /// The world that this process was started for, one rank a process. The rank's GPU is that of its number on the
@@ -150,6 +156,11 @@ impl World {
         options: &WorldOptions,
     ) -> Result<World, RuntimeError> {
         launched.check(LOCAL_RANKS)?;
+        let teams = Teams::of(launched.ranks, 1)?;
+        if options.nodes != 1 {
+            let allowed = "1 where each rank has a process";
+            return Err(RuntimeError::invalid("nodes", options.nodes, allowed));
+        }
         let at_once = at_once(options)?;
         let gpu = own_gpu(gpus, launched.local_rank, options.share_gpus)?;
         let members = vec![Member { rank: launched.rank, gpu: Arc::clone(gpu) }];
@@ -168,11 +179,11 @@ impl World {
         let processes = Arc::new(Processes::new(links, sharing));
         let status = Symmetric::across(&members[0], launched.ranks, bytes, sharing, &processes)?;
         let tenants = Tenants::of(cards.iter().map(|card| card.bus_id.as_str()), at_once);
-        World::with(launched.ranks, members, tenants, sharing, options, status, Some(processes))
+        World::with(teams, members, tenants, sharing, options, status, Some(processes))
     }
 
     fn with(
-        ranks: u32,
+        teams: Teams,
         members: Vec<Member>,
         tenants: Tenants,
         sharing: Sharing,
@@ -184,7 +195,7 @@ impl World {
         let (kernels, cleared, poisoned) = (Mutex::default(), Mutex::default(), Mutex::default());
         let (shared, far) = (Mutex::default(), Mutex::default());
         let world = World {
-            ranks,
+            teams,
             members,
             sharing,
             share_sms,
@@ -199,14 +210,24 @@ impl World {
             far,
             poisoned,
         };
-        world.agree(greetings::write(&world.members, &world.status))?;
-        world.agree(greetings::read(&world.members, &world.status))?;
+        world.agree(greetings::write(&world.members, &world.teams, &world.status))?;
+        world.agree(greetings::read(&world.members, &world.teams, &world.status))?;
         Ok(world)
     }
 
-    /// World size.
+    /// World size: ranks of all nodes.
     pub fn ranks(&self) -> u32 {
-        self.ranks
+        self.teams.ranks()
+    }
+
+    /// Its ranks, by node and by rail.
+    pub fn teams(&self) -> &Teams {
+        &self.teams
+    }
+
+    /// Where a member is.
+    pub(super) fn place(&self, member: usize) -> Place {
+        self.teams.place(self.members[member].rank).expect("members are ranks of the world")
     }
 
     /// The ranks of this process.
@@ -255,9 +276,9 @@ impl World {
     /// Allocates zeroed memory on every rank. All ranks have to do so in the same order, with the same size.
     pub fn allocate(&self, bytes: u64) -> Result<Symmetric, RuntimeError> {
         match &self.processes {
-            None => Symmetric::local(&self.members, bytes, self.sharing),
+            None => Symmetric::local(&self.members, self.teams.local_ranks(), bytes, self.sharing),
             Some(processes) => {
-                Symmetric::across(&self.members[0], self.ranks, bytes, self.sharing, processes)
+                Symmetric::across(&self.members[0], self.teams.local_ranks(), bytes, self.sharing, processes)
             }
         }
     }
@@ -273,9 +294,8 @@ impl World {
 
     /// The shared memory in which these bytes of a member are, and how far from its start.
     pub(crate) fn shared(&self, member: usize, ptr: DevicePtr, bytes: u64) -> Option<(Arc<Symmetric>, u64)> {
-        let rank = self.members[member].rank as usize;
         lock(&self.shared).iter().filter_map(Weak::upgrade).find_map(|memory| {
-            let at = ptr.checked_sub(memory.bases(member)[rank])?;
+            let at = ptr.checked_sub(memory.own(member))?;
             at.checked_add(bytes).is_some_and(|end| end <= memory.bytes()).then_some((memory, at))
         })
     }
@@ -330,7 +350,7 @@ impl World {
         let mut args = KernelArgs::new(&image.variant, &image.args);
         args.set_pointers("status", &self.status_pointers(member))?;
         args.set_u64("wait_budget_ns", self.wait_budget.as_nanos() as u64)?;
-        args.set_u32("rank", self.members[member].rank)?;
+        args.set_u32("rank", self.place(member).local_rank)?;
         Ok(args)
     }
 
@@ -461,15 +481,17 @@ impl World {
     }
 
     fn own_status(&self, member: usize) -> DevicePtr {
-        self.status.bases(member)[self.members[member].rank as usize]
+        self.status.own(member)
     }
 
-    fn status(&self, member: usize) -> Result<(u32, Status), RuntimeError> {
+    /// A member's record, with the first rank of its node.
+    fn status(&self, member: usize) -> Result<Record, RuntimeError> {
         let mut status = Status::default();
         let at = self.own_status(member);
         // SAFETY: this world's memory, as large as all records.
         unsafe { self.members[member].gpu.download(at, bytemuck::bytes_of_mut(&mut status))? };
-        Ok((self.members[member].rank, status))
+        let rank = self.members[member].rank;
+        Ok(Record { rank, first: rank - self.place(member).local_rank, status })
     }
 }
 

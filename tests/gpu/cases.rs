@@ -6,7 +6,7 @@ use peerwarp::codegen::family::FamilyError;
 use peerwarp::harness::session::GpuSession;
 use peerwarp::harness::suite;
 use peerwarp::harness::workload::{Inputs, Workload};
-use peerwarp::runtime::{RuntimeError, World};
+use peerwarp::runtime::{RuntimeError, World, WorldOptions};
 use serde_json::json;
 
 use super::{gpus, jit, options, report};
@@ -66,8 +66,17 @@ pub fn cases(name: &str, least: u32, run: impl FnOnce(&mut Cases<'_>)) {
 
 /// Runs the cases of a test in a world of so many ranks, at most two.
 pub fn cases_of(ranks: usize, name: &str, least: u32, run: impl FnOnce(&mut Cases<'_>)) {
+    cases_with(ranks, options(), name, least, run);
+}
+
+/// The same of two ranks that play two nodes.
+pub fn cases_of_nodes(name: &str, least: u32, run: impl FnOnce(&mut Cases<'_>)) {
+    cases_with(2, WorldOptions { nodes: 2, ..options() }, name, least, run);
+}
+
+fn cases_with(ranks: usize, options: WorldOptions, name: &str, least: u32, run: impl FnOnce(&mut Cases<'_>)) {
     let Some((_one, gpus)) = gpus() else { return };
-    let world = Arc::new(World::of_gpus(&gpus[..ranks], &options()).unwrap());
+    let world = Arc::new(World::of_gpus(&gpus[..ranks], &options).unwrap());
     let mut cases = Cases { world: &world, done: 0, refused: 0, crowded: 0 };
     run(&mut cases);
     assert!(cases.done >= least, "{} cases of {name} are legal", cases.done);

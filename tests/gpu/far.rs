@@ -5,7 +5,9 @@ mod far_gather;
 
 use far_gather::FarGather;
 
-use super::cases::cases;
+use peerwarp::families::collectives::AllReduceNodes;
+
+use super::cases::{cases, cases_of_nodes};
 
 /// Whether there is a libfabric to test with. Where PEERWARP_LIBFABRIC names one, it has to be.
 fn library_is_there() -> bool {
@@ -22,5 +24,18 @@ fn rows_that_are_put_far_are_right_to_the_bit() {
         cases.run::<FarGather>("elements=1001 ranks=2");
         cases.run::<FarGather>("elements=4096 ranks=2 pieces=4");
         cases.run::<FarGather>("elements=262144 ranks=2 pieces=16");
+    });
+}
+
+#[test]
+fn all_reduces_over_two_nodes_are_right_to_the_bit() {
+    if !library_is_there() {
+        return println!("skipped: libfabric is not installed, and PEERWARP_LIBFABRIC is not set");
+    }
+    cases_of_nodes("all_reduce_nodes", 4, |cases| {
+        cases.run::<AllReduceNodes>("elements=1003 ranks=2 nodes=2 dtype=bf16");
+        cases.run::<AllReduceNodes>("elements=16384 ranks=2 nodes=2 dtype=f32");
+        cases.run::<AllReduceNodes>("elements=65539 ranks=2 nodes=2 dtype=fp16 levels=node-first");
+        cases.run::<AllReduceNodes>("elements=262144 ranks=2 nodes=2 dtype=bf16 op=max chunk=8192 blocks=16");
     });
 }

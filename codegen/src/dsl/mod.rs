@@ -75,8 +75,9 @@ pub use peerwarp_macros::{KernelArgs, Message};
 
 pub use channel::{
     Any, AnyChannel, AnyField, Batch, BatchSlot, Channel, ChannelShape, Field, FieldSpec, Inbound,
-    InboundFar, InboundOthers, InboundSome, Incoming, IncomingEach, IncomingField, IncomingSome, IncomingSomeField, Message,
-    OpenChannel, Outbound, Outgoing, OutgoingField, Payload, Publish, Slots, Spare, Transport,
+    InboundFar, InboundOthers, InboundSome, Incoming, IncomingEach, IncomingField, IncomingSome,
+    IncomingSomeField, Message, OpenChannel, Outbound, Outgoing, OutgoingField, Payload, Publish, Slots,
+    Spare, Transport,
 };
 pub use comm::block_flags::{BlockFlags, BlockFlagsFrom};
 pub use comm::counts::{Counts, CountsFrom};
@@ -85,7 +86,8 @@ pub use comm::packets::{AnyPackets, Packets};
 pub use comm::protocol::{Arrived, FlagsFrom, Parcel, Peers, multicast, send_to};
 pub use groups::dynamic::{Counter, Counters, Dynamic, DynamicIter};
 pub use groups::group::{
-    DevRange, Group, local_rank, local_ranks, node, nodes, rank, ranks, role, role_beside, role_on};
+    DevRange, Group, local_rank, local_ranks, node, nodes, rank, ranks, role, role_beside, role_on,
+};
 pub use groups::tiles::{GroupTiles, TileRange, Tiles, TilesIter, tiles};
 pub use matrix::any::{AnyMatrix, AnySymMatrix, MatrixRows};
 pub use matrix::typed::{Matrix, SymMatrix, WindowMatrix};
@@ -123,8 +125,8 @@ pub mod prelude {
         Element, Epoch, EpochWord, F8, Field, Flags, Group, Incoming, Index, IntoIndex, IntoTile, IntoVal,
         KernelArgs, Ll, Matrix, MatrixRows, Message, OpenChannel, Operand, Outgoing, Packets, Parcel, Peers,
         Ptr, Publish, Shared, Slots, Sym, SymMatrix, Tile, TileRange, TileVar, Tiles, TraceError, Transport,
-        Val, Var, Window, WindowMatrix, arange, bit, local_rank, local_ranks, multicast, node, nodes, rank, ranks, role, role_beside, role_on,
-        send_to, shared, splat, tiles, var,
+        Val, Var, Window, WindowMatrix, arange, bit, local_rank, local_ranks, multicast, node, nodes, rank,
+        ranks, role, role_beside, role_on, send_to, shared, splat, tiles, var,
     };
     pub use crate::ir::ReduceOp;
     pub use half::{bf16, f16};

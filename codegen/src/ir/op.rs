@@ -9,7 +9,8 @@ use serde::{Deserialize, Serialize};
 
 use super::parts::{self, Part, PartMut, operation_structs, operations, part, part_mut};
 use super::{
-    BinaryOp, CompareOp, ParamId, ParcelId, FarReach, ReceiptId, Region, SharedId, Transport, UnaryOp, ValueId, VarId,
+    BinaryOp, CompareOp, FarReach, ParamId, ParcelId, ReceiptId, Region, SharedId, Transport, UnaryOp,
+    ValueId, VarId,
 };
 
 /// A value that an operation defines.

@@ -117,7 +117,8 @@ fn machine(c: &Gather, launches: u32) -> Machine {
             machine.launch(rank, &kernel, &Bindings::new()).unwrap();
             machine
                 .host(rank, "result", move |memory| {
-                    let out = memory.read::<u32>("out", 0..u64::from(ranks * ROW)).map_err(|e| e.to_string())?;
+                    let out =
+                        memory.read::<u32>("out", 0..u64::from(ranks * ROW)).map_err(|e| e.to_string())?;
                     let want: Vec<u32> = (0..ranks * ROW).map(|n| value(launch, n / ROW, n % ROW)).collect();
                     if out == want { Ok(()) } else { Err(format!("rank {rank} has {out:?}")) }
                 })
@@ -209,29 +210,6 @@ fn a_channel_says_whose_ranks_it_counts() {
     assert!(said.contains("channel `near` is between 6 ranks, in a node of 2"), "{said}");
 }
 
-#[derive(KernelArgs)]
-#[args(config = Gather)]
-struct RailArgs {
-    #[channel(|c| ChannelShape::new(Transport::Far, c.nodes, Slots::BySender(1)).rail(c.local))]
-    #[len(|_| ROW)]
-    rail: Channel<u32>,
-    epoch: EpochWord,
-}
-
-#[test]
-fn a_rail_has_a_loop_for_all_its_ranks() {
-    let all = trace_args::<RailArgs>(meta(&CLEAN), &CLEAN, |_, a: &RailArgs| {
-        let rail = a.rail.open(a.epoch.begin());
-        role("send", 1, |_| {
-            let row = rail.to(Peers::all()).slot(0);
-            row.put(0, splat(1u32, ROW));
-            row.done();
-        });
-    });
-    let said = all.unwrap_err().to_string();
-    assert!(said.contains("all ranks of a rail, of channel `rail`") && said.contains("Peers::rank(node)"), "{said}");
-}
-
 #[test]
 fn emitted_text_tells_nodes_from_ranks() {
     let target: Target = "cuda:sm_90a".parse().unwrap();
@@ -240,8 +218,8 @@ fn emitted_text_tells_nodes_from_ranks() {
     for said in [
         "inline constexpr u32 ranks = 2;",
         "inline constexpr u32 all_ranks = 6;  // of 3 machines",
-        "args.far.node",
-        "for (u32 node = 0; node < 3;",
+        "{args.far.node * ranks + args.rank, 3, ranks}, 1, {",
+        "channel_rail_ready, local_rank, {local_rank, 3, ranks}, 1,",
     ] {
         assert!(text.contains(said), "`{said}` is not in\n{text}");
     }

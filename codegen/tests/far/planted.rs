@@ -107,7 +107,7 @@ fn a_batch_that_needs_strong_order_is_found() {
 fn a_row_put_twice_and_half_a_row_are_found() {
     let twice = kinds(&machine(&Post { slip: Slip::SendAgain, ..Post::new(Each) }, 5));
     assert!(twice.contains(&FindingKind::DataRace), "{twice:?}");
-    slip(Each, Slip::HalfARow, FindingKind::UninitializedRead, "put");
+    slip(Each, Slip::HalfARow, FindingKind::UninitializedRead, "read");
 }
 
 #[test]

@@ -166,6 +166,7 @@ impl Hand {
             counts,
             counter: zero,
             counted: true,
+            reach: Default::default(),
         }
     }
 

@@ -3,8 +3,8 @@
 use peerwarp_codegen::ir::Dtype;
 
 use super::{
-    Algorithm, AllGather, AllReduce, AllReduceNodes, AllToAll, Broadcast, Hook, Levels, RaggedAllToAll, ReduceScatter,
-    RegisteredAllReduce, Shots, reference,
+    Algorithm, AllGather, AllReduce, AllReduceNodes, AllToAll, Broadcast, Hook, Levels, RaggedAllToAll,
+    ReduceScatter, RegisteredAllReduce, Shots, reference,
 };
 use crate::harness::bench::TIMING;
 use crate::harness::elements::encode;

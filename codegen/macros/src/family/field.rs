@@ -54,8 +54,11 @@ impl Field {
         let attr = the_attribute(field, &ident, errors)?;
         let tune = attr.path().is_ident("tune");
         check_type(&field.ty, errors);
-        let own: &[&str] =
-            if tune { &["omitted", "shrinks", "rule", "shared"] } else { &["ranks", "nodes", "covers", "omitted"] };
+        let own: &[&str] = if tune {
+            &["omitted", "shrinks", "rule", "shared"]
+        } else {
+            &["ranks", "nodes", "covers", "omitted"]
+        };
         let known = [&["short", "range", "multiple_of", "values", "default", "help"], own].concat();
         let mut set = Settings::of(attr, &known, errors);
         let short = set.text("short", "h", errors);

@@ -346,8 +346,12 @@ impl FarCredits {
         let reach = FarReach { rail: self.rail.is_some(), others: false };
         publish(&self.ready, (Peers::all_at(loc), reach.rail), Index::whole(rank_at(loc).to_raw()), one, loc);
         let from = rail_rank(host(0, loc), self.rail, loc).to_raw();
-        let _ranks =
-            wait(&self.ready, Awaited { counter: Index::whole(from), from, count: self.ranks, reach }, one, loc);
+        let _ranks = wait(
+            &self.ready,
+            Awaited { counter: Index::whole(from), from, count: self.ranks, reach },
+            one,
+            loc,
+        );
     }
 }
 

@@ -59,7 +59,8 @@ pub(crate) fn rank_at(loc: Loc) -> Val<u32> {
         (1, _) => local_rank_at(loc),
         (_, 1) => node_at(loc),
         (_, ranks) => {
-            let first = binary::<Val<u32>>(BinaryOp::Mul, node_at(loc).to_raw(), host(ranks, loc).to_raw(), loc);
+            let first =
+                binary::<Val<u32>>(BinaryOp::Mul, node_at(loc).to_raw(), host(ranks, loc).to_raw(), loc);
             binary(BinaryOp::Add, first.to_raw(), local_rank_at(loc).to_raw(), loc)
         }
     }

@@ -9,7 +9,9 @@ use super::scope::{RegionKind, Scope, ScopeId};
 use crate::dsl::channel::{ChannelState, MessageState, TakenOnce};
 use crate::dsl::comm::protocol::ParcelState;
 use crate::dsl::memory::args::{Binder, KernelArgs, check_inputs, check_rows};
-use crate::ir::{Builder, Const, Dtype, FAR_RANKS, Kernel, Loc, ParamId, ReceiptId, Region, SharedId, ValueId, VarId};
+use crate::ir::{
+    Builder, Const, Dtype, FAR_RANKS, Kernel, Loc, ParamId, ReceiptId, Region, SharedId, ValueId, VarId,
+};
 
 /// What is known about a kernel before it is traced.
 #[derive(Clone, Debug)]

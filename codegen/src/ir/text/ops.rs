@@ -298,18 +298,33 @@ impl Line<'_> {
                 let (to, source) = (self.element(Place::Param(*inbox), *index), self.param(*outbox));
                 let at = self.element(Place::Param(*counts), *counter);
                 let how = if *counted { "counted in" } else { "published in" };
-                format!("far_put {to} <- {source}[{}; {len}], {how} {at} to {}", v(from), self.peer(*peer, *reach))
+                format!(
+                    "far_put {to} <- {source}[{}; {len}], {how} {at} to {}",
+                    v(from),
+                    self.peer(*peer, *reach)
+                )
             }
             OpKind::Comm(CommOp::FarPublish(FarPublish { peer, counts, counter, adds, reach })) => {
                 let at = self.element(Place::Param(*counts), *counter);
                 format!("far_publish {at} += {} to {}", v(adds), self.peer(*peer, *reach))
             }
-            OpKind::Comm(CommOp::FarWait(FarWait { receipt, counts, counter, count, from, value, reach })) => {
+            OpKind::Comm(CommOp::FarWait(FarWait {
+                receipt,
+                counts,
+                counter,
+                count,
+                from,
+                value,
+                reach,
+            })) => {
                 let (counts, first, count) = (self.param(*counts), v(counter), v(count));
                 let (from, value) = (v(from), v(value));
                 let of = if *reach == FarReach::default() { "" } else { reach.words() };
                 let of = if of.is_empty() { String::new() } else { format!(" of {of}") };
-                format!("^{} = far_wait {counts}[{first}; {count}] -= {value} from rank {from} on{of}", receipt.0)
+                format!(
+                    "^{} = far_wait {counts}[{first}; {count}] -= {value} from rank {from} on{of}",
+                    receipt.0
+                )
             }
             OpKind::Comm(CommOp::FarSettle(FarSettle { outbox })) => {
                 format!("far_settle {}", self.param(*outbox))

@@ -151,7 +151,11 @@ impl Check<'_, '_, '_> {
                 self.far_rank(*from);
                 let (step, _) = reach.of(self.report.kernel);
                 let count = self.facts.int(*count).unwrap_or(0);
-                self.elements(Place::Param(*counts), *counter, (count - 1).max(0) * i128::from(step) + count.min(1));
+                self.elements(
+                    Place::Param(*counts),
+                    *counter,
+                    (count - 1).max(0) * i128::from(step) + count.min(1),
+                );
             }
             OpKind::Comm(CommOp::FarSettle(_)) => {}
             OpKind::Control(ControlOp::For { step, .. }) => {

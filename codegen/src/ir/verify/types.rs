@@ -28,7 +28,9 @@ impl Check<'_, '_> {
     fn op(&mut self, kind: &OpKind) {
         match kind {
             OpKind::Value(ValueOp::Const { out, value }) => self.result(*out, Type::scalar(value.dtype())),
-            OpKind::Value(ValueOp::Rank { out } | ValueOp::Node { out } | ValueOp::GroupIndex { out }) => self.result(*out, U32),
+            OpKind::Value(ValueOp::Rank { out } | ValueOp::Node { out } | ValueOp::GroupIndex { out }) => {
+                self.result(*out, U32)
+            }
             OpKind::Value(ValueOp::ScalarParam { out, param }) => {
                 self.param(*param, ParamKind::Scalar, "a scalar parameter");
                 self.result(*out, Type::scalar(self.report.param(*param).dtype));

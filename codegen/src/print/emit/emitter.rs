@@ -192,7 +192,10 @@ impl<'f, 'k> Emitter<'f, 'k> {
                 Ok(Expr::atom(format!("next_epoch({}->value)", self.arg(word).text)))
             }
             ValueOp::Epoch { word, advance: true, .. } => Ok(self.begin_epoch(id, word)),
-            any!(by_element, spreads, reductions) | ValueOp::Const { .. } | ValueOp::Rank { .. } | ValueOp::Node { .. } => {
+            any!(by_element, spreads, reductions)
+            | ValueOp::Const { .. }
+            | ValueOp::Rank { .. }
+            | ValueOp::Node { .. } => {
                 let mut used = std::mem::take(self.used);
                 let e = ops::expression(&self.f.p, &mut used, op, loc, &mut |u, v| {
                     std::mem::swap(u, self.used);

@@ -35,8 +35,7 @@ pub(crate) fn lines(
         out.extend(indented(&facts.join(", ")));
     }
     out.push(String::new());
-    let of_all =
-        match (kernel.nodes, kernel.ranks) {
+    let of_all = match (kernel.nodes, kernel.ranks) {
         (1, 1) => String::new(),
         (1, ranks) => format!(" on each of {ranks} ranks"),
         (nodes, ranks) => format!(" on each of {} ranks of {nodes} nodes", nodes * ranks),

@@ -288,7 +288,11 @@ impl Machine {
         let kernel = compiled.kernel();
         let variant = || kernel.variant.clone();
         if kernel.all_ranks() != self.ranks {
-            return Err(SimError::WorldSize { kernel: variant(), wants: kernel.all_ranks(), has: self.ranks });
+            return Err(SimError::WorldSize {
+                kernel: variant(),
+                wants: kernel.all_ranks(),
+                has: self.ranks,
+            });
         }
         if kernel.nodes != self.nodes {
             return Err(SimError::Nodes { kernel: variant(), wants: kernel.nodes, has: self.nodes });

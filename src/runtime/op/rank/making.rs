@@ -44,7 +44,7 @@ impl Making<'_> {
         let local = Buffer::new(gpu, self.plan.local_bytes)?;
         local.clear(0)?;
         let memory = Arc::new(Memory { local, _shared: Arc::clone(self.shared), _far: self.far.cloned() });
-        let own = self.shared.bases(self.index)[member.rank as usize];
+        let own = self.shared.own(self.index);
         let far = self.far.map_or(0, |far| far.of(self.index).memory());
         let buffers = self.plan.placed(own, memory.local.ptr(), far);
         let owner: Arc<dyn Any + Send + Sync> = Arc::clone(&memory) as _;
