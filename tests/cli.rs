@@ -12,6 +12,8 @@ mod files;
 mod generate;
 #[path = "cli/kill.rs"]
 mod kill;
+#[path = "cli/nodes.rs"]
+mod nodes;
 #[path = "cli/pack.rs"]
 mod pack;
 #[path = "cli/round_trip.rs"]

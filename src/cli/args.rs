@@ -80,6 +80,9 @@ pub(crate) struct Selection {
     /// World size
     #[arg(long, value_name = "R")]
     pub ranks: Option<String>,
+    /// Nodes that the ranks are on, as many on each: `all_reduce` on several is the family `all_reduce_nodes` [default: 1]
+    #[arg(long, value_name = "N")]
+    pub nodes: Option<String>,
     /// Set a tuning field; with `FAMILY.` in front in that family only. May be repeated
     #[arg(long = "set", value_name = "FIELD=VALUE")]
     pub settings: Vec<String>,

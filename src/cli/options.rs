@@ -6,7 +6,7 @@ use crate::harness::workload::{Given, On, OptionSpec, Suite};
 use crate::input::InputError;
 
 /// Options of every suite that suites read, too, with their values in words.
-const COMMON: [&str; 2] = ["ranks", "seed"];
+const COMMON: [&str; 3] = ["ranks", "nodes", "seed"];
 
 /// The commands that have an option.
 fn commands(on: On) -> &'static [&'static str] {

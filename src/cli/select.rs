@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::path::Path;
 
-use peerwarp_codegen::family::{CudaArch, Target, Variant};
+use peerwarp_codegen::family::{CudaArch, FamilyEntry, Target, Variant};
 
 use crate::build::emit::Job;
 use crate::build::pack::Pack;
@@ -21,6 +21,8 @@ use super::output::Failure;
 
 /// The option for the world size, which every family has a field for.
 const RANKS: &str = "ranks";
+/// The option that says on how many nodes they are.
+const NODES: &str = "nodes";
 
 /// Variants that are run together.
 #[derive(Clone, Debug)]
@@ -143,7 +145,7 @@ impl App {
     fn lists(&self, given: &Given) -> Vec<Given> {
         let options = self.suites().flat_map(|s| s.options()).filter(|o| o.list).map(|o| o.name);
         let mut sets = vec![given.clone()];
-        for option in [RANKS].into_iter().chain(options) {
+        for option in [RANKS, NODES].into_iter().chain(options) {
             let Some(list) = given.get(option) else { continue };
             let with = |set: &Given| {
                 let value = |value: &str| {
@@ -285,7 +287,15 @@ impl App {
     /// What is asked for without a family's name.
     fn unnamed(&self, selection: &Selection, given: &Given, small: bool) -> Result<Asked, InputError> {
         let by_options = self.selected_by_options(given, small)?;
+        let several = given.get(NODES).filter(|nodes| *nodes != "1");
         match (by_options, selection.items.first()) {
+            (Some((suite, requests)), _)
+                if several.is_some_and(|_| requests.iter().all(|r| !r.has_key(NODES))) =>
+            {
+                let (nodes, with) =
+                    (several.map_or("", String::as_str), format!("{}, which runs on one node", suite.name()));
+                Err(InputError::conflict("--nodes", nodes, with, "--nodes 1, or --family all_reduce_nodes"))
+            }
             (Some((suite, _)), Some(item)) => {
                 let with = format!("the options of {}", suite.name());
                 Err(InputError::conflict("VARIANT", item, with, "one way to select"))
@@ -329,10 +339,29 @@ impl App {
 
     /// The request for a family with its fields.
     fn family(&self, name: &str, selection: &Selection, given: &Given) -> Result<Asked, InputError> {
+        let over_nodes = self.over_nodes(name, given)?;
+        let name = over_nodes.as_deref().unwrap_or(name);
         let mut request = Request::family(models::slug(name), name);
         request.key = selection.items.iter().map(|i| pair(i, "--family")).collect::<Result<_, _>>()?;
         self.set_fields(&mut request, given, "--family")?;
         Ok(Asked { suite: None, requests: vec![request] })
+    }
+
+    /// The family that stands for one where ranks are on several nodes, if it is another.
+    fn over_nodes(&self, name: &str, given: &Given) -> Result<Option<String>, InputError> {
+        let Some(nodes) = given.get(NODES).filter(|nodes| *nodes != "1") else { return Ok(None) };
+        let several: Vec<&str> =
+            self.registry().families().iter().filter(|f| has_nodes(**f)).map(|f| f.name()).collect();
+        let own = format!("{name}_nodes");
+        match (several.contains(&name), several.contains(&&*own)) {
+            (true, _) => Ok(None),
+            (false, true) => Ok(Some(own)),
+            (false, false) => {
+                let with = format!("{name}, which runs on one node");
+                let allowed = format!("--nodes 1, or a family for several: {}", several.join(", "));
+                Err(InputError::conflict("--nodes", nodes, with, allowed))
+            }
+        }
     }
 
     /// The request for a variant by its name.
@@ -351,6 +380,14 @@ impl App {
         let family = request.family_in(self.registry())?;
         if let (Some(ranks), Some(field)) = (given.get(RANKS), family.fields().iter().find(|f| f.ranks)) {
             request.key.push((field.name.to_owned(), ranks.clone()));
+        }
+        match (given.get(NODES), family.fields().iter().find(|f| f.nodes)) {
+            (Some(nodes), Some(field)) => request.key.push((field.name.to_owned(), nodes.clone())),
+            (Some(nodes), None) if nodes != "1" => {
+                let with = format!("{}, which runs on one node", family.name());
+                return Err(InputError::conflict("--nodes", nodes, with, "--nodes 1"));
+            }
+            (Some(_) | None, _) => {}
         }
         let options = self.suites().flat_map(|s| s.options()).filter(|o| o.on == On::Selection);
         for option in options {
@@ -452,7 +489,7 @@ impl App {
         let mut tuning = selection.tuning()?;
         if self.selects_nothing(selection, given)? {
             let options = self.suites().flat_map(|s| s.options()).filter(|o| o.on == On::Selection);
-            for name in [RANKS].into_iter().chain(options.map(|o| o.name)) {
+            for name in [RANKS, NODES].into_iter().chain(options.map(|o| o.name)) {
                 let Some(value) = given.get(name) else { continue };
                 if problems.iter().flatten().any(|request| request.has_key(name)) {
                     let with = "--catalogue, which says it itself";
@@ -468,6 +505,11 @@ impl App {
         }
         Ok(problems)
     }
+}
+
+/// Whether a family runs on several nodes.
+fn has_nodes(family: FamilyEntry) -> bool {
+    family.fields().iter().any(|field| field.nodes)
 }
 
 impl Wanted {

@@ -1,7 +1,8 @@
 //! Collectives as emitted text.
 
 use peerwarp::families::collectives::{
-    AllGather, AllReduce, AllToAll, Broadcast, RaggedAllToAll, ReduceScatter, RegisteredAllReduce,
+    AllGather, AllReduce, AllReduceNodes, AllToAll, Broadcast, RaggedAllToAll, ReduceScatter,
+    RegisteredAllReduce,
 };
 
 use crate::build::Language;
@@ -16,6 +17,16 @@ fn all_reduce() {
     run::<AllReduce>(&format!(
         "{key} dtype=bf16 algorithm=two-shot senders=0 blocks=2 protocol=flags op=min"
     ));
+}
+
+#[test]
+fn over_nodes() {
+    let key = "elements=1031 warps=4 chunk=256 blocks=2";
+    run::<AllReduceNodes>(&format!("{key} ranks=4 nodes=2 dtype=bf16 levels=rail-first"));
+    run::<AllReduceNodes>(&format!(
+        "{key} ranks=4 nodes=2 dtype=f32 levels=node-first protocol=flags op=max"
+    ));
+    run::<AllReduceNodes>(&format!("{key} ranks=3 nodes=3 dtype=fp16"));
 }
 
 #[test]

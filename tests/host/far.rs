@@ -95,14 +95,14 @@ fn is_wrong(run: &Run) -> bool {
 fn mistakes_in_the_text_are_found() {
     let no_settling = ("const u32 sent = u32(commands_of(args.far.sent));", "const u32 sent = 0;");
     let meets = (
-        "    meet_before_command(group);\n    bool sent = true;\n    for (u32 turn = group.lane; turn < count && sent; \
-         turn += Group::lanes) {  // a lane for each rank\n        const u32 peer",
-        "    bool sent = true;\n    for (u32 turn = group.lane; turn < count && sent; turn += Group::lanes) {\n        \
-         const u32 peer",
+        "    meet_before_command(group);\n    bool sent = true;\n    for (u32 turn = group.lane; turn < peers.count && sent; \
+         turn += Group::lanes) {  // a lane for each rank\n        const u32 peer = peers.rank(turn);\n        if",
+        "    bool sent = true;\n    for (u32 turn = group.lane; turn < peers.count && sent; turn += Group::lanes) {\n        \
+         const u32 peer = peers.rank(turn);\n        if",
     );
     let fewer = (
-        "1, block.index, 2,\n        {role_receive, flag_rows",
-        "1, block.index, 1,\n        {role_receive, flag_rows",
+        "rows_arrived_index, {block.index, 1},\n        2,",
+        "rows_arrived_index, {block.index, 1},\n        1,",
     );
     let planted: [(&str, &[Edit]); 7] = [
         ("no settling", &[ONE_BANK, no_settling]),

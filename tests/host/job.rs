@@ -48,7 +48,10 @@ enum Field {
     /// All ranks' instances at once.
     Everyone(usize),
     Value(Vec<u8>),
+    /// Its number among the ranks of its node.
     Rank,
+    /// That of its node.
+    Node,
     /// A matrix of which boxes are brought: the buffer, its rows and columns, and the rows of a box.
     Map(usize, [u64; 3]),
 }
@@ -57,6 +60,8 @@ enum Field {
 struct Launch {
     entry: String,
     shape: LaunchShape,
+    /// Ranks of a node.
+    near: u32,
     args_bytes: u32,
     fields: Vec<(u32, Field)>,
 }
@@ -219,9 +224,9 @@ impl Job {
                 ParamKind::Scalar => Field::Value(scalars(&p.name)),
             };
             if let Field::Symmetric(buffer) = what
-                && field.bytes > 8 * self.ranks
+                && field.bytes > 8 * kernel.ranks
             {
-                fields.push((field.offset + 8 * self.ranks, Field::Everyone(buffer)));
+                fields.push((field.offset + 8 * kernel.ranks, Field::Everyone(buffer)));
             }
             fields.push((field.offset, what));
         }
@@ -232,6 +237,7 @@ impl Job {
             fields.extend(pointers.map(|(at, name)| (offset + at, Field::Local(self.find(name)))));
             let numbers = [LOG_SLOTS, 0].map(u32::to_le_bytes).concat();
             fields.push((offset + 32, Field::Value(numbers)));
+            fields.push((offset + 40, Field::Node));
         }
         let mut common = vec![
             Field::Symmetric(self.find(STATUS)),
@@ -254,6 +260,7 @@ impl Job {
         self.launches.push(Launch {
             entry: source.entry.clone(),
             shape: source.launch,
+            near: kernel.ranks,
             args_bytes: source.args.bytes,
             fields,
         });
@@ -360,7 +367,7 @@ impl Job {
         });
         out.list(&self.launches, |out, l| {
             out.bytes(l.entry.as_bytes());
-            for n in [l.shape.grid, l.shape.block_threads, l.shape.shared_bytes, l.args_bytes] {
+            for n in [l.shape.grid, l.shape.block_threads, l.shape.shared_bytes, l.near, l.args_bytes] {
                 out.number(n.into());
             }
             out.list(&l.fields, |out, (offset, field)| {
@@ -369,6 +376,7 @@ impl Job {
                     Field::Symmetric(buffer) => (1, *buffer, &[][..]),
                     Field::Value(value) => (2, 0, &value[..]),
                     Field::Rank => (3, 0, &[][..]),
+                    Field::Node => (6, 0, &[][..]),
                     Field::Everyone(buffer) => (4, *buffer, &[][..]),
                     Field::Map(buffer, shape) => (5, *buffer, bytemuck::cast_slice(shape)),
                 };

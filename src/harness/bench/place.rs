@@ -93,7 +93,8 @@ impl Place {
         images: &dyn Images,
     ) -> Result<Place, RuntimeError> {
         let gpu = &world.members()[member].gpu;
-        let ranks = world.ranks();
+        // Nodes are not aligned with each other: what is timed goes between them.
+        let ranks = world.teams().local_ranks();
         let fits =
             |e: peerwarp_codegen::family::FamilyError| RuntimeError::invalid("ranks", ranks, e.to_string());
         let align = Align::with_defaults(&AlignKey { ranks }).map_err(fits)?.into_variant();

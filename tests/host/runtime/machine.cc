@@ -185,12 +185,14 @@ void Machine::start(const u32 r, const Launch& launch) {
     const auto put = [&](u32 offset, const void* from, std::size_t bytes) {
         std::memcpy(rank.args.data()->bytes + offset, from, bytes);
     };
+    const u32 node = r / launch.near, number = r % launch.near, first = r - number;
     for (const Field& f : launch.fields) {
         switch (f.kind) {
             case Field::Local: put(f.offset, &job_.buffers[f.buffer].of_rank[r], 8); break;
-            case Field::Symmetric: put(f.offset, job_.buffers[f.buffer].of_rank.data(), 8 * job_.ranks); break;
+            case Field::Symmetric: put(f.offset, job_.buffers[f.buffer].of_rank.data() + first, 8 * launch.near); break;
             case Field::Value: put(f.offset, f.value.data(), f.value.size()); break;
-            case Field::Rank: put(f.offset, &r, 4); break;
+            case Field::Rank: put(f.offset, &number, 4); break;
+            case Field::Node: put(f.offset, &node, 4); break;
             // The first instance stands for all: see instance().
             case Field::Everyone: put(f.offset, &job_.buffers[f.buffer].of_rank[0], 8); break;
             case Field::Map:

@@ -85,7 +85,7 @@ struct Buffer {
 };
 
 struct Field {
-    enum Kind : u32 { Local, Symmetric, Value, Rank, Everyone, Map } kind;  // Map: `value` is rows, columns and a box's rows
+    enum Kind : u32 { Local, Symmetric, Value, Rank, Everyone, Map, Node } kind;  // Map: `value` is rows, columns and a box's rows
     u32 offset;
     u32 buffer;
     std::string value;
@@ -94,6 +94,7 @@ struct Field {
 struct Launch {
     const Kernel* kernel;
     u32 grid, threads, shared_bytes;
+    u32 near;  // ranks of a node
     std::vector<Field> fields;
 };
 

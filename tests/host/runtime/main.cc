@@ -77,6 +77,7 @@ static Launch read_launch(Input& in) {
     l.grid = u32(in.number());
     l.threads = u32(in.number());
     l.shared_bytes = u32(in.number());
+    l.near = u32(in.number());
     const u64 args_bytes = in.number();
     if (args_bytes != l.kernel->args_bytes) refuse(std::string(l.kernel->name) + "'s arguments have another size");
     l.fields = in.list([&] {

@@ -1,0 +1,42 @@
+//! `--nodes`: ranks on several machines.
+
+use super::support::Place;
+
+#[test]
+fn an_all_reduce_on_several_nodes_is_the_family_for_them() {
+    let place = Place::new();
+    let asked = "run --backend sim --family all_reduce --ranks 4 --nodes 2 elements=1000 dtype=bf16 --json";
+    let json = place.say(asked).json();
+    assert_eq!(json["ok"], true, "{json}");
+    let variant = json["variant"].as_str().unwrap();
+    assert!(variant.starts_with("all_reduce_nodes_n1000_r4_o2_bf16_sum__railfirst_"), "{variant}");
+    let one = place.say(&asked.replace("--nodes 2", "--nodes 1")).json();
+    assert!(one["variant"].as_str().unwrap().starts_with("all_reduce_n1000_r4_"), "{one}");
+    let checked =
+        "check --family all_reduce --ranks 6 --nodes 3 elements=3000 dtype=f32 --set levels=node-first";
+    let checked = place.say(&format!("{checked} --set blocks=2 --seeds 10"));
+    assert_eq!(checked.code, 0, "{}", checked.report());
+}
+
+#[test]
+fn nodes_that_cannot_be_are_refused_by_name() {
+    let place = Place::new();
+    for (asked, said) in [
+        (
+            "run --family all_reduce --ranks 6 --nodes 4 elements=1000 dtype=bf16",
+            "`ranks` = 6 is not allowed: it must be a multiple of the 4 nodes",
+        ),
+        (
+            "run --family matmul --nodes 2 m=64 n=64 k=64 dtype=bf16",
+            "--nodes = 2: contradicts matmul, which runs on one node",
+        ),
+        (
+            "run --hidden 64 --experts 6 --topk 3 --tokens 4 --ranks 4 --nodes 2",
+            "--nodes = 2: contradicts moe",
+        ),
+    ] {
+        let ran = place.say(asked);
+        assert_eq!(ran.code, 2, "{}", ran.report());
+        assert!(ran.report().contains(said), "{said}: {}", ran.report());
+    }
+}
