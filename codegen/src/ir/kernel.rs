@@ -333,7 +333,7 @@ pub struct Kernel {
     pub variant: String,
     /// Comptime facts worth printing in a banner, in order (`hidden = 7168`).
     pub config: Vec<(String, String)>,
-    /// World size.
+    /// Ranks of a node, which reach each other's memory.
     pub ranks: u32,
     /// Lanes a warp: 32 (CUDA) or 64 (CDNA).
     pub warp_size: u32,
@@ -362,7 +362,7 @@ pub struct Kernel {
     pub roles: Vec<Role>,
     /// Where the kernel function is.
     pub loc: Loc,
-    /// Machines that it runs on, each with `ranks` ranks. What is not far reaches the ranks of the own one only, by their numbers there.
+    /// Computers that it runs on, each with `ranks` ranks. What is not far reaches the ranks of the own one only, by their numbers there.
     #[serde(default = "one_node")]
     pub nodes: u32,
 }

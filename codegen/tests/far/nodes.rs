@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use peerwarp_codegen::dsl::prelude::*;
-use peerwarp_codegen::dsl::{TraceMeta, trace_args};
+use peerwarp_codegen::dsl::{TraceMeta, trace, trace_args};
 use peerwarp_codegen::family::Target;
 use peerwarp_codegen::ir::{FAR_RANKS, Verified, verify};
 use peerwarp_codegen::print::{EmitInfo, emit};
@@ -208,6 +208,17 @@ fn a_channel_says_whose_ranks_it_counts() {
     assert!(said.contains("the rail of channel `rail` is for 1 ranks a node, of 2"), "{said}");
     let said = trace_args::<WideArgs>(meta(&CLEAN), &CLEAN, |_, _| {}).unwrap_err().to_string();
     assert!(said.contains("channel `near` is between 6 ranks, in a node of 2"), "{said}");
+}
+
+#[test]
+fn nodes_that_nothing_connects_are_refused() {
+    let apart = trace(meta(&CLEAN), |p| {
+        let out: Ptr<u32> = p.arg("out", 1);
+        role("store", 1, |_| out.set(0, node()));
+    });
+    let apart = apart.unwrap_or_else(|e| panic!("{e}"));
+    let found = verify(apart).unwrap_err().to_string();
+    assert!(found.contains("a kernel for 3 nodes without a far channel"), "{found}");
 }
 
 #[test]

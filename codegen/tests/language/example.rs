@@ -34,16 +34,21 @@ pub struct Example {
 }
 
 impl Example {
+    /// Nodes that its ranks are on: as many as ranks, where it is about nodes.
+    fn nodes(&self) -> u32 {
+        if self.ops.contains(&"nodes") { RANKS } else { 1 }
+    }
+
     pub fn kernel(&self, warp_size: u32) -> Result<Kernel, String> {
-        trace(TraceMeta::new(self.name, RANKS, warp_size, LANES / warp_size), self.body)
-            .map_err(|e| format!("{}: {e}", self.name))
+        let meta = TraceMeta::new(self.name, RANKS, warp_size, LANES / warp_size);
+        trace(TraceMeta { nodes: self.nodes(), ..meta }, self.body).map_err(|e| format!("{}: {e}", self.name))
     }
 
     /// Runs it under a schedule and compares what it leaves.
     pub fn run(&self, seed: u64) -> Result<(), String> {
         let verified = verify(self.kernel(32)?).map_err(|e| format!("{}: {e}", self.name))?;
         let kernel = Arc::new(Compiled::new(verified));
-        let mut machine = Machine::new(RANKS);
+        let mut machine = Machine::of_nodes(self.nodes(), RANKS / self.nodes());
         machine.buffers_of(kernel.kernel()).map_err(|e| e.to_string())?;
         (self.fill)(&mut machine, kernel.kernel());
         let scalars = kernel.kernel().params.iter().filter(|p| p.kind == ParamKind::Scalar);

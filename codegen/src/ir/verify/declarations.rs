@@ -27,6 +27,9 @@ fn shape(report: &mut Report<'_>) {
     if !(1..=FAR_RANKS).contains(&k.nodes.saturating_mul(k.ranks.max(1))) {
         report.add(k.loc, Problem::Nodes { nodes: k.nodes, ranks: k.ranks, limit: FAR_RANKS });
     }
+    if k.nodes > 1 && k.far_channel().is_none() {
+        report.add(k.loc, Problem::NodesApart { nodes: k.nodes });
+    }
     if crate::device::packet_bytes(k.warp_size).is_none() {
         report.add(k.loc, Problem::WarpSize { found: k.warp_size });
     }

@@ -29,8 +29,10 @@ pub enum Problem {
     // Declarations.
     #[error("a kernel for {found} ranks; 1 to {limit} are possible")]
     Ranks { found: u32, limit: u32 },
-    #[error("a kernel for {nodes} machines with {ranks} ranks each; 1 to {limit} ranks in all are possible")]
+    #[error("a kernel for {nodes} nodes with {ranks} ranks each; 1 to {limit} ranks in all are possible")]
     Nodes { nodes: u32, ranks: u32, limit: u32 },
+    #[error("a kernel for {nodes} nodes without a far channel: nothing else reaches other nodes")]
+    NodesApart { nodes: u32 },
     #[error("warps of {found} lanes; targets have 32 or 64")]
     WarpSize { found: u32 },
     #[error(

@@ -9,11 +9,11 @@ pub fn page() -> Page {
         file: "far",
         title: "Far channels",
         intro: "A channel with `Transport::Far` carries messages to ranks of other machines by asynchronous puts of a network card. \
-                [Far channels](../../explanation/far-channels.md) says what that means and what the checker finds. The simulator runs such kernels; no \
-                target prints them yet.\n\nWhat is put into a message is stored to an outbox, which the channel owns. Finishing the message puts it as a \
-                whole. An entry without **Orders** orders nothing."
+                [Far channels](../../explanation/far-channels.md) says what that means and what the checker finds. Far channels reach the ranks of \
+                all nodes, all else those of a node.\n\nWhat is put into a message is stored to an outbox, which the channel owns. Finishing the message puts \
+                it up to the last element that is stored. An entry without **Orders** orders nothing."
             .into(),
-        kinds: &["InboundFar", "Publish"],
+        kinds: &["InboundFar", "InboundOthers", "Publish"],
         examples: examples(),
         source: SOURCE,
     }
@@ -72,6 +72,28 @@ examples! {
             for slot in 0..2 {
                 out.store(slot * 64, all.slot(slot).load(0, 64));
             }
+        });
+        words.credits();
+    }
+
+    along_a_rail [
+        "node", "nodes", "local_rank", "local_ranks", "ChannelShape::rail", "ChannelShape::lanes", "OpenChannel::lane",
+        "OpenChannel::wait_others", "InboundOthers::slot"
+    ]
+    (x: Ptr<f32>[128] = own,
+     words: Channel<f32>[ChannelShape::new(Transport::Far, 2, Slots::BySender(2)).rail(1).lanes(2), 64], word: EpochWord[1],
+     out: Ptr<f32>[128])
+    -> (out: theirs)
+    {
+        let words = words.open(word.begin());
+        role("exchange", 2, |b| {
+            let (lane, slot) = (words.lane(b.index()), b.index());
+            let message = lane.to(Peers::others()).slot(slot);
+            message.put(0, x.load(slot * 64, 64));
+            message.done();
+            let other = (node() + 1) % nodes() + local_rank() / local_ranks();
+            out.store(slot * 64, lane.wait_others(1).slot(other, slot).load(0, 64));
+            lane.settle();
         });
         words.credits();
     }
