@@ -5,6 +5,8 @@
 //! What was measured says so. Latencies of memory: cycles by Luo et al., "Benchmarking and Dissecting the Nvidia Hopper GPU
 //! Architecture via Microbenchmarking" (arXiv 2402.13499), at the boost clock.
 
+use serde::Serialize;
+
 use crate::family::{CudaArch, HipArch, Target};
 
 const KIB: u32 = 1024;
@@ -58,6 +60,65 @@ pub struct Path {
     pub gbps: f64,
     /// Nanoseconds.
     pub latency_ns: f64,
+}
+
+/// A way through network cards to the ranks of other nodes, as one GPU has it.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct FarPath {
+    /// GB/s of its cards in one direction.
+    pub gbps: f64,
+    /// Microseconds from the command of a put until its bytes stand at the target, beside the time of the bytes.
+    pub put_us: f64,
+    /// Microseconds from the arrival of a put until a kernel sees it counted: the hop of a proxy, if there is one.
+    pub count_us: f64,
+    /// Puts a microsecond, whatever their size.
+    pub puts_per_us: f64,
+}
+
+/// What one launch moves through the cards of a GPU.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct FarMoved {
+    /// Puts to other ranks.
+    pub puts: u64,
+    /// Their bytes.
+    pub bytes: u64,
+    /// Credits to other ranks: puts without bytes.
+    pub credits: u64,
+    /// Whether the launch waits for local completion.
+    pub settles: bool,
+}
+
+impl FarPath {
+    /// Microseconds that the cards are busy: bytes at their bandwidth, or puts and credits at their rate.
+    pub fn card_us(&self, moved: &FarMoved) -> f64 {
+        let puts = (moved.puts + moved.credits) as f64;
+        (moved.bytes as f64 / self.gbps / 1e3).max(puts / self.puts_per_us)
+    }
+
+    /// Microseconds until the last put is counted at its target.
+    pub fn arrive_us(&self, moved: &FarMoved) -> f64 {
+        self.card_us(moved) + self.put_us + self.count_us
+    }
+
+    /// Microseconds until the last put is locally complete: its bytes arrive, and the acknowledgement comes back.
+    pub fn settle_us(&self, moved: &FarMoved) -> f64 {
+        self.card_us(moved) + 2.0 * self.put_us
+    }
+
+    /// Microseconds of a credit, which waits for no other put.
+    pub fn credit_us(&self) -> f64 {
+        1.0 / self.puts_per_us + self.put_us + self.count_us
+    }
+
+    /// Microseconds that a launch takes at least, all waits included; 0 if it moves nothing.
+    pub fn launch_us(&self, moved: &FarMoved) -> f64 {
+        let waits = [
+            (moved.puts > 0).then(|| self.arrive_us(moved)),
+            (moved.puts > 0 && moved.settles).then(|| self.settle_us(moved)),
+            (moved.credits > 0).then(|| self.credit_us()),
+        ];
+        waits.into_iter().flatten().fold(0.0, f64::max)
+    }
 }
 
 /// How registers are shared by the warps of an SM.

@@ -3,6 +3,7 @@
 //! `peerwarp show --explain` prints it; emitted source takes a line a role from [`RoleInfo::one_line`].
 
 mod expr;
+mod far;
 mod flight;
 mod fold;
 mod steps;
@@ -13,6 +14,7 @@ use serde::Serialize;
 use super::analysis::{DefUse, Facts, Tree};
 use super::*;
 
+pub use far::FarUse;
 pub(crate) use flight::flights;
 pub use flight::{Ending, Flight, Held, Way};
 pub use steps::{Action, Deed, Step};
@@ -50,6 +52,9 @@ pub struct Explain {
     pub symmetric_bytes: u64,
     /// Flags a rank.
     pub flags: u64,
+    /// What it moves through network cards, if it has far channels.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub far: Option<FarUse>,
     /// Words that hold epochs, and whether this launch advances them.
     pub epochs: Vec<EpochInfo>,
     /// Parameters, in order.
@@ -203,6 +208,7 @@ pub fn explain(kernel: &Kernel) -> Explain {
             .filter(|p| matches!(p.kind, ParamKind::Flags | ParamKind::Counts))
             .map(|p| p.len)
             .sum(),
+        far: far::far_use(kernel, &facts, &defs, &teller),
         epochs: epochs(kernel),
         buffers: kernel.params.iter().map(buffer).collect(),
         shared: kernel.shared.iter().map(shared).collect(),

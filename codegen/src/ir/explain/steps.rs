@@ -144,7 +144,8 @@ impl<'k> Teller<'k> {
         }
     }
 
-    fn is_group_index(&self, v: ValueId) -> bool {
+    /// Whether a value is the number of the group that runs.
+    pub(super) fn is_group_index(&self, v: ValueId) -> bool {
         match self.exprs.defs.def(v) {
             Def::Op(id) => matches!(self.kernel.op(id).kind, OpKind::Value(ValueOp::GroupIndex { .. })),
             Def::Counter(_) | Def::Nothing => false,

@@ -69,6 +69,9 @@ impl Explain {
             bytes(self.symmetric_bytes),
             count(self.flags, "flag"),
         )?;
+        if let Some(far) = &self.far {
+            writeln!(f, "{far}")?;
+        }
         for e in &self.epochs {
             let then = if e.advances {
                 "and advances it once its blocks have begun"

@@ -42,6 +42,8 @@ impl World<'_> {
             let told = &mut self.counts[agent.kernel];
             told.puts += 1;
             told.bytes[agent.rank as usize][rank] += bytes;
+            let far = &mut told.far[agent.rank as usize][rank];
+            (far.puts, far.bytes) = (far.puts + 1, far.bytes + bytes);
             let found = self.far_overwrites(agent, inbox, &target, bytes, by, &clock, size);
             let turn = self.far_turn(counter, agent, by, &clock, (u64::from(counted), true), found);
             self.far_tells(counter, turn, &clock);
@@ -94,6 +96,7 @@ impl World<'_> {
             let behind = self.far.unpublished.remove(&key).unwrap_or_default();
             behind.iter().for_each(|&put| self.far.puts[put].published = true);
             let puts = behind.len() as u64;
+            self.counts[agent.kernel].far[agent.rank as usize][rank].credits += u64::from(puts == 0);
             if puts > 0 && puts != adds {
                 let name = self.far_name(counter);
                 let message = format!(

@@ -116,8 +116,13 @@ impl World<'_> {
             self.far.settling.push(id);
             return false;
         }
-        meant.into_iter().for_each(|put| self.far.puts[put].settled.push(event));
-        self.counts[agent.kernel].waits += 1;
+        let told = &mut self.counts[agent.kernel];
+        for put in meant {
+            let put = &mut self.far.puts[put];
+            put.settled.push(event);
+            told.far[agent.rank as usize][put.target.rank].settles = true;
+        }
+        told.waits += 1;
         self.progress();
         true
     }

@@ -4,6 +4,8 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 
+use crate::device::{FarMoved, FarPath};
+
 /// Counts of one kernel over all ranks and launches.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Counts {
@@ -22,12 +24,41 @@ pub struct Counts {
     pub bytes: Vec<Vec<u64>>,
     /// Flags signalled, `[source][destination]`.
     pub signals: Vec<Vec<u64>>,
+    /// What network cards move, `[source][destination]`: parts of `bytes`, and puts and credits.
+    #[serde(skip_serializing_if = "moves_nothing")]
+    pub far: Vec<Vec<FarMoved>>,
+}
+
+fn moves_nothing(far: &[Vec<FarMoved>]) -> bool {
+    far.iter().flatten().all(|moved| *moved == FarMoved::default())
 }
 
 impl Counts {
     pub(crate) fn new(ranks: usize) -> Counts {
         let links = || vec![vec![0; ranks]; ranks];
-        Counts { bytes: links(), signals: links(), ..Counts::default() }
+        let far = vec![vec![FarMoved::default(); ranks]; ranks];
+        Counts { bytes: links(), signals: links(), far, ..Counts::default() }
+    }
+
+    /// The most that the cards of a rank send or receive in a launch, each field by itself.
+    fn far_of_a_launch(&self) -> FarMoved {
+        let ranks = self.far.len();
+        let launches = (self.launches / (ranks as u64).max(1)).max(1);
+        let mut most = FarMoved::default();
+        for rank in 0..ranks {
+            let others = || (0..ranks).filter(|other| *other != rank);
+            for all in [
+                others().map(|to| self.far[rank][to]).collect::<Vec<_>>(),
+                others().map(|from| self.far[from][rank]).collect(),
+            ] {
+                let of = |field: fn(&FarMoved) -> u64| all.iter().map(field).sum::<u64>().div_ceil(launches);
+                most.puts = most.puts.max(of(|moved| moved.puts));
+                most.bytes = most.bytes.max(of(|moved| moved.bytes));
+                most.credits = most.credits.max(of(|moved| moved.credits));
+                most.settles |= all.iter().any(|moved| moved.settles);
+            }
+        }
+        most
     }
 
     /// Bytes that leave their rank.
@@ -64,6 +95,15 @@ impl Counts {
         };
         links(&mut self.bytes, &other.bytes);
         links(&mut self.signals, &other.signals);
+        for (a, b) in self.far.iter_mut().flatten().zip(other.far.iter().flatten()) {
+            let settles = a.settles || b.settles;
+            *a = FarMoved {
+                puts: a.puts + b.puts,
+                bytes: a.bytes + b.bytes,
+                credits: a.credits + b.credits,
+                settles,
+            };
+        }
     }
 }
 
@@ -87,5 +127,23 @@ impl Report {
     /// Flags signalled from one rank to another, over all kernels.
     pub fn link_signals(&self, from: u32, to: u32) -> u64 {
         self.kernels.values().map(|k| k.signals[from as usize][to as usize]).sum()
+    }
+
+    /// Puts and credits of network cards, those of a rank to itself left out.
+    pub fn far_puts(&self) -> u64 {
+        let of = |far: &Vec<Vec<FarMoved>>| -> u64 {
+            let all = far
+                .iter()
+                .enumerate()
+                .flat_map(|(from, row)| row.iter().enumerate().map(move |to| (from, to)));
+            all.filter(|(from, (to, _))| from != to).map(|(_, (_, moved))| moved.puts + moved.credits).sum()
+        };
+        self.kernels.values().map(|kernel| of(&kernel.far)).sum()
+    }
+
+    /// Microseconds that network cards add to one launch of each kernel, one after the other, at least: bytes and messages of the busiest
+    /// rank, the last arrival, local completion and credits. Near ranks and the work of blocks are not counted.
+    pub fn far_us(&self, path: &FarPath) -> f64 {
+        self.kernels.values().map(|kernel| path.launch_us(&kernel.far_of_a_launch())).sum()
     }
 }
