@@ -24,6 +24,28 @@ use crate::input::{InputError, from_family};
 use crate::runtime::RuntimeError;
 use crate::runtime::op::{BufferSpec, LaunchSpec, buffers};
 
+/// A prediction in words and tables.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Predicted {
+    /// What is predicted, for what.
+    pub title: String,
+    /// What the model leaves out, and how far it is from what is known.
+    pub notes: Vec<String>,
+    /// The figures.
+    pub tables: Vec<PredictedTable>,
+}
+
+/// A table of a prediction.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct PredictedTable {
+    /// What it shows.
+    pub title: String,
+    /// The heads of its columns.
+    pub head: Vec<String>,
+    /// Its rows, a cell for each column.
+    pub rows: Vec<Vec<String>>,
+}
+
 /// Why a problem cannot be made or run.
 #[derive(Debug, thiserror::Error)]
 pub enum WorkloadError {
@@ -362,6 +384,10 @@ pub trait Suite: fmt::Debug + Send + Sync {
     /// The options contradict each other, or a value cannot be read.
     fn select(&self, _given: &Given, _small: bool, _registry: &Registry) -> Result<Vec<Request>, InputError> {
         Ok(vec![])
+    }
+    /// What its operations should take on machines that were not measured, if a model says it.
+    fn predicted(&self) -> Option<Predicted> {
+        None
     }
     /// Catalogues that come with it, by name: `("builtin", "..")`.
     fn catalogues(&self) -> &'static [(&'static str, &'static str)] {

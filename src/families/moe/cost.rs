@@ -288,9 +288,7 @@ impl Model {
 
     /// How likely a token goes to a rank.
     fn reached(&self) -> f64 {
-        let (experts, own) = (self.shape.experts, self.shape.experts.div_ceil(self.shape.ranks));
-        let elsewhere = |i: u32| f64::from((experts - own).saturating_sub(i)) / f64::from(experts - i);
-        1.0 - (0..self.shape.topk).map(elsewhere).product::<f64>()
+        reached(self.shape.experts, self.shape.experts.div_ceil(self.shape.ranks), self.shape.topk)
     }
 
     fn wire_us(&self, dedup: bool, row_bytes: u32) -> f64 {
@@ -298,6 +296,12 @@ impl Model {
         let bytes = self.rows(dedup) * (ranks - 1.0) / ranks * f64::from(row_bytes);
         self.costs.limits.wire_us(self.shape.ranks, bytes as u64)
     }
+}
+
+/// How likely one of the `topk` experts of a token is among `own` of all `experts`.
+pub(super) fn reached(experts: u32, own: u32, topk: u32) -> f64 {
+    let elsewhere = |i: u32| f64::from((experts - own).saturating_sub(i)) / f64::from(experts - i);
+    1.0 - (0..topk).map(elsewhere).product::<f64>()
 }
 
 impl CostModel for Model {

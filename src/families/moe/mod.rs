@@ -21,6 +21,7 @@
 pub mod baselines;
 pub mod catalogue;
 pub mod cost;
+pub mod far_cost;
 pub mod gpumode;
 pub mod kernels;
 mod key;

@@ -9,11 +9,15 @@ use rand_chacha::ChaCha8Rng;
 use super::kernels::{Combine, Dispatch, RoundTrip};
 use super::routing::{self, Source};
 use super::run::MoeRounds;
-use super::{MoeError, MoeProblem, MoeShape, MoeTuning, Routing, baselines, catalogue, cost, legal, select};
+use super::{
+    MoeError, MoeProblem, MoeShape, MoeTuning, Routing, baselines, catalogue, cost, far_cost, legal, select,
+};
 use crate::harness::bench::Limits;
 use crate::harness::request::Request;
 use crate::harness::tune::{Components, CostModel};
-use crate::harness::workload::{Baseline, Given, Inputs, OptionSpec, Problem, Suite, WorkloadError};
+use crate::harness::workload::{
+    Baseline, Given, Inputs, OptionSpec, Predicted, Problem, Suite, WorkloadError,
+};
 use crate::input::InputError;
 
 /// Dispatch, a stand-in expert, and combine; or all of it in one launch.
@@ -56,6 +60,10 @@ impl Suite for MoeSuite {
 
     fn select(&self, given: &Given, small: bool, registry: &Registry) -> Result<Vec<Request>, InputError> {
         select::select(given, small, registry)
+    }
+
+    fn predicted(&self) -> Option<Predicted> {
+        Some(far_cost::predicted())
     }
 
     fn catalogues(&self) -> &'static [(&'static str, &'static str)] {
