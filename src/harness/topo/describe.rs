@@ -5,6 +5,7 @@ use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
+use super::nodes::Nodes;
 use crate::input::{InputError, file};
 
 /// Version of the format. Descriptions of another one are refused.
@@ -18,8 +19,9 @@ const MOST_HUBS: usize = 256;
 const MOST_LINKS: u32 = 64;
 
 /// Machines that come with the program.
-const BUILTIN: [(&str, &str); 4] = [
+const BUILTIN: [(&str, &str); 5] = [
     ("dgx-1-cube-mesh", include_str!("machines/dgx-1-cube-mesh.toml")),
+    ("h200-cx7-nodes", include_str!("machines/h200-cx7-nodes.toml")),
     ("h200-nvswitch-8", include_str!("machines/h200-nvswitch-8.toml")),
     ("mi300x-xgmi-8", include_str!("machines/mi300x-xgmi-8.toml")),
     ("pcie-pairs", include_str!("machines/pcie-pairs.toml")),
@@ -48,6 +50,9 @@ pub struct Description {
     /// Links.
     #[serde(rename = "link")]
     pub links: Vec<Links>,
+    /// More nodes like this one, and the network between them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub nodes: Option<Nodes>,
 }
 
 /// What launches take, in microseconds.
@@ -170,14 +175,8 @@ impl Description {
     }
 
     fn check(&self, origin: &str) -> Result<(), InputError> {
-        let named = |field: &str, text: &str| match text.trim().is_empty()
-            || text.chars().any(char::is_control)
-        {
-            true => Err(InputError::not_allowed(format!("{origin}: {field}"), format!("{text:?}"), "a name")),
-            false => Ok(()),
-        };
-        named("name", &self.name)?;
-        named("gpu", &self.gpu)?;
+        named(&format!("{origin}: name"), &self.name)?;
+        named(&format!("{origin}: gpu"), &self.gpu)?;
         if !(2..=MOST_GPUS).contains(&self.gpus) {
             let allowed = format!("2 to {MOST_GPUS}");
             return Err(InputError::not_allowed(format!("{origin}: gpus"), self.gpus, allowed));
@@ -195,7 +194,7 @@ impl Description {
         for (number, links) in self.links.iter().enumerate() {
             links.check(&format!("{origin}: link {}", number + 1), &ends, &mut taken)?;
         }
-        Ok(())
+        self.nodes.as_ref().map_or(Ok(()), |nodes| nodes.check(origin, self.gpus))
     }
 
     /// What links can end at, by name.
@@ -305,6 +304,14 @@ pub(super) fn check_schema(text: &str, origin: &str, schema: u32, what: &str) ->
 pub(super) fn malformed(origin: &str, error: &toml::de::Error, what: &str) -> InputError {
     let allowed = format!("TOML that describes {what}, as docs/how-to/topo.md says");
     InputError::malformed(origin, "", error.to_string().trim_end(), allowed)
+}
+
+/// A name.
+pub(super) fn named(field: &str, text: &str) -> Result<(), InputError> {
+    match text.trim().is_empty() || text.chars().any(char::is_control) {
+        true => Err(InputError::not_allowed(field, format!("{text:?}"), "a name")),
+        false => Ok(()),
+    }
 }
 
 /// A bandwidth.

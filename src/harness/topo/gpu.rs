@@ -10,6 +10,7 @@ use bytemuck::Pod;
 use peerwarp_codegen::device::Device;
 use peerwarp_codegen::family::{Family, FamilyError, Variant};
 
+use super::cards::{self, Card};
 use super::kernels::{Ball, By, Ping, PingKey, Send, SendKey};
 use super::measure::{Facts, Latency, Place, Probe, measure_limits};
 use super::profile::Way;
@@ -276,6 +277,11 @@ impl Probe for OnGpus {
         self.gpus.iter().map(facts).collect()
     }
 
+    fn cards(&self) -> Vec<Card> {
+        let places: Vec<Option<Place>> = self.gpus().into_iter().map(|gpu| gpu.place).collect();
+        cards::cards(Path::new("/sys/class/infiniband"), &places)
+    }
+
     fn driver(&self) -> String {
         self.gpus.first().map_or_else(String::new, |gpu| gpu.info().driver.clone())
     }
@@ -352,13 +358,7 @@ fn place(devices: &Path, bus_id: &str) -> Option<Place> {
     // The driver's letters may be capitals, and its domain longer than the system's.
     let id = bus_id.to_lowercase();
     let id = id.strip_prefix("0000").filter(|rest| rest.len() == "0000:18:00.0".len()).unwrap_or(&id);
-    let path = std::fs::canonicalize(devices.join(id)).ok()?;
-    let names = path.iter().map(|name| name.to_string_lossy().into_owned());
-    let mut bridges: Vec<String> = names.skip_while(|name| !name.starts_with("pci")).collect();
-    bridges.pop()?;
-    let node = std::fs::read_to_string(path.join("numa_node")).ok();
-    // -1 where there is only one.
-    Some(Place { bridges, node: node.and_then(|text| text.trim().parse().ok()) })
+    cards::place(&devices.join(id))
 }
 
 #[cfg(test)]

@@ -1,5 +1,6 @@
 //! What is measured of a machine's links, and in which order: every ordered pair by itself, one to all, all to all.
 
+use super::cards::Card;
 use super::class::LinkClass;
 use super::describe::Times;
 use super::profile::{GpuRates, Pair, Profile, Rates, SCHEMA, Way};
@@ -50,6 +51,8 @@ pub struct Latency {
 pub trait Probe {
     /// GPUs, in the order of their numbers.
     fn gpus(&self) -> Vec<Facts>;
+    /// Network cards.
+    fn cards(&self) -> Vec<Card>;
     /// The driver, in its own words.
     fn driver(&self) -> String;
     /// Whether the first of two GPUs reaches the other one's memory.
@@ -139,6 +142,7 @@ pub fn measure(probe: &mut dyn Probe, bytes: u64, each: &mut dyn FnMut()) -> Res
         not_measured: not_measured.map(str::to_owned).collect(),
         gpus,
         pairs,
+        cards: probe.cards(),
     })
 }
 
@@ -222,7 +226,8 @@ fn class(
     }
 }
 
-fn pcie(a: &Place, b: &Place) -> LinkClass {
+/// What is between two PCIe devices.
+pub(super) fn pcie(a: &Place, b: &Place) -> LinkClass {
     // The first is the root complex, the second one of its ports.
     let common = a.bridges.iter().zip(&b.bridges).take_while(|(a, b)| a == b).count();
     match (a.node, b.node) {

@@ -36,6 +36,13 @@ impl Probe for Described {
         self.network.gpus.iter().enumerate().map(facts).collect()
     }
 
+    fn cards(&self) -> Vec<Card> {
+        let gpus = self.network.gpus.len();
+        let to_gpus = (0..gpus).map(|gpu| if gpu == 0 { LinkClass::PcieSwitch } else { LinkClass::Sockets });
+        let (name, layer) = ("mlx5_0".into(), "InfiniBand".into());
+        vec![Card { name, gbit: Some(400.0), layer, is_active: true, to_gpus: to_gpus.collect() }]
+    }
+
     fn driver(&self) -> String {
         "a description".into()
     }

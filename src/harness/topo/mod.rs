@@ -5,6 +5,7 @@
 //! fairness ([`flow`]).
 
 mod algorithms;
+mod cards;
 mod class;
 mod describe;
 pub mod flow;
@@ -12,17 +13,20 @@ mod gpu;
 pub mod kernels;
 mod measure;
 mod network;
+mod nodes;
 mod notes;
 mod predict;
 mod profile;
 mod report;
 
 pub use algorithms::{Algorithm, Prediction, Range, fastest, predict, worlds};
+pub use cards::{Card, cards};
 pub use class::LinkClass;
 pub use describe::{Description, HubKind, Hubs, LinkKind, Links, Times, builtin};
 pub use gpu::{OnGpus, limits_of};
 pub use measure::{Facts, Latency, Place, Probe, measure, measure_limits, steps};
 pub use network::{Network, NoPath, Resource, Route, Transfer};
+pub use nodes::{Between, Nic, Nodes, PutTimes};
 pub use notes::notes;
 pub use predict::{Copies, Copy, Patterns, copies, patterns};
 pub use profile::{GpuRates, Pair, Profile, Rates, Way};

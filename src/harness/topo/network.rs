@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use super::class::LinkClass;
 use super::describe::{Description, End, HubKind, LinkKind, Times};
 use super::flow::{self, Flow};
+use super::nodes::Nodes;
 
 /// What transfers share: a link, in one direction.
 #[derive(Clone, Debug, PartialEq)]
@@ -62,6 +63,8 @@ pub struct Network {
     pub gpus: Vec<String>,
     /// What launches take.
     pub times: Times,
+    /// More nodes like it.
+    pub nodes: Option<Nodes>,
     /// What transfers share.
     pub resources: Vec<Resource>,
     /// `[from][to]`; none where there is no path, and from a GPU to itself.
@@ -148,6 +151,7 @@ impl From<&Description> for Network {
             about: d.about.clone(),
             gpus: vec![d.gpu.clone(); count],
             times: d.times,
+            nodes: d.nodes.clone(),
             resources: resources.collect(),
             routes: (0..count).map(|from| (0..count).map(|to| route(from, to)).collect()).collect(),
         }

@@ -4,8 +4,9 @@ use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
+use super::cards::Card;
 use super::class::LinkClass;
-use super::describe::{MOST_GPUS, Times, check_schema, malformed, rate, time};
+use super::describe::{MOST_GPUS, Times, check_schema, malformed, named, rate, time};
 use super::network::{Network, Resource, Route};
 use crate::harness::bench::Limits;
 use crate::input::{InputError, file};
@@ -155,6 +156,9 @@ pub struct Profile {
     /// All ordered pairs.
     #[serde(rename = "pair")]
     pub pairs: Vec<Pair>,
+    /// Network cards, as the system lists them: nothing of them is measured.
+    #[serde(default, rename = "card", skip_serializing_if = "Vec::is_empty")]
+    pub cards: Vec<Card>,
 }
 
 impl Profile {
@@ -197,6 +201,15 @@ impl Profile {
         for (number, gpu) in self.gpus.iter().enumerate() {
             gpu.one_to_all.check(&format!("{origin}: gpu {number}.one_to_all"))?;
             gpu.all_to_all.check(&format!("{origin}: gpu {number}.all_to_all"))?;
+        }
+        for (number, card) in self.cards.iter().enumerate() {
+            let at = format!("{origin}: card {}", number + 1);
+            named(&format!("{at}.name"), &card.name)?;
+            card.gbit.map_or(Ok(()), |gbit| rate(&format!("{at}.gbit"), gbit))?;
+            if card.to_gpus.len() != count {
+                let allowed = format!("{count}, one for each GPU");
+                return Err(InputError::not_allowed(format!("{at}.to_gpus"), card.to_gpus.len(), allowed));
+            }
         }
         let mut there = vec![vec![false; count]; count];
         for (number, pair) in self.pairs.iter().enumerate() {
@@ -308,6 +321,7 @@ impl From<&Profile> for Network {
             about: format!("{count} GPUs, as measured"),
             gpus: p.gpus.iter().map(|g| g.name.clone()).collect(),
             times: p.times,
+            nodes: None,
             resources,
             routes,
         }

@@ -20,6 +20,14 @@ fn a_profile_is_read_as_it_was_written() {
 }
 
 #[test]
+fn a_profile_of_before_there_were_cards_is_read() {
+    let mut old = measured("h200-nvswitch-8");
+    old.cards.clear();
+    assert!(!old.text().contains("card"), "{}", old.text());
+    assert_eq!(Profile::parse(&old.text(), "p.toml").unwrap(), old);
+}
+
+#[test]
 fn mistakes_are_named_with_field_value_and_what_is_allowed() {
     let text = text();
     for (part, other, said) in [
@@ -36,6 +44,13 @@ fn mistakes_are_named_with_field_value_and_what_is_allowed() {
         ("first_node_us = 4.4", "first_node_us = nan", "p.toml: times.first_node_us = NaN: not allowed"),
         ("next_node_us = 0.7", "next_node_us = -1.0", "p.toml: times.next_node_us = -1: not allowed"),
         ("tail_us = 0.5", "tail_us = -1.0", "p.toml: times.tail_us = -1: not allowed"),
+        ("name = \"mlx5_0\"", "name = \"\"", "p.toml: card 1.name = \"\": not allowed"),
+        ("gbit = 400.0", "gbit = -1.0", "p.toml: card 1.gbit = -1: not allowed"),
+        (
+            "\"PIX\", \"SYS\"",
+            "\"PIX\"",
+            "p.toml: card 1.to_gpus = 7: not allowed\n  allowed: 8, one for each GPU",
+        ),
         ("class = \"NVS18\"", "class = \"NVS99\"", "is no class of links, which are NV1"),
         ("driver = ", "drivers = ", "unknown field `drivers`"),
     ] {

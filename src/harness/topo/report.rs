@@ -8,6 +8,7 @@ use serde_json::json;
 use super::algorithms::{self, Algorithm, Prediction, Range};
 use super::class::LinkClass;
 use super::network::Network;
+use super::nodes::Between;
 use super::notes::notes;
 use super::predict::{Copies, Patterns, patterns};
 use super::profile::{Pair, Profile, Way};
@@ -81,6 +82,9 @@ pub struct Topo {
     /// Copies from one GPU, if they were asked for.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub copies: Option<Copies>,
+    /// What puts to other nodes take, if some are described.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub nodes: Option<Between>,
     /// What is odd about it.
     pub notes: Vec<String>,
     /// What was measured.
@@ -131,6 +135,7 @@ impl Topo {
             sums: sums.collect(),
             patterns,
             copies: None,
+            nodes: network.nodes.as_ref().map(|nodes| Between::new(nodes, network.gpus.len() as u32)),
             notes,
             measured,
         }

@@ -56,3 +56,13 @@ fn a_report_is_one_file_that_embeds_the_machine_and_draws_it() {
         assert!(shown.lines().any(|line| line == text), "{text}: {shown}");
     }
 }
+
+#[test]
+fn a_report_says_what_puts_between_nodes_take() {
+    let network = Network::from(&Description::named("--machine", "h200-cx7-nodes").unwrap());
+    let page = html(&Topo::new(&network, None));
+    let Some(shown) = shown(&page) else { return };
+    for text in ["Between 2 nodes, us", "By the model: no network card was used.", "locally complete"] {
+        assert!(shown.lines().any(|line| line == text), "{text}: {shown}");
+    }
+}
