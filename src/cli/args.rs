@@ -329,6 +329,9 @@ pub(crate) struct ShowArgs {
     /// What each role does, bytes, flags and shared memory, in words (the default)
     #[arg(long, group = "form")]
     pub explain: bool,
+    /// Say with --explain what far puts take between the nodes of this machine: a name or a FILE.toml, as `topo` takes
+    #[arg(long, value_name = "NAME|FILE")]
+    pub machine: Option<String>,
     /// Source that includes its machine primitives, as `generate --split-primitives` writes it
     #[arg(long)]
     pub split_primitives: bool,
@@ -387,6 +390,9 @@ pub(crate) struct TopoArgs {
     /// Say of each pair of GPUs where its bytes pass, and of each way to sum over all GPUs what it takes, by size
     #[arg(long)]
     pub explain: bool,
+    /// Say what families predict of network cards, and how far their models are from published figures; no card was used
+    #[arg(long, conflicts_with_all = ["machine", "profile", "measure", "explain", "copy", "save", "html"])]
+    pub predict: bool,
     /// Say what a copy of so many bytes takes, as in 200MiB, from GPU --from to GPUs --to
     #[arg(long, value_name = "BYTES", requires = "to")]
     pub copy: Option<String>,

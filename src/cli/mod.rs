@@ -196,7 +196,7 @@ impl App {
             Command::Show(args) => show::show(self, args, given),
             Command::List(args) => list::list(self, args, given, style),
             Command::Trace(args) => trace::trace(self, args, given, style),
-            Command::Topo(args) => topo::topo(args, style),
+            Command::Topo(args) => topo::topo(self, args, style),
             Command::Pack(args) => pack::pack(self, args, given, style),
             Command::Toolchain(args) => toolchain::toolchain(args),
             Command::Completions { shell } => Ok(self.completions(*shell)),

@@ -2,12 +2,14 @@
 
 use std::fmt::Display;
 
+use peerwarp_codegen::device::FarPath;
 use peerwarp_codegen::family::{CudaArch, DynConfig, HipArch, Target};
 use peerwarp_codegen::print::Warning;
 use serde_json::json;
 
 use crate::build::emit;
 use crate::harness::choose::Device;
+use crate::harness::topo::Description;
 use crate::harness::workload::Given;
 use crate::input::InputError;
 
@@ -37,12 +39,13 @@ impl Form {
 
 pub(super) fn show(app: &App, args: &ShowArgs, given: &Given) -> Result<Done, Failure> {
     let (form, target) = form(args)?;
+    let far = args.machine.as_deref().map(far_path).transpose()?;
     let mut texts = vec![];
     let mut json = vec![];
     let device = args.selection.tables(app)?.on(Device::of_target(target));
     let requests = app.requests(&args.selection, given)?;
     for variant in app.resolve(&requests, &device)?.variants {
-        let text = one(app, &*variant, form, target, args)?;
+        let text = one(app, &*variant, form, target, args, far.as_ref())?;
         for warning in emit::warnings(&*variant, target)?.iter().filter(|warning| !is_shipped(warning)) {
             log::warn!("{warning}");
         }
@@ -70,6 +73,7 @@ fn one(
     form: Form,
     target: Target,
     args: &ShowArgs,
+    far: Option<&FarPath>,
 ) -> Result<String, Failure> {
     let (program, options) = (app.program(), args.recording.options());
     let source = || {
@@ -83,7 +87,22 @@ fn one(
         Form::Source => source()?.text,
         Form::Header => source()?.abi,
         Form::Ir => emit::trace(variant, target.warp_size())?.to_string(),
-        Form::Explain => emit::explain(variant, target)?.to_string(),
+        Form::Explain => {
+            let explained = emit::explain(variant, target)?;
+            match far {
+                Some(path) => explained.with_far_path(path).to_string(),
+                None => explained.to_string(),
+            }
+        }
+    })
+}
+
+/// The way between the nodes of a machine, of each GPU while all of a node put.
+fn far_path(name: &str) -> Result<FarPath, InputError> {
+    let machine = Description::named("--machine", name)?;
+    let nodes = machine.nodes.as_ref().map(|nodes| nodes.path(machine.gpus));
+    nodes.ok_or_else(|| {
+        InputError::not_allowed("--machine", name, "a machine with [nodes], as h200-cx7-nodes")
     })
 }
 
@@ -111,6 +130,9 @@ fn form(args: &ShowArgs) -> Result<(Form, Target), InputError> {
     } else {
         Form::Source
     };
+    if let (Some(machine), true) = (&args.machine, form != Form::Explain) {
+        return Err(InputError::conflict("--machine", machine, format!("--{}", form.name()), "--explain"));
+    }
     if matches!(form, Form::Ir | Form::Explain) {
         let conflict = |option: &str, value: &dyn Display| {
             let with = format!("--{}", form.name());

@@ -6,17 +6,22 @@ use std::sync::Arc;
 use serde_json::{Value, json};
 
 use crate::harness::topo::{self, Description, Network, OnGpus, Probe, Profile, Topo, html, measure, steps};
+use crate::harness::workload::Predicted;
 use crate::input::InputError;
 use crate::runtime::gpu::Gpu;
 use crate::runtime::image::Images;
 use crate::runtime::{Launched, RuntimeError, World, WorldOptions, gpus, together};
 
+use super::App;
 use super::args::TopoArgs;
 use super::output::{Done, Failure, Pending, Progress, Style};
 use super::run_gpu::{jit, profile, untested, wait_budget};
-use super::topo_text::text;
+use super::topo_text::{prediction, text};
 
-pub(super) fn topo(args: &TopoArgs, style: Style) -> Result<Done, Failure> {
+pub(super) fn topo(app: &App, args: &TopoArgs, style: Style) -> Result<Done, Failure> {
+    if args.predict {
+        return predicted(app, style);
+    }
     // What is wrong with the input is told before what is wrong with the machine, and before work that takes long.
     let described = args.machine.as_deref().map(|name| Description::named("--machine", name)).transpose()?;
     let known = args.profile.as_deref().map(profile).transpose()?;
@@ -63,6 +68,17 @@ pub(super) fn topo(args: &TopoArgs, style: Style) -> Result<Done, Failure> {
         all.extend(found);
     }
     Ok(Done { text: text(&topo, args.explain, style), json, ok: true })
+}
+
+/// What suites predict of machines that were not measured.
+fn predicted(app: &App, style: Style) -> Result<Done, Failure> {
+    let all: Vec<Predicted> = app.suites().filter_map(|suite| suite.predicted()).collect();
+    if all.is_empty() {
+        let allowed = "a program with a family that predicts something";
+        return Err(InputError::not_allowed("--predict", app.program(), allowed).into());
+    }
+    let text: Vec<String> = all.iter().map(|predicted| prediction(predicted, style)).collect();
+    Ok(Done { text: text.join("\n"), json: json!({ "ok": true, "predicted": all }), ok: true })
 }
 
 /// The most bytes of a measured transfer: kernels count words of 4 bytes in 32 bits, and 64 ranks have room for each.

@@ -3,7 +3,8 @@
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
-use crate::harness::topo::{Algorithm, LinkClass, Rates, Table, Topo, Way, WorldSums};
+use crate::harness::topo::{Algorithm, Between, LinkClass, Rates, Table, Topo, Way, WorldSums};
+use crate::harness::workload::{Predicted, PredictedTable};
 
 use super::output::{Style, bytes, table};
 
@@ -26,10 +27,26 @@ pub(super) fn text(topo: &Topo, explain: bool, style: Style) -> String {
         text += &spread(topo);
     }
     copies(&mut text, topo, style);
+    cards(&mut text, topo, style);
+    nodes(&mut text, topo, style);
     if explain {
         paths(&mut text, topo, style);
     }
     sums(&mut text, topo, explain, style);
+    text
+}
+
+/// A prediction, with its notes and tables.
+pub(super) fn prediction(predicted: &Predicted, style: Style) -> String {
+    let mut text = format!("{}\n", style.bold(&predicted.title));
+    for note in &predicted.notes {
+        writeln!(text, "{:<9}{note}", "note").expect("string");
+    }
+    for PredictedTable { title, head, rows } in &predicted.tables {
+        section(&mut text, style, title);
+        let head: Vec<&str> = head.iter().map(String::as_str).collect();
+        text += &table(&head, rows.iter().cloned());
+    }
     text
 }
 
@@ -114,6 +131,41 @@ fn copies(text: &mut String, topo: &Topo, style: Style) {
         *text += "  through the host: without peer access the driver brings bytes to host memory and from there on; what that gets\n  \
                   differs by driver and machine, and is an assumption of the machine's description\n";
     }
+}
+
+/// The network cards of this machine, and what is between each and the GPUs.
+fn cards(text: &mut String, topo: &Topo, style: Style) {
+    let Some(profile) = topo.measured.as_ref().filter(|profile| !profile.cards.is_empty()) else { return };
+    section(text, style, "Network cards, as the system lists them: nothing of them is measured");
+    let names: Vec<String> = (0..profile.gpus.len()).map(|gpu| format!("gpu{gpu}")).collect();
+    let head: Vec<&str> =
+        ["card", "Gb/s", "on", "state"].into_iter().chain(names.iter().map(String::as_str)).collect();
+    let rows = profile.cards.iter().map(|card| {
+        let gbit = card.gbit.map_or_else(|| "-".to_owned(), |gbit| format!("{gbit:.0}"));
+        let state = if card.is_active { "active" } else { "down" };
+        let own = [card.name.clone(), gbit, card.layer.clone(), state.to_owned()];
+        own.into_iter().chain(card.to_gpus.iter().map(LinkClass::to_string)).collect()
+    });
+    *text += &table(&head, rows);
+}
+
+/// What puts to other nodes take.
+fn nodes(text: &mut String, topo: &Topo, style: Style) {
+    let Some(Between { nodes, gpus, credit_us, puts }) = &topo.nodes else { return };
+    let title = format!(
+        "Between {} nodes of {gpus} GPUs: {} rails, {} {} a GPU",
+        nodes.count,
+        nodes.rails,
+        nodes.cards_a_gpu(*gpus),
+        nodes.nic.name
+    );
+    section(text, style, &title);
+    let us = |us: f64| format!("{us:.1}");
+    let rows = puts
+        .iter()
+        .map(|put| vec![bytes(put.bytes), us(put.arrive_us), us(put.settle_us), us(put.all_arrive_us)]);
+    *text += &table(&["a put", "us until counted", "us until locally complete", "us if all GPUs put"], rows);
+    writeln!(text, "  a credit takes {credit_us:.1} us; by the model, no card was used").expect("string");
 }
 
 /// A path for each class of links.

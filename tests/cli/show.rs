@@ -82,6 +82,26 @@ fn completes_for_shells_under_its_own_name() {
     }
 }
 
+/// A machine is for kernels in words alone, and has to say what is between its nodes.
+#[test]
+fn a_machine_of_show_has_nodes() {
+    let place = Place::new();
+    let ran = place.say(&format!("show {SMALL} --explain --machine h200-cx7-nodes"));
+    // No kernel of these is far.
+    assert_eq!(ran.report(), place.say(&format!("show {SMALL} --explain")).report());
+    for (args, said) in [
+        ("--machine pcie-pairs", "--machine = pcie-pairs: not allowed\n  allowed: a machine with [nodes]"),
+        ("--machine nowhere", "--machine = nowhere: no such name"),
+        (
+            "--cuda --machine h200-cx7-nodes",
+            "--machine = h200-cx7-nodes: contradicts --source\n  allowed: --explain",
+        ),
+    ] {
+        let ran = place.say(&format!("show {SMALL} {args}"));
+        assert!(ran.code == 2 && ran.stderr.contains(said), "{said}\n{}", ran.report());
+    }
+}
+
 #[test]
 fn help_says_what_there_is() {
     let place = Place::new();

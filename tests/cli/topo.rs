@@ -38,6 +38,20 @@ fn machines_are_explained() {
 }
 
 #[test]
+fn nodes_of_a_machine_are_explained() {
+    let place = Place::new();
+    let ran = place.say("topo --machine h200-cx7-nodes");
+    let (_, section) = ran.stdout.split_once("\nBetween ").unwrap_or_default();
+    let lines: Vec<&str> = section.lines().take(6).map(str::trim).collect();
+    assert_eq!(lines[0], "2 nodes of 8 GPUs: 8 rails, 1 ConnectX-7 a GPU", "{}", ran.report());
+    let cells: Vec<&str> = lines[5].split_whitespace().collect();
+    assert_eq!(cells, ["1.0", "MiB", "30.7", "39.1", "30.7"], "{}", ran.report());
+    let json = place.say("topo --machine h200-cx7-nodes --json").json();
+    assert_eq!((&json["nodes"]["count"], &json["nodes"]["nic"]["gbps"]), (&2.into(), &46.9.into()));
+    assert!(place.say("topo --machine h200-nvswitch-8 --json").json()["nodes"].is_null());
+}
+
+#[test]
 fn a_file_describes_a_machine_in_text_in_json_and_as_a_report() {
     let place = Place::new();
     place.write("m.toml", MACHINE);
@@ -91,6 +105,46 @@ fn a_profile_is_shown_beside_a_machine() {
     }
 }
 
+/// Cards that were listed stand in a profile, and a profile of before is read.
+#[test]
+fn cards_of_a_profile_are_shown() {
+    let place = Place::new();
+    let pair = |from: u32, to: u32| {
+        format!(
+            "[[pair]]\nfrom = {from}\nto = {to}\nclass = \"PIX\"\npeer_access = true\ngbps = {{ stores = 20.0 }}\n"
+        )
+    };
+    let gpu = "[[gpu]]\nname = \"a GPU\"\none_to_all = { stores = 20.0 }\nall_to_all = { stores = 20.0 }\n";
+    let head = "schema = 1\ndriver = \"d\"\npeerwarp = \"0\"\nbytes = 1\n[times]\nfirst_node_us = 4.0\nnext_node_us = 1.0\ntail_us = 0.5\n";
+    let old = format!("{head}{gpu}{gpu}{}{}", pair(0, 1), pair(1, 0));
+    let card = "[[card]]\nname = \"mlx5_0\"\ngbit = 400.0\nlayer = \"InfiniBand\"\nis_active = true\nto_gpus = [\"PIX\", \"SYS\"]\n";
+    place.write("old.toml", &old);
+    place.write("p.toml", old.clone() + card);
+    assert!(!place.say("topo --profile old.toml").stdout.contains("Network cards"));
+    let ran = place.say("topo --profile p.toml");
+    let row = ran.stdout.lines().find(|line| line.starts_with("mlx5_0")).unwrap_or_default();
+    let cells: Vec<&str> = row.split_whitespace().collect();
+    assert_eq!(cells, ["mlx5_0", "400", "InfiniBand", "active", "PIX", "SYS"], "{}", ran.report());
+    assert_eq!(place.say("topo --profile p.toml --json").json()["measured"]["card"][0]["gbit"], 400.0);
+}
+
+/// The figures, and that they are called a prediction; the model's own tests say which they are.
+#[test]
+fn what_is_predicted_is_called_so() {
+    let place = Place::new();
+    let ran = place.say("topo --predict");
+    assert_eq!(ran.code, 0, "{}", ran.report());
+    assert!(
+        ran.stdout.starts_with("Prediction: MoE of DeepSeek-V3 between nodes, 128 tokens"),
+        "{}",
+        ran.stdout
+    );
+    assert!(ran.stdout.contains("note     a prediction: no network card was used"), "{}", ran.stdout);
+    let json = place.say("topo --predict --json").json();
+    let tables = &json["predicted"][0]["tables"];
+    assert_eq!((tables[0]["rows"].as_array().unwrap().len(), json["ok"].as_bool()), (9, Some(true)));
+}
+
 #[test]
 fn mistakes_are_told_with_what_is_allowed() {
     let place = Place::new();
@@ -98,7 +152,7 @@ fn mistakes_are_told_with_what_is_allowed() {
     for (args, said) in [
         (
             "topo --machine dgx",
-            "--machine = dgx: no such name\n  allowed: dgx-1-cube-mesh, h200-nvswitch-8, mi300x-xgmi-8, pcie-pairs or a FILE.toml",
+            "--machine = dgx: no such name\n  allowed: dgx-1-cube-mesh, h200-cx7-nodes, h200-nvswitch-8, mi300x-xgmi-8, pcie-pairs or a FILE.toml",
         ),
         ("topo --machine m.toml", "m.toml: link 1.links = 0: not allowed\n  allowed: 1 to 64"),
         ("topo --machine none.toml", "--machine = none.toml: No such file"),
@@ -118,6 +172,7 @@ fn mistakes_are_told_with_what_is_allowed() {
             "--save = p.toml: contradicts --machine, for nothing is measured",
         ),
         ("topo --machine pcie-pairs --html no/folder.html", "--html = no/folder.html: "),
+        ("topo --predict --machine pcie-pairs", "'--predict' cannot be used with '--machine"),
         ("topo --bytes 1GiB", "--bytes = 1GiB: not allowed\n  allowed: 4 to 268435456 bytes"),
         ("topo --wait-budget 0", "--wait-budget = 0: not allowed"),
     ] {

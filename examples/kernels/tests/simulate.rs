@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use kernels::{FarGather, Histogram, KvPush, MatmulGelu, RingGather, Ulysses};
+use peerwarp::codegen::device::FarPath;
 use peerwarp::codegen::sim::{Options, Strategy};
 use peerwarp::harness::session::SimSession;
 use peerwarp::harness::suite;
@@ -21,6 +22,30 @@ fn agrees<F: Workload>(settings: &str, seed: u64) {
         let ran = ran.unwrap_or_else(|findings| panic!("{settings}: {findings}"));
         assert!(ran.verdict.ok() && ran.verdict.compared > 0, "{settings}: {:?}", ran.verdict);
     }
+}
+
+/// The cards' share of a launch, by what a run counts.
+fn far_us(elements: u32, path: &FarPath) -> f64 {
+    let config = FarGather::from_text(&format!("elements={elements} ranks=4 pieces=4 warps=4")).unwrap();
+    let inputs = Inputs { rounds: 3, ..Inputs::default() };
+    let problem = suite::of::<FarGather>().problem(&[config.into_variant()], &inputs).unwrap();
+    let session = SimSession::new(Arc::from(problem)).unwrap();
+    session.run(&Options::default()).unwrap().report.far_us(path)
+}
+
+#[test]
+fn a_large_far_gather_takes_twice_as_long_with_half_the_bandwidth() {
+    let card = FarPath { gbps: 46.9, put_us: 4.0, count_us: 1.0, puts_per_us: 5.0 };
+    let half = FarPath { gbps: card.gbps / 2.0, ..card };
+    let near = |got: f64, want: f64| assert!((got - want).abs() <= 1e-9 * want, "{got} is not {want}");
+    // A row to each of three others, and the way of the last bytes there and of their acknowledgement back.
+    let (elements, ways_us) = (1 << 18, 2.0 * card.put_us);
+    let bytes_us = 3.0 * f64::from(4 * elements) / card.gbps / 1e3;
+    near(far_us(elements, &card), bytes_us + ways_us);
+    near(far_us(elements, &half), 2.0 * bytes_us + ways_us);
+    // A small one takes the latency and its 15 messages, whatever the bandwidth is.
+    near(far_us(64, &card), 15.0 / 5.0 + ways_us);
+    near(far_us(64, &half), 15.0 / 5.0 + ways_us);
 }
 
 proptest! {

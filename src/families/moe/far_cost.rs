@@ -128,6 +128,16 @@ enum Usage {
 }
 
 impl Usage {
+    /// Whether it fixes a figure by the time of a phase.
+    fn calibrates(self, phase: usize) -> bool {
+        match self {
+            Usage::Bandwidth => phase == 1,
+            Usage::Fixed => true,
+            Usage::Rate => phase == 0,
+            Usage::HeldOut => false,
+        }
+    }
+
     fn words(self) -> &'static str {
         match self {
             Usage::Bandwidth => "gives the bandwidth",
@@ -315,24 +325,41 @@ struct Spread {
     worst: f64,
 }
 
-fn spread(errors: impl Iterator<Item = [f64; 2]>) -> Spread {
-    let all: Vec<f64> = errors.flatten().collect();
+fn spread(all: &[f64]) -> Spread {
     let worst = all.iter().copied().max_by(|a, b| a.abs().total_cmp(&b.abs())).unwrap_or(0.0);
     Spread { mean: all.iter().map(|e| e.abs()).sum::<f64>() / all.len().max(1) as f64, worst }
 }
 
+/// What a reader has to know.
+const ABOUT: [&str; 2] = [
+    "a prediction: no network card was used; inputs and sources are src/families/moe/far_cost.toml",
+    "of cards the slower of bytes and puts counts; puts are at the rate that is known to be reached at least",
+];
+
+/// Held-out figures, by how much like a calibrating one they are.
+const HELD_OUT: [&str; 3] =
+    ["systems that calibrate, other sizes", "other systems in one level", "other systems in two levels"];
+
 impl Model<'_> {
-    /// The errors of held-out rows: those of systems that calibrate a fixed part, and those of all others.
-    fn held_out(&self) -> [Spread; 2] {
-        let rows = &self.inputs.rows;
-        let fixes = |system: &str| {
-            let name = system.split(',').next();
-            rows.iter().any(|row| row.usage == Usage::Fixed && row.system.split(',').next() == name)
-        };
-        [true, false].map(|known| {
-            let own = rows.iter().filter(|row| row.usage == Usage::HeldOut && fixes(&row.system) == known);
-            spread(own.map(|row| self.errors(row)))
-        })
+    /// The errors of all times that calibrate nothing, as [`HELD_OUT`] names them.
+    fn held_out(&self) -> [Spread; 3] {
+        let mut errors = [vec![], vec![], vec![]];
+        let name = |row: &Row| row.system.split(',').next().map(str::to_owned);
+        for row in &self.inputs.rows {
+            let calibrates = |other: &Row| {
+                matches!(other.usage, Usage::Fixed | Usage::Bandwidth) && name(other) == name(row)
+            };
+            let kind = match (self.inputs.rows.iter().any(calibrates), row.levels) {
+                (true, _) => 0,
+                (false, 1) => 1,
+                (false, _) => 2,
+            };
+            let own = self.errors(row);
+            errors[kind].extend(
+                PHASES.iter().filter(|phase| !row.usage.calibrates(**phase)).map(|phase| own[*phase]),
+            );
+        }
+        errors.map(|own| spread(&own))
     }
 }
 
@@ -364,34 +391,29 @@ pub fn predicted() -> Predicted {
         cells.extend([row.usage.words().to_owned(), row.source.clone()]);
         cells
     };
-    let [known, others] = model.held_out();
-    let held = |what: &str, s: Spread| {
+    let held = HELD_OUT.iter().zip(model.held_out()).map(|(what, s)| {
         format!("held out, {what}: {:.0} % off on average, {} at worst", 100.0 * s.mean, percent(s.worst))
-    };
+    });
     let heads = |words: &[&str]| words.iter().map(|word| (*word).to_owned()).collect();
     Predicted {
         title: format!(
             "Prediction: MoE of DeepSeek-V3 between nodes, {tokens} tokens a rank, fp8 there and bf16 back, two levels"
         ),
-        notes: vec![
-            "a prediction: no network card was used; inputs and sources are src/families/moe/far_cost.toml".into(),
-            "of cards the slower of bytes and puts counts; puts are at the rate that is known to be reached at least".into(),
-            held("systems that calibrate, at other sizes", known),
-            held("all other systems", others),
-        ],
+        notes: ABOUT.iter().map(|note| (*note).to_owned()).chain(held).collect(),
         tables: vec![
             PredictedTable {
                 title: "Two levels, us".into(),
                 head: heads(&[
-                    "way", "world", "dispatch", "fixed", "bytes", "puts", "node", "combine", "fixed", "bytes",
-                    "puts", "node", "both",
+                    "way", "world", "dispatch", "fixed", "bytes", "puts", "node", "combine", "fixed",
+                    "bytes", "puts", "node", "both",
                 ]),
                 rows: ours,
             },
             PredictedTable {
                 title: "Published, and what the model says of it, us".into(),
                 head: heads(&[
-                    "system", "way", "world", "dispatch", "model", "off", "combine", "model", "off", "use", "source",
+                    "system", "way", "world", "dispatch", "model", "off", "combine", "model", "off", "use",
+                    "source",
                 ]),
                 rows: INPUTS.rows.iter().map(published).collect(),
             },

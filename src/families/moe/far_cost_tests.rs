@@ -64,3 +64,18 @@ fn what_is_predicted_moves_with_each_input() {
         assert!(RANKS.windows(2).all(|two| us(own, two[0])[0] < us(own, two[1])[0]), "{name}");
     }
 }
+
+/// The figures that `docs/explanation/far-channels.md` quotes. A change of inputs changes the page.
+#[test]
+fn the_model_says_what_the_page_says() {
+    let model = model();
+    let both = |name: &str| {
+        RANKS.map(|ranks| model.ours(&model.paths[name], ranks).iter().map(Parts::us).sum::<f64>().round())
+    };
+    assert_eq!(both("ConnectX-7, GPU-initiated"), [182.0, 274.0, 382.0]);
+    assert_eq!(both("ConnectX-7, proxy"), [157.0, 260.0, 380.0]);
+    assert_eq!(both("EFA, proxy"), [293.0, 402.0, 528.0]);
+    let percent = |part: f64| (100.0 * part).round();
+    let held = model.held_out().map(|s| (percent(s.mean), percent(s.worst)));
+    assert_eq!(held, [(4.0, 13.0), (34.0, -70.0), (33.0, -41.0)]);
+}
