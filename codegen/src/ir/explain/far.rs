@@ -154,14 +154,11 @@ impl Explain {
 impl fmt::Display for FarUse {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Some(moved) = &self.moved else {
-            return write!(
-                f,
-                "Puts by its network cards as often as its loops run: the simulator counts it."
-            );
+            return write!(f, "Network cards move as many messages as its loops put.");
         };
         write!(
             f,
-            "Puts {} by its network cards at most, in {}, and {}.",
+            "Network cards move at most {} a launch, in {}, and {}.",
             words::bytes(moved.bytes),
             text::count(moved.puts, "message"),
             text::count(moved.credits, "credit"),
@@ -170,7 +167,7 @@ impl fmt::Display for FarUse {
         let card = path.card_us(moved);
         write!(
             f,
-            " The cards ({:.1} GB/s, {:.2} puts a us) are busy for {card:.1} us.",
+            " They ({:.1} GB/s, {:.2} puts a us) are busy for {card:.1} us.",
             path.gbps, path.puts_per_us
         )?;
         write!(f, " The last message is counted after {:.1} us", path.arrive_us(moved))?;
