@@ -5,7 +5,7 @@ use std::sync::Arc;
 use peerwarp_codegen::dsl::prelude::*;
 use peerwarp_codegen::dsl::{TraceMeta, trace, trace_args};
 use peerwarp_codegen::family::Target;
-use peerwarp_codegen::ir::{FAR_RANKS, Verified, verify};
+use peerwarp_codegen::ir::{FAR_RANKS, Verified, explain, verify};
 use peerwarp_codegen::print::{EmitInfo, emit};
 use peerwarp_codegen::sim::{Bindings, Compiled, Machine, Options, SimError};
 
@@ -126,6 +126,17 @@ fn machine(c: &Gather, launches: u32) -> Machine {
         }
     }
     machine
+}
+
+/// A rail has as many ranks as there are nodes, whatever ranks a node has.
+#[test]
+fn cards_move_what_goes_along_the_rail() {
+    let moved = explain(&traced(&CLEAN)).far.unwrap().moved.unwrap();
+    let (nodes, ranks) = (u64::from(CLEAN.nodes), u64::from(CLEAN.nodes * CLEAN.local));
+    // A put to a rank that is not known may go to another one each time; credits go to the others of the rail.
+    assert_eq!((moved.puts, moved.bytes, moved.credits), (nodes, nodes * u64::from(4 * ROW), nodes - 1));
+    let report = machine(&CLEAN, 2).run(&Options::default()).unwrap().report;
+    assert_eq!(report.far_puts(), 2 * ranks * 2 * (nodes - 1), "a put and a credit to each other node");
 }
 
 #[test]

@@ -67,16 +67,16 @@ impl Tally<'_, '_> {
     fn op(&self, op: &OpKind, groups: u64, times: Option<u64>) -> Option<FarMoved> {
         let nothing = Some(FarMoved::default());
         match op {
-            OpKind::Comm(CommOp::FarPut(FarPut { peer, inbox, len, .. })) => {
-                let puts = times?.saturating_mul(self.others(*peer));
+            OpKind::Comm(CommOp::FarPut(FarPut { peer, inbox, len, reach, .. })) => {
+                let puts = times?.saturating_mul(self.others(*peer, *reach));
                 let each = u64::from(*len) * u64::from(self.kernel.params[inbox.index()].element_bytes());
                 Some(FarMoved { puts, bytes: puts.saturating_mul(each), ..FarMoved::default() })
             }
             // Behind puts it is a part of the last one.
-            OpKind::Comm(CommOp::FarPublish(FarPublish { peer, counts, .. }))
+            OpKind::Comm(CommOp::FarPublish(FarPublish { peer, counts, reach, .. }))
                 if !self.kernel.far_is_put(*counts) =>
             {
-                let credits = times?.saturating_mul(self.others(*peer));
+                let credits = times?.saturating_mul(self.others(*peer, *reach));
                 Some(FarMoved { credits, ..FarMoved::default() })
             }
             OpKind::Comm(CommOp::FarSettle(_)) => Some(FarMoved { settles: true, ..FarMoved::default() }),
@@ -135,8 +135,9 @@ impl Tally<'_, '_> {
     }
 
     /// The other ranks that a put goes to, at most.
-    fn others(&self, peer: Option<ValueId>) -> u64 {
-        peer.map_or(self.kernel.ranks.saturating_sub(1).into(), |_| 1)
+    fn others(&self, peer: Option<ValueId>, reach: FarReach) -> u64 {
+        let (_, ranks) = reach.of(self.kernel);
+        peer.map_or(ranks.saturating_sub(1).into(), |_| 1)
     }
 }
 
