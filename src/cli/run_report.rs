@@ -91,7 +91,7 @@ fn ran_through(report: &Report<'_>, ran: &Ran, seconds: f64, style: Style) -> Do
     facts.push(("bytes on the wire".into(), bytes(ran.report.bytes_on_wire()).into()));
     facts.push(("flags on the wire".into(), off_diagonal(&flags_of).into()));
     if ran.report.far_puts() > 0 {
-        facts.push(("messages of network cards".into(), ran.report.far_puts().to_string().into()));
+        facts.push(("messages of cards".into(), ran.report.far_puts().to_string().into()));
     }
     facts.extend(compared(&ran.verdict));
     facts.push(("simulated".into(), format!("{} operations in {seconds:.1} s", ran.report.steps).into()));

@@ -168,16 +168,16 @@ impl fmt::Display for FarUse {
         let card = path.card_us(moved);
         write!(
             f,
-            " They ({:.1} GB/s, {:.2} puts a us) are busy for {card:.1} us.",
+            " As much keeps them ({:.1} GB/s, {:.2} puts a us) busy for {card:.1} us:",
             path.gbps, path.puts_per_us
         )?;
-        write!(f, " The last message is counted after {:.1} us", path.arrive_us(moved))?;
+        write!(f, " the last message is counted after {:.1} us", path.arrive_us(moved))?;
         if moved.settles {
             write!(f, " and locally complete after {:.1} us", path.settle_us(moved))?;
         }
         if moved.credits > 0 {
             write!(f, "; a credit takes {:.1} us", path.credit_us())?;
         }
-        write!(f, ". A launch takes {:.1} us at least.", path.launch_us(moved))
+        write!(f, ". Such a launch takes {:.1} us or more.", path.launch_us(moved))
     }
 }
