@@ -1,11 +1,11 @@
 //! A kernel with loaders, cut in two: what the loader of a block runs, and what all its other warps do.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 
 use super::{drawn, plan::Tails};
 use crate::ir::{
-    CommOp, Const, ControlOp, Dot, Kernel, MatrixOp, OpId, OpKind, ReceiptId, Region, ValueId, Wait, WaitAll,
-    mutate::constant,
+    CommOp, Const, ControlOp, Dot, Kernel, MatrixOp, MemoryOp, OpId, OpKind, ReceiptId, Region, ValueId,
+    VarId, VarUse, Wait, WaitAll, analysis::target, mutate::constant,
 };
 use crate::print::facts::Side;
 
@@ -17,7 +17,18 @@ pub(crate) fn part(kernel: &Kernel, roles: &[usize], drawn: &HashSet<OpId>, side
         let waits = Waits::of(kernel, &kernel.roles[role].body);
         let body = std::mem::take(&mut part.roles[role].body);
         let last = Tails::of(kernel, &body).last;
-        part.roles[role].body = Cut { side, zero, waits, drawn, last }.region(&mut part, body);
+        let mut cut = Cut { side, zero, waits, drawn, last, idle: HashSet::new() };
+        let mut body = cut.region(&mut part, body);
+        // Without a variable that nothing reads others may be read no more.
+        loop {
+            let idle = idle(&part, &body);
+            if idle.is_empty() {
+                break;
+            }
+            cut.idle = idle;
+            body = cut.region(&mut part, body);
+        }
+        part.roles[role].body = body;
     }
     part
 }
@@ -75,6 +86,8 @@ struct Cut<'a> {
     drawn: &'a HashSet<OpId>,
     /// Whether a block is the last one, which the loader does not know.
     last: HashSet<ValueId>,
+    /// Variables that the side has no use for.
+    idle: HashSet<VarId>,
 }
 
 impl Cut<'_> {
@@ -102,6 +115,10 @@ impl Cut<'_> {
             OpKind::Memory(op) if drawn::draws(kernel, op) => {
                 self.side == Side::Loads || self.drawn.contains(&id)
             }
+            // What the loader loads of scalars are inputs: its tails are gone.
+            OpKind::Memory(MemoryOp::Load { out, .. }) => {
+                self.side == Side::Multiplies || !kernel.ty(*out).is_tile()
+            }
             OpKind::Memory(_) => self.side == Side::Multiplies,
             OpKind::Control(ControlOp::If { cond, .. })
                 if self.side == Side::Loads && self.last.contains(cond) =>
@@ -125,6 +142,10 @@ impl Cut<'_> {
                 *body = self.region(kernel, std::mem::take(body));
                 acts(kernel, body)
             }
+            OpKind::Control(any!(variables)) => {
+                let of = kernel.op(id).kind.var_use();
+                of.is_none_or(|(var, _)| !self.idle.contains(&var))
+            }
             OpKind::Control(_) => true,
         };
         kernel.ops[id.index()].kind = kind;
@@ -145,12 +166,43 @@ impl Cut<'_> {
     }
 }
 
-/// Whether a region does anything but compute, or ends a turn of a loop around it.
+/// Whether a region does anything but compute, sets a variable, or ends a turn of a loop around it.
 fn acts(kernel: &Kernel, region: &Region) -> bool {
     let mut found = false;
     kernel.walk(region, &mut |_, op| {
-        let ends = matches!(op.kind, OpKind::Control(ControlOp::Break { .. } | ControlOp::Continue { .. }));
-        found |= ends || !matches!(op.kind, OpKind::Value(_) | OpKind::Control(_));
+        found |= match &op.kind {
+            OpKind::Value(_) | OpKind::Memory(MemoryOp::Load { .. }) => false,
+            OpKind::Control(op) => match op {
+                any!(exits) | ControlOp::VarSet { .. } => true,
+                any!(branches) | ControlOp::VarDecl { .. } | ControlOp::VarGet { .. } => false,
+            },
+            OpKind::Memory(_) | OpKind::Matrix(_) | OpKind::Comm(_) => true,
+        };
     });
     found
+}
+
+/// The variables of a region that only say what they are set to next themselves, or what other such variables are.
+fn idle(kernel: &Kernel, region: &Region) -> HashSet<VarId> {
+    let (mut open, mut makers, mut sets) = (vec![], HashMap::new(), HashMap::<_, Vec<_>>::new());
+    kernel.walk(region, &mut |_, op| {
+        makers.extend(op.kind.outs().into_iter().map(|v| (v, &op.kind)));
+        match (op.kind.var_use(), &op.kind) {
+            (Some((var, VarUse::Declare(value) | VarUse::Set(value))), _) => {
+                sets.entry(var).or_default().push(value);
+            }
+            (Some((_, VarUse::Get(_))), _)
+            | (None, OpKind::Value(_) | OpKind::Memory(MemoryOp::Load { .. })) => {}
+            (None, kind) => open.extend(kind.operands().into_iter().chain(target(kernel, kind))),
+        }
+    });
+    let mut seen = HashSet::new();
+    while let Some(v) = open.pop() {
+        let Some(kind) = makers.get(&v).filter(|_| seen.insert(v)) else { continue };
+        match kind.var_use() {
+            Some((var, _)) => open.extend(sets.remove(&var).into_iter().flatten()),
+            None => open.extend(kind.operands()),
+        }
+    }
+    sets.into_keys().collect()
 }

@@ -438,8 +438,12 @@ impl<'f, 'k> Fit<'f, 'k> {
                 ControlOp::Break { .. } | ControlOp::Continue { .. } => {
                     unless(!tail, "a loop ends in what the last block does alone")
                 }
-                ControlOp::VarDecl { .. } | ControlOp::VarGet { .. } | ControlOp::VarSet { .. } => {
-                    Err("the loader does not see what a variable is set to")
+                // Outside of tails either side computes all scalars, and so what a variable is set to.
+                ControlOp::VarDecl { init: value, .. }
+                | ControlOp::VarGet { out: value, .. }
+                | ControlOp::VarSet { value, .. } => {
+                    let scalar = !kernel.ty(*value).is_tile();
+                    unless(scalar && !tail, "the loader does not see what a variable is set to")
                 }
                 ControlOp::Split { .. } => Err("the block is split into groups"),
             },
@@ -465,6 +469,11 @@ impl<'f, 'k> Fit<'f, 'k> {
                     )
                 }
                 _ if drawn::draws(kernel, op) => unless(!tail, "the last block draws numbers alone"),
+                MemoryOp::Load { out, place, receipt, .. }
+                    if !tail && !kernel.ty(*out).is_tile() && input(*place, *receipt) =>
+                {
+                    Ok(())
+                }
                 any!(loads, stores) | MemoryOp::Atomic { .. } | MemoryOp::Tally { .. } => {
                     let place = op.accessed().place;
                     let here = own(place).is_some();

@@ -150,9 +150,13 @@ fn nothing_else_needs_all_warps() {
         g.store(g.product(b));
     }));
     assert!(!gets_one(|b, g| {
-        let mut n = var(1u32);
-        n.set(b.index() + 1);
-        g.out.rows(n.get() * 128, 128).store_f32(0, g.product(b));
+        g.y.set(0, g.y.get(1) + 1);
+        g.store(g.product(b));
+    }));
+    assert!(!gets_one(|b, g| {
+        let mut sums = var(g.product(b));
+        sums.set(sums.get() + 1.0);
+        g.store(sums.get());
     }));
 }
 
@@ -218,6 +222,45 @@ fn take_a_ticket(b: Group, g: Given, next: Counters) {
 fn count(b: Group, g: Given, _next: Counters) {
     let before = g.y.atomic_add(0, 1u32);
     g.out.rows(before * 128, 128).store_f32(0, g.product(b));
+}
+
+/// The rows of groups, as many as `y` says, one group's behind the other's; a group's tiles end where the group does.
+#[kernel]
+fn multiply_groups(b: Group, g: Given, next: Counters) {
+    let (mut group, mut first) = (var(0u32), var(0u32));
+    let (mut brought, mut stored) = (var(0u32), var(0u32));
+    for i in b.dynamic(9u32, Some(next.counter(0))) {
+        while i >= &first + g.y.get(&group) {
+            first += g.y.get(&group);
+            group += 1;
+        }
+        let sums = b.dot(g.x.rows((&first + i) * 128, 128), g.w.rows(&brought, 64), 3);
+        g.out.rows(i * 128, 128).below(&stored + 100).store_f32(0, sums);
+        brought += 8;
+        stored += 1;
+    }
+}
+
+#[test]
+fn either_side_computes_what_it_needs_of_inputs_and_variables() {
+    let [loads, multiplies] = drawn(multiply_groups).expect("scalars need not all warps");
+    for (text, of) in [
+        ("= args.y[group_2];", [true, true]),
+        ("first += ", [true, true]),
+        ("brought += 8", [true, false]),
+        ("stored += 1", [false, true]),
+        ("u32 brought", [true, false]),
+        ("u32 stored", [false, true]),
+    ] {
+        assert_eq!([&loads, &multiplies].map(|side| side.contains(text)), of, "{text}: {loads}{multiplies}");
+    }
+    let tail = |b: Group, g: Given, next: Counters| {
+        let mut last = var(0u32);
+        g.store(g.product(b));
+        b.last(next.counter(0), || last.set(1u32));
+        g.out.rows(last.get() * 128, 128).store_f32(0, g.product(b));
+    };
+    assert!(drawn(tail).is_none(), "the loader does not know which block is the last one");
 }
 
 #[test]
