@@ -5,6 +5,8 @@
 mod difference;
 #[path = "../codegen/tests/printed/digest.rs"]
 mod digest;
+#[path = "matmul/grouped.rs"]
+mod grouped;
 #[path = "collectives/support.rs"]
 mod support;
 

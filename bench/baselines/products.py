@@ -96,9 +96,35 @@ class AsyncTp(Cublas):
         torch.ops.symm_mem.fused_matmul_reduce_scatter(self.x, self.w.T, "sum", 0, self.group)
 
 
+class GroupedMm:
+    NAME = "torch grouped_mm, CUDA graph"
+    ABOUT = "torch._grouped_mm of rows of all groups and the ends of groups, which are on the GPU"
+    GRAPH = True
+
+    version = staticmethod(version)
+
+    def __init__(self, case):
+        asked = case.asked
+        dtype, align = DTYPES[asked["dtype"]], int(asked["align"])
+        if dtype != torch.bfloat16:
+            raise Unsupported("elements other than bf16")
+        groups, rows, n, k = (int(asked[name]) for name in ("groups", "rows", "n", "k"))
+        self.x, self.w = case.random((rows, k), dtype), case.random((groups, n, k), dtype)
+        # Rows between groups belong to the group before them.
+        ends, end = [], 0
+        for count in asked["counts"]:
+            end = min(-(-(end + count) // align) * align, rows)
+            ends.append(end)
+        self.ends = torch.tensor(ends, dtype=torch.int32, device="cuda")
+
+    def grouped_matmul(self):
+        self.out = torch._grouped_mm(self.x, self.w.transpose(-2, -1), offs=self.ends)
+
+
 if __name__ == "__main__":
     # All cases are of one product, whose name is its metric's and that of the method.
     with open(sys.argv[1], encoding="utf-8") as request:
         product = json.load(request)["cases"][0]["family"]
-    baselines = [Cublas, CublasEager] if product == "matmul" else [Cublas, CublasAlone, CublasEager, AsyncTp]
+    known = {"matmul": [Cublas, CublasEager], "grouped_matmul": [GroupedMm]}
+    baselines = known.get(product, [Cublas, CublasAlone, CublasEager, AsyncTp])
     main([(baseline.NAME, lambda baseline=baseline: baseline) for baseline in baselines], [product])

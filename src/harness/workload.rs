@@ -450,10 +450,15 @@ pub trait Workload: Family {
     }
     /// What the scripts of baselines take: all fields, and the name of the family.
     fn baseline_case(&self) -> serde_json::Value {
-        let fields = Self::fields().iter().zip(self.values()).map(|(f, v)| (f.name, v.to_string()));
-        let named = [("family", Self::NAME.to_owned())].into_iter().chain(fields);
-        named.map(|(name, value)| (name.to_owned(), serde_json::Value::from(value))).collect()
+        fields_of(self).into()
     }
+}
+
+/// All fields of a configuration, and the name of its family, in words.
+pub fn fields_of<F: Family>(config: &F) -> serde_json::Map<String, serde_json::Value> {
+    let fields = F::fields().iter().zip(config.values()).map(|(f, v)| (f.name, v.to_string()));
+    let named = [("family", F::NAME.to_owned())].into_iter().chain(fields);
+    named.map(|(name, value)| (name.to_owned(), serde_json::Value::from(value))).collect()
 }
 
 /// Names and values of a variant's key fields, in words.

@@ -2,6 +2,8 @@
 
 mod all_gather_matmul;
 mod epilogue;
+mod grouped;
+mod grouped_workload;
 mod matmul_reduce_scatter;
 mod order;
 mod product;
@@ -13,6 +15,7 @@ pub use all_gather_matmul::{
     AllGatherMatmul, AllGatherMatmulArgs, AllGatherMatmulKey, AllGatherMatmulLaunch, all_gather_matmul,
 };
 pub use epilogue::Activation;
+pub use grouped::{GroupedMatmul, GroupedMatmulArgs, GroupedMatmulKey, GroupedMatmulLaunch, grouped_matmul};
 pub use matmul_reduce_scatter::{
     Algorithm, MatmulReduceScatter, MatmulReduceScatterArgs, MatmulReduceScatterKey,
     MatmulReduceScatterLaunch, matmul_reduce_scatter,
@@ -30,5 +33,5 @@ pub fn families() -> Vec<(FamilyEntry, &'static dyn Suite)> {
     fn one<F: Workload>() -> (FamilyEntry, &'static dyn Suite) {
         (F::entry(), suite::of::<F>())
     }
-    vec![one::<Matmul>(), one::<AllGatherMatmul>(), one::<MatmulReduceScatter>()]
+    vec![one::<Matmul>(), one::<GroupedMatmul>(), one::<AllGatherMatmul>(), one::<MatmulReduceScatter>()]
 }

@@ -188,6 +188,14 @@ impl Tiling {
         all.filter(few).min_by_key(time).unwrap_or(Tiling { columns: 64, split: 1 })
     }
 
+    /// The same of tiles of whole columns, where so many elements of right matrices are read.
+    pub fn unsplit([tile_rows, bands]: [u32; 2], columns: u32, k: u32, blocks: u32, elements: u64) -> Tiling {
+        let turns = |t: &Tiling| t.items(bands, columns).div_ceil(blocks);
+        let all = [64, 128, 256].map(|columns| Tiling { columns, split: 1 });
+        let time = |t: &Tiling| t.time(tile_rows, k, turns(t), elements);
+        all.into_iter().min_by_key(time).unwrap_or(Tiling { columns: 64, split: 1 })
+    }
+
     /// Nanoseconds that a product takes on an H200 beside what each launch does, where a block has so many tiles and so many elements
     /// of the right matrix are read. The constants are fitted to 137 ways to cut 35 products of 64 to 1024 rows
     /// (`bench/results/products.md`, few rows).

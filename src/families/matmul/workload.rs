@@ -9,26 +9,27 @@ use crate::harness::elements::encode;
 use crate::harness::verdict::Expected;
 use crate::harness::workload::{Baseline, Contents, Turn, Work, Workload};
 
-/// cuBLAS, with NCCL where there is something to gather or to scatter, and PyTorch's asynchronous tensor parallelism.
-const BASELINES: Baseline =
+/// cuBLAS, with NCCL where there is something to gather or to scatter, PyTorch's asynchronous tensor parallelism, and its grouped
+/// product.
+pub(super) const BASELINES: Baseline =
     Baseline { scripts: &[("products.py", include_str!("../../../bench/baselines/products.py")), TIMING] };
 
 /// The matrix that is multiplied with `w`.
-fn left(turn: Turn, columns: u32) -> Matrix {
+pub(super) fn left(turn: Turn, columns: u32) -> Matrix {
     Matrix { turn, which: 1, columns }
 }
 
 /// A rank's `w`.
-fn right(turn: Turn, columns: u32) -> Matrix {
+pub(super) fn right(turn: Turn, columns: u32) -> Matrix {
     Matrix { turn, which: 2, columns }
 }
 
-fn contents(buffer: &str, dtype: Dtype, values: &[f32]) -> Contents {
+pub(super) fn contents(buffer: &str, dtype: Dtype, values: &[f32]) -> Contents {
     Contents::new(buffer, encode(dtype, values))
 }
 
 /// A row of a result, where it is.
-fn row_of(buffer: &str, at: u32, dtype: Dtype, values: &[f32]) -> Expected {
+pub(super) fn row_of(buffer: &str, at: u32, dtype: Dtype, values: &[f32]) -> Expected {
     let bytes = u64::from(dtype.bytes()) * values.len() as u64;
     let expected = Expected::exactly(buffer, dtype, encode(dtype, values));
     Expected { at: u64::from(at) * bytes, ..expected }.called(&format!("row {at}"))
@@ -70,7 +71,7 @@ fn inputs(turn: Turn, [m, n, k]: [u32; 3], epilogue: &Epilogue) -> Vec<Contents>
 }
 
 /// Operations of a product.
-fn flops(rows: u32, columns: u32, k: u32) -> u64 {
+pub(super) fn flops(rows: u32, columns: u32, k: u32) -> u64 {
     2 * u64::from(rows) * u64::from(columns) * u64::from(k)
 }
 

@@ -1,0 +1,234 @@
+//! What grouped products are run on, and what must come out.
+
+use std::ops::Range;
+
+use serde_json::json;
+
+use super::GroupedMatmul;
+use super::reference::{Matrix, activated, looked_at, product};
+use super::workload::{BASELINES, contents, flops, left, right, row_of};
+use crate::harness::elements::{encode, mixed};
+use crate::harness::verdict::Expected;
+use crate::harness::workload::{Baseline, Contents, Turn, Work, Workload, fields_of};
+
+/// How rows are shared among groups.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Routing {
+    /// All groups have equally many, but for one more in the first ones.
+    Even,
+    /// Each row goes to any group with equal odds.
+    Random,
+    /// Each row goes to a group in proportion to one over the group's popularity rank; the seed decides how popular a group is.
+    Zipf,
+    /// Any counts, of more rows than there are.
+    Excess,
+}
+
+/// What rounds are routed by, in turn.
+const ROUTINGS: [Routing; 4] = [Routing::Random, Routing::Zipf, Routing::Even, Routing::Excess];
+
+/// What rounds are routed by where times are taken, and the seed that decides about it.
+const TIMED: (Routing, u64) = (Routing::Random, 0);
+
+impl Routing {
+    /// Rows of each of `groups`, of `rows` in all but for [`Routing::Excess`].
+    fn counts(self, seed: u64, groups: u32, rows: u32) -> Vec<u32> {
+        let drawn = |i: u64| mixed(mixed(seed ^ 0x5eed << 40) ^ i.wrapping_mul(0x9e37_79b9_7f4a_7c15));
+        match self {
+            Routing::Even => (0..groups).map(|g| rows / groups + u32::from(g < rows % groups)).collect(),
+            Routing::Excess => (0..groups.into()).map(|g| drawn(g) as u32 >> (drawn(!g) % 32)).collect(),
+            Routing::Random | Routing::Zipf => {
+                let mut by_popularity: Vec<usize> = (0..groups as usize).collect();
+                by_popularity.sort_by_key(|g| drawn(!(*g as u64)));
+                let odds = |rank: u32| if self == Routing::Zipf { 1.0 / f64::from(rank + 1) } else { 1.0 };
+                let sums = (0..groups).scan(0.0, |sum, rank| {
+                    *sum += odds(rank);
+                    Some(*sum)
+                });
+                let sums: Vec<f64> = sums.collect();
+                let all = sums.last().copied().unwrap_or_default();
+                let mut counts = vec![0; groups as usize];
+                for row in 0..u64::from(rows) {
+                    let at = (drawn(row) >> 11) as f64 / (1u64 << 53) as f64 * all;
+                    let rank = sums.partition_point(|sum| *sum <= at).min(groups as usize - 1);
+                    counts[by_popularity[rank]] += 1;
+                }
+                counts
+            }
+        }
+    }
+}
+
+/// The rows that each group has of `rows`, if groups begin at multiples of `align`.
+fn spans(counts: &[u32], align: u32, rows: u32) -> Vec<Range<u32>> {
+    let next = |start: &mut u32, count: &u32| {
+        let end = start.saturating_add(*count).min(rows);
+        let span = *start..end;
+        *start = end.next_multiple_of(align).min(rows);
+        Some(span)
+    };
+    counts.iter().scan(0, next).collect()
+}
+
+impl GroupedMatmul {
+    /// Rows that groups have together, so that the gaps between them fit.
+    fn routed(&self) -> u32 {
+        self.rows.saturating_sub(self.groups.saturating_mul(self.align - 1))
+    }
+
+    /// The counts of a round: some rows may be of no group.
+    fn counts(&self, turn: Turn) -> Vec<u32> {
+        let seed = mixed(turn.seed ^ u64::from(turn.rank) << 40 ^ u64::from(turn.round) << 20);
+        let left_out = (seed % u64::from(self.routed() / 8 + 1)) as u32;
+        let routing = ROUTINGS[(turn.seed + u64::from(turn.round)) as usize % ROUTINGS.len()];
+        routing.counts(seed, self.groups, self.routed() - left_out)
+    }
+
+    /// Those where times are taken.
+    fn timed_counts(&self) -> Vec<u32> {
+        TIMED.0.counts(TIMED.1, self.groups, self.routed())
+    }
+
+    fn spans(&self, counts: &[u32]) -> Vec<Range<u32>> {
+        spans(counts, self.align, self.rows)
+    }
+
+    /// What a row of the result holds before the launch.
+    fn unwritten(&self) -> Vec<f32> {
+        (0..self.n).map(|column| -(f32::from(column as u8 % 64) + 100.0)).collect()
+    }
+}
+
+/// FLOPs and bytes a second that limits are computed from: H100's, dense and of 16 bits, and what its memory is read with.
+const TFLOPS: f64 = 800.0;
+const MEMORY_TBPS: f64 = 3.0;
+
+/// Microseconds that a product takes at least: its operations, or its weights' way from memory.
+fn product_us(flops: u64, weight_bytes: u64) -> f64 {
+    (flops as f64 / TFLOPS).max(weight_bytes as f64 / MEMORY_TBPS) / 1e6
+}
+
+/// Elements of operands that are timed, which are repeated.
+const PATTERN: u32 = 1 << 20;
+
+impl Workload for GroupedMatmul {
+    fn baselines() -> Option<Baseline> {
+        Some(BASELINES)
+    }
+
+    fn inputs(&self, turn: Turn) -> Vec<Contents> {
+        let counts = self.counts(turn);
+        // A product with a row of no group is no number.
+        let mut x = vec![];
+        for span in self.spans(&counts) {
+            x.resize(span.start as usize * self.k as usize, f32::NAN);
+            let rows = left(turn, self.k);
+            span.for_each(|row| x.extend(rows.row(row).into_iter().map(|x| x as f32)));
+        }
+        x.resize(self.rows as usize * self.k as usize, f32::NAN);
+        vec![
+            contents("x", self.dtype, &x),
+            Contents::of("counts", &counts),
+            contents("w", self.dtype, &right(turn, self.k).rows(self.groups * self.n)),
+            Contents::repeated("out", encode(self.dtype, &self.unwritten())),
+        ]
+    }
+
+    fn timing_inputs(&self, turn: Turn) -> Vec<Contents> {
+        let pattern = |of: Matrix| Contents::repeated("", encode(self.dtype, &of.rows(1)));
+        let of = |buffer: &str, matrix| Contents { buffer: buffer.to_owned(), ..pattern(matrix) };
+        let counts = Contents::of("counts", &self.timed_counts());
+        vec![of("x", left(turn, PATTERN)), counts, of("w", right(turn, PATTERN))]
+    }
+
+    fn expected(&self, turn: Turn) -> Vec<Expected> {
+        let spans = self.spans(&self.counts(turn));
+        let group_of = |row: u32| spans.iter().position(|span| span.contains(&row));
+        let rows = looked_at(turn.seed, self.rows, u64::from(self.n) * u64::from(self.k));
+        let mut weights: (Option<usize>, Vec<Vec<i32>>) = (None, vec![]);
+        let of = |at: u32| {
+            let Some(group) = group_of(at) else {
+                return row_of("out", at, self.dtype, &self.unwritten());
+            };
+            if weights.0 != Some(group) {
+                let first = group as u32 * self.n;
+                let rows = (first..first + self.n).map(|row| right(turn, self.k).row(row));
+                weights = (Some(group), rows.collect());
+            }
+            let sums = product(&left(turn, self.k).row(at), &weights.1);
+            row_of("out", at, self.dtype, &activated(super::Activation::None, &sums, self.dtype))
+        };
+        rows.into_iter().map(of).collect()
+    }
+
+    fn work(&self) -> Work {
+        let counts = self.timed_counts();
+        let rows = counts.iter().sum();
+        let read = counts.iter().filter(|count| **count > 0).count() as u64;
+        let weights = read * u64::from(self.n) * u64::from(self.k) * u64::from(self.dtype.bytes());
+        let flops = flops(rows, self.n, self.k);
+        let steps = vec![("product".to_owned(), product_us(flops, weights))];
+        Work { hops: 0, flops, steps, ..Work::all_to_all(self.ranks, 0) }
+    }
+
+    fn baseline_case(&self) -> serde_json::Value {
+        let mut case = fields_of(self);
+        case.insert("counts".to_owned(), json!(self.timed_counts()));
+        case.into()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use peerwarp_codegen::family::Family;
+
+    use super::*;
+
+    #[test]
+    fn rows_are_routed_to_groups() {
+        let counts = |routing: Routing, seed| routing.counts(seed, 8, 1003);
+        assert_eq!(counts(Routing::Even, 5), [126, 126, 126, 125, 125, 125, 125, 125]);
+        for routing in [Routing::Random, Routing::Zipf] {
+            let all = [1, 2, 3].map(|seed| counts(routing, seed));
+            assert!(all.iter().all(|c| c.iter().sum::<u32>() == 1003) && all[0] != all[1], "{all:?}");
+            assert_eq!(counts(routing, 1), all[0]);
+        }
+        // A half of all odds is 1.36 of 2.72, which the first has 1 of; the least popular one has a twentieth.
+        let mut zipf = counts(Routing::Zipf, 1);
+        zipf.sort_unstable();
+        assert!((300..450).contains(&zipf[7]) && (20..80).contains(&zipf[0]), "{zipf:?}");
+        assert!(counts(Routing::Random, 1).iter().all(|c| (90..170).contains(c)));
+        assert_eq!(Routing::Random.counts(1, 3, 0), [0, 0, 0]);
+        let excess = Routing::Excess.counts(1, 64, 8);
+        assert!(excess.iter().any(|c| *c > 1 << 20) && excess.iter().any(|c| *c < 1 << 10), "{excess:?}");
+    }
+
+    #[test]
+    fn groups_begin_where_they_are_aligned() {
+        assert_eq!(spans(&[3, 0, 5], 1, 9), [0..3, 3..3, 3..8]);
+        assert_eq!(spans(&[3, 0, 5, 1], 4, 12), [0..3, 4..4, 4..9, 12..12]);
+        assert_eq!(spans(&[3, u32::MAX, 2], 1, 9), [0..3, 3..9, 9..9]);
+    }
+
+    #[test]
+    fn limits_are_of_weights_or_of_operations() {
+        let us = |key: &str| {
+            let c = GroupedMatmul::from_text(&format!("{key} n=4096 k=7168 dtype=bf16")).unwrap();
+            c.work().steps[0].1
+        };
+        // All 32 groups have some of 4096 rows: 1.88 GB. Of 2^19 rows operations take longer.
+        assert!((us("groups=32 rows=4096") - 626.3).abs() < 0.1, "{}", us("groups=32 rows=4096"));
+        assert!((us("groups=32 rows=524288") - 38482.9).abs() < 0.1, "{}", us("groups=32 rows=524288"));
+        // One row has one group's.
+        assert!((us("groups=32 rows=1") - 19.6).abs() < 0.1, "{}", us("groups=32 rows=1"));
+    }
+
+    #[test]
+    fn baselines_get_the_counts_that_are_timed() {
+        let c = GroupedMatmul::from_text("groups=3 rows=40 n=8 k=8 dtype=bf16").unwrap();
+        let case = c.baseline_case();
+        assert_eq!((case["family"].as_str(), case["align"].as_str()), (Some("grouped_matmul"), Some("1")));
+        let counts: Vec<u64> = case["counts"].as_array().unwrap().iter().filter_map(|n| n.as_u64()).collect();
+        assert_eq!((counts.len(), counts.iter().sum::<u64>()), (3, 40));
+    }
+}
