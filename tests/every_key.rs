@@ -54,10 +54,12 @@ fn key(family: &dyn DynFamily, rng: &mut ChaCha8Rng) -> Key {
     if let Some(root) = number(&key, "root") {
         set(&mut key, "root", root % ranks);
     }
-    if let (Some(m), Some(n), Some(k)) = (number(&key, "m"), number(&key, "n"), number(&key, "k")) {
-        set(&mut key, "m", if family.name() == "matmul" { m } else { (m / ranks * ranks).max(ranks) });
+    if let (Some(n), Some(k)) = (number(&key, "n"), number(&key, "k")) {
         set(&mut key, "n", n.next_multiple_of(8));
         set(&mut key, "k", k.next_multiple_of(8));
+    }
+    if let Some(m) = number(&key, "m").filter(|_| family.name() != "matmul") {
+        set(&mut key, "m", (m / ranks * ranks).max(ranks));
     }
     if family.name() == "all_reduce" {
         let hidden = number(&key, "hidden").expect("a number").next_multiple_of(8).max(8);
@@ -223,12 +225,14 @@ fn products_fit_the_devices_of_all_targets() {
     let registry = registry();
     for target in ["cuda:sm_80", "cuda:sm_86", "cuda:sm_89", "cuda:sm_120a", "cuda:sm_90a", "hip:gfx942"] {
         let target: Target = target.parse().unwrap();
-        for family in ["matmul", "all_gather_matmul", "matmul_reduce_scatter"] {
+        for family in ["matmul", "all_gather_matmul", "matmul_reduce_scatter", "grouped_matmul"] {
             for m in [16, 512, 8192] {
-                let key = [("m", m), ("n", 4096), ("k", 4096), ("ranks", 2)]
-                    .map(|(n, v)| (n.to_owned(), v.to_string()));
+                let rows = if family == "grouped_matmul" { "rows" } else { "m" };
+                let groups = (family == "grouped_matmul").then_some(("groups", 8));
+                let key = [(rows, m), ("n", 4096), ("k", 4096), ("ranks", 2)].into_iter().chain(groups);
+                let key = key.map(|(n, v)| (n.to_owned(), v.to_string())).collect();
                 let mut request = Request::family(family, family);
-                request.key = key.to_vec();
+                request.key = key;
                 request.key.push(("dtype".to_owned(), "bf16".to_owned()));
                 let default = request.resolve(&registry).unwrap();
                 let fitted = chosen(&request, &registry, target);

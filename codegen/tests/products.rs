@@ -1,7 +1,7 @@
 //! Products of matrices on the simulator: what they are, where edges end, and that each mistake with them is found.
 
-use crate::printed::norms;
 use crate::printed::products;
+use crate::printed::{groups, norms};
 
 use std::sync::Arc;
 
@@ -307,4 +307,35 @@ fn mistakes_end_the_trace() {
         }),
     ];
     insta::assert_snapshot!(all.join("\n"));
+}
+
+/// Groups of any number of rows: windows of matrices begin where memory says, and stores end there.
+#[test]
+fn rows_of_groups_have_their_own_weights() {
+    let [x, w] = [(groups::ROWS, 3), (groups::GROUPS * groups::COLUMNS, 4)]
+        .map(|(rows, seed)| matrix(rows, groups::K, seed));
+    let kernel = Arc::new(Compiled::planted(Planted::new(groups::groups(32)).unwrap()));
+    for rows in [[70, 0, 1, 64, 8], [0, 0, 0, 0, 150], [30, 30, 30, 30, 30], [0; 5]] {
+        let mut machine = Machine::new(1);
+        machine.buffers_of(kernel.kernel()).unwrap();
+        let narrow = |m: &[f32]| m.iter().map(|x| bf16::from_f32(*x)).collect::<Vec<_>>();
+        machine.write(0, "x", 0, &narrow(&x)).unwrap();
+        machine.write(0, "w", 0, &narrow(&w)).unwrap();
+        machine.write(0, "rows", 0, &rows).unwrap();
+        let unwritten = vec![bf16::from_f32(0.5); (groups::ROWS * groups::COLUMNS) as usize];
+        machine.write(0, "out", 0, &unwritten).unwrap();
+        machine.launch_all(&kernel, &Bindings::new()).unwrap();
+        let outcome = machine.run(&Options::default()).unwrap_or_else(|e| panic!("{e}"));
+        let out = outcome.memory.read::<bf16>(0, "out").unwrap();
+        let group_of: Vec<u32> =
+            (0..5).zip(rows).flat_map(|(group, rows)| (0..rows).map(move |_| group)).collect();
+        for row in 0..groups::ROWS {
+            for column in 0..groups::COLUMNS {
+                let of = |group: &u32| (row, group * groups::COLUMNS + column);
+                let want = group_of.get(row as usize).map_or(0.5, |g| product(&x, &w, groups::K, of(g)));
+                let found = out[(row * groups::COLUMNS + column) as usize];
+                assert_eq!(found, bf16::from_f32(want), "{rows:?}: {row}, {column}");
+            }
+        }
+    }
 }

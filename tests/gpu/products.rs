@@ -1,6 +1,6 @@
 //! Products of matrices: by warps and by warpgroups, with a loader and without, rows that are gathered, and parts that are added up.
 
-use peerwarp::families::matmul::{AllGatherMatmul, Matmul, MatmulReduceScatter};
+use peerwarp::families::matmul::{AllGatherMatmul, GroupedMatmul, Matmul, MatmulReduceScatter};
 
 use super::cases::cases;
 
@@ -27,6 +27,25 @@ fn products_are_right_to_the_bit() {
                 "m=300 n=264 k=136 warps=4 tile_rows=128 tile_columns=64 blocks=3 order=counter",
             ] {
                 cases.run::<Matmul>(&format!("{rest} ranks=2 dtype={dtype}"));
+            }
+        }
+    });
+}
+
+#[test]
+fn rows_of_groups_are_right_to_the_bit() {
+    cases("grouped_matmul", 14, |cases| {
+        for dtype in ["bf16", "fp16"] {
+            for rest in [
+                "groups=1 rows=1 n=8 k=8",
+                "groups=9 rows=333 n=200 k=520",
+                "groups=32 rows=100 n=264 k=136 align=8 order=counter blocks=5",
+                "groups=5 rows=1500 n=520 k=264 tile_columns=256 stages=3 height=2",
+                "groups=3 rows=700 n=520 k=72 tile_columns=128 stages=6 align=128",
+                "groups=4 rows=300 n=264 k=136 warps=4 tile_rows=128 tile_columns=64",
+                "groups=64 rows=4096 n=136 k=200 tile_columns=64 order=counter",
+            ] {
+                cases.run::<GroupedMatmul>(&format!("{rest} ranks=2 dtype={dtype}"));
             }
         }
     });

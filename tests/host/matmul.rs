@@ -1,6 +1,6 @@
 //! Products of matrices as emitted text: the lanes of the matrix instructions, pieces in shared memory, edges.
 
-use peerwarp::families::matmul::{AllGatherMatmul, Matmul, MatmulReduceScatter};
+use peerwarp::families::matmul::{AllGatherMatmul, GroupedMatmul, Matmul, MatmulReduceScatter};
 
 use rayon::prelude::*;
 
@@ -86,6 +86,18 @@ fn products_whose_columns_blocks_share() {
     run::<AllGatherMatmul>(&format!("{sent} m=72 together=true"));
     run::<MatmulReduceScatter>(&format!("{key} dtype=bf16 m=130 split=2 blocks=5 algorithm=push"));
     run::<MatmulReduceScatter>(&format!("{key} dtype=bf16 m=128 split=4 blocks=4 algorithm=pull early=true"));
+}
+
+/// Three rounds, each with counts of another routing: one has more rows than there are.
+#[test]
+fn rows_of_groups() {
+    let key = "n=72 k=72 dtype=bf16 tile_columns=64 stages=2";
+    // A loader that goes from group to group, with rows of tiles in sets and groups apart.
+    run::<GroupedMatmul>(&format!("{key} groups=3 rows=200 tile_rows=64 warps=4 height=2 blocks=3"));
+    run::<GroupedMatmul>(&format!("{key} groups=2 rows=150 align=16 tile_rows=128 warps=8 blocks=2"));
+    run::<GroupedMatmul>(&format!("{key} groups=5 rows=90 tile_rows=64 warps=4 blocks=3 order=counter"));
+    // By warps.
+    run::<GroupedMatmul>(&format!("{key} groups=5 rows=30 tile_rows=128 warps=4 blocks=2"));
 }
 
 /// More tiles than blocks, as many as do not divide by these.

@@ -6,13 +6,13 @@ use std::process::Command;
 
 use peerwarp::build::toolchain::Tool;
 use peerwarp::codegen::print::Source;
-use peerwarp::families::matmul::{AllGatherMatmul, Matmul, MatmulReduceScatter};
+use peerwarp::families::matmul::{AllGatherMatmul, GroupedMatmul, Matmul, MatmulReduceScatter};
 use rayon::prelude::*;
 
 use super::nvidia::{compile, parse};
 use super::{Instruction, distinct, output, source, tool};
 
-/// With a loader: alone, behind a wait, of tiles that it draws, and with parts of other ranks. And without one, where boxes would bring what is not there yet.
+/// With a loader: alone, behind a wait, of tiles that it draws, with parts of other ranks, and of groups whose rows it counts. And without one, where boxes would bring what is not there yet.
 fn sources() -> Vec<Source> {
     let target = "cuda:sm_90a";
     let shape = "ranks=2 dtype=bf16 n=7168 k=4096";
@@ -26,6 +26,8 @@ fn sources() -> Vec<Source> {
         source::<Matmul>(&format!("{shape} m=512 order=strided"), target),
         source::<Matmul>(&format!("{shape} m=256 tile_columns=128 split=2"), target),
         source::<AllGatherMatmul>(&format!("{shape} m=280 together=false tile_columns=64"), target),
+        source::<GroupedMatmul>(&format!("{shape} groups=8 rows=8192 tile_columns=256"), target),
+        source::<GroupedMatmul>(&format!("{shape} groups=32 rows=256 order=counter"), target),
     ])
 }
 

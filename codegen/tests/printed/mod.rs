@@ -9,6 +9,7 @@ pub mod digest;
 pub mod freight;
 pub mod functions;
 pub mod gather;
+pub mod groups;
 pub mod histogram;
 pub mod looks;
 pub mod mail;
@@ -58,6 +59,7 @@ pub const ALL: &[Fixture] = &[
     ("tails_of_vectors", tails::tails_of_vectors),
     ("pull", pull::pull),
     ("products", products::products),
+    ("groups", groups::groups),
     ("norms", norms::norms),
     ("parts", parts::parts),
     ("post", post::post),

@@ -130,7 +130,7 @@ impl Workload for GroupedMatmul {
             contents("x", self.dtype, &x),
             Contents::of("counts", &counts),
             contents("w", self.dtype, &right(turn, self.k).rows(self.groups * self.n)),
-            Contents::repeated("out", encode(self.dtype, &self.unwritten())),
+            Contents::new("out", encode(self.dtype, &self.unwritten()).repeat(self.rows as usize)),
         ]
     }
 
