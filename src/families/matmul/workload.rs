@@ -75,6 +75,16 @@ pub(super) fn flops(rows: u32, columns: u32, k: u32) -> u64 {
     2 * u64::from(rows) * u64::from(columns) * u64::from(k)
 }
 
+/// FLOPs and bytes a second that limits of products are computed from: H200's, dense and of 16 bits, and what its memory is read with.
+const TFLOPS: f64 = 800.0;
+const MEMORY_TBPS: f64 = 4.3;
+
+/// What ranks do that each multiply their own: at least their operations, or the weights' way from memory.
+pub(super) fn product_work(ranks: u32, flops: u64, weight_bytes: u64) -> Work {
+    let us = (flops as f64 / TFLOPS).max(weight_bytes as f64 / MEMORY_TBPS) / 1e6;
+    Work { hops: 0, flops, steps: vec![("product".to_owned(), us)], ..Work::all_to_all(ranks, 0) }
+}
+
 impl Matmul {
     fn epilogue(&self, turn: Turn) -> Epilogue {
         Epilogue::new(turn, self.n, self.bias, self.activation, self.dtype)
@@ -99,8 +109,8 @@ impl Workload for Matmul {
     }
 
     fn work(&self) -> Work {
-        let nothing = Work::all_to_all(self.ranks, 0);
-        Work { hops: 0, flops: flops(self.m, self.n, self.k), ..nothing }
+        let weights = u64::from(self.n) * u64::from(self.k) * u64::from(self.dtype.bytes());
+        product_work(self.ranks, flops(self.m, self.n, self.k), weights)
     }
 }
 

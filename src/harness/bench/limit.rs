@@ -83,7 +83,7 @@ impl Limits {
     pub fn of<'a>(gpus: impl IntoIterator<Item = &'a str>) -> Option<Limits> {
         let mut count = 0;
         let all = gpus.into_iter().inspect(|_| count += 1).all(|name| name == H200_NAME);
-        (all && (2..=H200_RANKS).contains(&count)).then_some(H200)
+        (all && (1..=H200_RANKS).contains(&count)).then_some(H200)
     }
 
     /// Time of `bytes` on the links of a rank among `ranks`.
@@ -169,6 +169,8 @@ mod tests {
     #[test]
     fn other_machines_are_not_known() {
         assert_eq!(Limits::of(["NVIDIA H200"; 2]), Some(H200));
+        assert_eq!(Limits::of(["NVIDIA H200"; 1]), Some(H200), "it has launches and no links");
+        assert_eq!(Limits::of([]), None);
         assert_eq!(Limits::of(["NVIDIA H200"; 9]), None);
         assert_eq!(Limits::of(["NVIDIA H200", "NVIDIA H100"]), None);
         assert_eq!(Limits::of(["NVIDIA H200 NVL"; 2]), None);
