@@ -27,7 +27,7 @@ SCALARS = {
     "wait_budget_ns": ctypes.c_uint64,
     "rank": ctypes.c_uint32,
     "rows_there": ctypes.c_uint32,
-    "nobody": ctypes.c_int32,
+    "empty_id": ctypes.c_int32,
 }
 # Bytes of a map of a matrix.
 MAP_BYTES = 128

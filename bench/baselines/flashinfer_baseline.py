@@ -17,7 +17,7 @@ except ImportError:
     create_communication = None
 
 # What it writes to ids of rows that did not come, and of entries of other ranks' experts.
-NOBODY = -1
+EMPTY_ID = -1
 
 
 class Ranks(TorchDistBackend):
@@ -46,7 +46,7 @@ class Older:
 
     def dispatch(self, rows, ids, weights, scales):
         payloads = [rows, ids, weights] if scales is None else [rows, ids, weights, scales]
-        asked = {"invalid_token_expert_id": NOBODY, "expert_id_payload_index": 1}
+        asked = {"invalid_token_expert_id": EMPTY_ID, "expert_id_payload_index": 1}
         got = self.all_to_all.dispatch(ids, payloads, self.case.tokens, **asked)
         return [one.flatten(0, 1) for one in got[:3]]
 
@@ -73,7 +73,7 @@ class Newer:
             hidden_size=case.hidden,
             dtype=case.combined,
             dispatch_format=None if case.scales is None else QuantFormat.DeepSeekFp8,
-            invalid_expert_id=NOBODY,
+            invalid_expert_id=EMPTY_ID,
         )
         self.case = case
         self.communication = create_communication(bootstrap, params, NVLinkOneSidedConfig(comm_backend=Ranks()))

@@ -113,7 +113,7 @@ class RoundTrip:
     def __call__(self, x, ids, weights):
         self.check_inputs(x, ids, weights)
         n = x.shape[0]
-        given = {"n": self.counts.data_ptr() + n * COUNT_WORDS * 4, "rows_there": n, "nobody": -1}
+        given = {"n": self.counts.data_ptr() + n * COUNT_WORDS * 4, "rows_there": n, "empty_id": -1}
         if n > 0:
             given.update(x=x.data_ptr(), ids=ids.data_ptr(), weights=weights.data_ptr())
         stream = torch.cuda.current_stream().cuda_stream

@@ -123,7 +123,7 @@ public:
         allocate_buffers<Dispatch>(dispatch_);
         for (std::size_t rank = 0; rank < ranks; ++rank) {
             dispatch_[rank].rows_there = tokens;  // as many as were allocated; `n` says how many of them are tokens
-            dispatch_[rank].nobody = -1;
+            dispatch_[rank].empty_id = -1;
             share(dispatch_[rank], combine_[rank]);
         }
         allocate_buffers<Combine>(combine_);
@@ -303,7 +303,7 @@ private:
     static void share(const typename Dispatch::Args& d, typename Combine::Args& c) {
         c.n = d.n;
         c.rows_there = d.rows_there;
-        c.nobody = d.nobody;
+        c.empty_id = d.empty_id;
         c.ids = d.ids;
         c.weights = d.weights;
         c.n_from = d.n_from;

@@ -32,7 +32,7 @@ def operation(
     topk: int,
     max_tokens: int,
     dtype: str,
-    nobody: int = -1,
+    empty_id: int = -1,
     memory: object = None,
 ) -> MoeAllToAll:
     """Rank-major dispatch and combine of a `torch.distributed` group, which has one world: made with the first call for a shape.
@@ -40,14 +40,14 @@ def operation(
     Layers of one shape take turns with one operation, unless `memory` tells them apart. All ranks of the group call it in the same
     order, and none while a graph is captured.
     """
-    key = (group, hidden, experts, topk, max_tokens, dtype, nobody, memory)
+    key = (group, hidden, experts, topk, max_tokens, dtype, empty_id, memory)
     made = _operations.get(key)
     if made is None:
         if group not in _worlds:
             _worlds[group] = World.from_torch(group)
         sizes = {"hidden": hidden, "experts": experts, "topk": topk, "max_tokens": max_tokens}
         few = [tokens for tokens in CAPACITIES if tokens < max_tokens]
-        made = _operations[key] = MoeAllToAll(_worlds[group], **sizes, dtype=dtype, capacities=few, nobody=nobody)
+        made = _operations[key] = MoeAllToAll(_worlds[group], **sizes, dtype=dtype, capacities=few, empty_id=empty_id)
     return made
 
 

@@ -69,7 +69,7 @@ class DeviceMoe:
         hidden_experts_topk: tuple[int, int, int],
         capacities: Sequence[int],
         rows_standing: tuple[tuple[str, str | None, bool, bool], tuple[str, int, int]],
-        nobody_sms_split: tuple[int, int | None, bool],
+        id_sms_split: tuple[int, int | None, bool],
         exchange: Exchange | None,
     ) -> DeviceMoe: ...
     def row_sizes(self) -> tuple[int, int, bool]: ...

@@ -176,7 +176,7 @@ class DispatchedTensors:
             are so many, or so many of each expert. Where no row came there is anything.
         scales: `(places, ..)`, as dispatch takes them: float32, or uint8.
         gather: rank-major only: int32 `(R * T * K,)`, the numbers of the rows of this rank's experts, expert by expert.
-        ids: rank-major only: int32 `(R * T, K)`, ids among all experts, `nobody` in entries that are not this rank's own.
+        ids: rank-major only: int32 `(R * T, K)`, ids among all experts, `empty_id` in entries that are not this rank's own.
         expert_start: int32 `(experts of the rank + 1,)`: the rows of the e-th own expert are `expert_rows[e]` from here on, in
             `gather` if rank-major and in `rows` if not.
         expert_rows: int32 `(experts of the rank,)`: tokens of each expert, counted on the GPU.
@@ -227,8 +227,8 @@ class DispatchedTensors:
 
     def _foreign(self, ids: Tensor) -> Tensor:
         """Where entries are not this rank's own."""
-        nobody = self._step.moe.nobody
-        return ids < 0 if nobody < 0 else ids == nobody
+        empty_id = self._step.moe.empty_id
+        return ids < 0 if empty_id < 0 else ids == empty_id
 
 
 class Step:
@@ -250,15 +250,15 @@ class DeviceMoe:
         sizes: tuple[int, int, int],
         capacities: Sequence[int],
         rows_standing: tuple[tuple[str, str | None, bool, bool], tuple[str, int, int]],
-        nobody_sms_split: tuple[int, int | None, bool],
+        id_sms_split: tuple[int, int | None, bool],
     ) -> None:
         device.settled("MoeAllToAll")
         self.device, ((rows, combined, self._quantises, _), (self.layout, _, _)) = device, rows_standing
-        self.nobody = nobody_sms_split[0]
+        self.empty_id = id_sms_split[0]
         #: What rows travel as; of bytes without their sizes.
         self.dtype = "bytes" if rows.startswith("bytes") else rows
         (self.hidden, self.experts, self.topk), self.capacities = sizes, list(capacities)
-        self._core = _core.DeviceMoe(device.core, sizes, self.capacities, rows_standing, nobody_sms_split, device.exchange)
+        self._core = _core.DeviceMoe(device.core, sizes, self.capacities, rows_standing, id_sms_split, device.exchange)
         torch = device.torch
         self.combined = torch.float16 if "fp16" in (rows, combined) else torch.bfloat16
         row_bytes, scale_bytes, floats = self._core.row_sizes()

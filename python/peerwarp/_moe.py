@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -54,7 +55,7 @@ class Dispatched:
     Attributes:
         rows: `(places, hidden)`, of the type of `x`; zeros where no row came. Of 4 bits `(places, hidden / 2)`.
         scales: `(places, ..)`, of the shape and type of those that `dispatch` takes.
-        ids: rank-major only: int32 `(places, K)`, ids of this rank's experts among all of them, `nobody` in entries that are not
+        ids: rank-major only: int32 `(places, K)`, ids of this rank's experts among all of them, `empty_id` in entries that are not
             its own.
         weights: rank-major only: float32 `(places, K)`, 0 in entries that are not this rank's own.
         gather: rank-major only: int32 `(n,)`, the numbers of the rows of this rank's experts, expert by expert.
@@ -156,7 +157,8 @@ class MoeAllToAll:
         layout: `"rank_major"`, `"expert_major"` or `"expert_strided"`, how rows stand after dispatch: see `Dispatched`.
         weighted: rank-major only: whether `combine` applies the weights, to a rank's row the sum of the token's weights there. If
             not, they are the experts' business: `combine` adds rows as they are. Rows by expert are always weighted.
-        nobody: what stands in `ids` of entries that are not the rank's own: negative, or `experts` and more.
+        empty_id: the id of no expert, which `ids` has for entries that are not the rank's own: negative, or `experts` or more.
+            Its former name is accepted, with a `DeprecationWarning`.
         sms: the most blocks of a launch, each of which takes an SM of a GPU; as many as are fastest if none.
         expert_align: expert-major only: 1, 8, 16 or 128, which the first row of each expert is a multiple of.
         max_rows: expert-major only: rows of a rank that there are places for, a multiple of `expert_align`; expert-strided only:
@@ -183,13 +185,14 @@ class MoeAllToAll:
         layout: str = "rank_major",
         weighted: bool = False,
         capacities: Sequence[int] | None = None,
-        nobody: int = -1,
+        empty_id: int = -1,
         sms: int | None = None,
         expert_align: int = 1,
         max_rows: int | None = None,
         split: bool = False,
+        **renamed: Any,
     ) -> None:
-        on = runs_on(world)
+        on, empty_id = runs_on(world), _empty_id(empty_id, renamed)
         quantise, weighted, split = flag("quantise", quantise), flag("weighted", weighted), flag("split", split)
         if dtype not in ROWS:
             raise InvalidArgument("dtype", dtype, ", ".join(ROWS))
@@ -205,9 +208,9 @@ class MoeAllToAll:
         sizes = {"hidden": hidden, "experts": experts, "topk": topk, "max_tokens": max_tokens}
         hidden, experts, topk, tokens = (whole(name, size, 1, 2**31) for name, size in sizes.items())
         ladder = _ascending(capacities or (), tokens)
-        nobody = whole("nobody", nobody, -(2**31), 2**31 - 1)
-        if 0 <= nobody < experts:
-            raise InvalidArgument("nobody", nobody, f"negative, or {experts} or more: no expert")
+        empty_id = whole("empty_id", empty_id, -(2**31), 2**31 - 1)
+        if 0 <= empty_id < experts:
+            raise InvalidArgument("empty_id", empty_id, f"negative, or {experts} or more: no expert")
         sms = None if sms is None else whole("sms", sms, 1, 2**31)
         align = whole("expert_align", expert_align, 1, 128)
         room = 0 if max_rows is None else whole("max_rows", max_rows, 1, 2**31 - 1)
@@ -218,7 +221,7 @@ class MoeAllToAll:
         self._last: DispatchedTensors | None = None
         self._device: DeviceMoe | None = None
         if isinstance(on, Device):
-            limits = nobody, sms, self._split
+            limits = empty_id, sms, self._split
             self._device = DeviceMoe(on, (hidden, experts, topk), ladder, (rows, (layout, align, room)), limits)
             return
         made = (_core.MoeAllToAll(on, (hidden, experts, topk, one), rows, (layout, align, room), self._split) for one in ladder)
@@ -230,7 +233,7 @@ class MoeAllToAll:
         self._scales_row, self._scale_types = scale_bytes // 4 if floats else scale_bytes, SCALES[floats]
         self._quantises = quantise
         self._hidden, self._experts, self._topk = hidden, experts, topk
-        self._dtype, self._layout, self._nobody = dtype, layout, nobody
+        self._dtype, self._layout, self._empty_id = dtype, layout, empty_id
         #: What experts' outputs may come as.
         self._combined_types = ROWS["fp16" if "fp16" in rows else "bf16"]
         self._first_expert = self._core.first_experts()
@@ -486,7 +489,7 @@ class MoeAllToAll:
             ids = each("entry_expert", np.int32, (-1, self._topk))
             sent = each("weight_from", np.float32, (-1, self._topk))
             weights = [np.where(e < 0, np.float32(0), w) for e, w in zip(ids, sent, strict=True)]
-            ids = [np.where(e < 0, np.int32(self._nobody), e) for e in ids]
+            ids = [np.where(e < 0, np.int32(self._empty_id), e) for e in ids]
             gather = each("gather", np.int32, (-1,))
         starts = each("expert_start", np.int32, (-1,))
         counts = each("expert_rows", np.int32, (-1,))
@@ -508,6 +511,17 @@ class MoeAllToAll:
             _round=made[0],
             _stage=made[1],
         )
+
+
+def _empty_id(empty_id: int, renamed: dict[str, Any]) -> Any:
+    """The id of no expert, which may come by the former name of `empty_id`."""
+    old = "nobody"
+    for unknown in renamed.keys() - {old}:
+        raise TypeError(f"MoeAllToAll() got an unexpected keyword argument {unknown!r}")
+    if old not in renamed:
+        return empty_id
+    warnings.warn(f"MoeAllToAll: {old} is called empty_id, and the next release refuses {old}", DeprecationWarning, stacklevel=3)
+    return renamed[old]
 
 
 def _rows(dtype: str, row_bytes: int | None, scale_bytes: int | None) -> str:

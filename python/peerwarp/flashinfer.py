@@ -67,7 +67,7 @@ class Communication(MoEEpCommunication):
             topk=params.top_k,
             max_tokens=params.max_tokens_per_rank,
             dtype=_rows(params),
-            nobody=params.invalid_expert_id,
+            empty_id=params.invalid_expert_id,
         )
         self._dispatched: DispatchedTensors | None = None
 

@@ -44,7 +44,7 @@ class MoeAlltoAll:
             topk=top_k,
             max_tokens=max_num_tokens,
             dtype="bf16",
-            nobody=dispatcher.invalid_token_expert_id,
+            empty_id=dispatcher.invalid_token_expert_id,
             memory=workspace_size_per_rank,
         )
         self._ranks = dispatcher.ep_size

@@ -250,7 +250,7 @@ struct Dispatching {
 
 /// The numbers that a rank's launches take.
 fn numbers(tokens: &Tokens) -> Vec<(String, Const)> {
-    vec![("rows_there".to_owned(), Const::U32(tokens.n)), ("nobody".to_owned(), Const::I32(-1))]
+    vec![("rows_there".to_owned(), Const::U32(tokens.n)), ("empty_id".to_owned(), Const::I32(-1))]
 }
 
 impl HostSteps for Dispatching {

@@ -283,7 +283,7 @@ def test_flashinfers_communication_brings_rows_there_and_back(monkeypatch: pytes
     formats = {"FP16": "fp16", "BF16": "bf16", "FP8PerTensor": "fp8-tensor", "MXFP8": "mxfp8", "NVFP4": "nvfp4", "MXFP4": "mxfp4"}
     for form, rows in {None: "fp16", **formats, "DeepSeekFp8": "fp8"}.items():
         communication = made(form, "torch.float16" if rows == "fp16" else "torch.bfloat16")
-        sizes = {"hidden": 8, "experts": 4, "topk": 2, "max_tokens": 4, "dtype": rows, "nobody": 9}
+        sizes = {"hidden": 8, "experts": 4, "topk": 2, "max_tokens": 4, "dtype": rows, "empty_id": 9}
         assert asked[-1] == ("group", sizes)
     with pytest.raises(peerwarp.InvalidArgument, match="MXINT4"):
         made("MXINT4")
@@ -345,7 +345,7 @@ def test_sglangs_dispatcher_gets_our_rows_and_all_else_stays(monkeypatch: pytest
 
     one = Dispatcher()
     hooks["__init__"](Dispatcher.init, one, "group", 2, 4, hidden_size=8, num_local_experts=2, params="bf16")
-    sizes = {"hidden": 8, "experts": 4, "topk": 2, "max_tokens": 16, "dtype": "bf16", "nobody": 4, "memory": 128}
+    sizes = {"hidden": 8, "experts": 4, "topk": 2, "max_tokens": 16, "dtype": "bf16", "empty_id": 4, "memory": 128}
     assert asked == [("group", sizes)]
     assert {name: getattr(theirs, name) for name in before} == before
     x = Rows(3, 8)
@@ -506,7 +506,7 @@ def test_layers_of_one_shape_share_an_operation_and_groups_have_one_world(monkey
     assert _adapters.operation("a", **sizes, memory=1) == 2
     assert _adapters.operation("b", **sizes) == 3
     assert worlds == ["a", "b"]
-    assert made[0] == {"world": "a", **sizes, "capacities": [8, 64], "nobody": -1}
+    assert made[0] == {"world": "a", **sizes, "capacities": [8, 64], "empty_id": -1}
 
 
 def test_a_signature_that_differs_is_seen() -> None:

@@ -407,7 +407,7 @@ def test_the_world_has_a_word_that_says_whether_it_was_aborted(world: peerwarp.W
 
 
 def test_a_call_takes_the_smallest_capacity_that_has_room(world: peerwarp.World) -> None:
-    op = peerwarp.MoeAllToAll(world, hidden=8, experts=4, topk=2, max_tokens=9, capacities=[2, 4], nobody=4, sms=16)
+    op = peerwarp.MoeAllToAll(world, hidden=8, experts=4, topk=2, max_tokens=9, capacities=[2, 4], empty_id=4, sms=16)
     assert calls == [("made", (8, 4, 2), [2, 4, 9], (("bf16", None, False, False), ("rank_major", 1, 0)), (4, 16, False), None)]
     assert (op.capacities, op.memory_bytes) == ((2, 4, 9), (2000, 4000, 9000))
     assert op.kernels[1] == ("for_4", "default")
@@ -418,12 +418,12 @@ def test_a_call_takes_the_smallest_capacity_that_has_room(world: peerwarp.World)
         assert calls[-1][:2] == ("combine", step)
     assert "the largest capacity" in refused("max_tokens", lambda: op.dispatch(*sent(2), max_tokens=10))
     refused("x.shape", lambda: op.dispatch(*sent(3), max_tokens=2))
-    # Entries that are nobody's: as the operation was told to write them.
+    # Entries of no expert have the operation's `empty_id`.
     d._step.buffers["ids"].values = [2, 4, 3]
     assert d.local_ids.values == [0, -1, 1]
     refused("capacities[1]", lambda: moe(world, capacities=[2, 2]))
     refused("capacities[0]", lambda: moe(world, capacities=[4]))
-    refused("nobody", lambda: moe(world, nobody=3))
+    refused("empty_id", lambda: moe(world, empty_id=3))
     refused("sms", lambda: moe(world, sms=0))
 
 

@@ -21,7 +21,7 @@ class Problem:
         self.x = [random((n, HIDDEN), dtype, rank) for rank, n in enumerate(counts)]
         self.ids = [rng.integers(-1, EXPERTS, (n, topk), dtype=np.int32) for n in counts]
         self.ids[0][0] = 4  # the same expert for all entries
-        self.ids[0][1] = -1  # nobody
+        self.ids[0][1] = -1  # no expert
         self.weights = [rng.random((n, topk), dtype=np.float32) for n in counts]
 
     def dispatch(self, moe: peerwarp.MoeAllToAll) -> peerwarp.Dispatched:
@@ -106,7 +106,7 @@ def check_rank_major(problem: Problem, d: peerwarp.Dispatched, rank: int, ranks:
 
 def test_a_smaller_capacity_brings_the_same_to_fewer_places() -> None:
     world = peerwarp.World.simulated(2)
-    moe = operation(world, max_tokens=9, capacities=[3, TOKENS], nobody=EXPERTS)
+    moe = operation(world, max_tokens=9, capacities=[3, TOKENS], empty_id=EXPERTS)
     assert (moe.capacities, moe.memory_bytes, moe.kernels) == ((3, TOKENS, 9), (), ())
     problem = Problem(2, "uint16")
     sent = (problem.x, problem.ids, problem.weights)
@@ -125,7 +125,7 @@ def test_a_smaller_capacity_brings_the_same_to_fewer_places() -> None:
     for field, arguments in (
         ("capacities[1]", {"capacities": [3, 3]}),
         ("capacities[0]", {"capacities": [TOKENS + 1]}),
-        ("nobody", {"nobody": 0}),
+        ("empty_id", {"empty_id": 0}),
         ("sms", {"sms": 0}),
     ):
         with pytest.raises(peerwarp.InvalidArgument) as error:
@@ -135,6 +135,19 @@ def test_a_smaller_capacity_brings_the_same_to_fewer_places() -> None:
         moe.dispatch(*sent, max_tokens=10)
     with pytest.raises(peerwarp.InvalidArgument, match="at most 3 rows"):
         moe.dispatch(*sent, max_tokens=3)
+
+
+def test_the_former_name_of_the_empty_id_is_accepted_with_a_warning() -> None:
+    world = peerwarp.World.simulated(2)
+    with pytest.warns(DeprecationWarning, match="nobody is called empty_id"):
+        old = operation(world, **{"nobody": EXPERTS})
+    new, problem = operation(world, empty_id=EXPERTS), Problem(2, "uint16")
+    for few, many in zip(problem.dispatch(old).ids, problem.dispatch(new).ids, strict=True):
+        assert np.array_equal(few, many) and EXPERTS in few
+    with pytest.raises(peerwarp.InvalidArgument, match="empty_id = 0: "):
+        operation(world, **{"nobody": 0})
+    with pytest.raises(TypeError, match="unexpected keyword argument 'empty'"):
+        operation(world, empty=-1)
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 3])

@@ -68,7 +68,7 @@ pub fn of_rows(name: &str, there: u32) -> String {
 #[derive(Clone, Copy)]
 struct Numbers {
     there: u32,
-    nobody: i32,
+    empty_id: i32,
 }
 
 /// The parameters of which a launch has as many rows as it is told, by name.
@@ -87,7 +87,7 @@ impl Rows {
 
     /// A launch with so many rows, and its buffers.
     fn launch(&self, job: &mut Job, e: &Emitted, passed: Numbers, renamed: impl Fn(&str) -> String) -> usize {
-        let Numbers { there, nobody } = passed;
+        let Numbers { there, empty_id } = passed;
         let name = |param: &str| match self.0.contains_key(param) {
             true => of_rows(param, there),
             false => renamed(param),
@@ -98,7 +98,7 @@ impl Rows {
         job.buffers_of(&e.kernel, name);
         let number = |scalar: &str| match scalar {
             "rows_there" => there.to_le_bytes().to_vec(),
-            "nobody" => nobody.to_le_bytes().to_vec(),
+            "empty_id" => empty_id.to_le_bytes().to_vec(),
             other => panic!("no kernel of MoE takes a number `{other}`"),
         };
         job.launch(e, name, number, WAIT_BUDGET_NS)
@@ -123,15 +123,15 @@ impl MoeHost {
         let mut job = Job::new(plan.language, problem.shape.ranks);
         let rows = Rows::of(&tuning.dispatch().into_variant().params());
         let rows = rows.and(Rows::of(&tuning.combine().into_variant().params()));
-        // What a launch is passed by value is its own: one for each number of rows, and for whoever is nobody.
+        // What a launch is passed by value is its own: one for each number of rows, and for each id of no expert.
         let mut launches = BTreeMap::new();
         for there in 0..=problem.shape.tokens {
-            for nobody in [-1, problem.shape.experts as i32] {
-                let passed = Numbers { there, nobody };
+            for empty_id in [-1, problem.shape.experts as i32] {
+                let passed = Numbers { there, empty_id };
                 let dispatch = dispatch.iter().map(|e| rows.launch(&mut job, e, passed, str::to_owned));
                 let dispatch: Vec<usize> = dispatch.collect();
                 let combine = combine.iter().map(|e| rows.launch(&mut job, e, passed, of_combine));
-                launches.insert((there, nobody), [dispatch, combine.collect()]);
+                launches.insert((there, empty_id), [dispatch, combine.collect()]);
             }
         }
         let emitted: Vec<Emitted> = dispatch.into_iter().chain(combine).collect();
@@ -145,7 +145,7 @@ impl MoeHost {
         for round in (0..plan.rounds).map(|i| Round::new(problem, way, i)) {
             for rank in (0..problem.shape.ranks).filter(|r| plan.silent != Some(*r)) {
                 let expected = &mut expected[rank as usize];
-                let [dispatch, combine] = &launches[&(round.rows_there(rank), round.nobody())];
+                let [dispatch, combine] = &launches[&(round.rows_there(rank), round.empty_id())];
                 add_dispatch(&mut job, &round, rank, dispatch);
                 if plan.silent.is_none() {
                     expect_dispatched(&mut job, &round, rank, expected);
@@ -162,7 +162,7 @@ impl MoeHost {
         let mut job = Job::new(plan.language, problem.shape.ranks);
         let rows = Rows::of(&config.clone().into_variant().params());
         let launches = (0..=problem.shape.tokens)
-            .map(|there| rows.launch(&mut job, &emitted, Numbers { there, nobody: -1 }, str::to_owned))
+            .map(|there| rows.launch(&mut job, &emitted, Numbers { there, empty_id: -1 }, str::to_owned))
             .collect::<Vec<_>>();
         let mut expected = vec![vec![]; problem.shape.ranks as usize];
         for rank in 0..problem.shape.ranks {

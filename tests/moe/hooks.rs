@@ -104,7 +104,7 @@ fn a_hook_of_ones_own_in_a_family_of_ones_own() {
             machine.write(rank, "weights", 0, weights).unwrap();
             machine.write(rank, "x", 0, &tokens[rank as usize].rows).unwrap();
             let numbers =
-                Bindings::new().scalar("rows_there", Const::U32(n)).scalar("nobody", Const::I32(-1));
+                Bindings::new().scalar("rows_there", Const::U32(n)).scalar("empty_id", Const::I32(-1));
             machine.launch(rank, &kernel, &numbers).unwrap();
         }
         let memory = machine.run(&Options::default()).unwrap().memory;

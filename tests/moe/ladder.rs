@@ -62,7 +62,7 @@ fn machine(small_one: &MoeTuning, large_one: &MoeTuning, shared: Shared, seed: u
     for rank in 0..RANKS {
         for (kernel, bound, counts) in launches.iter().cycle().take(4 * 4) {
             let rows = Const::U32(counts[rank as usize]);
-            let numbers = bound.clone().scalar("rows_there", rows).scalar("nobody", Const::I32(-1));
+            let numbers = bound.clone().scalar("rows_there", rows).scalar("empty_id", Const::I32(-1));
             machine.launch(rank, kernel, &numbers).unwrap();
         }
     }

@@ -68,8 +68,8 @@ fn lied(variant: &Variant, shape: &MoeShape, buffer: &'static str, bytes: u64) -
             machine.host(rank, "end", end).unwrap();
         }
         let mut numbers = Bindings::new().scalar("rows_there", Const::U32(4));
-        if kernel.kernel().params.iter().any(|p| p.name == "nobody") {
-            numbers = numbers.scalar("nobody", Const::I32(-1));
+        if kernel.kernel().params.iter().any(|p| p.name == "empty_id") {
+            numbers = numbers.scalar("empty_id", Const::I32(-1));
         }
         machine.launch(rank, &kernel, &numbers).unwrap();
     }

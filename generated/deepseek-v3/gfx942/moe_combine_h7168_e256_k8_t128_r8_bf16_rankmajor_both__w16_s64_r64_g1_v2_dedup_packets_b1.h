@@ -77,10 +77,10 @@ typedef struct moe_combine_h7168_e256_k8_t128_r8_bf16_rankmajor_both__w16_s64_r6
     /* Not used by this variant, may be null. u32[8]: Of dispatch: tokens of each source. */
     const uint32_t* n_from;
     /* i32[8192]: Of dispatch, for rows by token: the expert of each entry that is here, `[source][token][k]`,
-     * `nobody` for one that is not. */
+     * `empty_id` for one that is not. */
     const int32_t* entry_expert;
-    /* Of dispatch: what `entry_expert` says where an entry is not here. */
-    int32_t nobody;
+    /* Of dispatch: the id of no expert, which `entry_expert` has for an entry that is not here. */
+    int32_t empty_id;
     /* u32[1]: Of dispatch: how many tokens this rank has. */
     const uint32_t* n;
     /* Of dispatch: rows that there are of tokens. So many there are of ids, of weights and of combined rows. */

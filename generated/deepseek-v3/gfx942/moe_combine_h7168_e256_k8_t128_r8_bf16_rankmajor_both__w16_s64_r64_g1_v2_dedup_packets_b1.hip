@@ -28,10 +28,10 @@
 //                                                       the weights to it, unless the variant is `weighted`.
 //     n_from          local    u32[8]          32 B     Of dispatch: tokens of each source.
 //     entry_expert    local    i32[8192]       32 KiB   Of dispatch, for rows by token: the expert of each
-//                                                       entry that is here, `[source][token][k]`, `nobody`
+//                                                       entry that is here, `[source][token][k]`, `empty_id`
 //                                                       for one that is not.
-//     nobody          scalar   i32             4 B      Of dispatch: what `entry_expert` says where an entry
-//                                                       is not here.
+//     empty_id        scalar   i32             4 B      Of dispatch: the id of no expert, which
+//                                                       `entry_expert` has for an entry that is not here.
 //     n               local    u32[1]          4 B      Of dispatch: how many tokens this rank has.
 //     rows_there      scalar   u32             4 B      Of dispatch: rows that there are of tokens. So many
 //                                                       there are of ids, of weights and of combined rows.
@@ -104,7 +104,7 @@ struct Args {
     const bf16* y;            // bf16[7340032]: The experts' outputs, in the order of the..
     const u32* n_from;        // u32[8]: Of dispatch: tokens of each source.
     const i32* entry_expert;  // i32[8192]: Of dispatch, for rows by token: the expert of..
-    i32 nobody;               // Of dispatch: what `entry_expert` says where an entry is not..
+    i32 empty_id;             // Of dispatch: the id of no expert, which `entry_expert` has..
     const u32* n;             // u32[1]: Of dispatch: how many tokens this rank has.
     u32 rows_there;           // Of dispatch: rows that there are of tokens. So many there..
     const i32* ids;           // i32[1024]: Of dispatch: expert ids, `[token][k]`.
@@ -150,7 +150,7 @@ __device__ __forceinline__ void send_role(const Args& args, const u32 bank) {
         bool lane_owned = false;
         if (group.lane < 8) {  // outputs.rs
             const i32 entries = args.entry_expert[entry + group.lane];
-            const bool owned = entries != args.nobody;
+            const bool owned = entries != args.empty_id;
             lane_owned = owned;
         }
         const bool any_owned = group.any(lane_owned);

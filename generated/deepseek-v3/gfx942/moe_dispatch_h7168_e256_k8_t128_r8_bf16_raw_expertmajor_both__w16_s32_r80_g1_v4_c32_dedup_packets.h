@@ -92,8 +92,9 @@ typedef struct moe_dispatch_h7168_e256_k8_t128_r8_bf16_raw_expertmajor_both__w16
     uint32_t* expert_start;
     /* u32[32]: Out: rows of each of this rank's experts. */
     uint32_t* expert_rows;
-    /* What `entry_expert` says where an entry is not here: no expert, such as -1 or the number of experts. */
-    int32_t nobody;
+    /* The id of no expert, which `entry_expert` has for an entry that is not here: -1, or the number of
+     * experts or more. */
+    int32_t empty_id;
     /* u32[8]: Out, for combine: tokens of each source. */
     uint32_t* n_from;
     /* i32[8192]: Out, for combine, for rows by expert: the row of each entry, `[source][token][k]`, -1 for one

@@ -96,10 +96,11 @@ typedef struct moe_dispatch_h7168_e256_k8_t128_r8_bf16_raw_rankmajor_both__w16_s
      * row's number is source * the most tokens + token. */
     uint32_t* gather;
     /* i32[8192]: Out, for rows by token, and for combine: the expert that each entry goes to if it is this
-     * rank's, `[source][token][k]`; `nobody` for one that is not here, also of tokens that are not there. */
+     * rank's, `[source][token][k]`; `empty_id` for one that is not here, also of tokens that are not there. */
     int32_t* entry_expert;
-    /* What `entry_expert` says where an entry is not here: no expert, such as -1 or the number of experts. */
-    int32_t nobody;
+    /* The id of no expert, which `entry_expert` has for an entry that is not here: -1, or the number of
+     * experts or more. */
+    int32_t empty_id;
     /* u32[8]: Out, for combine: tokens of each source. */
     uint32_t* n_from;
     /* f32[8192]: Out, for whoever sums a token's rows at its owner: weights of the entries,

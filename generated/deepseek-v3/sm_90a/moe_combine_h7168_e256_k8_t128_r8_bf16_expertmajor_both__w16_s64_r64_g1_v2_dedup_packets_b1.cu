@@ -28,8 +28,8 @@
 //                                                       rank's experts made of that token. The experts apply
 //                                                       the weights to it, unless the variant is `weighted`.
 //     n_from          local    u32[8]          32 B     Of dispatch: tokens of each source.
-//     nobody          scalar   i32             4 B      Of dispatch: what `entry_expert` says where an entry
-//                                                       is not here.
+//     empty_id        scalar   i32             4 B      Of dispatch: the id of no expert, which
+//                                                       `entry_expert` has for an entry that is not here.
 //     pos             local    i32[8192]       32 KiB   Of dispatch, for rows by expert: the row of each
 //                                                       entry, `[source][token][k]`, -1 for one that is not
 //                                                       here.
@@ -102,7 +102,7 @@ struct Status {
 struct Args {
     const bf16* y;            // bf16[58720256]: The experts' outputs, in the order of the..
     const u32* n_from;        // u32[8]: Of dispatch: tokens of each source.
-    i32 nobody;               // Of dispatch: what `entry_expert` says where an entry is not..
+    i32 empty_id;             // Of dispatch: the id of no expert, which `entry_expert` has..
     const i32* pos;           // i32[8192]: Of dispatch, for rows by expert: the row of each..
     const f32* weight_from;   // f32[8192]: Of dispatch, for owners that sum: weights of the..
     const u32* n;             // u32[1]: Of dispatch: how many tokens this rank has.

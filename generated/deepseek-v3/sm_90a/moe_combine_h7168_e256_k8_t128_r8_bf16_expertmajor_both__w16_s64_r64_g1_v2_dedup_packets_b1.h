@@ -76,8 +76,8 @@ typedef struct moe_combine_h7168_e256_k8_t128_r8_bf16_expertmajor_both__w16_s64_
     const uint16_t* y;
     /* Not used by this variant, may be null. u32[8]: Of dispatch: tokens of each source. */
     const uint32_t* n_from;
-    /* Of dispatch: what `entry_expert` says where an entry is not here. */
-    int32_t nobody;
+    /* Of dispatch: the id of no expert, which `entry_expert` has for an entry that is not here. */
+    int32_t empty_id;
     /* i32[8192]: Of dispatch, for rows by expert: the row of each entry, `[source][token][k]`, -1 for one that
      * is not here. */
     const int32_t* pos;

@@ -40,8 +40,9 @@
 //     expert_start   local    u32[33]        132 B    Out: first row of each of this rank's experts, and
 //                                                     after the last one the number of rows.
 //     expert_rows    local    u32[32]        128 B    Out: rows of each of this rank's experts.
-//     nobody         scalar   i32            4 B      What `entry_expert` says where an entry is not here:
-//                                                     no expert, such as -1 or the number of experts.
+//     empty_id       scalar   i32            4 B      The id of no expert, which `entry_expert` has for an
+//                                                     entry that is not here: -1, or the number of experts
+//                                                     or more.
 //     n_from         local    u32[8]         32 B     Out, for combine: tokens of each source.
 //     pos            local    i32[8192]      32 KiB   Out, for combine, for rows by expert: the row of each
 //                                                     entry, `[source][token][k]`, -1 for one that is not
@@ -115,7 +116,7 @@ struct Args {
     u32* rows;              // u32[29360128]: Out, unless rows arrive in their places:..
     u32* expert_start;      // u32[33]: Out: first row of each of this rank's experts, and..
     u32* expert_rows;       // u32[32]: Out: rows of each of this rank's experts.
-    i32 nobody;             // What `entry_expert` says where an entry is not here: no..
+    i32 empty_id;           // The id of no expert, which `entry_expert` has for an entry..
     u32* n_from;            // u32[8]: Out, for combine: tokens of each source.
     i32* pos;               // i32[8192]: Out, for combine, for rows by expert: the row of..
     f32* weight_from;       // f32[8192]: Out, for whoever sums a token's rows at its..

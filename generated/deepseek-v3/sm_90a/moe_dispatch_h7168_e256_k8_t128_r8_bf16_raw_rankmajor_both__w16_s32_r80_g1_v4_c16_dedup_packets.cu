@@ -48,10 +48,11 @@
 //                                                    source * the most tokens + token.
 //     entry_expert   local    i32[8192]     32 KiB   Out, for rows by token, and for combine: the expert
 //                                                    that each entry goes to if it is this rank's,
-//                                                    `[source][token][k]`; `nobody` for one that is not
+//                                                    `[source][token][k]`; `empty_id` for one that is not
 //                                                    here, also of tokens that are not there.
-//     nobody         scalar   i32           4 B      What `entry_expert` says where an entry is not here: no
-//                                                    expert, such as -1 or the number of experts.
+//     empty_id       scalar   i32           4 B      The id of no expert, which `entry_expert` has for an
+//                                                    entry that is not here: -1, or the number of experts or
+//                                                    more.
 //     n_from         local    u32[8]        32 B     Out, for combine: tokens of each source.
 //     weight_from    local    f32[8192]     32 KiB   Out, for whoever sums a token's rows at its owner:
 //                                                    weights of the entries, `[source][token][k]`.
@@ -121,7 +122,7 @@ struct Args {
     u32* expert_rows;       // u32[32]: Out: rows of each of this rank's experts.
     u32* gather;            // u32[8192]: Out, for rows by token: which rows are whose..
     i32* entry_expert;      // i32[8192]: Out, for rows by token, and for combine: the..
-    i32 nobody;             // What `entry_expert` says where an entry is not here: no..
+    i32 empty_id;           // The id of no expert, which `entry_expert` has for an entry..
     u32* n_from;            // u32[8]: Out, for combine: tokens of each source.
     f32* weight_from;       // f32[8192]: Out, for whoever sums a token's rows at its..
     u32* inbox_packets[8];  // packets, all ones at first, u32[7340032]: Rows as they..
@@ -431,7 +432,7 @@ __device__ __forceinline__ void entries_role(const Args& args, const u32 epoch, 
 #pragma unroll
             for (u32 step = 0; step < 4; ++step) {  // entries.rs
                 const u32 at = step * 32 + group.lane;
-                const i32 expert = owned[step] ? i32(local[step] + value) : args.nobody;
+                const i32 expert = owned[step] ? i32(local[step] + value) : args.empty_id;
                 args.entry_expert[to + at] = expert;
                 args.weight_from[to + at] = weights[step];
             }

@@ -131,13 +131,13 @@ impl DeviceMoe {
         hidden_experts_topk: (u32, u32, u32),
         capacities: Vec<u32>,
         rows_standing: (Rows<'_>, Standing<'_>),
-        nobody_sms_split: (i32, Option<u32>, bool),
+        id_sms_split: (i32, Option<u32>, bool),
         exchange: Option<Py<Exchange>>,
     ) -> Result<DeviceMoe, Failure> {
         let (hidden, experts, topk) = hidden_experts_topk;
         let (rows, standing) = rows_standing;
         let (dtype, combined, quantise) = types_of(rows)?;
-        let (nobody, sms, split) = nobody_sms_split;
+        let (empty_id, sms, split) = id_sms_split;
         let tokens =
             *capacities.last().ok_or_else(|| Failure::invalid("capacities", "none", "one or more"))?;
         let (shape, kernels, mut op) = world.get().with(py, |world, images| {
@@ -161,7 +161,7 @@ impl DeviceMoe {
             Ok((shape, kernels, MoeAllToAll::with_capacities(world, &tunings, images)?))
         })?;
         for &tokens in &capacities {
-            op.ranks_for(tokens)?[0].set_nobody(nobody)?;
+            op.ranks_for(tokens)?[0].set_empty_id(empty_id)?;
         }
         let last = capacities.iter().map(|_| None).collect();
         let state = Mutex::new(State { op, last, dispatches: 0 });

@@ -216,9 +216,9 @@ def moe(world: peerwarp.World) -> None:
 
 
 def ladder(world: peerwarp.World) -> None:
-    """Capacities in turn, in one operation; another number for nobody; all by the native part alone."""
+    """Capacities in turn, in one operation; another id of no expert; all by the native part alone."""
     sizes = {"hidden": HIDDEN, "experts": EXPERTS, "topk": TOPK, "max_tokens": TOKENS}
-    op = peerwarp.MoeAllToAll(world, **sizes, capacities=[4, 16], nobody=EXPERTS)
+    op = peerwarp.MoeAllToAll(world, **sizes, capacities=[4, 16], empty_id=EXPERTS)
     assert op.capacities == (4, 16, TOKENS)
     assert list(op.memory_bytes) == sorted(op.memory_bytes)
     device = op._device

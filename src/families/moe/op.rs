@@ -132,8 +132,8 @@ impl MoeAllToAll {
     }
 }
 
-/// What says of an entry that it is not here, unless somebody chooses something else.
-const NOBODY: i32 = -1;
+/// The default id of an entry that is not this rank's.
+const EMPTY_ID: i32 = -1;
 
 /// What callers pass.
 const OPERANDS: [&str; 7] = ["x", "x_scale", "n", "ids", "weights", "y", "out"];
@@ -158,7 +158,7 @@ impl MoeRank {
         let all_rows = Buffer::new(op.gpu(), 4)?;
         all_rows.write(0, &[u32::MAX])?;
         let mut op = op;
-        op.set_scalar("nobody", NOBODY)?;
+        op.set_scalar("empty_id", EMPTY_ID)?;
         Ok(MoeRank {
             all_rows,
             operands: OPERANDS.map(|name| op.operand(name)),
@@ -200,16 +200,26 @@ impl MoeRank {
         self.key.quantise
     }
 
-    /// Chooses what dispatch writes to `entry_expert` where an entry is not this rank's, from the next dispatch on: -1 unless told.
+    /// Sets the id of no expert: dispatch writes it to `entry_expert` for each entry that is not this rank's, from the next dispatch
+    /// on. The default is -1.
     ///
     /// # Errors
-    /// It is an expert.
-    pub fn set_nobody(&mut self, nobody: i32) -> Result<(), RuntimeError> {
-        if u32::try_from(nobody).is_ok_and(|id| id < self.key.shape.experts) {
+    /// The id is that of an expert.
+    pub fn set_empty_id(&mut self, empty_id: i32) -> Result<(), RuntimeError> {
+        if u32::try_from(empty_id).is_ok_and(|id| id < self.key.shape.experts) {
             let allowed = format!("negative, or {} or more: no expert", self.key.shape.experts);
-            return Err(RuntimeError::invalid("nobody", nobody, allowed));
+            return Err(RuntimeError::invalid("empty_id", empty_id, allowed));
         }
-        self.op.set_scalar("nobody", nobody)
+        self.op.set_scalar("empty_id", empty_id)
+    }
+
+    /// The former name of [`MoeRank::set_empty_id`].
+    ///
+    /// # Errors
+    /// As there.
+    #[deprecated(since = "0.1.0", note = "use `set_empty_id`")]
+    pub fn set_nobody(&mut self, empty_id: i32) -> Result<(), RuntimeError> {
+        self.set_empty_id(empty_id)
     }
 
     /// Lets waits of launches from here on last so long before the world is aborted; graphs keep what they were captured with.

@@ -36,11 +36,11 @@ pub struct CombineArgs {
     /// Of dispatch: tokens of each source.
     #[len(|c| u64::from(c.ranks))]
     pub n_from: Ptr<u32>,
-    /// Of dispatch, for rows by token: the expert of each entry that is here, `[source][token][k]`, `nobody` for one that is not.
+    /// Of dispatch, for rows by token: the expert of each entry that is here, `[source][token][k]`, `empty_id` for one that is not.
     #[len(|c| if c.layout == Layout::RankMajor { c.entries() } else { 0 })]
     pub entry_expert: Option<Ptr<i32>>,
-    /// Of dispatch: what `entry_expert` says where an entry is not here.
-    pub nobody: Val<i32>,
+    /// Of dispatch: the id of no expert, which `entry_expert` has for an entry that is not here.
+    pub empty_id: Val<i32>,
     /// Of dispatch, for rows by expert: the row of each entry, `[source][token][k]`, -1 for one that is not here.
     #[len(|c| if c.layout.by_expert() { c.entries() } else { 0 })]
     pub pos: Option<Ptr<i32>>,

@@ -79,11 +79,11 @@ pub struct DispatchArgs {
     #[len(|c| c.index_entries())]
     pub gather: Option<Ptr<u32>>,
     /// Out, for rows by token, and for combine: the expert that each entry goes to if it is this rank's, `[source][token][k]`;
-    /// `nobody` for one that is not here, also of tokens that are not there.
+    /// `empty_id` for one that is not here, also of tokens that are not there.
     #[len(|c| c.index_entries())]
     pub entry_expert: Option<Ptr<i32>>,
-    /// What `entry_expert` says where an entry is not here: no expert, such as -1 or the number of experts.
-    pub nobody: Val<i32>,
+    /// The id of no expert, which `entry_expert` has for an entry that is not here: -1, or the number of experts or more.
+    pub empty_id: Val<i32>,
     /// Out, for combine: tokens of each source.
     #[len(|c| u64::from(c.ranks))]
     pub n_from: Ptr<u32>,

@@ -107,6 +107,6 @@ fn only(first: Val<u32>, mask: Option<Tile<bool>>) -> Index {
 /// The expert of each entry, as it is written down. Ids are those of the sender, and so of all ranks.
 #[kernel]
 pub(super) fn noted(c: &Dispatch, a: &DispatchArgs, expert: Tile<u32>, mine: Tile<bool>) -> Tile<i32> {
-    let expert = mine.select((expert + first_expert(c.map(), rank())).cast::<i32>(), a.nobody);
+    let expert = mine.select((expert + first_expert(c.map(), rank())).cast::<i32>(), a.empty_id);
     expert
 }

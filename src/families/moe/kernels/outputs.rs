@@ -61,7 +61,7 @@ pub(super) struct RankMajor<'a>(pub Launch<'a>);
 impl Outputs for RankMajor<'_> {
     #[kernel]
     fn are_here(&self, entries: Tile<i32>) -> Tile<bool> {
-        entries != self.0.a.nobody
+        entries != self.0.a.empty_id
     }
 
     /// Dispatch says of each entry whether it is here, also of tokens that are not there.

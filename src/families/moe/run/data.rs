@@ -156,9 +156,9 @@ impl Round {
         rows_there(&self.shape, &self.routing, self.number, rank)
     }
 
-    /// What says that an entry is not here: -1 and the number of experts, in turn.
-    pub fn nobody(&self) -> i32 {
-        nobody(&self.shape, self.number)
+    /// The id of no expert: -1 in even rounds, the number of experts in odd ones.
+    pub fn empty_id(&self) -> i32 {
+        empty_id(&self.shape, self.number)
     }
 
     /// What a rank sends. Where all rows are tokens, the number of tokens says so or is larger, in turn.
@@ -217,8 +217,8 @@ pub(super) fn rows_there(shape: &MoeShape, routing: &Routing, round: u32, rank: 
     }
 }
 
-/// As [`Round::nobody`].
-pub(super) fn nobody(shape: &MoeShape, round: u32) -> i32 {
+/// As [`Round::empty_id`].
+pub(super) fn empty_id(shape: &MoeShape, round: u32) -> i32 {
     if round.is_multiple_of(2) { -1 } else { shape.experts as i32 }
 }
 

@@ -190,10 +190,10 @@ impl Round {
         for (source, ids) in (0..).zip(&self.routing.ids) {
             let of = |id: &i32| match u32::try_from(*id) {
                 Ok(expert) if owned.contains(&expert) => *id,
-                _ => self.nobody(),
+                _ => self.empty_id(),
             };
             let mut experts: Vec<i32> = ids.iter().map(of).collect();
-            experts.resize((self.shape.tokens * self.shape.topk) as usize, self.nobody());
+            experts.resize((self.shape.tokens * self.shape.topk) as usize, self.empty_id());
             let at = source * self.entries_bytes();
             let what = format!("experts of the entries of rank {source}");
             all.push(Expected::new("entry_expert", at, what, cast_slice(&experts)));

@@ -141,7 +141,7 @@ impl Problem for MoeRounds {
 
     fn numbers(&self, rank: u32, round: u32) -> Vec<(String, Const)> {
         let there = super::data::rows_there(self.shape(), self.problem.routing(round), round, rank);
-        self.numbers_of(there, super::data::nobody(self.shape(), round))
+        self.numbers_of(there, super::data::empty_id(self.shape(), round))
     }
 
     fn has_host_steps(&self) -> bool {
@@ -253,10 +253,10 @@ impl Problem for MoeRounds {
 
 impl MoeRounds {
     /// The numbers that launches take.
-    fn numbers_of(&self, rows_there: u32, nobody: i32) -> Vec<(String, Const)> {
+    fn numbers_of(&self, rows_there: u32, empty_id: i32) -> Vec<(String, Const)> {
         let rows = ("rows_there".to_owned(), Const::U32(rows_there));
-        let nobody = ("nobody".to_owned(), Const::I32(nobody));
-        if self.one_launch { vec![rows] } else { vec![rows, nobody] }
+        let empty_id = ("empty_id".to_owned(), Const::I32(empty_id));
+        if self.one_launch { vec![rows] } else { vec![rows, empty_id] }
     }
 
     /// Tokens of a rank in the first round: one number, or the least and the most.
