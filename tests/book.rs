@@ -226,44 +226,6 @@ fn a_page_that_is_gone_is_found_in_a_comment() {
     assert_eq!(missing_pages(root, text), ["docs/start/gone.md", "bench/results/gone.json"]);
 }
 
-/// Words of sentences without a subject, or of history: the things have names, and results are of the present.
-const AVOIDED: [&str; 8] =
-    ["nobody", "everybody", "whoever", "who has", "those who", "has come", "is told", "took "];
-
-/// Avoided words of a text, with their lines. `took` counts before a digit.
-fn avoided(text: &str) -> Vec<String> {
-    let mut found = vec![];
-    for (line, content) in text.lines().enumerate() {
-        let content = content.to_lowercase();
-        for word in AVOIDED {
-            let ends = content.match_indices(word).map(|(at, _)| at + word.len());
-            let bad =
-                |end: usize| word != "took " || content[end..].starts_with(|c: char| c.is_ascii_digit());
-            if ends.into_iter().any(bad) {
-                found.push(format!("{}: {}", line + 1, word.trim()));
-            }
-        }
-    }
-    found
-}
-
-#[test]
-fn results_and_changelog_avoid_words_without_a_subject() {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let mut pages = pages_in(root, Path::new("bench/results"));
-    pages.push("CHANGELOG.md".into());
-    for page in pages {
-        let found = avoided(&std::fs::read_to_string(root.join(&page)).unwrap());
-        assert!(found.is_empty(), "{}: {found:?}", page.display());
-    }
-}
-
-#[test]
-fn avoided_words_are_found() {
-    let text = "The rank waits.\nNobody waits; it took 3 us.\nThe block took a tile.\nThose who wait.";
-    assert_eq!(avoided(text), ["2: nobody", "2: took", "4: those who"]);
-}
-
 /// The problems of a small book with these files, whose Markdown files are checked.
 fn problems_of(files: &[(&str, &str)]) -> Vec<String> {
     let root = tempfile::tempdir().unwrap();

@@ -102,7 +102,7 @@ fn json(said: &Said) -> serde_json::Value {
 }
 
 #[test]
-fn nothing_wrong_is_told_in_words() {
+fn nothing_wrong_is_reported_in_words() {
     let said = say("check --family numbers ranks=3 wrong=nothing --seeds 20 --epochs 4");
     assert_eq!((said.code, said.err.as_str()), (0, ""), "{}", said.out);
     assert!(said.out.contains("explored 20 schedules of 4 epochs (seeds 0 to 19)"), "{}", said.out);
@@ -110,7 +110,7 @@ fn nothing_wrong_is_told_in_words() {
 }
 
 #[test]
-fn a_protocol_error_is_told_with_the_seed_that_replays_it() {
+fn a_protocol_error_is_reported_with_the_seed_that_replays_it() {
     let said = say("check --family numbers ranks=3 wrong=flags --seeds 20 --seed 3");
     assert_eq!((said.code, said.err.as_str()), (1, ""));
     insta::assert_snapshot!(said.out);
@@ -135,7 +135,7 @@ fn run_tells_findings_too() {
 }
 
 #[test]
-fn a_wrong_result_is_told_with_its_place() {
+fn a_wrong_result_is_reported_with_its_place() {
     for command in ["run --backend sim", "check"] {
         let said = say(&format!("{command} --family numbers ranks=3 wrong=result"));
         assert_eq!(said.code, 1);
@@ -145,7 +145,7 @@ fn a_wrong_result_is_told_with_its_place() {
 }
 
 #[test]
-fn a_kernel_that_cannot_be_traced_is_told_with_the_authors_line() {
+fn a_kernel_that_cannot_be_traced_is_reported_with_the_authors_line() {
     for command in ["run --backend sim", "check", "show"] {
         let said = say(&format!("{command} --family numbers ranks=3 wrong=kernel"));
         assert_eq!((said.code, said.out.as_str()), (1, ""));

@@ -108,7 +108,7 @@ fn told<F: Workload>(settings: &[(&str, &str)]) -> Vec<String> {
 const CREDITS: &str = "the credits of `words` are not needed: the kernel is clean without them in 12 seeds";
 
 #[test]
-fn what_is_not_needed_is_told() {
+fn what_is_not_needed_is_reported() {
     let bank = "the second bank of `words` is not needed: the kernel is clean with one in 12 seeds";
     assert_eq!(told::<Echo>(&[("ranks", "3"), ("answers", "true")]), [CREDITS, bank]);
 }

@@ -151,7 +151,7 @@ fn the_header_is_cpp_too() {
 }
 
 #[test]
-fn a_c_program_runs_a_pack_on_simulated_ranks_and_is_told_what_is_wrong() {
+fn a_c_program_runs_a_pack_on_simulated_ranks_and_learns_what_is_wrong() {
     let Some(pack) = pack() else { return };
     let said = ran(Command::new(program("simulated")).arg(pack));
     insta::assert_snapshot!(said);
@@ -167,7 +167,7 @@ fn driver() -> PathBuf {
 }
 
 #[test]
-fn a_c_program_launches_a_kernel_on_its_gpu_and_is_told_what_is_wrong() {
+fn a_c_program_launches_a_kernel_on_its_gpu_and_learns_what_is_wrong() {
     let Some(pack) = pack() else { return };
     let (program, driver) = (program("gpu"), driver());
     let run = |settings: &[(&str, &str)]| {

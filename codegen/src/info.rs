@@ -10,7 +10,7 @@ pub struct KernelInfo {
     pub name: &'static str,
     /// First paragraph of its documentation, on one line.
     pub doc: &'static str,
-    /// The rest of it, line by line: what whoever launches the kernel should know.
+    /// The rest of it, line by line: what the launching side should know.
     pub usage: &'static str,
     /// Where its name stands.
     pub loc: Loc,

@@ -84,7 +84,7 @@ fn mistakes_between_them_are_found() {
 }
 
 #[test]
-fn what_is_told_of_them() {
+fn what_is_reported_of_them() {
     let kernel = relay(32, EpochWord::begin);
     let text = explain(&kernel).to_string();
     assert!(text.contains("Role `take`: 2 warps beside `double` in each of 2 blocks, 1 to 2"), "{text}");

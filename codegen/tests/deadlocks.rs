@@ -182,7 +182,7 @@ fn who_can_still_signal_closes_a_circle() {
     for bug in [Bug::Circle, Bug::CircleInLoop] {
         for (message, chain) in deadlocks_of(bug, 2) {
             assert!(
-                message.ends_with("everybody waits for somebody who waits"),
+                message.ends_with("every group waits for another one that waits"),
                 "{bug:?}: {message} {chain:#?}"
             );
             assert_eq!(chain.last().map(String::as_str), Some("which closes the circle"), "{chain:#?}");

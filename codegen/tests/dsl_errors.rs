@@ -1,4 +1,4 @@
-//! What an author is told, for each mistake that tracing finds without `#[kernel]`.
+//! The error for each mistake that tracing finds without `#[kernel]`.
 //!
 //! The snapshots show, for every place in an error, the author's source from that place on: they pin that an error
 //! points at the right expression, and do not change when lines move.

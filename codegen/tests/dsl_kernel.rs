@@ -186,7 +186,7 @@ struct Tokens {
 }
 
 impl Tokens {
-    /// Some that reach every case: a rank without tokens, ids of nobody, tokens for nobody and for everybody, sums that
+    /// Some that reach every case: a rank without tokens, ids of no expert, tokens for no rank and for all ranks, sums that
     /// must be halved, and more often than ten times.
     fn of(c: &Exchange, rank: u32) -> Tokens {
         let some = |i: u32| i.wrapping_mul(2_654_435_761).rotate_left(9) ^ (rank * 40_503);

@@ -115,7 +115,7 @@ fn a_put_in_a_branch_is_published_by_the_signal_after_it() {
 }
 
 #[test]
-fn a_region_that_return_leaves_is_told() {
+fn a_region_that_return_leaves_is_reported() {
     fn early(x: &Ptr<u32>) -> Option<()> {
         let _region = OpenRegion::open(RegionKind::Then, Loc::caller());
         x.set(0, 1u32);
@@ -132,7 +132,7 @@ fn a_region_that_return_leaves_is_told() {
 }
 
 #[test]
-fn an_error_in_a_region_is_the_one_that_is_told() {
+fn an_error_in_a_region_is_the_one_that_is_reported() {
     let error = message(run(|x| {
         let _region = OpenRegion::open(RegionKind::Then, Loc::caller());
         x.set(64, 1u32);

@@ -60,7 +60,7 @@ fn another_launch_has_to_stand_between_two_of_a_word() {
     assert_eq!(found(&[("a", false), ("a", false)]), []);
     assert_eq!(found(&[("a", true), ("a", true)]), [FindingKind::EarlyEpoch]);
     assert_eq!(found(&[("b", true), ("a", false), ("a", true)]), [FindingKind::EarlyEpoch]);
-    // The second one begins when the first is over, whoever was early.
+    // The second one begins when the first is over, with any rank early.
     assert_eq!(found(&[("a", true), ("a", false)]), []);
 }
 

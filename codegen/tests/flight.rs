@@ -140,7 +140,7 @@ fn of(way: Way, flights: &[Flight]) -> &Flight {
 }
 
 #[test]
-fn a_ring_with_one_tile_in_flight_is_told_so() {
+fn a_ring_with_one_tile_in_flight_is_reported_so() {
     let (text, flights) = told("cuda:sm_90a", role_of(ring));
     insta::assert_snapshot!(text);
     let sent = of(Way::Sent, &flights);

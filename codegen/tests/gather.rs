@@ -112,7 +112,7 @@ fn a_wait_for_a_rank_without_the_role_is_named() {
 }
 
 #[test]
-fn what_is_told_of_them() {
+fn what_is_reported_of_them() {
     let kernel = gather(32);
     let roles = |text: &str, word: &str| -> Vec<String> {
         let lines = text.lines().filter(|line| line.contains(word));

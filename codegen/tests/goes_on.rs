@@ -99,7 +99,7 @@ fn blocks_of_both_roles_deal_with_all_of_the_second_one() {
 }
 
 #[test]
-fn what_a_block_does_as_another_role_is_told_as_that_role() {
+fn what_a_block_does_as_another_role_is_reported_as_that_role() {
     let relaxed = mutate(&traced(32), &Mutation::Relax(Site::signal("send", "arrived"))).unwrap();
     let findings = (0..24).filter_map(|seed| run(&relaxed, seed).err());
     let mut readers: Vec<(String, u32)> = vec![];
@@ -151,7 +151,7 @@ fn a_role_that_waits_for_its_blocks_later_work_never_ends() {
 }
 
 #[test]
-fn what_is_told_of_it() {
+fn what_is_reported_of_it() {
     let kernel = traced(32);
     let text = explain(&kernel).to_string();
     assert!(text.contains("Role `send`: 2 blocks, 0 to 1, which go on as `recv`"), "{text}");

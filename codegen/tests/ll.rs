@@ -42,7 +42,7 @@ fn counted(rank: u32) -> (Vec<u32>, Vec<u32>) {
 }
 
 #[test]
-fn everybody_has_everybodys_counts() {
+fn every_rank_has_the_counts_of_all() {
     let all: Vec<u32> = (0..CENSUS_RANKS).flat_map(|rank| counted(rank).1).collect();
     for warp_size in [32, 64] {
         let machine = machine(census(warp_size), 5);

@@ -11,7 +11,7 @@ use peerwarp_codegen::sim::{Bindings, Compiled, FindingKind, Machine, Options};
 const RANKS: u32 = 4;
 const LEN: u32 = 64;
 
-/// Ranks 0 and 2 send a row to everybody; every rank adds up what the ranks of `loaded` sent, having waited for those of
+/// Ranks 0 and 2 send a row to all ranks; every rank adds up what the ranks of `loaded` sent, having waited for the ranks of
 /// `awaited`.
 fn some_send(awaited: u64, loaded: u64) -> Kernel {
     trace(TraceMeta::new("some", RANKS, 32, 1), |p: &mut Binder| {
@@ -86,5 +86,5 @@ fn flags_that_the_mask_leaves_out_are_not_waited_for() {
 fn what_is_read_has_to_be_waited_for() {
     let kinds = found(0b0001, 0b0101);
     assert!(kinds.contains(&FindingKind::DataRace), "{kinds:?}");
-    assert!(!found(0b0101, 0b0111).is_empty(), "nobody writes the row of rank 1");
+    assert!(!found(0b0101, 0b0111).is_empty(), "no rank writes the row of rank 1");
 }

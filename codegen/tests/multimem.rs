@@ -227,7 +227,7 @@ fn emitted(dtype: Dtype, op: ReduceOp, target: &str) -> Result<Source, String> {
 }
 
 #[test]
-fn it_is_printed_for_those_who_can() {
+fn it_is_printed_for_targets_that_can() {
     let source = emitted(Dtype::Bf16, ReduceOp::Sum, "cuda:sm_90a").unwrap();
     let text = &source.text;
     insta::assert_snapshot!(source.roles());

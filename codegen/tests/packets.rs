@@ -71,7 +71,7 @@ enum Bug {
     SingleBank,
     /// Takers do not signal.
     NoAnswer,
-    /// A slot that nobody takes.
+    /// A slot that is never taken.
     Untaken,
     /// The receiver looks at another slot.
     WrongSlot,

@@ -57,7 +57,7 @@ fn machine(kernel: Planted, launches: u32) -> Machine {
         machine.write(rank, "right", 0, &half(&i.right)).unwrap();
         machine.write(rank, "bias", 0, &narrow(&i.bias)).unwrap();
         machine.write(rank, "residual", 0, &i.residual).unwrap();
-        // What nobody writes stays as it was.
+        // What is not written stays as it was.
         machine.write(rank, "theirs", 0, &vec![0.5f32; (ROWS * COLUMNS) as usize]).unwrap();
     }
     for _ in 0..launches {

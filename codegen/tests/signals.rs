@@ -225,7 +225,7 @@ fn the_last_to_come_sees_what_all_others_did() {
     let (kernel, ticket) = (hand_over(32), || Site::new("add", Access::Atomic, "ticket"));
     planted(&kernel, &Mutation::Relax(ticket()), &[DataRace, UninitializedRead]);
     let count = |by| Mutation::Offset { site: ticket(), slot: Slot::Count, by };
-    // The tail before the last one has come, and no tail at all: the counter stays where it is.
+    // The tail before the last one arrives, and no tail at all: the counter stays where it is.
     planted(&kernel, &count(-1), &[DataRace, UninitializedRead, CounterNotReset]);
     planted(&kernel, &count(1), &[CounterNotReset]);
 }

@@ -273,7 +273,7 @@ fn conditions_choose_tiles_and_values_add_up() {
     }
 }
 
-/// What an author is told of lanes that idle.
+/// What an author learns of lanes that idle.
 fn warned(warps: u32, body: impl FnOnce(&mut Binder)) -> Vec<String> {
     let kernel = verify(kernel(warps, body).unwrap()).unwrap_or_else(|e| panic!("{e}"));
     let target: Target = "cuda:sm_90a".parse().unwrap();

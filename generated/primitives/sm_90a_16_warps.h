@@ -565,7 +565,7 @@ __device__ __forceinline__ bool take_seen_packets(
     return group.all(all);
 }
 
-// As take_seen_packets, of tiles that nobody has looked at.
+// As take_seen_packets, of tiles that no thread has looked at.
 template <u32 Tiles, u32 Steps, typename Group, typename T, u32 N>
 __device__ __forceinline__ bool take_packets(
     const Group& group, const Args& args, T* const packets, const List<u64, Tiles>& first,

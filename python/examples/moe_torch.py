@@ -219,7 +219,7 @@ def loss_of(out: Tensor, wanted: Tensor) -> float:
 
 
 def alone(shape: Shape, ranks: int, device: torch.device) -> tuple[float, Tensor]:
-    """The loss of one GPU that has everybody's tokens, and what comes out."""
+    """The loss of one GPU that has the tokens of all ranks, and what comes out."""
     layers = [Layer(shape, number, 0, shape.experts, device) for number in range(shape.layers)]
     tokens, wanted = (torch.cat(part) for part in zip(*(batch(shape, rank, device) for rank in range(ranks)), strict=True))
     out = forward(tokens, layers, Alone(shape), shape)

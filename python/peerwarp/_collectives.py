@@ -18,7 +18,7 @@ class Collectives:
     """The collectives of a world.
 
     In a world of GPUs each takes a tensor of PyTorch, or of a library that speaks DLPack, that is contiguous and on this rank's
-    GPU, and returns a tensor: `out`, or a new one. It is launched on PyTorch's current stream, and nobody is waited for. The first
+    GPU, and returns a tensor: `out`, or a new one. It is launched on PyTorch's current stream, and no rank is waited for. The first
     call of each collective, length and type allocates, on all ranks; later ones may be captured in a CUDA graph. Calls are in the
     order of one stream. Types are `torch.float32`, `torch.float16` and `torch.bfloat16`.
 
@@ -54,7 +54,7 @@ class Collectives:
         return self._run("all_reduce", arrays, dtype, arrays[0].shape, out, op=_known(op))
 
     def reduce_scatter(self, x: Any, op: str = "sum", *, out: Any = None) -> Any:
-        """This rank's part of the reduction of everybody's array. `op` as in `all_reduce`.
+        """This rank's part of the reduction of all ranks' arrays. `op` as in `all_reduce`.
 
         Shapes: `x` is `(ranks * n, ...)`, results are `(n, ...)`.
         """
@@ -65,7 +65,7 @@ class Collectives:
         return self._run("reduce_scatter", arrays, dtype, shape, out, op=_known(op))
 
     def all_gather(self, x: Any, *, out: Any = None) -> Any:
-        """Everybody's arrays in the order of ranks, on every rank.
+        """All ranks' arrays in the order of ranks, on every rank.
 
         Shapes: `x` is `(n, ...)`, results are `(ranks * n, ...)`.
         """
@@ -75,7 +75,7 @@ class Collectives:
         return self._run("all_gather", arrays, dtype, self._whole(arrays[0]), out)
 
     def all_to_all(self, x: Any, *, out: Any = None) -> Any:
-        """Everybody's part for this rank, in the order of ranks: part `i` of the result of rank `j` is part `j` of `x[i]`.
+        """Each rank's part for this rank, in the order of ranks: part `i` of the result of rank `j` is part `j` of `x[i]`.
 
         Shapes: `x` is `(ranks * n, ...)`, results as `x`.
         """
@@ -122,7 +122,7 @@ class Collectives:
         return tuple(one.shape)
 
     def _whole(self, one: Any) -> tuple[int, ...]:
-        """The shape of everybody's arrays together."""
+        """The shape of all ranks' arrays together."""
         if len(one.shape) == 0:
             raise InvalidArgument(self._shape_of_x(), (), "1 axis or more")
         return (one.shape[0] * self._world.ranks, *one.shape[1:])

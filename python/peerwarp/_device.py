@@ -41,7 +41,7 @@ OF_BYTES = {"nvfp4": "u8", "mxfp4": "u8", "bytes": "u8"}
 
 
 class Memory:
-    """Memory of an operation, as CUDA's array interface tells of it. Who has it keeps the operation."""
+    """Memory of an operation, as CUDA's array interface tells of it. It keeps the operation alive."""
 
     def __init__(self, owner: object, address: int, typestr: str, shape: tuple[int, ...]) -> None:
         self._owner = owner
@@ -289,7 +289,7 @@ class DeviceMoe:
         return self._core.kernels()
 
     def step(self, tokens: int | None) -> Step:
-        """The smallest capacity that has room for so many tokens of a rank, or the largest if nobody says."""
+        """The smallest capacity that has room for so many tokens of a rank, or the largest if no number is given."""
         if tokens is None:
             return self._largest
         at = bisect_left(self.capacities, tokens)

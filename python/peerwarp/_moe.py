@@ -163,7 +163,7 @@ class MoeAllToAll:
         expert_align: expert-major only: 1, 8, 16 or 128, which the first row of each expert is a multiple of.
         max_rows: expert-major only: rows of a rank that there are places for, a multiple of `expert_align`; expert-strided only:
             the same for each expert. As many as there can be if none, in expert-major rows `R * T * K`: at 4096 tokens of eight
-            ranks that is gigabytes. Nobody waits longer, and nothing is written elsewhere, if more rows come: see
+            ranks that is gigabytes. No rank waits longer, and nothing is written elsewhere, if more rows come: see
             `Dispatched.overflow`.
         split: whether sending and receiving are launches of their own, with work of other kinds in between: `dispatch_send`,
             `dispatch_receive`, `combine_send`, `combine_receive`. `dispatch` and `combine` do both then, one after the other.
@@ -282,7 +282,7 @@ class MoeAllToAll:
         return self._simulated(*sent, self._stages.begin(sent[2], "received"))
 
     def dispatch_send(self, x: Any, ids: Any, weights: Any, *, scales: Any = None, max_tokens: int | None = None) -> Sending:
-        """The first half of `dispatch`, of an operation that is `split`: sends, and waits for nobody. `dispatch_receive` goes on,
+        """The first half of `dispatch`, of an operation that is `split`: sends, and waits for no rank. `dispatch_receive` goes on,
         after whatever is launched in between."""
         self._is_split()
         if self._device is not None:
@@ -369,7 +369,7 @@ class MoeAllToAll:
         return self._combined(d, rows, into)
 
     def combine_send(self, d: Dispatched | DispatchedTensors, y: Any) -> Returning:
-        """The first half of `combine`, of an operation that is `split`: sends, and waits for nobody."""
+        """The first half of `combine`, of an operation that is `split`: sends, and waits for no rank."""
         self._is_split()
         if self._device is not None:
             return Returning(self, self._device.combine_send(d, y))

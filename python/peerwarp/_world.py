@@ -37,7 +37,7 @@ class World:
             seed: decides the schedules. Each call of an operation has one of its own; the same calls have the same ones.
             check_races: whether races, uninitialised and stale reads are looked for. Bounds, flags and deadlocks always are.
 
-        Each call runs by itself, in memory that nobody has written yet, in the epoch after the one before.
+        Each call runs by itself, in memory without a write yet, in the epoch after the one before.
         """
         number = whole("ranks", ranks, 1, 64)
         return cls(_core.SimulatedWorld(number, whole("seed", seed, 0, 2**64 - 1), flag("check_races", check_races)), number, None)
@@ -158,7 +158,7 @@ class World:
         that gave up first after a wait has run out of time, on every rank.
 
         A kernel or a copy on a stream reads it without waiting for anything; `check` then says what happened, and `reset` clears
-        it. Nobody else may write it; it is dropped before `leave`.
+        it. No other code may write it; it is dropped before `leave`.
 
         Raises `InvalidArgument` in a simulated world, where a run says so by itself.
         """

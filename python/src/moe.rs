@@ -152,7 +152,7 @@ fn words(bytes: &[u8]) -> Vec<u32> {
 }
 
 impl Op {
-    /// What dispatch left on a rank. Rows that did not come are zeros, and nobody reads them.
+    /// What dispatch left on a rank. Rows that did not come are zeros, and no kernel reads them.
     fn dispatched(&self, memory: &mut dyn RankMemory) -> Result<Buffers, String> {
         let mut all = Buffers::new();
         for name in ["expert_rows", "expert_start", "n_from"] {

@@ -73,7 +73,7 @@ class Signature:
         self.takes_more = args.vararg is not None, args.kwarg is not None
 
     def takes(self, caller: Signature) -> None:
-        """Whether whoever calls by another signature may call this one."""
+        """Whether a caller of another signature may call this one."""
         assert self.names[: len(caller.names)] == caller.names
         assert set(caller.keywords) <= {*self.keywords, *self.names}
         others = {*self.names[len(caller.names) :], *self.keywords} - set(caller.keywords)

@@ -133,7 +133,7 @@ def test_sglangs_dispatcher_may_be_made_and_called_as_ours() -> None:
         Signature(found(own, f"MoeAlltoAll.{name}")).takes_call(of_ours[0])
     used = {"invalid_token_expert_id", "ep_size", "active_moe_a2a", "runtime_max_tokens_per_rank"}
     assert used <= names(dispatcher)
-    # Both are looked up in the module when a dispatcher is made, the first after the id of nobody has been chosen.
+    # Both are looked up in the module when a dispatcher is made, the first after the empty id has been chosen.
     assert {"MoeAlltoAll", "moe_a2a_get_workspace_size_per_rank", "get_flashinfer_a2a_dispatch_type"} <= names(theirs)
     lines = [one.lineno for one in ast.walk(dispatcher) if isinstance(one, ast.Attribute) and one.attr == "invalid_token_expert_id"]
     assert min(lines) < call.lineno
@@ -452,7 +452,7 @@ def test_vllms_layers_take_ours_where_they_can(monkeypatch: pytest.MonkeyPatch, 
     rows, scales, counts, got, got_weights = prepare(layer, config())
     sizes = {"hidden": 8, "experts": 4, "topk": 2, "max_tokens": 16, "dtype": "bf16"}
     assert asked == [("group", sizes)]
-    # The step's most tokens, and an expert of the other rank for nobody.
+    # The step's most tokens, and an expert of the other rank as the empty id.
     assert (operation.calls[-1][1], operation.calls[-1][2].dtype, operation.calls[-1][-1]) == (x, "torch.int32", 3)
     assert (rows, scales, counts, got_weights) == (operation.d.rows, None, None, operation.d.sent_weights)
     assert got == (operation.d.ids, ("less", 0), 3)

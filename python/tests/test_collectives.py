@@ -178,7 +178,7 @@ def test_other_arguments_that_are_refused() -> None:
         assert error.value.field == field
 
 
-def test_memory_that_there_is_not_is_told_before_it_is_taken() -> None:
+def test_memory_that_there_is_not_is_reported_before_it_is_taken() -> None:
     collectives = peerwarp.Collectives(peerwarp.World.simulated(2))
     # The core is asked, as no caller here has such arrays.
     with pytest.raises(peerwarp.InvalidArgument) as error:

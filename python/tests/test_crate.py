@@ -72,7 +72,7 @@ def test_what_a_crate_lacks_is_named(crate: Path, monkeypatch: pytest.MonkeyPatc
         peerwarp.build(crate)
 
 
-def test_what_cargo_says_is_told(crate: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_cargo_says_is_reported(crate: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     cargo(crate, monkeypatch, [], code=101)
     with pytest.raises(PeerwarpError, match=r"does not build:(.|\n)*told"):
         peerwarp.build(crate)

@@ -1,4 +1,4 @@
-"""What is looked at before a launch on a GPU, and what the native part is told: with stand-ins for PyTorch and for the GPU."""
+"""What is looked at before a launch on a GPU, and what the native part gets: with stand-ins for PyTorch and for the GPU."""
 
 from __future__ import annotations
 
@@ -427,7 +427,7 @@ def test_a_call_takes_the_smallest_capacity_that_has_room(world: peerwarp.World)
     refused("sms", lambda: moe(world, sms=0))
 
 
-def test_what_the_native_part_takes_is_looked_at_by_nobody_else(world: peerwarp.World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_the_native_part_takes_is_looked_at_nowhere_else(world: peerwarp.World, monkeypatch: pytest.MonkeyPatch) -> None:
     op = moe(world)
     monkeypatch.setattr(Moe, "looks", True)
     monkeypatch.setattr(_device.Device, "checked", None)

@@ -48,7 +48,7 @@ def test_errors_are_of_one_family() -> None:
     assert (error.field, error.value, error.allowed) == ("a", "1", "2")
 
 
-def test_what_the_core_is_told_wrongly_is_an_error_and_no_panic() -> None:
+def test_wrong_arguments_of_the_core_are_errors_and_no_panics() -> None:
     world = peerwarp.World.simulated(2)
     core = peerwarp.Collectives(world)._core
     short = [b"\0" * 8] * 2

@@ -88,7 +88,7 @@ def test_a_tensor_is_what_its_library_says() -> None:
     assert exchange.look(Tensor(3, 8, device=(10, 1), strides=(8, 1))) is not None
 
 
-def test_others_are_left_to_those_who_can_say_why() -> None:
+def test_others_are_left_to_code_that_can_say_why() -> None:
     class Other(Tensor):
         pass
 

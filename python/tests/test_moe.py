@@ -139,7 +139,7 @@ def test_a_smaller_capacity_brings_the_same_to_fewer_places() -> None:
 
 def test_the_former_name_of_the_empty_id_is_accepted_with_a_warning() -> None:
     world = peerwarp.World.simulated(2)
-    with pytest.warns(DeprecationWarning, match="nobody is called empty_id"):
+    with pytest.warns(DeprecationWarning, match="is called empty_id"):
         old = operation(world, **{"nobody": EXPERTS})
     new, problem = operation(world, empty_id=EXPERTS), Problem(2, "uint16")
     for few, many in zip(problem.dispatch(old).ids, problem.dispatch(new).ids, strict=True):
@@ -219,7 +219,7 @@ def test_rows_that_are_bytes_come_with_all_of_their_scales(layout: str, dtype: s
     width = {"fp8-token": 1, "fp8-tensor": 0, "mxfp8": hidden // 32, "nvfp4": hidden // 16, "mxfp4": hidden // 32, "bytes": 36}[
         dtype
     ]
-    # All bytes there are, and whole rows of ones: nobody takes them for numbers. Of 8-bit floats, those that are some.
+    # All bytes there are, and whole rows of ones: no code takes them for numbers. Of 8-bit floats, those that are some.
     problem.x = [rng.integers(0, 256, (len(x), row), dtype=np.uint8) for x in problem.x]
     scales = [rng.integers(0, 256, (len(x), width), dtype=np.uint8) for x in problem.x]
     if dtype.startswith("fp8"):
@@ -311,7 +311,7 @@ def test_experts_rows_begin_at_multiples(align: int) -> None:
             )
         )
         outputs[1].append(y)
-    # Gaps are nobody's: what stands there changes nothing.
+    # Gaps belong to no expert: what stands there changes nothing.
     for found, wanted in zip(aligned.combine(b, outputs[1]), packed.combine(a, outputs[0]), strict=True):
         assert same_bits(found, wanted)
     for field, arguments in (

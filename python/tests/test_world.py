@@ -1,4 +1,4 @@
-"""Worlds, packs, and what is told of this machine."""
+"""Worlds, packs, and the description of this machine."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ def test_a_world_of_torch_needs_torch_and_a_group(monkeypatch: pytest.MonkeyPatc
         peerwarp.World.from_torch()
 
 
-def test_one_rank_needs_a_gpu_and_nobody_else(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_rank_needs_a_gpu_and_no_other_rank(monkeypatch: pytest.MonkeyPatch) -> None:
     fake_torch(monkeypatch, 1, [])
     monkeypatch.setattr(_core, "why_no_gpu", lambda: "no driver")
     for make in (peerwarp.World.on_gpu, peerwarp.World.from_torch):
@@ -130,7 +130,7 @@ def test_one_rank_needs_a_gpu_and_nobody_else(monkeypatch: pytest.MonkeyPatch) -
             assert error.value.field == next(iter(arguments))
 
 
-def test_a_rank_without_a_gpu_is_told_on_all_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_rank_without_a_gpu_is_reported_on_all_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
     well = ["", ""]
     fake_torch(monkeypatch, 2, [well])
     monkeypatch.setattr(_core, "why_no_gpu", lambda: "no driver")
@@ -258,7 +258,7 @@ def test_no_message_of_a_group_is_unpickled() -> None:
         assert words == [], source
 
 
-def test_what_a_world_of_gpus_is_told_wrongly_is_refused() -> None:
+def test_wrong_arguments_of_a_world_of_gpus_are_refused() -> None:
     from peerwarp._core import GpuWorld, draw_secret
 
     secret = draw_secret()
@@ -300,7 +300,7 @@ def test_a_pack_says_what_its_kernels_take(tmp_path: Path) -> None:
         peerwarp.Pack.open(folder)
 
 
-def test_what_is_no_pack_is_told(tmp_path: Path) -> None:
+def test_what_is_no_pack_is_reported(tmp_path: Path) -> None:
     with pytest.raises(peerwarp.PeerwarpError, match=r"pack\.json"):
         peerwarp.Pack.open(tmp_path)
     (tmp_path / "pack.json").write_text("{}")

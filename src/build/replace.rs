@@ -20,7 +20,7 @@ pub(crate) struct Replacement {
 }
 
 impl Replacement {
-    /// For this path, in whose folder it is made now: what is in the way of a new file there is told before any work.
+    /// For this path, in whose folder it is made now: an obstacle to a new file there is reported before any work.
     pub fn of(path: &Path) -> io::Result<Replacement> {
         // As any new file: the umask takes away what it should.
         Replacement::with_mode(path, 0o666)
@@ -37,7 +37,7 @@ impl Replacement {
         let mut builder = tempfile::Builder::new();
         builder.permissions(std::os::unix::fs::PermissionsExt::from_mode(mode));
         loop {
-            // The error without the name of the temporary file, which nobody has heard of.
+            // The error without the name of the temporary file, which no user knows.
             let made = builder.prefix(OWN).tempfile_in(folder).map_err(|e| io::Error::from(e.kind()))?;
             // Until it is locked, another run may take it for abandoned.
             if lock_of(made.as_file())? && is_at(made.as_file(), made.path()) {
@@ -55,7 +55,7 @@ impl Replacement {
     }
 }
 
-/// Removes files that runs have left which were killed: those that nobody has locked. What cannot be looked at or removed is
+/// Removes files that killed runs have left: files that no process has locked. What cannot be looked at or removed is
 /// somebody else's.
 fn remove_abandoned(folder: &Path) {
     for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn a_folder_that_is_not_there_is_told_without_the_name_of_a_temporary_file() {
+    fn a_folder_that_is_not_there_is_reported_without_the_name_of_a_temporary_file() {
         let folder = tempfile::tempdir().unwrap();
         let error = Replacement::of(&folder.path().join("no/table")).unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::NotFound);
@@ -149,7 +149,7 @@ mod tests {
     #[test]
     fn what_a_killed_run_has_left_goes_away_and_what_a_living_one_has_stays() {
         let (folder, path) = place();
-        // What is not locked belongs to nobody.
+        // A file without a lock has no owner.
         fs::write(folder.path().join(".peerwarp-Ab12Cd"), "half").unwrap();
         fs::write(folder.path().join(".peerwarp-mine.d"), "").unwrap();
         fs::create_dir(folder.path().join(".peerwarp-update")).unwrap();

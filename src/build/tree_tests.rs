@@ -90,7 +90,7 @@ fn tells_what_was_edited_from_what_is_stale() {
         fs::write(dir.path().join(file), "edited").unwrap();
     }
     let found = new.compare(dir.path()).unwrap();
-    // Of b.cu nobody knows how it was.
+    // The state of b.cu is unknown.
     assert_eq!((found.changed.len(), found.edited), (3, vec!["a.cu".to_owned()]));
     fs::write(dir.path().join("a.cu"), "new").unwrap();
     assert!(new.compare(dir.path()).unwrap().edited.is_empty());

@@ -107,7 +107,7 @@ impl Workplace {
             let mut options = OpenOptions::new();
             options.read(true).write(true).create(true).custom_flags(OFlags::NOFOLLOW.bits().cast_signed());
             let lock = match steps::step(|| options.open(&path)) {
-                // Whoever had it has gone, with the folder.
+                // Its owner is gone, with the folder.
                 Err(e) if e.kind() == io::ErrorKind::NotFound && Instant::now() < until => continue,
                 lock => lock?,
             };

@@ -21,7 +21,7 @@ use super::run_gpu::{jit, known_limits, notes, profile, wait_budget, world};
 use super::select::Chosen;
 
 pub(super) fn bench(app: &App, args: &BenchArgs, given: &Given, style: Style) -> Result<Done, Failure> {
-    // What is wrong with the input is told before what is wrong with the machine.
+    // Errors of the input are reported before those of the machine.
     let tables = args.selection.tables(app)?;
     let chosen = app.choose_all(&args.selection, given, false, &tables.on(Device::default()))?;
     let baseline = args.compare.then(|| baseline(&chosen)).transpose()?;

@@ -30,7 +30,7 @@ enum Place {
 }
 
 pub(super) fn run(app: &App, args: &RunArgs, given: &Given, style: Style) -> Result<Done, Failure> {
-    // What is wrong with the input is told before what is wrong with the machine.
+    // Errors of the input are reported before those of the machine.
     let tables = args.selection.tables(app)?;
     let chosen = app.choose(&args.selection, given, false, &tables.on(Device::default()))?;
     let wait_budget = wait_budget(args.gpu.wait_budget)?;
@@ -99,7 +99,7 @@ fn place(backend: Backend, ranks: u32, options: &WorldOptions) -> Result<Place, 
     }
 }
 
-/// Why a world is on GPUs if nobody said that it is to be.
+/// Why a world is on GPUs by default.
 fn on_those(world: &World) -> String {
     match world.ranks_per_gpu() {
         1 => "as there is one for each rank".into(),

@@ -374,7 +374,7 @@ impl App {
         Ok(request)
     }
 
-    /// Sets the fields that have an option of their own. An option that is none of the family's fields is for those who select
+    /// Sets the fields that have an option of their own. An option that is none of the family's fields is for selections of
     /// by options.
     fn set_fields(&self, request: &mut Request, given: &Given, by: &str) -> Result<(), InputError> {
         let family = request.family_in(self.registry())?;

@@ -22,7 +22,7 @@ pub(super) fn topo(app: &App, args: &TopoArgs, style: Style) -> Result<Done, Fai
     if args.predict {
         return predicted(app, style);
     }
-    // What is wrong with the input is told before what is wrong with the machine, and before work that takes long.
+    // Errors of the input are reported before those of the machine, and before work that takes long.
     let described = args.machine.as_deref().map(|name| Description::named("--machine", name)).transpose()?;
     let known = args.profile.as_deref().map(profile).transpose()?;
     let copy = args.copy.as_deref().map(|text| bytes_of("--copy", text)).transpose()?;

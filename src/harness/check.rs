@@ -88,7 +88,7 @@ fn explore_as(
             }
         }
     };
-    // What is wrong with the input is told once, not for every seed.
+    // An error of the input is reported once, not for every seed.
     session(inputs)?;
     // What is left of the last numbers there are.
     let seeds = (*seeds).min(u64::MAX - inputs.seed) as usize;

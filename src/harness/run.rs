@@ -54,7 +54,7 @@ pub fn fitting(
     options: &WorldOptions,
 ) -> Result<World, String> {
     let why = |e: &RuntimeError| match e {
-        // How to install it is for those who want GPUs.
+        // How to install it matters only to users of GPUs.
         RuntimeError::NotInstalled { what, .. } => format!("{what} was not found"),
         other => other.to_string(),
     };

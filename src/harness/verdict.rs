@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn elements_out_of_tolerance_are_counted_and_the_first_is_told() {
+    fn elements_out_of_tolerance_are_counted_and_the_first_is_reported() {
         let v = compare(&[1.0, 2.2, 7.0], &[1.0, 2.0, 1.0], (0.0, 0.05));
         assert_eq!((v.ok(), v.wrong), (false, 2));
         assert_eq!(v.first_wrong.as_deref(), Some("element 1: 2.2 where 2 is right"));

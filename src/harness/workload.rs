@@ -171,7 +171,7 @@ pub struct Work {
     /// The same for the least bytes that solve the problem, if kernels may send more than these.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub least: Option<Vec<Vec<u64>>>,
-    /// Messages between ranks that wait for each other: 1 where everybody sends and receives once.
+    /// Messages between ranks that wait for each other: 1 where every rank sends and receives once.
     pub hops: u32,
     /// Floating-point operations of the busiest rank.
     #[serde(default)]
@@ -241,7 +241,7 @@ pub trait Problem: Any + fmt::Debug + Send + Sync {
     /// What is written before the first launch of a round: the same buffers in all rounds, of which some may get nothing.
     fn inputs(&self, rank: u32, round: u32) -> Vec<Contents>;
     /// The numbers that a rank passes by value in a round, by name. One that says how many rows there are
-    /// ([`Rows`](peerwarp_codegen::dsl::Rows)) says that there are as many as can be, unless it is told here.
+    /// ([`Rows`](peerwarp_codegen::dsl::Rows)) says that there are as many as can be, unless the result says it.
     fn numbers(&self, _rank: u32, _round: u32) -> Vec<(String, Const)> {
         vec![]
     }

@@ -210,11 +210,11 @@ fn the_cache_folder_is_an_absolute_path_or_none() {
 #[test]
 fn a_warning_is_said_once() {
     logged::keep();
-    for what in ["a folder of nobody", "a folder of somebody", "a folder of nobody"] {
+    for what in ["a folder of none", "a folder of somebody", "a folder of none"] {
         warn(what.into());
     }
     let kept = logged::kept();
     let said: Vec<&str> =
         kept.iter().map(String::as_str).filter(|said| said.contains(": a folder of ")).collect();
-    assert_eq!(said, ["WARN: a folder of nobody", "WARN: a folder of somebody"]);
+    assert_eq!(said, ["WARN: a folder of none", "WARN: a folder of somebody"]);
 }

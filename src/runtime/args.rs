@@ -235,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_fit_is_told() {
+    fn what_does_not_fit_is_reported() {
         let mut args = args();
         let said = |r: Result<(), RuntimeError>| r.unwrap_err().to_string();
         assert_eq!(said(args.ready().map(|_| ())), "argument `x` of k: has not been set");

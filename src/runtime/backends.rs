@@ -40,7 +40,7 @@ mod tests {
     #[test]
     fn nvidia_gpus_come_before_amd_gpus() {
         let machine = Machine::default();
-        let cuda = either(Ok(MockGpu::all(&machine, 1)), || panic!("nobody asks for AMD GPUs")).unwrap();
+        let cuda = either(Ok(MockGpu::all(&machine, 1)), || panic!("no test asks for AMD GPUs")).unwrap();
         assert_eq!(cuda[0].info().target.backend(), "cuda");
         for none in [missing("the driver"), Ok(vec![])] {
             let hip = either(none, || Ok(MockGpu::all_hip(&machine, 2))).unwrap();

@@ -137,7 +137,7 @@ impl ModuleCache {
     }
 }
 
-/// What a module that cannot be kept is told as, and warned of.
+/// The message and the warning for a module that cannot be kept.
 fn not_kept(why: &Distrust) -> Cached {
     let why = format!(
         "compiled modules are not kept: {why}; let XDG_CACHE_HOME name a folder that only this user can write"

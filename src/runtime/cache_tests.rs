@@ -205,7 +205,7 @@ fn without_a_folder_of_the_user_nothing_is_kept_anywhere() {
 }
 
 #[test]
-fn a_failed_build_leaves_nothing_behind_and_is_told() {
+fn a_failed_build_leaves_nothing_behind_and_is_reported() {
     let dir = tempfile::tempdir().unwrap();
     let cache = ModuleCache::new(dir.path());
     let failed = || Err(RuntimeError::invalid("x", 1, "nothing"));

@@ -7,7 +7,7 @@ impl World {
     /// Where a rank of this process finds, in memory of its own GPU, whether the world was aborted: a `u32` that is 0 while all is well,
     /// and 1 + the rank that gave up first after a wait has run out of time, on every rank. A kernel or a copy on a stream
     /// can read it, so that an engine looks without waiting for anything; [`World::check`] then says what happened. It stays where it
-    /// is until the world is dropped, and [`World::reset`] sets it to 0 again. Nobody else may write it.
+    /// is until the world is dropped, and [`World::reset`] sets it to 0 again. No other code may write it.
     ///
     /// # Errors
     /// The rank is not of this process.

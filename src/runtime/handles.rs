@@ -1,6 +1,6 @@
 //! Owners of what a [`Gpu`] hands out: freed when dropped.
 //!
-//! A failure to free has nobody left to tell; it is ignored, as the driver frees everything at the end of the process.
+//! A failure to free reaches no caller; it is ignored, as the driver frees everything at the end of the process.
 
 use std::panic::{self, AssertUnwindSafe};
 use std::sync::Arc;
@@ -106,7 +106,7 @@ impl Drop for Buffer {
         let ended = !self.filling.load(Ordering::Relaxed) || self.gpu.synchronize().is_ok();
         if let Some(memory) = self.part_of.take() {
             if !ended {
-                // Nobody knows whether it is still being filled: it must not become somebody else's memory.
+                // It may still be being filled: it must not become another owner's memory.
                 std::mem::forget(memory);
             }
         } else if ended {
@@ -293,7 +293,7 @@ impl LoadedKernel {
                 Ok(LoadedKernel { gpu: Arc::clone(gpu), module, function, config, residency })
             }
             Err(e) => {
-                // SAFETY: just loaded, and used by nobody.
+                // SAFETY: just loaded, and not used yet.
                 let _ = unsafe { gpu.unload(module) };
                 Err(e)
             }
@@ -328,7 +328,7 @@ impl LoadedKernel {
 
 impl Drop for LoadedKernel {
     fn drop(&mut self) {
-        // SAFETY: its own, for the last time: whoever launches it sees to that it has ended.
+        // SAFETY: its own, for the last time: the launching side sees to that it has ended.
         let _ = unsafe { self.gpu.unload(self.module) };
     }
 }

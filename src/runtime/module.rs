@@ -11,7 +11,7 @@ const FATBIN: [u8; 4] = 0xba55_ed50u32.to_le_bytes();
 /// First bytes of LLVM's containers of several modules.
 const BUNDLE: &[u8] = b"__CLANG_OFFLOAD_BUNDLE__";
 
-/// Refuses a module that says of itself that it is longer than it is, or of which nobody knows how long it is.
+/// Refuses a module that says of itself that it is longer than it is, or whose length is unknown.
 pub(super) fn check(module: &[u8]) -> Result<(), RuntimeError> {
     let found = match module {
         [0x7f, b'E', b'L', b'F', ..] => elf(module),

@@ -14,7 +14,7 @@ use crate::build::emit;
 use crate::build::pack::{Entry, Pack};
 
 // SAFETY: objects are those that the manifest means: their hashes are compared when the pack is opened. How they are launched is
-// what this program would emit for the variant. That the object was made of that is the word of whoever made the pack.
+// what this program would emit for the variant. The maker of the pack vouches that the object was made of that.
 unsafe impl Images for Pack {
     fn image(&self, variant: &dyn DynKernel, target: Target) -> Result<KernelImage, RuntimeError> {
         let name = variant.variant_name();

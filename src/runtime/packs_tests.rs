@@ -13,7 +13,7 @@ use crate::build::pack::{Manifest, PACK_MANIFEST, Residency, Resources, SCHEMA, 
 use crate::harness::trace::sync::ClockSync;
 
 #[test]
-fn a_kernel_that_is_absent_is_told_with_what_is_there() {
+fn a_kernel_that_is_absent_is_reported_with_what_is_there() {
     let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/pack");
     let pack = Pack::open(&folder).unwrap();
     let variant = ClockSync { ranks: 2, rounds: 4 }.into_variant();

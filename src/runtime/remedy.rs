@@ -106,7 +106,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_number_that_is_not_documented_is_told_as_one() {
+    fn a_number_that_is_not_documented_is_reported_as_one() {
         for unknown in [-1, 0, 99, 1234, i32::MAX] {
             assert_eq!((cuda(unknown), hip(unknown)), (UNDOCUMENTED, UNDOCUMENTED));
         }

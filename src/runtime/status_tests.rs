@@ -44,7 +44,7 @@ fn all_zero_is_well() {
 }
 
 #[test]
-fn a_record_is_told_by_names() {
+fn a_record_is_reported_by_names() {
     let told = Status { aborted: 1, ..Status::default() };
     let aborted = Aborted::of(&[at(1, told), at(0, expired())], &names()).unwrap();
     assert_eq!(aborted.rank, 0);
@@ -52,7 +52,7 @@ fn a_record_is_told_by_names() {
 }
 
 #[test]
-fn a_block_of_the_rank_itself_is_told_by_its_role() {
+fn a_block_of_the_rank_itself_is_reported_by_its_role() {
     let status = Status { peer: 1 << 31 | 1 << 16 | 12, ..expired() };
     let aborted = Aborted::of(&[at(0, status)], &names()).unwrap();
     assert_eq!(aborted.wait.as_ref().unwrap().peer, 0);
@@ -71,7 +71,7 @@ fn another_processs_wait_is_its_own_to_tell() {
 }
 
 #[test]
-fn of_two_that_gave_up_one_of_ours_is_told() {
+fn of_two_that_gave_up_one_of_ours_is_reported() {
     // Rank 2 is another process's, and was the first to write here.
     let status = Status { aborted: 3, ..expired() };
     assert_eq!(Aborted::of(&[at(0, status)], &names()).unwrap().rank, 0);

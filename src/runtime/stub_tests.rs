@@ -105,7 +105,7 @@ enum Leads {
     ToRemedy,
     /// An error with these words.
     To(&'static str),
-    /// Nothing: the number is an answer, or nobody is left to tell.
+    /// Nothing: the number is an answer, or no caller is left to tell.
     Nowhere,
 }
 
@@ -178,7 +178,7 @@ fn cuda(stub: &Stub) -> &'static Cuda {
 }
 
 #[test]
-fn each_error_of_each_call_of_nvidias_driver_is_told_with_a_remedy() {
+fn each_error_of_each_call_of_nvidias_driver_is_reported_with_a_remedy() {
     in_time(|| {
         let stub = Stub::new("cuda");
         let api = cuda(&stub);
@@ -187,7 +187,7 @@ fn each_error_of_each_call_of_nvidias_driver_is_told_with_a_remedy() {
 }
 
 #[test]
-fn each_error_of_each_call_of_hip_is_told_with_a_remedy() {
+fn each_error_of_each_call_of_hip_is_reported_with_a_remedy() {
     in_time(|| {
         let stub = Stub::new("hip");
         let api = Hip::find(&[&stub.path]).unwrap();
@@ -196,7 +196,7 @@ fn each_error_of_each_call_of_hip_is_told_with_a_remedy() {
 }
 
 #[test]
-fn a_call_that_a_driver_lacks_is_told() {
+fn a_call_that_a_driver_lacks_is_reported() {
     let (nvidia, amd) = (Stub::new("cuda"), Stub::new("hip"));
     missing(&nvidia, Cuda::CALLS, |names| Cuda::find(names));
     missing(&amd, Hip::CALLS, |names| Hip::find(names));
@@ -213,7 +213,7 @@ fn documented_errors_have_remedies() {
 }
 
 #[test]
-fn a_number_that_is_not_documented_is_told_too() {
+fn a_number_that_is_not_documented_is_reported_too() {
     let stub = Stub::new("cuda");
     let api = cuda(&stub);
     stub.fail("cuInit", 4242);
@@ -258,7 +258,7 @@ fn a_driver_of_cuda_12_4_does_everything_with_modules_of_its_version() {
 }
 
 #[test]
-fn an_old_driver_is_told_as_one_whatever_it_lacks() {
+fn an_old_driver_is_reported_as_one_whatever_it_lacks() {
     let stub = Stub::new("cuda");
     let old = stub.without("cuLaunchKernelEx");
     says(&old, 11040);

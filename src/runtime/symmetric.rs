@@ -26,7 +26,7 @@ pub(super) struct Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // Nobody is left to tell, and the driver unmaps everything at the end of the process.
+        // No caller is left to tell, and the driver unmaps everything at the end of the process.
         // SAFETY: its own, for the last time.
         let _ = unsafe { self.gpu.free_shared(&self.block) };
     }
@@ -169,7 +169,7 @@ fn allocate(member: &Member, bytes: u64, sharing: Sharing, peers: &[u32]) -> Res
     match member.gpu.synchronize() {
         Ok(()) => Ok(mapping),
         Err(e) => {
-            // Nobody knows whether it has been filled: it must not become somebody else's memory.
+            // It may not have been filled yet: it must not become another owner's memory.
             std::mem::forget(mapping);
             Err(e)
         }

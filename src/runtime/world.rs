@@ -263,7 +263,7 @@ impl World {
         let shape = LaunchConfig { cooperative: true, ..LaunchConfig::from(&image.launch) };
         let exclusive_sm_bytes = shape.exclusive_sm_bytes.filter(|_| !self.share_sms);
         let config = self.tenants.config(LaunchConfig { exclusive_sm_bytes, ..shape });
-        // SAFETY: as whoever implements `Images` says.
+        // SAFETY: as the implementation of `Images` says.
         let kernel = unsafe { LoadedKernel::new(gpu, &image.module, &image.entry, config)? };
         self.tenants.admit(kernel)
     }
@@ -500,7 +500,7 @@ impl Drop for World {
         // Kernels may still write to other ranks' memory, which is about to be unmapped.
         let idle = self.members.iter().map(|member| member.gpu.synchronize());
         if idle.fold(Ok(()), Result::and).is_err() {
-            // Nobody knows whether they have ended.
+            // Whether they have ended is unknown.
             std::mem::forget(Arc::clone(&self.status));
         }
     }

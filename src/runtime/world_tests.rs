@@ -58,7 +58,7 @@ fn in_one_process_all_ranks_reach_all_memory_and_nothing_is_left() {
 
 #[test]
 fn whatever_fails_nothing_is_left() {
-    // What is perhaps still being filled is left: nobody may have it.
+    // What is perhaps still being filled is left: no other owner may have it.
     for (call, left) in [("alloc_shared", 0), ("fill", 0), ("synchronize", 1)] {
         for good in 0..3 {
             let machine = Machine::default();
@@ -232,7 +232,7 @@ fn what_kernels_may_still_write_to_is_not_freed_with_the_world() {
     let alive = machine.alive();
     machine.fail("synchronize", 1);
     drop(world);
-    assert_eq!(machine.alive(), alive, "nobody knows whether kernels of rank 1 have ended");
+    assert_eq!(machine.alive(), alive, "kernels of rank 1 may still run");
     machine.leaves(alive);
 }
 
@@ -406,7 +406,7 @@ fn a_rank_that_does_not_leave_is_named_and_keeps_what_it_has_mapped() {
         RuntimeError::Form(e) => assert_eq!(e, FormError::Late { rank: 1, waited: options.form_timeout }),
         other => panic!("{other}"),
     }
-    // Its own memory and that of rank 0, and rank 0's, which nobody knows to be unmapped.
+    // Its own memory and that of rank 0, and rank 0's, which may still be mapped.
     assert_eq!((machine.alive(), torn(&machine)), (3, 0));
     assert!(matches!(one.leave(), Err(RuntimeError::Form(_))));
     assert_eq!(torn(&machine), 0);

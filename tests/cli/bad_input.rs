@@ -202,7 +202,7 @@ const USAGE: &[(&str, &str, &[&str])] = &[
 ];
 
 #[test]
-fn is_told_by_field_value_and_allowed() {
+fn is_reported_by_field_value_and_allowed() {
     let place = Place::new();
     let mut report = vec![];
     for (what, args, needles) in USAGE {
@@ -218,7 +218,7 @@ fn is_told_by_field_value_and_allowed() {
 }
 
 #[test]
-fn in_files_is_told_by_file_and_place() {
+fn in_files_is_reported_by_file_and_place() {
     let place = Place::new();
     let npy = |shape: &str, descr: &str, bytes: usize| {
         let header = format!("{{'descr': '{descr}', 'fortran_order': False, 'shape': {shape}, }}\n");
@@ -262,7 +262,7 @@ fn in_files_is_told_by_file_and_place() {
 }
 
 #[test]
-fn is_told_as_json_too() {
+fn is_reported_as_json_too() {
     let ran = Place::new().say("run --model mixtral --json");
     assert_eq!(ran.code, 2);
     let error = &ran.json()["error"];
@@ -274,7 +274,7 @@ fn is_told_as_json_too() {
 }
 
 #[test]
-fn an_out_folder_that_cannot_be_written_is_told() {
+fn an_out_folder_that_cannot_be_written_is_reported() {
     let place = Place::new();
     place.write("file", "mine");
     let ran = place.say("generate --model glm-4.5 --out file/out");

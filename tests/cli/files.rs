@@ -242,7 +242,7 @@ fn in_a_user_namespace_a_table_of_an_unknown_user_is_not_trusted() {
 }
 
 #[test]
-fn too_little_memory_is_told_in_bytes_before_the_run() {
+fn too_little_memory_is_reported_in_bytes_before_the_run() {
     let place = Place::new();
     let command =
         "ulimit -v 3000000; exec \"$0\" run --backend sim --model deepseek-v3 --tokens 4096 --ranks 8";

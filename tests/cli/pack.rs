@@ -304,7 +304,7 @@ fn what_a_compiler_says_is_passed_on() {
 }
 
 #[test]
-fn a_compiler_that_is_missing_or_too_old_is_told_by_name() {
+fn a_compiler_that_is_missing_or_too_old_is_reported_by_name() {
     let p = Packing::new();
     let ran = p.pack("", &[("PEERWARP_NVCC", "/nowhere/nvcc")]);
     assert_eq!(ran.code, 2);

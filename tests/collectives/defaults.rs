@@ -91,7 +91,7 @@ fn the_longest_vectors_are_gathered_in_every_way() {
 }
 
 #[test]
-fn what_cannot_be_is_told_by_field_value_and_what_is_allowed() {
+fn what_cannot_be_is_reported_by_field_value_and_what_is_allowed() {
     refused::<AllReduce>("elements=0 ranks=2 dtype=f32", &["elements", "= 0", "from 1 to"]);
     refused::<AllReduce>("elements=8 ranks=0 dtype=f32", &["ranks", "= 0", "1 to 64"]);
     refused::<AllReduce>("elements=8 ranks=2 dtype=fp8", &["dtype", "fp8", "f32, fp16, bf16"]);

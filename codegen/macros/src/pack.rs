@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bad_pack_is_told_by_file() {
+    fn a_bad_pack_is_reported_by_file() {
         let said = expanded("object", "abcd", &manifest()).unwrap_err();
         assert!(said.starts_with("p/a/k.cubin: 4 bytes with SHA-256 88d4266f"), "{said}");
         assert!(

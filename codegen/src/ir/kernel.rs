@@ -327,7 +327,7 @@ pub struct Kernel {
     pub name: String,
     /// First paragraph of its docs.
     pub doc: String,
-    /// The rest of them, line by line: what whoever launches it should know. Emitted headers say it.
+    /// The rest of them, line by line: what the launching side should know. Emitted headers say it.
     pub usage: String,
     /// Full variant name; the entry point's name in emitted source.
     pub variant: String,

@@ -310,7 +310,7 @@ operation_structs! {
         /// `from` (`U32`) is the rank that signals, for the diagnosis. An element of `Counts` is then zero again.
         Wait = "wait", { receipt: ReceiptId, flag: ParamId, index: In, from: In, value: In }
         /// `Wait` on the `count` (`U32`) flags from `index` on, all against `value`; flag `index + i` is signalled by rank
-        /// `(index + i) / per_rank % ranks`. With `only` (`U64`, then `count` is 64 at most), just those whose bit is set. With
+        /// `(index + i) / per_rank % ranks`. With `only` (`U64`, then `count` is 64 at most), just tiles with their bit set. With
         /// `or_later`, a flag also does that has an epoch after `value`; 0 comes before all epochs. Flags that are so waited for may
         /// be signalled again before anybody has seen them.
         WaitAll = "wait_all", {

@@ -156,7 +156,7 @@ impl Legal for Bare {
     }
 }
 
-/// A tuning space that nobody can go through, none of it legal for two ranks.
+/// A tuning space that is too large to go through, none of it legal for two ranks.
 #[derive(Family, Clone, Debug, PartialEq)]
 #[family(kernel = huge, args = HugeArgs, warps = r#type)]
 pub struct Huge {

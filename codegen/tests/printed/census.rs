@@ -20,7 +20,7 @@ pub enum Bug {
     SingleBank,
     /// Readers do not signal.
     NoAnswer,
-    /// The reader waits for elements that nobody sends.
+    /// The reader waits for elements that no rank sends.
     WrongElement,
     /// The reader believes another rank sends.
     WrongSender,

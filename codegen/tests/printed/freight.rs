@@ -11,7 +11,7 @@ pub const FREIGHT_ROW: u32 = 200;
 /// Rows that go to all ranks at once, and as many to one rank with one flag.
 pub const FREIGHT_ROWS: u32 = 3;
 
-/// What each rank has, on all ranks: rows to everybody, each with a flag, and rows to the next rank with one flag for all.
+/// What each rank has, on all ranks: rows to all ranks, each with a flag, and rows to the next rank with one flag for all.
 pub fn freight(warp_size: u32) -> Kernel {
     let mut meta = TraceMeta::new("freight", FREIGHT_RANKS, warp_size, 4);
     meta.doc =
@@ -76,7 +76,7 @@ fn to_all(g: Group, a: Freight, epoch: Epoch) {
 #[kernel]
 fn to_next(b: Group, a: Freight, epoch: Epoch) {
     if b.index() == 0 {
-        // Nobody is more than a launch ahead of anybody.
+        // No rank is more than a launch ahead of another.
         let mut note = send_to(Peers::all());
         note.put_value(&a.notes, epoch.parity() * FREIGHT_RANKS + rank(), 1u32.val());
         note.signal(&a.here, epoch.parity() * FREIGHT_RANKS + rank(), epoch);

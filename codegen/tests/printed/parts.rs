@@ -28,7 +28,7 @@ struct Parts {
     out: AnyMatrix,
 }
 
-/// Every rank's product, rounded, in everybody's inbox, and as it is in a window: all of them are added up.
+/// Every rank's product, rounded, in all inboxes, and as it is in a window: all of them are added up.
 pub fn parts(warp_size: u32) -> Kernel {
     let mut meta = TraceMeta::new("parts", RANKS, warp_size, 4);
     meta.doc = "Tiles of products that other ranks add up.".into();

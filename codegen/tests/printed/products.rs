@@ -80,7 +80,7 @@ fn multiply(b: Group, a: Products) {
     }
 }
 
-/// What lies behind the rows that have come is nobody's.
+/// What lies behind the received rows belongs to no rank.
 #[kernel]
 fn receive(b: Group, a: Products, epoch: Epoch) {
     let got = a.arrived.from((rank() + 1) % 2).wait(epoch.parity(), epoch);

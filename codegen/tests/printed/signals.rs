@@ -32,9 +32,9 @@ fn credit_by(warp_size: u32, tell: fn(Flags, Epoch)) -> Kernel {
     })
 }
 
-/// Adds up everybody's rows in an inbox with one bank, which a barrier keeps until all have read it.
+/// Adds up all ranks' rows in an inbox with one bank, which a barrier keeps until all have read it.
 pub fn meeting(warp_size: u32) -> Kernel {
-    traced("meeting", "Adds up everybody's rows.", warp_size, |p| {
+    traced("meeting", "Adds up all ranks' rows.", warp_size, |p| {
         let x = p.arg::<Ptr<f32>>("x", ROW.into());
         let out = p.arg::<Ptr<f32>>("out", ROW.into());
         let inbox = p.arg::<Sym<f32>>("inbox", (RANKS * ROW).into());
@@ -79,7 +79,7 @@ fn add(x: Ptr<f32>, out: Ptr<f32>, inbox: Sym<f32>, sent: Flags, read: Flags, ep
         total += inbox.load(&got, source * ROW, ROW);
     }
     out.store(0, total.get());
-    let _everybody = read.meet(epoch);
+    let _all_ranks = read.meet(epoch);
 }
 
 /// Blocks of a role of [`hand_over`], and elements that each scales.

@@ -40,7 +40,7 @@ pub fn switched_with(dtype: Dtype, op: ReduceOp, bug: Bug) -> Kernel {
         let arrived: Flags = p.arg("arrived", RANKS.into());
         let epoch = p.arg::<EpochWord>("epoch", 1).begin();
         role("all", 1, |_| {
-            // Who has waited twice knows that everybody has read: nothing needs a second bank.
+            // After two waits all ranks have read: nothing needs a second bank.
             let publish = || vector.store(0, x.load(0, ROW));
             if bug != Bug::EarlySignal {
                 publish();

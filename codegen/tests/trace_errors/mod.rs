@@ -1,4 +1,4 @@
-//! What an author of a `#[kernel]` function is told while it is traced, for each mistake that rustc cannot see.
+//! The error while a `#[kernel]` function is traced, for each mistake that rustc cannot see.
 //!
 //! The snapshots show the author's source from the reported place on: they pin that an error points at the right token,
 //! and do not change when lines move. (Mistakes that do not need the attribute are in `dsl_errors.rs`.)

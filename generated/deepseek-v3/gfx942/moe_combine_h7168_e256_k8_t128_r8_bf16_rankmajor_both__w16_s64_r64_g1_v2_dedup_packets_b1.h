@@ -10,7 +10,7 @@
  * How to use it
  * One round is dispatch, the experts' work, and this combine, on every rank in this order in one stream (or in
  * streams that keep this order), ranks without tokens too. `y` holds what the experts made of dispatch's rows,
- * in the same order. Rank-major, `y` has one row for each token that has come. It is the sum over this rank's experts, and they apply
+ * in the same order. Rank-major, `y` has one row for each token that came. It is the sum over this rank's experts, and they apply
  * the weights (`weight_from`). A variant with `weighted` in its name applies them itself: it multiplies a rank's row by the sum
  * of the token's weights there. Combine always weighs rows by expert. `n`, `ids`, `weights` and what is "of dispatch" are those of
  * the dispatch of the same round, unchanged; a token whose ids are all masked gets zeros. The epoch is another one than

@@ -196,8 +196,8 @@ __device__ __forceinline__ void recv_role(const Args& args, const u32 bank) {
         for (u32 i_2 = 0; i_2 < 2; ++i_2) {  // pieces.rs
             const u32 start_2 = i_2 * 4;
 
-            // Take 4 tiles of packets of return_packets: one has come, and as a whole, when it does not end
-            // in all ones (sums.rs)
+            // Take 4 tiles of packets of return_packets: one is here, and as a whole, when it does not end in
+            // all ones (sums.rs)
             Vec<bf16, 8> return_packets_taken[4][1];
             if (!take_packets(group, args, args.return_packets[args.rank],
                 series<4, u64>(u64(value + start_2) * 7168 + u64(start), 7168), series<4, u32>(start_2, 1),

@@ -9,12 +9,12 @@
  * How to use it
  * One round is this dispatch, the experts' work on `rows`, and the combine that belongs to it. Every rank
  * launches round after round in this order in one stream (or in streams that keep this order), ranks without
- * tokens too, with n = 0: everybody waits for everybody's routing. A dispatch without the combine of the
+ * tokens too, with n = 0: every rank waits for the routing of all. A dispatch without the combine of the
  * round before would overwrite rows that are still being read.
  *
  * After it, with `experts` in the variant's name, the rows of this rank's e-th expert are `expert_rows[e]` rows from row
  * `expert_start[e]` on. With `tokens` there, row `source * T + token`, where T is the most tokens of a rank, is what came of
- * that token, if it has an expert here; the rows of the e-th expert are those whose numbers are `expert_rows[e]` elements of
+ * that token, if it has an expert here; the rows of the e-th expert have the numbers in `expert_rows[e]` elements of
  * `gather` from element `expert_start[e]` on. Expert ids are global; a rank's experts are contiguous. Pass `n`, `ids`,
  * `weights`, `n_from`, and `pos` and `weight_from` or else `entry_expert` on to combine, and change none of them before it is
  * done. Where there is no `rows`, rows are this rank's own `inbox`, and their scales its `inbox_scale`. Where `x` and `rows` are
@@ -100,8 +100,7 @@ typedef struct moe_dispatch_h7168_e256_k8_t128_r8_bf16_raw_expertmajor_both__w16
     /* i32[8192]: Out, for combine, for rows by expert: the row of each entry, `[source][token][k]`, -1 for one
      * that is not here, -2 for one that has no place. */
     int32_t* pos;
-    /* f32[8192]: Out, for whoever sums a token's rows at its owner: weights of the entries,
-     * `[source][token][k]`. */
+    /* f32[8192]: Out, for sums of a token's rows at its owner: weights of the entries, `[source][token][k]`. */
     float* weight_from;
     /* packets, all ones at first, u32[7340032]: Rows as they arrive, `[source][slot][row]`, as packets in two
      * banks. Out, where rows arrive in their places. */

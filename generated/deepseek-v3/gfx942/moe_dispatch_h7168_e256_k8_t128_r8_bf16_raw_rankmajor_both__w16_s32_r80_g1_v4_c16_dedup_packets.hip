@@ -53,8 +53,8 @@
 //                                                    entry that is not here: -1, or the number of experts or
 //                                                    more.
 //     n_from         local    u32[8]        32 B     Out, for combine: tokens of each source.
-//     weight_from    local    f32[8192]     32 KiB   Out, for whoever sums a token's rows at its owner:
-//                                                    weights of the entries, `[source][token][k]`.
+//     weight_from    local    f32[8192]     32 KiB   Out, for sums of a token's rows at its owner: weights
+//                                                    of the entries, `[source][token][k]`.
 //     inbox_packets  packets  u32[7340032]  28 MiB   Rows as they arrive, `[source][slot][row]`, as packets
 //                                                    in two banks. Out, where rows arrive in their places.
 //     ll_n           LL       u32[128]      1 KiB    Tokens of the source, `[parity][source][chunk]`, with
@@ -119,7 +119,7 @@ struct Args {
     i32* entry_expert;      // i32[8192]: Out, for rows by token, and for combine: the..
     i32 empty_id;           // The id of no expert, which `entry_expert` has for an entry..
     u32* n_from;            // u32[8]: Out, for combine: tokens of each source.
-    f32* weight_from;       // f32[8192]: Out, for whoever sums a token's rows at its..
+    f32* weight_from;       // f32[8192]: Out, for sums of a token's rows at its owner:..
     u32* inbox_packets[8];  // packets, all ones at first, u32[7340032]: Rows as they..
     u64* ll_n[8];           // LL u32[128]: Tokens of the source,..
     u64* ll_route[8];       // LL u32[16384]: Expert and rank of each entry,..
@@ -287,7 +287,7 @@ __device__ __forceinline__ void recv_role(const Args& args, const u32 epoch, con
         }
         const bool any_owned = group.any(lane_owned);
         if (any_owned) {  // rank_major.rs
-            // Take packets of inbox_packets: one has come, and as a whole, when it does not end in all ones
+            // Take packets of inbox_packets: one is here, and as a whole, when it does not end in all ones
             // (wire.rs)
             Vec<u32, 4> x[1][2];
             if (!take_seen_packets(group, args, args.inbox_packets[args.rank], {inbox_packets_index},

@@ -47,8 +47,8 @@
 //     pos            local    i32[8192]      32 KiB   Out, for combine, for rows by expert: the row of each
 //                                                     entry, `[source][token][k]`, -1 for one that is not
 //                                                     here, -2 for one that has no place.
-//     weight_from    local    f32[8192]      32 KiB   Out, for whoever sums a token's rows at its owner:
-//                                                     weights of the entries, `[source][token][k]`.
+//     weight_from    local    f32[8192]      32 KiB   Out, for sums of a token's rows at its owner: weights
+//                                                     of the entries, `[source][token][k]`.
 //     inbox_packets  packets  u32[7340032]   28 MiB   Rows as they arrive, `[source][slot][row]`, as packets
 //                                                     in two banks. Out, where rows arrive in their places.
 //     ll_n           LL       u32[64]        512 B    Tokens of the source, `[parity][source][chunk]`, with
@@ -119,7 +119,7 @@ struct Args {
     i32 empty_id;           // The id of no expert, which `entry_expert` has for an entry..
     u32* n_from;            // u32[8]: Out, for combine: tokens of each source.
     i32* pos;               // i32[8192]: Out, for combine, for rows by expert: the row of..
-    f32* weight_from;       // f32[8192]: Out, for whoever sums a token's rows at its..
+    f32* weight_from;       // f32[8192]: Out, for sums of a token's rows at its owner:..
     u32* inbox_packets[8];  // packets, all ones at first, u32[7340032]: Rows as they..
     u64* ll_n[8];           // LL u32[64]: Tokens of the source,..
     u64* ll_count[8];       // LL u32[2048]: Entries of the chunk by expert of this rank,..
@@ -435,7 +435,7 @@ __device__ __forceinline__ void recv_role(const Args& args, const u32 epoch, con
                     rows_2[group.lane] = place;
                 }
 
-                // Take packets of inbox_packets: one has come, and as a whole, when it does not end in all
+                // Take packets of inbox_packets: one is here, and as a whole, when it does not end in all
                 // ones (wire.rs)
                 Vec<u32, 4> x[1][4];
                 if (!take_seen_packets(group, args, args.inbox_packets[args.rank], {inbox_packets_index},

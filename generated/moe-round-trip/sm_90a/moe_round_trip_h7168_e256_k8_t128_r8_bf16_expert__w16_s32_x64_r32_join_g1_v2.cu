@@ -262,7 +262,7 @@ __device__ __forceinline__ void expert_role(const Args& args, const u32 epoch) {
                 entries[group.lane] = words[0];
             }
 
-            // Take packets of inbox_packets: one has come, and as a whole, when it does not end in all ones
+            // Take packets of inbox_packets: one is here, and as a whole, when it does not end in all ones
             // (wire.rs)
             Vec<bf16, 8> inbox_packets_taken[1][2];
             if (!take_seen_packets(group, args, args.inbox_packets[args.rank], {inbox_packets_index},
@@ -343,8 +343,8 @@ __device__ __forceinline__ void recv_role(const Args& args, const u32 epoch, con
             sum[j] = 0.0f;
         }
 
-        // Take 8 tiles of packets of return_packets: one has come, and as a whole, when it does not end in
-        // all ones (sums.rs)
+        // Take 8 tiles of packets of return_packets: one is here, and as a whole, when it does not end in all
+        // ones (sums.rs)
         Vec<bf16, 8> return_packets_taken[8][1];
         if (!take_packets(group, args, args.return_packets[args.rank],
             series<8, u64>(u64(first + (epoch & 1) * 1024) * 7168 + start_u64, 7168), series<8, u32>(0, 1),

@@ -1,5 +1,5 @@
 //! Tensors of a library that has DLPack's table of functions for C (`__dlpack_c_exchange_api__`, DLPack 1.2 and newer): what a tensor
-//! is, and which stream is the current one, for what two calls of C take. Who has no such table is asked attribute by attribute, in Python.
+//! is, and which stream is the current one, for what two calls of C take. A tensor without such a table is asked attribute by attribute, in Python.
 
 use std::ffi::{c_int, c_void};
 

@@ -34,8 +34,8 @@ HIDDEN, EXPERTS, TOPK, TOKENS = 512, 16, 4, 24
 FOUND: dict[str, Any] = {}
 
 
-def everybodys(x: torch.Tensor) -> list[torch.Tensor]:
-    """Everybody's tensor, by way of the host."""
+def of_all_ranks(x: torch.Tensor) -> list[torch.Tensor]:
+    """The tensors of all ranks, by way of the host."""
     all_of_them: list[Any] = [None] * dist.get_world_size()
     dist.all_gather_object(all_of_them, x.cpu())
     return [one.cuda() for one in all_of_them]
@@ -49,7 +49,7 @@ def drawn(seed: int, *shape: int, dtype: torch.dtype = torch.float32) -> torch.T
 def expected(name: str, x: torch.Tensor) -> torch.Tensor:
     """What a collective yields, in plain PyTorch."""
     rank, ranks = dist.get_rank(), dist.get_world_size()
-    vectors = everybodys(x)
+    vectors = of_all_ranks(x)
     total = vectors[0].float()
     for vector in vectors[1:]:
         total = total + vector.float()
@@ -77,7 +77,7 @@ class OnGpus:
         return act(value)
 
     def kept(self, value: torch.Tensor) -> list[Any]:
-        return [one.cpu().numpy() for one in everybodys(value)]
+        return [one.cpu().numpy() for one in of_all_ranks(value)]
 
 
 def behaviours(world: peerwarp.World) -> None:
@@ -197,7 +197,7 @@ def moe(world: peerwarp.World) -> None:
         x, ids, weights = tokens(seed, n)
         d = op.dispatch(x, ids, weights)
         # Rows came as they were sent, to where they are told to be.
-        for source, sent in enumerate(everybodys_ragged(x)):
+        for source, sent in enumerate(ragged_of_all(x)):
             part = slice(source * TOKENS, source * TOKENS + len(sent))
             came = (d.local_ids[part] >= 0).any(1)
             assert torch.equal(d.rows[part][came], sent[came]), (seed, source)
@@ -241,8 +241,8 @@ def ladder(world: peerwarp.World) -> None:
         close(out, reference(x, ids, weights))
 
 
-def everybodys_ragged(x: torch.Tensor) -> list[torch.Tensor]:
-    return everybodys(x)
+def ragged_of_all(x: torch.Tensor) -> list[torch.Tensor]:
+    return of_all_ranks(x)
 
 
 def refusals(op: peerwarp.MoeAllToAll, d: peerwarp.DispatchedTensors) -> None:
@@ -326,11 +326,11 @@ def formats(world: peerwarp.World) -> None:
                 x = (drawn(110 + seed, n, row) * 100).to(torch.int32).to(torch.uint8)
                 scales = (drawn(120 + seed, n, width) * 100).to(torch.int32).to(kind).contiguous() if width else None
                 d = op.dispatch(x, ids, weights, scales=scales)
-                for source, sent in enumerate(everybodys(x)):
+                for source, sent in enumerate(of_all_ranks(x)):
                     part = slice(source * most, source * most + len(sent))
                     came = (d.local_ids[part] >= 0).any(1)
                     assert torch.equal(d.rows.view(torch.uint8)[part][came], sent[came]), (dtype, most)
-                for source, sent in enumerate(everybodys(scales) if scales is not None else []):
+                for source, sent in enumerate(of_all_ranks(scales) if scales is not None else []):
                     part = slice(source * most, source * most + len(sent))
                     came = (d.local_ids[part] >= 0).any(1)
                     assert torch.equal(d.scales[part][came], sent[came]), (dtype, most)
@@ -365,7 +365,7 @@ def quantised(world: peerwarp.World) -> None:
                 power = torch.where(largest == 0, 127, torch.frexp(largest).exponent - 1 - 8 + 127).clamp(0, 254)
                 scales, by = power.to(torch.uint8), torch.exp2(power.float() - 127)
             rows = (blocks / by[..., None]).clamp(-448, 448).view(TOKENS, -1).to(torch.float8_e4m3fn).view(torch.uint8)
-            for source, (row, scale) in enumerate(zip(everybodys(rows), everybodys(scales), strict=True)):
+            for source, (row, scale) in enumerate(zip(of_all_ranks(rows), of_all_ranks(scales), strict=True)):
                 part = slice(source * most, source * most + TOKENS)
                 came = (d.local_ids[part] >= 0).any(1)
                 assert torch.equal(d.rows.view(torch.uint8)[part][came], row[came]), (dtype, most)
@@ -408,7 +408,7 @@ def layouts(world: peerwarp.World) -> None:
     assert int(d.overflow) == 0
     assert d.expert_start.tolist() == [stride * e for e in range(len(d.expert_start))]
     close(op.combine(d, by_expert(d)), weighted(x, ids, weights))
-    # Everybody names the first expert over and over: only `stride` rows of all have a place.
+    # Every rank names the first expert over and over: only `stride` rows of all have a place.
     d = op.dispatch(x, torch.zeros_like(ids), weights)
     assert int(d.overflow) == (0 if dist.get_rank() else stride * (TOPK - 1))
     op.combine(d, by_expert(d))
@@ -474,7 +474,7 @@ def faults(world: peerwarp.World) -> None:
         assert error.rank == 0, error
         FOUND["fault"] = str(error)
     else:
-        raise AssertionError("nobody said that the world was aborted")
+        raise AssertionError("no rank said that the world was aborted")
     dist.barrier()
     world.reset()
     assert int(word) == 0
@@ -641,7 +641,7 @@ def operations(world: peerwarp.World) -> None:
         x.copy_(drawn(seed, 524288))
         graph.replay()
         torch.cuda.synchronize()
-        assert torch.equal(out, torch.stack(everybodys(x))), "ring_gather"
+        assert torch.equal(out, torch.stack(of_all_ranks(x))), "ring_gather"
     push, number = pt.define(ring), pt.handle(ring)
     torch.library.opcheck(getattr(torch.ops.peerwarp_ring_gather, ring.name).default, (x, out, number))
 
@@ -659,7 +659,7 @@ def operations(world: peerwarp.World) -> None:
         for _ in range(20):
             out.zero_()
             transpose(x=x.view(-1), out=out.view(-1))
-        assert torch.equal(out, torch.cat(everybodys(x))[:, rank * heads // ranks : (rank + 1) * heads // ranks])
+        assert torch.equal(out, torch.cat(of_all_ranks(x))[:, rank * heads // ranks : (rank + 1) * heads // ranks])
     pushed(world)
     multiplied()
     # What does not fit is named, and the next call is right.
@@ -671,7 +671,7 @@ def operations(world: peerwarp.World) -> None:
     refused(lambda: ring(x=torch.stack([x, x], 1)[:, 0], out=out), "x.strides")
     refused(lambda: ring(x=out.view(-1)[:524288], out=out), "memory of out")
     ring(x=x, out=out)
-    assert torch.equal(out, torch.stack(everybodys(x)))
+    assert torch.equal(out, torch.stack(of_all_ranks(x)))
     # Families of the package.
     a, w = drawn(250, 256, 512, dtype=torch.bfloat16), drawn(251, 384, 512, dtype=torch.bfloat16)
     product = torch.empty(256, 384, dtype=torch.bfloat16, device="cuda")
@@ -683,7 +683,7 @@ def operations(world: peerwarp.World) -> None:
     for seed in range(260, 270):
         mine.copy_(drawn(seed, 4096))
         dist.barrier()
-        wanted = sum(everybodys(mine))
+        wanted = sum(of_all_ranks(mine))
         dist.barrier()
         registered(**{window.name: mine})
         torch.testing.assert_close(mine, wanted)
@@ -700,7 +700,7 @@ def operations(world: peerwarp.World) -> None:
 
 
 def host_times(world: peerwarp.World) -> None:
-    """What a call takes the host, in microseconds: nobody waits for the GPU in between."""
+    """What a call takes the host, in microseconds: no call waits for the GPU in between."""
     ring = kernels().operation("ring_gather", world, elements=1000, dtype="f32")
     vector, gathered = drawn(91, 1000), torch.empty(dist.get_world_size(), 1000, device="cuda")
     op = peerwarp.MoeAllToAll(world, hidden=HIDDEN, experts=EXPERTS, topk=TOPK, max_tokens=TOKENS)
@@ -718,16 +718,16 @@ def host_times(world: peerwarp.World) -> None:
         ("an operation of a pack", lambda: ring(x=vector, out=gathered)),
         ("an empty kernel of PyTorch", lambda: torch.cuda._sleep(0)),
     ):
-        took = []
+        lasted = []
         for _ in range(15):
             # So few that the driver's queue has room for all of them.
             start = time.perf_counter()
             for _ in range(20):
                 call()
-            took.append((time.perf_counter() - start) / 20 * 1e6)
+            lasted.append((time.perf_counter() - start) / 20 * 1e6)
             torch.cuda.synchronize()
             dist.barrier()
-        FOUND[f"host us, {name}"] = round(sorted(took)[len(took) // 2], 2)
+        FOUND[f"host us, {name}"] = round(sorted(lasted)[len(lasted) // 2], 2)
         FOUND.update(launch_times(name, call))
 
 

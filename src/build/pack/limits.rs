@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn a_grid_that_is_too_large_is_told_in_numbers() {
+    fn a_grid_that_is_too_large_is_reported_in_numbers() {
         let ask = |grid, regs, units| {
             residency(target("cuda:sm_80"), &launch(grid, 512, 0), &registers(regs), units)
         };

@@ -240,7 +240,7 @@ impl Wrong {
     }
 }
 
-/// Reads a manifest. One of another version is told by its version, whatever else is in it.
+/// Reads a manifest. Another version's manifest is known by its version, whatever else is in it.
 pub(super) fn read(text: &[u8]) -> Result<Manifest, Wrong> {
     #[derive(Deserialize)]
     struct Version {

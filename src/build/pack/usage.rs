@@ -177,7 +177,7 @@ ptxas info    : Compile time = 222.808 ms
     }
 
     #[test]
-    fn what_is_no_code_object_is_told() {
+    fn what_is_no_code_object_is_reported() {
         assert!(from_code_object(b"", "k").unwrap_err().starts_with("the code object: "));
         assert!(from_code_object(&[0x7f; 4096], "k").unwrap_err().starts_with("the code object: "));
         let own = std::fs::read(std::env::current_exe().unwrap()).unwrap();

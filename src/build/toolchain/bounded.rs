@@ -9,7 +9,7 @@ use std::time::Duration;
 use peerwarp_codegen::threads::{self, ThreadsRefused};
 use rustix::process::{Pid, Signal, kill_process_group};
 
-/// The most that is read of what a program says, on each of its two streams. One that says more finds nobody listening.
+/// The most that is read of what a program says, on each of its two streams. The rest is discarded.
 const MOST: u64 = 16 << 20;
 
 /// What a program says, without input.
@@ -73,7 +73,7 @@ mod tests {
     }
 
     #[test]
-    fn what_ends_in_time_is_told() {
+    fn what_ends_in_time_is_reported() {
         let out = sh("echo a; echo b >&2; read x || exit 3", 20.0).unwrap();
         assert_eq!(
             (out.stdout.as_slice(), out.stderr.as_slice(), out.status.code()),

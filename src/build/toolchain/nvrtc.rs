@@ -291,7 +291,7 @@ mod tests {
     }
 
     #[test]
-    fn each_error_of_each_call_is_told_with_a_remedy() {
+    fn each_error_of_each_call_is_reported_with_a_remedy() {
         in_time(|| {
             let stub = Stub::new("nvrtc");
             let folder = stub.path.parent().unwrap();
@@ -317,7 +317,7 @@ mod tests {
     }
 
     #[test]
-    fn a_call_that_it_lacks_is_told() {
+    fn a_call_that_it_lacks_is_reported() {
         let stub = Stub::new("nvrtc");
         for &call in Api::CALLS {
             let said = version(&stub.without(call)).unwrap_err();

@@ -237,7 +237,7 @@ fn tools_serve_for_targets_by_their_version() {
 }
 
 #[test]
-fn a_tool_that_does_not_answer_is_told() {
+fn a_tool_that_does_not_answer_is_reported() {
     let place = Place::new();
     let nvcc = place.program("nvcc", "sleep 1000");
     let started = std::time::Instant::now();

@@ -1,4 +1,4 @@
-//! All-gather: every rank gets everybody's vectors.
+//! All-gather: every rank gets the vectors of all.
 
 use peerwarp_codegen::dsl::prelude::*;
 use peerwarp_codegen::family::{Choice, Family, Illegal, Legal};
@@ -12,9 +12,9 @@ use super::pull::{Pull, PullArgs};
 /// How an all-gather goes about it.
 #[derive(Choice, Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Gathering {
-    /// Everybody sends its vector to all.
+    /// Every rank sends its vector to all.
     Push,
-    /// Everybody reads the vectors of all where they are.
+    /// Every rank reads the vectors of all where they are.
     Pull,
 }
 
@@ -90,7 +90,7 @@ pub struct AllGatherArgs {
     #[len(|c| if c.in_place { 0 } else { c.elements.into() })]
     #[dtype(|c| c.dtype)]
     pub x: Option<AnyPtr>,
-    /// Everybody's vectors, `[rank][element]`.
+    /// The vectors of all ranks, `[rank][element]`.
     #[output]
     #[len(|c| u64::from(c.ranks) * u64::from(c.elements))]
     #[dtype(|c| c.dtype)]
@@ -118,14 +118,14 @@ pub enum GatherArgs {
 #[derive(KernelArgs)]
 #[args(config = AllGather)]
 pub struct GatherPushArgs {
-    /// Everybody's vectors, a tile a message.
+    /// The vectors of all ranks, a tile a message.
     #[channel(|c| c.channel())]
     #[len(|c| c.cut().longest())]
     #[dtype(|c| c.dtype)]
     pub tiles: AnyChannel,
 }
 
-/// Gives every rank everybody's vectors, in the order of ranks.
+/// Gives every rank the vectors of all, in the order of ranks.
 #[kernel]
 pub fn all_gather(c: &AllGather, a: &AllGatherArgs) {
     let epoch = a.epoch.begin();
@@ -147,7 +147,7 @@ pub fn all_gather(c: &AllGather, a: &AllGatherArgs) {
     tiles.credits();
 }
 
-/// Everybody publishes its vector, and reads the others' where they are. The next rank's is the first.
+/// Every rank publishes its vector, and reads the others' where they are. The next rank's is the first.
 #[kernel]
 fn pull(c: &AllGather, a: &AllGatherArgs, b: Group, args: &PullArgs, epoch: Epoch) {
     let (cut, all) = (c.cut(), args.open(epoch, c.pull()));

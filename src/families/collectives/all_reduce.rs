@@ -1,4 +1,4 @@
-//! All-reduce: every rank gets the reduction of everybody's vectors.
+//! All-reduce: every rank gets the reduction of all ranks' vectors.
 
 use peerwarp_codegen::dsl::prelude::*;
 
@@ -56,7 +56,7 @@ pub enum ExchangeArgs {
 #[derive(KernelArgs)]
 #[args(config = AllReduce)]
 pub struct PushArgs {
-    /// Everybody's tiles, and with two shots their reductions.
+    /// The tiles of all ranks, and with two shots their reductions.
     #[channel(|c| c.channel())]
     #[len(|c| c.cut().longest())]
     #[dtype(|c| c.dtype)]
@@ -102,7 +102,7 @@ pub fn all_reduce(c: &AllReduce, a: &AllReduceArgs) {
     }
 }
 
-/// Everybody sends.
+/// Every rank sends.
 #[kernel]
 fn push(c: &AllReduce, a: &AllReduceArgs, tiles: &Tiles<'_>, x: &AnyPtr) {
     let send = |b| send_to_all(b, tiles, c.cut(), (x, Part::whole()), |_, _| {});
@@ -142,7 +142,7 @@ fn owned(c: &AllReduce, b: Group, t: &Piece) -> Val<u32> {
     t.index / (b.count() * c.ranks) * b.count() + t.index % b.count()
 }
 
-/// Two-shot: every tile has an owner, which everybody sends it to, and which sends the reduction to everybody.
+/// Two-shot: every tile has an owner, which every rank sends it to, and which sends the reduction to all ranks.
 #[kernel]
 fn two_shot(c: &AllReduce, a: &AllReduceArgs, b: Group, tiles: &Tiles<'_>, x: &AnyPtr) {
     let (cut, all) = (c.cut(), Part::whole());
@@ -170,7 +170,7 @@ fn two_shot(c: &AllReduce, a: &AllReduceArgs, b: Group, tiles: &Tiles<'_>, x: &A
     });
 }
 
-/// Everybody publishes its vector: stores it where peers read it, and signals them.
+/// Every rank publishes its vector: stores it where peers read it, and signals them.
 #[kernel]
 fn publish(c: &AllReduce, b: Group, args: &PullArgs, x: &AnyPtr, epoch: Epoch) -> (Published, Arrived) {
     let all = args.open(epoch, c.pull());
@@ -178,7 +178,7 @@ fn publish(c: &AllReduce, b: Group, args: &PullArgs, x: &AnyPtr, epoch: Epoch) -
     (all, all.exchange(b))
 }
 
-/// Everybody publishes its vector, and reads the others' where they are.
+/// Every rank publishes its vector, and reads the others' where they are.
 #[kernel]
 fn pull(c: &AllReduce, a: &AllReduceArgs, b: Group, args: &PullArgs, x: &AnyPtr, epoch: Epoch) {
     let (all, got) = publish(c, b, args, x, epoch);
@@ -217,7 +217,7 @@ fn pull_two_shot(
     });
 }
 
-/// Everybody publishes its vector, and lets the switch reduce the tiles that it owns and store them to all.
+/// Every rank publishes its vector, and lets the switch reduce the tiles that it owns and store them to all.
 #[kernel]
 fn by_switch(c: &AllReduce, a: &AllReduceArgs, b: Group, args: &BySwitchArgs, x: &AnyPtr, epoch: Epoch) {
     let (all, got) = publish(c, b, &args.pull, x, epoch);

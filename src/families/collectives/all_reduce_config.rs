@@ -13,15 +13,15 @@ use super::pull::Pull;
 /// How an all-reduce goes about it.
 #[derive(Choice, Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Algorithm {
-    /// Everybody sends its vector to all, and everybody reduces all of it: one hop, `ranks - 1` vectors out of each rank.
+    /// Every rank sends its vector to all, and every rank reduces all of it: one hop, `ranks - 1` vectors out of each rank.
     OneShot,
-    /// Everybody reduces a part and sends the result to all: two hops, less than two vectors out of each rank.
+    /// Every rank reduces a part and sends the result to all: two hops, less than two vectors out of each rank.
     TwoShot,
-    /// As one shot, but everybody reads the vectors of all where they are: nothing arrives in an inbox.
+    /// As one shot, but every rank reads the vectors of all where they are: nothing arrives in an inbox.
     Pull,
     /// As two shots, but parts are read where they are, and so are results.
     PullTwoShot,
-    /// Everybody lets the switch between the GPUs reduce its part of all ranks' vectors and store the result to all: two hops, a vector
+    /// Every rank lets the switch between the GPUs reduce its part of all ranks' vectors and store the result to all: two hops, a vector
     /// and an `R`-th of one out of each rank. Only NVIDIA's GPUs that share multicast memory can.
     Multimem,
 }
@@ -32,7 +32,7 @@ impl Algorithm {
         matches!(self, Algorithm::Pull | Algorithm::PullTwoShot | Algorithm::Multimem)
     }
 
-    /// Whether everybody reduces all of it.
+    /// Whether every rank reduces all of it.
     pub(super) fn reduces_all(self) -> bool {
         matches!(self, Algorithm::OneShot | Algorithm::Pull)
     }
@@ -200,7 +200,7 @@ impl AllReduce {
     /// What ranks read of each other's vectors.
     pub(super) fn pull(&self) -> Pull {
         let pull = Pull::new(self.cut(), (self.ranks, self.blocks), self.dtype);
-        // Who has the reductions of all knows that all have read, and who has published again that all have what was reduced.
+        // The reductions of all prove that all have read; a vector published again proves that all have what was reduced.
         if self.algorithm.reduces_all() { pull } else { pull.once() }
     }
 

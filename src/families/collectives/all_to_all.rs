@@ -75,12 +75,12 @@ pub struct AllToAllArgs {
     #[len(|c| if c.in_place { 0 } else { c.elements.into() })]
     #[dtype(|c| c.dtype)]
     pub x: Option<AnyPtr>,
-    /// Everybody's parts for this rank, `[rank][element]`, where all rows have room for the longest part.
+    /// All ranks' parts for this rank, `[rank][element]`, where all rows have room for the longest part.
     #[output]
     #[len(|c| u64::from(c.ranks) * u64::from(c.parts().part))]
     #[dtype(|c| c.dtype)]
     pub out: AnyPtr,
-    /// Everybody's parts, a tile a message.
+    /// All ranks' parts, a tile a message.
     #[channel(|c| c.channel())]
     #[len(|c| c.cut().longest())]
     #[dtype(|c| c.dtype)]

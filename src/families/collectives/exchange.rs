@@ -1,4 +1,4 @@
-//! What collectives are made of: sending a vector to all, sending everybody its part, and reducing everybody's tiles.
+//! What collectives are made of: sending a vector to all, sending each rank its part, and reducing all ranks' tiles.
 
 use peerwarp_codegen::dsl::Any;
 use peerwarp_codegen::dsl::prelude::*;
@@ -135,7 +135,7 @@ impl Reduce {
         Reduce { op, ranks, together: (4 * left / (of_thread * bytes)).clamp(1, ranks) }
     }
 
-    /// Everybody's tiles of a slot as one, in the order of ranks, so that all ranks get the same bits: this rank's own, and what the
+    /// All ranks' tiles of a slot as one, in the order of ranks, so that all ranks get the same bits: this rank's own, and what the
     /// others send.
     #[kernel]
     pub fn tiles(&self, channel: &Tiles<'_>, slot: Val<u32>, own: AnyTile, len: u32) -> Tile<f32> {

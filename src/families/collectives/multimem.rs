@@ -9,7 +9,7 @@ use super::pull::Pull;
 #[derive(KernelArgs)]
 #[args(config = Pull)]
 pub struct MultimemArgs {
-    /// Everybody's reduced tiles.
+    /// The reduced tiles of all ranks.
     #[len(|c| c.len())]
     #[dtype(|c| c.dtype)]
     pub reduced: AnySym,

@@ -48,7 +48,7 @@ macro_rules! collectives {
         ///
         /// What is to be launched is [prepared](Collectives::prepare) once for its length, type and so on: that allocates, on all ranks.
         /// The algorithm, its protocol and sizes are those of the registry: what is compiled or tuned, else the defaults for the
-        /// length. A launch picks by its tensors' size and type from what is prepared; it allocates nothing and waits for nobody.
+        /// length. A launch picks by its tensors' size and type from what is prepared; it allocates nothing and waits for no rank.
         #[derive(Debug)]
         pub struct Collectives {
             world: Arc<World>,
@@ -174,7 +174,7 @@ impl Collectives {
         }
     }
 
-    /// The reduction of everybody's `x`.
+    /// The reduction of all ranks' `x`.
     ///
     /// # Errors
     /// Nothing is prepared for so many elements of such a type; and as of [`OpRank::launch`](crate::runtime::op::OpRank::launch).
@@ -205,9 +205,9 @@ impl Collectives {
         self.launch(rank, stream, data.info(), is, AllReduceLaunch { x: None, out: data, norm: no_norm() })
     }
 
-    /// The reduction of everybody's vectors in registered buffers, where they are: peers read them there, and each gets the result in its
+    /// The reduction of all ranks' vectors in registered buffers, where they are: peers read them there, and each gets the result in its
     /// own. `data` is a rank's part of memory of [`World::symmetric`](crate::runtime::World::symmetric), or a tensor in it, at
-    /// the same place on all ranks. When the launch has ended, nobody reads it.
+    /// the same place on all ranks. When the launch has ended, no rank reads it.
     ///
     /// # Errors
     /// As of [`Collectives::all_reduce`]; and `data` is no memory that this world's ranks can reach, or too short.
@@ -222,7 +222,7 @@ impl Collectives {
         self.launch(rank, stream, data.info(), is, RegisteredAllReduceLaunch { data })
     }
 
-    /// The sum of everybody's `x`, with a residual added and rows normalised.
+    /// The sum of all ranks' `x`, with a residual added and rows normalised.
     ///
     /// # Errors
     /// As of [`Collectives::all_reduce`].
@@ -249,7 +249,7 @@ impl Collectives {
         self.launch(rank, stream, x.info(), is, AllReduceLaunch { x: Some(x), out, norm })
     }
 
-    /// This rank's part of the reduction of everybody's `x`.
+    /// This rank's part of the reduction of all ranks' `x`.
     ///
     /// # Errors
     /// As of [`Collectives::all_reduce`].
@@ -265,7 +265,7 @@ impl Collectives {
         self.launch(rank, stream, x.info(), is, ReduceScatterLaunch { x: Some(x), out })
     }
 
-    /// Everybody's `x`, in the order of ranks.
+    /// The `x` of all ranks, in the order of ranks.
     ///
     /// # Errors
     /// As of [`Collectives::all_reduce`].
@@ -279,7 +279,7 @@ impl Collectives {
         self.launch(rank, stream, x.info(), |c: &AllGather| !c.in_place, AllGatherLaunch { x: Some(x), out })
     }
 
-    /// Everybody's part for this rank, in the order of ranks.
+    /// Each rank's part for this rank, in the order of ranks.
     ///
     /// # Errors
     /// As of [`Collectives::all_reduce`].
@@ -293,7 +293,7 @@ impl Collectives {
         self.launch(rank, stream, x.info(), |c: &AllToAll| !c.in_place, AllToAllLaunch { x: Some(x), out })
     }
 
-    /// Of everybody's rows the one for this rank: of rank `r`'s, the first `recv_counts[r]` elements, as many as it says in its
+    /// Of each rank's rows the one for this rank: of rank `r`'s, the first `recv_counts[r]` elements, as many as it says in its
     /// `send_counts`, up to the rows' capacity. The counts are `u32`, one for each rank.
     ///
     /// # Errors

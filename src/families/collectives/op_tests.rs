@@ -54,7 +54,7 @@ fn the_variant_goes_by_the_size() {
 }
 
 #[test]
-fn what_is_not_prepared_is_told_beside_what_is() {
+fn what_is_not_prepared_is_reported_beside_what_is() {
     let machine = Machine::default();
     let mut all = collectives(&machine);
     let launch = |all: &mut Collectives, op, x: RawTensor| {

@@ -95,7 +95,7 @@ pub(super) struct Published {
 }
 
 impl Published {
-    /// Of two banks the one whose turn it is. Every rank waits for all others in each launch, so that whoever is in this one
+    /// Of two banks the one whose turn it is. Every rank waits for all others in each launch, so that a rank in this one
     /// is done with the last one that had the same bank.
     fn open(window: AnyWindow, flags: Flags, epoch: Epoch, pull: Pull) -> Published {
         Published { window, flags, epoch, bank: pull.bank(epoch), pull }

@@ -89,7 +89,7 @@ pub struct RaggedAllToAllArgs {
     #[input]
     #[len(|c| c.ranks.into())]
     pub send_counts: Ptr<u32>,
-    /// Everybody's row for this rank, `[rank][element]`. Nothing is written behind what was received.
+    /// Each rank's row for this rank, `[rank][element]`. Nothing is written behind what was received.
     #[output]
     #[len(|c| u64::from(c.ranks) * u64::from(c.capacity))]
     #[dtype(|c| c.dtype)]
@@ -98,7 +98,7 @@ pub struct RaggedAllToAllArgs {
     #[output]
     #[len(|c| c.ranks.into())]
     pub recv_counts: Ptr<u32>,
-    /// Everybody's rows, a tile a message.
+    /// All ranks' rows, a tile a message.
     #[channel(|c| c.channel())]
     #[len(|c| c.cut().longest())]
     #[dtype(|c| c.dtype)]

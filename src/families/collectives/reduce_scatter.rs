@@ -1,4 +1,4 @@
-//! Reduce-scatter: every rank gets a part of the reduction of everybody's vectors.
+//! Reduce-scatter: every rank gets a part of the reduction of all ranks' vectors.
 
 use peerwarp_codegen::dsl::prelude::*;
 use peerwarp_codegen::family::{Family, Illegal, Legal};
@@ -87,7 +87,7 @@ pub struct ReduceScatterArgs {
     #[len(|c| if c.in_place { c.elements } else { c.parts().part }.into())]
     #[dtype(|c| c.dtype)]
     pub out: AnyPtr,
-    /// Everybody's parts, a tile a message.
+    /// All ranks' parts, a tile a message.
     #[channel(|c| c.channel())]
     #[len(|c| c.cut().longest())]
     #[dtype(|c| c.dtype)]

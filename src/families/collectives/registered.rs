@@ -11,9 +11,9 @@ use super::legal;
 /// How it goes about it.
 #[derive(Choice, Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Shots {
-    /// Everybody reads all of everybody's vectors: they are read in one hop, and another one says that they have been.
+    /// Every rank reads all vectors: they are read in one hop, and another one says that they have been.
     One,
-    /// Everybody reduces a part, where it is, and reads the others' parts from those who have reduced them: less than two vectors into
+    /// Every rank reduces a part, where it is, and reads the others' parts from the ranks that reduced them: less than two vectors into
     /// each rank, and three hops.
     Two,
 }
@@ -122,14 +122,14 @@ pub struct RegisteredAllReduceArgs {
 #[derive(KernelArgs)]
 #[args(config = RegisteredAllReduce)]
 pub enum ReadArgs {
-    /// All of it, by everybody.
+    /// All of it, by every rank.
     #[when(|c| c.shots == Shots::One)]
     ByTile(TileReadArgs),
-    /// Each part by its owner, and then everybody's reductions by everybody.
+    /// Each part by its owner, and then all reductions by every rank.
     ByBlock(SumReadArgs),
 }
 
-/// Flags of tiles that everybody reads.
+/// Flags of tiles that every rank reads.
 #[derive(KernelArgs)]
 #[args(config = RegisteredAllReduce)]
 pub struct TileReadArgs {
@@ -181,7 +181,7 @@ fn reduced(c: &RegisteredAllReduce, a: &RegisteredAllReduceArgs, got: &Arrived, 
     AnyTile::rounded(c.reduce().loaded(t.len, load), c.dtype)
 }
 
-/// Everybody reduces all tiles, and stores one where it was when all ranks have read it.
+/// Every rank reduces all tiles, and stores one where it was when all ranks have read it.
 #[kernel]
 fn one_shot(
     c: &RegisteredAllReduce,
@@ -195,7 +195,7 @@ fn one_shot(
         let sum = reduced(c, a, got, &t);
         let first = t.index * c.ranks;
         read.tile_read.signal(Peers::all(), first + rank(), epoch);
-        let _everybody = read.tile_read.wait_all(first, c.ranks, 1, epoch);
+        let _all_ranks = read.tile_read.wait_all(first, c.ranks, 1, epoch);
         Part::whole().store(&a.data, &t, sum);
     });
 }
@@ -226,5 +226,5 @@ fn two_shots(
     });
     let first = b.index() * c.ranks;
     read.sums_read.signal(Peers::all(), first + rank(), epoch);
-    let _everybody = read.sums_read.wait_all(first, c.ranks, 1, epoch);
+    let _all_ranks = read.sums_read.wait_all(first, c.ranks, 1, epoch);
 }

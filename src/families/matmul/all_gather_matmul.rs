@@ -86,7 +86,7 @@ pub struct AllGatherMatmul {
     pub blocks: u32,
 }
 
-/// Where there are fewer tiles then, and a block has one or none: nobody would multiply its own rows meanwhile.
+/// Where there are fewer tiles then, and a block has one or none: no block would multiply its own rows meanwhile.
 fn together(key: &AllGatherMatmulKey) -> bool {
     let [all, apart] = [order::bands(key.m), key.ranks * order::bands(key.m / key.ranks)];
     all < apart && all * key.n.div_ceil(128) <= order::SMS
@@ -115,7 +115,7 @@ fn arrival(key: &AllGatherMatmulKey) -> u64 {
     1500 + 2 * elements(key) / 343
 }
 
-/// Blocks that send where nobody has anything to do until rows have come.
+/// Blocks that send where no block has anything to do until rows arrive.
 const SENDERS: u32 = 16;
 
 /// Whether each block has one tile, or none, if tiles are wide.
@@ -137,7 +137,7 @@ fn chunk(key: &AllGatherMatmulKey) -> u32 {
     [32768, 16384, 8192, 4096, 2048, 1024].into_iter().find(fits).unwrap_or(512)
 }
 
-/// Where each block has one tile or a part of one, so that nobody is done with own rows before others' have come.
+/// Where each block has one tile or a part of one, so that no block is done with own rows before others' arrive.
 fn abreast(key: &AllGatherMatmulKey) -> bool {
     !together(key) && tiling(key).items(bands(key), key.n) <= order::SMS - send_blocks(key)
 }
@@ -162,7 +162,7 @@ const COLUMNS_OF_A_BLOCK: u32 = 14_000;
 const LEAST_SENDERS: u32 = 4;
 
 /// So many that rows are with the others by the time that these have multiplied their own; all that a link has use for where each block
-/// has one tile, as nobody has anything to do until then.
+/// has one tile, as no block has anything to do until then.
 fn send_blocks(key: &AllGatherMatmulKey) -> u32 {
     let pieces = elements(key).div_ceil(LEAST_SENT).next_power_of_two().min(SENDERS.into()) as u32;
     // Each row that a block sends is one that it writes to the gathered ones later.
@@ -213,7 +213,7 @@ impl Legal for AllGatherMatmul {
         Illegal::unless(there, "send_blocks", self.send_blocks, allowed)?;
         let allowed = || "false with together = true: each tile is of all ranks' rows".to_owned();
         Illegal::unless(!self.abreast || !self.together, "abreast", self.abreast, allowed)?;
-        let allowed = || "false with together = true: nobody multiplies one rank's rows first".to_owned();
+        let allowed = || "false with together = true: no block multiplies one rank's rows first".to_owned();
         Illegal::unless(!self.phases || !self.together, "phases", self.phases, allowed)?;
         self.order.legal(self.split)?;
         self.split_parts().legal()
@@ -309,12 +309,12 @@ pub struct AllGatherMatmulArgs {
     #[len(|c| if c.bias { c.n.into() } else { 0 })]
     #[dtype(|c| c.dtype)]
     pub bias: Option<AnyPtr>,
-    /// Everybody's rows times this rank's, `[m][n]`.
+    /// All ranks' rows times this rank's, `[m][n]`.
     #[output]
     #[shape(|c| [c.m, c.n])]
     #[dtype(|c| c.dtype)]
     pub out: AnyMatrix,
-    /// Everybody's rows, `[m][k]`, if they are asked for.
+    /// All ranks' rows, `[m][k]`, if they are asked for.
     #[output]
     #[shape(|c| [if c.gathered { c.m } else { 0 }, c.k])]
     #[dtype(|c| c.dtype)]
@@ -336,9 +336,9 @@ pub struct AllGatherMatmulArgs {
     pub epoch: EpochWord,
 }
 
-/// Multiplies everybody's rows with this rank's `w`: its own at once, the others' as they arrive.
+/// Multiplies all ranks' rows with this rank's `w`: its own at once, the others' as they arrive.
 ///
-/// Every rank waits for all others in each launch: whoever sends in a bank again knows that all are done with it.
+/// Every rank waits for all others in each launch: a rank that sends in a bank again knows that all are done with it.
 #[kernel]
 pub fn all_gather_matmul(c: &AllGatherMatmul, a: &AllGatherMatmulArgs) {
     let (epoch, cut, parts) = (a.epoch.begin(), c.cut(), c.split_parts());
@@ -408,7 +408,7 @@ impl Inbox {
     }
 }
 
-/// Sends this rank's rows, to all at once or to one rank after the other, and gathers everybody's if they are asked for.
+/// Sends this rank's rows, to all at once or to one rank after the other, and gathers those of all ranks if they are asked for.
 #[kernel]
 fn send(b: Group, c: &AllGatherMatmul, a: &AllGatherMatmulArgs, to: Inbox) {
     let gathered = a.gathered.map(|gathered| gathered.elements());
@@ -446,7 +446,7 @@ fn send_rows(
             let piece = c.piece(number);
             let place = c.at(to.bank) + own + piece;
             if c.beside {
-                // Nothing of it goes through registers, of which those who multiply need most.
+                // Nothing of it goes through registers, of which the multiplying warps need most.
                 rows.copy_any(&inbox, place, &x, piece, c.chunk);
             } else {
                 let elements = x.load(piece, c.chunk);
@@ -463,7 +463,7 @@ fn send_rows(
 }
 
 /// Writes others' rows from the inbox to the gathered ones, each block those that the block of its number has sent on the other ranks:
-/// by now this rank's own are on their way. Nothing crosses a link a second time, and nobody who multiplies does it.
+/// by now this rank's own are on their way. Nothing crosses a link a second time, and no multiplying warp does it.
 #[kernel]
 fn gather(b: Group, c: &AllGatherMatmul, a: &AllGatherMatmulArgs, to: Inbox, gathered: AnyPtr) {
     for part in 0u32.val()..c.parts().val() {

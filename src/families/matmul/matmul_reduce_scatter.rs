@@ -111,7 +111,7 @@ fn blocks(key: &MatmulReduceScatterKey) -> u32 {
     tiling(key).items(bands(key), key.n).clamp(1, order::SMS)
 }
 
-/// Where each block has one tile or a part of one: whoever has to wait waits at the end in either order.
+/// Where each block has one tile or a part of one: a block that has to wait waits at the end in either order.
 fn abreast(key: &MatmulReduceScatterKey) -> bool {
     tiling(key).items(bands(key), key.n) <= order::SMS
 }
@@ -243,9 +243,9 @@ pub struct MatmulReduceScatterArgs {
     pub epoch: EpochWord,
 }
 
-/// Multiplies for everybody, and adds up for its own rows what all have.
+/// Multiplies for all ranks, and adds up for its own rows what all have.
 ///
-/// Every rank waits for all others in each launch: whoever multiplies into a bank again knows that all have read it.
+/// Every rank waits for all others in each launch: a rank that multiplies into a bank again knows that all have read it.
 #[kernel]
 pub fn matmul_reduce_scatter(c: &MatmulReduceScatter, a: &MatmulReduceScatterArgs) {
     let (epoch, cut, parts) = (a.epoch.begin(), c.cut(), c.split_parts());
@@ -262,7 +262,7 @@ pub fn matmul_reduce_scatter(c: &MatmulReduceScatter, a: &MatmulReduceScatterArg
             let x = columns.of(a.x.rows(owner * c.rows() + row, c.tile_rows));
             let w = a.w.rows(column, c.tile_columns);
             let of_turn = |turn: Val<u32>| bank + (turn * cut.tiles() + tile) % c.sent();
-            // What the rank behind has come to is added, if it is given.
+            // The sum of the rank behind is added, if it is given.
             let send = |come: Option<Val<u32>>| {
                 let part = |slot| a.part(c, (rank() + 1) % c.ranks, slot, epoch);
                 let first = come.filter(|_| c.early).map(part);

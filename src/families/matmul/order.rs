@@ -25,7 +25,7 @@ impl Order {
     /// Refused where blocks wait for those that have other parts of a tile: they know these by the order.
     pub(super) fn legal(self, split: u32) -> Result<(), Illegal> {
         let allowed =
-            || format!("strided with split = {split}: blocks know who has the other parts of a tile");
+            || format!("strided with split = {split}: blocks know which block has the other parts of a tile");
         Illegal::unless(self == Order::Strided || split == 1, "order", "counter", allowed)
     }
 }
@@ -88,7 +88,7 @@ impl Cut {
     }
 }
 
-/// Shared memory of a block where defaults were measured; nobody's is larger. Where it is smaller the printer says so. AMD's GPUs take one
+/// Shared memory of a block where defaults were measured; no device's is larger. Where it is smaller the printer says so. AMD's GPUs take one
 /// stage, whatever is asked for.
 const MOST_SHARED: u32 = Device::measured().block_shared_bytes;
 

@@ -43,7 +43,7 @@ pub fn added_up(parts: &[Vec<f32>], dtype: Dtype) -> Vec<f32> {
     others.iter().fold(own.clone(), |sums, part| sum(&sums, &round(dtype, part.clone())))
 }
 
-/// The same sum where each of the others in order adds its part to what has come and rounds that, and the first comes last.
+/// The same sum where each of the others in order adds its part to what came and rounds that, and the first comes last.
 pub fn added_on(parts: &[Vec<f32>], dtype: Dtype) -> Vec<f32> {
     let (own, others) = parts.split_first().expect("a world has ranks");
     let nothing = vec![0.0; own.len()];

@@ -7,7 +7,7 @@ use peerwarp_codegen::ir::{DOT_COLUMNS, Dtype};
 /// How the products of a kernel are cut into parts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Split {
-    /// Parts of the columns: 1 if whoever has a tile multiplies all of them.
+    /// Parts of the columns: 1 if the block of a tile multiplies all of them.
     pub parts: u32,
     /// Columns of operands.
     pub columns: u32,

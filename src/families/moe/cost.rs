@@ -14,7 +14,7 @@
 //! publish = release, for rows with flags; nothing for packets
 //! ```
 //!
-//! A row has a place for each of its entries, by token one. There rows are indexed beside what moves them, and whoever takes
+//! A row has a place for each of its entries, by token one. There rows are indexed beside what moves them, and a block that takes
 //! packets waits for no record but the row's own:
 //!
 //! ```text

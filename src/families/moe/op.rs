@@ -293,7 +293,7 @@ impl MoeRank {
         Ok(Routed { tokens: *tokens, ticket })
     }
 
-    /// The first half of [`MoeRank::dispatch_raw`], for a tuning that is split: sends, and waits for nobody.
+    /// The first half of [`MoeRank::dispatch_raw`], for a tuning that is split: sends, and waits for no rank.
     ///
     /// # Errors
     /// As there, and if the tuning is not split.
@@ -354,7 +354,7 @@ impl MoeRank {
         Ok(())
     }
 
-    /// The first half of [`MoeRank::combine_raw`], for a tuning that is split: sends, and waits for nobody.
+    /// The first half of [`MoeRank::combine_raw`], for a tuning that is split: sends, and waits for no rank.
     ///
     /// # Errors
     /// As there, and if the tuning is not split.
@@ -406,7 +406,7 @@ impl MoeRank {
         args: L,
     ) -> Result<Routed, RuntimeError> {
         let ticket = self.dispatching(|rank| rank.op.launch_args(0..rank.halves(), stream, args))?;
-        // Whoever has slices passes them again to combine.
+        // A caller with slices passes them again to combine.
         let tokens = Tokens { x: 0, x_scale: 0, rows_there: 0, n: 0, ids: 0, weights: 0 };
         Ok(Routed { tokens, ticket })
     }
@@ -422,7 +422,7 @@ impl MoeRank {
         self.op.launch_args(self.halves()..2 * self.halves(), stream, args)
     }
 
-    /// What a caller passes who has no word that says how many tokens there are.
+    /// What a caller passes that has no word for the number of tokens.
     pub(super) fn all_rows(&self) -> RawTensor {
         // SAFETY: memory of this rank, which waits for its launches before it goes.
         unsafe { RawTensor::new(self.all_rows.ptr(), 4, self.gpu().info().ordinal) }

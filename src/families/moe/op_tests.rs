@@ -147,7 +147,7 @@ fn launches_get_the_buffers_of_their_rank_and_nothing_is_left() {
 
 /// The host may know how many tokens there are: then no word on the GPU says so, and without tokens there is no memory.
 #[test]
-fn a_launch_has_as_many_rows_as_it_is_told() {
+fn a_launch_has_as_many_rows_as_its_number_says() {
     let machine = Machine::default();
     let (world, tuning) = (world(&machine), tuning());
     let mut op = MoeAllToAll::new(&world, &tuning, &Uncompiled).unwrap();
@@ -233,7 +233,7 @@ fn rows_that_arrive_in_their_places_are_the_rank_s_own_inbox() {
 }
 
 #[test]
-fn what_lasts_from_round_to_round_is_told_from_what_does_not() {
+fn what_lasts_from_round_to_round_is_distinct_from_what_does_not() {
     for (protocol, payload, lasting) in [
         (Protocol::Flags, vec!["inbox", "rec_n"], vec![("row_flag", 0), ("rec_flag", 0)]),
         (Protocol::Packets, vec![], vec![("inbox_packets", 0xff), ("ll_n", 0), ("ready", 0)]),

@@ -327,7 +327,7 @@ pub(super) fn families(registry: &Registry, label: &str) -> Result<Vec<FamilyEnt
     Ok(moe)
 }
 
-/// Whether a family's problem is an MoE problem. Round trips have the experts in them: they are for those who name them.
+/// Whether a family's problem is an MoE problem. Round trips have the experts in them: only their name selects them.
 fn is_moe(family: &dyn DynFamily) -> bool {
     if family.name() == RoundTrip::NAME {
         return false;

@@ -108,7 +108,7 @@ fn split_phases_are_requests_of_their_own() {
     assert_eq!(halves, ["send", "send", "recv", "recv"]);
 }
 
-/// What rows go out as, combine does not know by its own type: it is told, here as where a program asks for the defaults.
+/// What rows go out as, combine does not know by its own type: the selection sets it, here as where a program asks for the defaults.
 #[test]
 fn what_comes_back_goes_as_what_went_out() {
     let bytes = RowDtype::Bytes { row: 1028, scales: 36 };

@@ -165,7 +165,7 @@ fn rows_in<T: Element>(elements: usize, row_bytes: u32, tokens: u32) -> Result<u
     Ok(u32::try_from(elements / row).map_or(tokens, |rows| rows.min(tokens)))
 }
 
-/// Whether values of a host type can be a row's, of elements of a type or of bytes that nobody looks into.
+/// Whether values of a host type can be a row's, of elements of a type or of opaque bytes.
 fn rows_of<T: Element>(field: &str, dtype: Option<Dtype>) -> Result<(), RuntimeError> {
     let (fits, allowed) = match dtype {
         Some(dtype) => (T::DTYPES.contains(&dtype), format!("{dtype:?}")),

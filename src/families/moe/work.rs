@@ -78,7 +78,7 @@ mod tests {
 
     #[test]
     fn a_row_goes_once_to_a_rank_or_once_for_an_entry_and_comes_back() {
-        // Rank 0: a token for 0, 2, 3; rank 1: a token for 0, 0 and nobody, and a masked one.
+        // Rank 0: a token for 0, 2, 3; rank 1: a token for 0, 0 and no expert, and a masked one.
         let ids = vec![vec![0, 2, 3], vec![0, 0, -1, -1, 7, -1]];
         let routing = Routing { ids, weights: vec![] };
         assert_eq!(rows(&SHAPE, &routing, true), [[1, 1], [1, 0]]);

@@ -137,7 +137,7 @@ fn all_rounds_have_the_same_inputs() {
     }
 }
 
-/// A problem's data, passed and taken as somebody does who has data and no problem.
+/// A problem's data, passed and taken as a caller does that has data and no problem.
 struct ByHand(Box<dyn Problem>);
 
 impl HostSteps for ByHand {

@@ -32,7 +32,7 @@ pub struct AlignArgs {
     /// What they come to on every rank, so that no compiler leaves them out, `[parity][rank]`.
     #[len(|c| 2 * u64::from(c.ranks))]
     pub came_to: Sym<u32>,
-    /// A rank has come, `[parity][rank]`.
+    /// A rank is here, `[parity][rank]`.
     #[len(|c| 2 * u64::from(c.ranks))]
     pub come: Flags,
     /// Counts launches.

@@ -66,7 +66,7 @@ impl Kernel {
         set(&mut args)?;
         args.ready()?;
         let config = LaunchConfig::from(&image.launch);
-        // SAFETY: as whoever implements `Images` says.
+        // SAFETY: as the implementation of `Images` says.
         let kernel = unsafe { LoadedKernel::new(&at.gpu, &image.module, &image.entry, config)? };
         Ok(Kernel { kernel, args })
     }
@@ -170,7 +170,7 @@ impl Place {
         self.align.launch(&self.stream)?;
         let (start, end) = &self.around[step];
         start.record(stream)?;
-        // SAFETY: whoever has the graph has what it uses, and waits for it.
+        // SAFETY: the owner of the graph has what it uses, and waits for it.
         unsafe { graph.launch(stream)? };
         end.record(stream)
     }

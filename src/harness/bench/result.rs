@@ -140,7 +140,7 @@ pub struct CaseTimes {
     pub variants: Vec<String>,
     /// Whether results are right.
     pub check: Check,
-    /// What goes over the links, `[rank]` by metric; of those whose work is known.
+    /// What goes over the links, `[rank]` by metric; of metrics with known work.
     pub wire: BTreeMap<String, Vec<RankBytes>>,
     /// The times.
     pub times: Vec<Timing>,

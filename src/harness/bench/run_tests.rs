@@ -38,7 +38,7 @@ impl Legal for Tiny {
 #[derive(KernelArgs)]
 #[args(config = Tiny)]
 pub struct TinyArgs {
-    /// What goes to everybody.
+    /// What goes to all ranks.
     #[input]
     #[len(|c| u64::from(c.elements))]
     pub x: Ptr<u32>,
@@ -56,7 +56,7 @@ pub struct TinyArgs {
     pub epoch: EpochWord,
 }
 
-/// Sends a word to everybody.
+/// Sends a word to all ranks.
 #[kernel]
 pub fn tiny(c: &Tiny, a: &TinyArgs) {
     let epoch = a.epoch.begin();
@@ -297,7 +297,7 @@ fn inputs_of_no_launch_are_refused() {
 }
 
 #[test]
-fn a_host_that_is_never_ahead_is_told() {
+fn a_host_that_is_never_ahead_is_reported() {
     // Nanoseconds: no host is that fast.
     let mocked = mocks(1);
     let error = bench(&mocked, &[case()], &OPTIONS).unwrap_err().to_string();

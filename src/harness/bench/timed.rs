@@ -17,7 +17,7 @@ use crate::runtime::image::Images;
 use crate::runtime::op::{BufferSpec, Operation, RankOp};
 use crate::runtime::{Member, RuntimeError, World};
 
-/// What fills operands that nobody writes: finite and not zero as any float, which links and memory may move faster.
+/// What fills operands that no caller writes: finite and not zero as any float, which links and memory may move faster.
 const FILLER: u8 = 0x3c;
 
 /// What a caller passes to a problem's launches, on each rank of this process.
@@ -110,7 +110,7 @@ impl RankOperands {
     }
 }
 
-/// What a buffer holds that nobody writes: integers may be indices, and 0 is one everywhere.
+/// What a buffer holds that no caller writes: integers may be indices, and 0 is one everywhere.
 fn filler(spec: &BufferSpec) -> u8 {
     match (spec.binding, spec.param.dtype) {
         (Binding::Input | Binding::InOut, Dtype::Bf16 | Dtype::Fp16 | Dtype::Fp8 | Dtype::F32) => FILLER,

@@ -24,14 +24,14 @@ pub trait HostSteps: Send + Sync {
     fn step(&self, launches: usize, memory: &mut dyn RankMemory) -> Result<(), String>;
 
     /// The numbers that a rank passes by value. One that says how many rows there are says that there are as many as can be,
-    /// unless it is told here; where buffers end earlier, nobody may read on.
+    /// unless the result says it; where buffers end earlier, no kernel may read on.
     fn numbers(&self, _rank: u32) -> Vec<(String, Const)> {
         vec![]
     }
 }
 
 /// Launches that share buffers by name, traced and compiled for the simulator: run any number of times, each time in memory that
-/// nobody has written yet.
+/// no launch has written yet.
 pub struct SimLaunches {
     ranks: u32,
     buffers: Vec<BufferSpec>,

@@ -310,7 +310,7 @@ impl GpuSession {
             let found = host.read(&one.buffer, one.at, one.bytes.len())?;
             self.problem.compare(rank, number, one, &found, verdict);
         }
-        // Without a reference nobody knows which bytes are results.
+        // Without a reference the bytes of results are unknown.
         if !self.poisoned || expected.is_empty() {
             return Ok(());
         }
@@ -338,7 +338,7 @@ impl GpuSession {
             }
             self.finish()
         };
-        // Nobody sends to memory that is still being filled.
+        // No rank sends to memory that is still being filled.
         self.op.world().agree(fill())
     }
 

@@ -91,7 +91,7 @@ mod tests {
     use crate::harness::trace::sync::ClockSync;
 
     #[test]
-    fn what_does_not_fit_is_told_in_bytes() {
+    fn what_does_not_fit_is_reported_in_bytes() {
         let variants = [ClockSync { ranks: 2, rounds: 4 }.into_variant()];
         let rank: u64 = variants[0].params().iter().map(|param| param.bytes()).sum();
         let limits =

@@ -19,7 +19,7 @@ use super::network::{Network, NoPath, Transfer};
 pub enum Algorithm {
     /// Every rank sends all it has to every other one, in one step.
     OneShot,
-    /// Every rank gets its part of everybody's, sums it and sends the sum to all: two steps, one launch.
+    /// Every rank gets its part of all vectors, sums it and sends the sum to all: two steps, one launch.
     TwoShot,
     /// Parts go round, a rank at a time: once to be summed, once as sums.
     Ring,
@@ -81,7 +81,7 @@ impl Algorithm {
     /// What it does, in words.
     pub fn words(self) -> &'static str {
         match self {
-            Algorithm::OneShot => "everybody sends all to everybody: one step, and the most bytes",
+            Algorithm::OneShot => "every rank sends all to every rank: one step, and the most bytes",
             Algorithm::TwoShot => {
                 "parts are summed by one rank each and sent to all: two steps, and the fewest bytes"
             }

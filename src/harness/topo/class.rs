@@ -21,7 +21,7 @@ pub enum LinkClass {
     PcieHost,
     /// PCIe, and the link between the sockets of two CPUs: `SYS`.
     Sockets,
-    /// Nobody says: `?`.
+    /// Unknown: `?`.
     Unknown,
 }
 
@@ -43,7 +43,7 @@ impl LinkClass {
             LinkClass::PcieSwitch => "PCIe, under one switch".into(),
             LinkClass::PcieHost => "PCIe, through the CPU".into(),
             LinkClass::Sockets => "PCIe, across sockets".into(),
-            LinkClass::Unknown => "a link that nobody names".into(),
+            LinkClass::Unknown => "a link without a name".into(),
         }
     }
 }

@@ -57,9 +57,9 @@ proptest! {
         }
     }
 
-    /// Each flow has a reason: its own bound, or a full link on which nobody has more.
+    /// Each flow has a reason: its own bound, or a full link on which no flow has more.
     #[test]
-    fn nobody_can_have_more_without_a_poorer_one_having_less((capacities, flows) in networks()) {
+    fn no_flow_can_have_more_without_a_poorer_one_having_less((capacities, flows) in networks()) {
         let rates = rates(&capacities, &flows);
         for (flow, rate) in flows.iter().zip(&rates) {
             let bound = *rate >= flow.most * (1.0 - 1e-6);

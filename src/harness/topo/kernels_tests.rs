@@ -44,7 +44,7 @@ fn explored(
     }
 }
 
-/// Whom each rank sends to, as bits, launch by launch: pairs, one to all, all to all, nobody.
+/// Whom each rank sends to, as bits, launch by launch: pairs, one to all, all to all, none.
 const PLANS: [[u64; 3]; 5] =
     [[0b010, 0, 0], [0b110, 0, 0], [0b110, 0b101, 0b011], [0, 0, 0], [0, 0b100, 0b010]];
 

@@ -13,7 +13,7 @@ fn all(from: usize, to: impl IntoIterator<Item = usize>, bytes: f64) -> Vec<Tran
     to.into_iter().map(|to| Transfer { from, to, bytes }).collect()
 }
 
-/// The question that this room is to answer: copies of one tensor from GPU 0 to GPUs 1, 2 and 4 took 4.5, 53.2 and 8.8 ms.
+/// The question that this room is to answer: copies of one tensor from GPU 0 to GPUs 1, 2 and 4 last 4.5, 53.2 and 8.8 ms.
 #[test]
 fn copies_over_two_links_across_sockets_and_over_one() {
     let mesh = machine("dgx-1-cube-mesh");

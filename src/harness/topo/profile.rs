@@ -127,7 +127,7 @@ pub struct Pair {
 pub struct GpuRates {
     /// Its name, as the driver says it.
     pub name: String,
-    /// GB/s that it sends to all others while nobody else sends.
+    /// GB/s that it sends to all others while no other rank sends.
     pub one_to_all: Rates,
     /// GB/s that it sends to all others while all do so.
     pub all_to_all: Rates,

@@ -41,7 +41,7 @@ impl Clocks {
 
     /// Room for records that images need for it.
     pub fn slots(ranks: u32) -> u32 {
-        // One rank compares its clock with nobody's, and a timeline has room for a record at least.
+        // One rank compares its clock with no other, and a timeline has room for a record at least.
         Clocks::variant(ranks).records().max(1)
     }
 

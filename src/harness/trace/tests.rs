@@ -105,7 +105,7 @@ fn two_launches() -> Trace {
     Trace::new(recordings, &clocks())
 }
 
-/// For each wait, the launch that waits, and those whose signals it is for.
+/// For each wait, the launch that waits, and the launches whose signals it is for.
 fn labels(trace: &Trace) -> Vec<(&str, Vec<&str>)> {
     let of = |m: Match<'_>| {
         let from: Vec<&str> = trace
@@ -136,7 +136,7 @@ fn launches_whose_parameters_are_one_buffer_signal_each_other() {
     let spec = |label: &str| LaunchSpec::new(label, ClockSync { ranks: 2, rounds: 1 }.into_variant());
     let named = spec("first").with_buffer("row_flag", "flags");
     let same = Buffers::of(&[named.clone(), spec("second").with_buffer("row_flag", "flags")]);
-    // The last signal of a flag of one buffer is the second launch's, whoever waits.
+    // The last signal of a flag of one buffer is the second launch's, for every wait.
     for trace in [two_launches(), two_launches().with_buffers(same)] {
         assert!(labels(&trace).iter().all(|(_, from)| from == &["second"; 2]), "{:?}", labels(&trace));
     }

@@ -88,7 +88,7 @@ impl Drop for Compiling {
     }
 }
 
-/// Work of threads that nobody waits for, except at the end: a process that ends while the compiler's library is at work
+/// Work of threads that are not joined, except at the end: a process that ends while the compiler's library is at work
 /// crashes in it.
 #[derive(Default)]
 struct AtWork {

@@ -221,7 +221,7 @@ impl Measure for OnGpus {
             let mut times = vec![vec![]; timed.len()];
             for iteration in 0..WARMUP + iterations {
                 for turn in 0..timed.len() {
-                    // Nobody always comes first.
+                    // No variant always comes first.
                     let candidate = (turn + iteration as usize) % timed.len();
                     let taken = sample(&on.world, &mut on.places, &[timed[candidate].round()])?;
                     let slowest = taken[0].iter().max().copied().unwrap_or_default();

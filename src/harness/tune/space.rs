@@ -79,7 +79,7 @@ fn nth(allowed: &Allowed, n: u128) -> Option<Value> {
 }
 
 /// A variant with another value of a field; none if that is not legal. A choice that this value rules out is made anew. A number that
-/// it rules out is not: that has come to its limit.
+/// it rules out is not: that is at its limit.
 fn with(variant: &Variant, field: &str, value: Value) -> Option<Variant> {
     let (family, mut values) = (variant.family(), variant.values());
     let at = |name: &str| family.fields().iter().position(|f| f.name == name);

@@ -278,7 +278,7 @@ fn streams_events_and_graphs_are_given_back() {
 }
 
 #[test]
-fn what_hip_says_is_told() {
+fn what_hip_says_is_reported() {
     let busy = gpus_of(Api { hipStreamQuery: busy, ..api() }).unwrap().remove(0);
     assert!(!busy.stream_done(RawStream::DEFAULT).unwrap());
     let broken = gpus_of(Api { hipStreamQuery: broken, ..api() }).unwrap().remove(1);

@@ -396,7 +396,7 @@ fn a_host_of_another_version_is_named() {
     });
     let said = error(join(launched(1, 2, "a", &address), SHORT).join().unwrap());
     assert!(
-        said.contains(&format!("those who listen at {address} speak version 99 of the protocol")),
+        said.contains(&format!("the processes that listen at {address} speak version 99 of the protocol")),
         "{said}"
     );
     assert_eq!(host.join().unwrap().0, b"", "a rank says nothing to another version");

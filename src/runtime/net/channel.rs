@@ -68,7 +68,7 @@ impl<S: Socket> Channel<S> {
     pub fn send(&mut self, message: &Message) -> io::Result<()> {
         let text = message.encode()?;
         let length = u32::try_from(text.len()).ok().filter(|&length| length <= LONGEST);
-        let length = length.ok_or_else(|| io::Error::other("a message that nobody would read"))?;
+        let length = length.ok_or_else(|| io::Error::other("a message that no process would read"))?;
         let mark = self.session.seal(&text);
         self.stream.set_write_timeout(Some(SENDING))?;
         self.stream.write_all(&[&length.to_le_bytes(), text.as_slice(), &mark].concat())

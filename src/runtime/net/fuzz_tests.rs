@@ -31,7 +31,7 @@ const MESSAGES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/src/runtime/net/tes
 /// Seeds of inputs that failed once: they are tried first.
 const FAILED: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/src/runtime/net/testdata/failed-inputs.txt");
 
-/// How long inputs are made, if nobody says.
+/// How long inputs are made by default.
 const SECONDS: f64 = 3.0;
 
 fn corpus() -> Vec<(String, Vec<u8>)> {
@@ -283,7 +283,7 @@ fn frames(bytes: &[u8]) -> Result<(), TestCaseError> {
     Ok(())
 }
 
-/// An entrance at which nobody connects by themselves.
+/// An entrance at which no process connects by itself.
 struct Closed(UnixStream);
 
 impl AsFd for Closed {

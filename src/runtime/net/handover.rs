@@ -22,7 +22,7 @@ use super::rendezvous::{Card, malformed};
 use super::secret::Secret;
 use crate::runtime::gpu::ShareHandle;
 
-/// The socket on which a rank takes connections of others, in a folder that nobody else's processes can enter.
+/// The socket on which a rank takes connections of others, in a folder that no other user's processes can enter.
 #[derive(Debug)]
 pub(in crate::runtime) struct Door {
     folder: TempDir,
@@ -81,7 +81,7 @@ impl Door {
         self.folder.path().join("rank")
     }
 
-    /// Connects to everybody: to those of lower rank at their doors, and at this one to those of higher rank.
+    /// Connects to all ranks: to those of lower rank at their doors, and at this one to those of higher rank.
     pub fn connect(
         self,
         rank: u32,
@@ -130,7 +130,7 @@ impl Door {
         match met {
             Ok(_) => Ok(stream),
             Err(Stranger::Silent) => Err(FormError::Late { rank: card.rank, waited: deadline.timeout() }),
-            Err(stranger) => Err(bad(format!("those who listen there {stranger}"))),
+            Err(stranger) => Err(bad(format!("the processes that listen there {stranger}"))),
         }
     }
 }

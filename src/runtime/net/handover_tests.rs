@@ -76,7 +76,10 @@ fn processes_of_other_users_are_turned_away_on_both_sides() {
     both[1].user = own + 1;
     let (one, zero) = (both.pop().unwrap(), both.pop().unwrap());
     let error = connect(one, 1, secret(), &cards, LONG).join().unwrap().unwrap_err().to_string();
-    assert!(error.ends_with(&format!("those who listen there are processes of user {own}")), "{error}");
+    assert!(
+        error.ends_with(&format!("the processes that listen there are processes of user {own}")),
+        "{error}"
+    );
     zero.listener.set_nonblocking(false).unwrap();
     let mut heard = vec![];
     zero.listener.accept().unwrap().0.read_to_end(&mut heard).unwrap();
@@ -116,7 +119,7 @@ fn processes_of_this_user_that_do_not_know_the_secret_are_turned_away() {
     let error =
         connect(Door::open().unwrap(), 1, guess, &cards, LONG).join().unwrap().unwrap_err().to_string();
     assert!(error.contains("turned this rank away"), "{error}");
-    // A rank that nobody waits for, although it knows the secret.
+    // A rank that no other rank waits for, although it knows the secret.
     let mut known = UnixStream::connect(&cards[0].socket).unwrap();
     let place = place(Path::new(&cards[0].socket));
     introduce(&mut known, &place, &secret(), (5, 0), &Deadline::after(LONG)).unwrap();
@@ -143,6 +146,6 @@ fn a_door_behind_which_somebody_else_is_gets_no_handles() {
         heard.len()
     });
     let error = connect(one, 1, secret(), &cards, LONG).join().unwrap().unwrap_err().to_string();
-    assert!(error.ends_with("those who listen there do not know the world's secret"), "{error}");
+    assert!(error.ends_with("the processes that listen there do not know the world's secret"), "{error}");
     assert_eq!(imposter.join().unwrap(), super::super::handshake::Knock::BYTES);
 }

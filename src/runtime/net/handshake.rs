@@ -166,7 +166,7 @@ impl Meeting<'_> {
     }
 }
 
-/// Marks the messages of one connection, so that nobody can change, leave out, repeat or put in one.
+/// Marks the messages of one connection, so that no third party can change, leave out, repeat or add one.
 pub(super) struct Session {
     key: [u8; 32],
     side: Side,

@@ -1,7 +1,7 @@
-//! How a process that listens finds its own among those who connect.
+//! How a process that listens finds its own world's processes among all that connect.
 //!
 //! All who have not introduced themselves yet are heard side by side. Their number, what they may say and their time are
-//! bounded. Who does not know the world's secret is turned away and logged; nobody else waits for that.
+//! bounded. A process that does not know the world's secret is turned away and logged; no other process waits for that.
 
 use std::collections::BTreeMap;
 use std::io::{self, Read, Write};
@@ -46,7 +46,7 @@ pub(super) enum Stranger {
     Crowd,
     #[error("are processes of user {0}")]
     User(u32),
-    #[error("are nobody that is waited for")]
+    #[error("are no rank that is waited for")]
     Unawaited,
     #[error("say something that makes no sense")]
     Malformed,
@@ -61,7 +61,7 @@ impl From<Foreign> for Stranger {
     }
 }
 
-/// Somebody who has just connected.
+/// A process that just connected.
 pub(super) struct Caller<S> {
     pub stream: S,
     /// For the log.
@@ -114,7 +114,7 @@ pub(super) enum Next<S> {
     TimeUp,
 }
 
-/// Somebody who has not said who they are yet.
+/// A process that did not say which rank it is yet.
 struct Newcomer<S> {
     caller: Caller<S>,
     nonce: Nonce,
@@ -123,7 +123,7 @@ struct Newcomer<S> {
     until: Instant,
 }
 
-/// Those who were turned away: reasons, and how many of each.
+/// Processes that were turned away: reasons, and how many of each.
 pub(super) type TurnedAway = BTreeMap<String, u32>;
 
 /// All who are at an entrance.
@@ -281,7 +281,7 @@ impl<'a, E: Entrance> Introductions<'a, E> {
     }
 }
 
-/// The rank of somebody who has said all, if they know the secret; they get the proof that this rank does, too.
+/// The rank of a process that said all, if it knows the secret; it gets the proof that this rank does, too.
 fn introduced<S: Socket>(
     secret: &Secret,
     host: u32,

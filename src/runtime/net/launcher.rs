@@ -390,7 +390,7 @@ mod tests {
     }
 
     #[test]
-    fn a_process_of_its_own_is_nobodys_rank() {
+    fn a_process_of_its_own_is_no_rank() {
         assert_eq!(of("").unwrap(), None);
         assert_eq!(of("RANK=0").unwrap(), None);
         assert_eq!(of("SLURM_PROCID=0 SLURM_NTASKS=1 SLURM_LOCALID=0").unwrap(), None);
@@ -433,7 +433,7 @@ mod tests {
         assert!(none.starts_with(start) && none.ends_with("the number of a job is no secret"), "{none}");
         assert!(of(&format!("{plain} {SECRET}")).unwrap().is_some());
         let short = said("PEERWARP_SECRET=hunter2");
-        assert_eq!(short, "PEERWARP_SECRET = (7 bytes): 32 to 4096 bytes that nobody can guess");
+        assert_eq!(short, "PEERWARP_SECRET = (7 bytes): 32 to 4096 bytes that cannot be guessed");
         let both = said(&format!("{SECRET} PEERWARP_SECRET_FILE=/x"));
         assert_eq!(both, "PEERWARP_SECRET_FILE = /x: one of the two: PEERWARP_SECRET is set as well");
     }

@@ -23,7 +23,7 @@ pub(in crate::runtime) struct Links {
 }
 
 impl Links {
-    /// Meets the other ranks; yields everybody's card, by rank. The card's socket is filled in here.
+    /// Meets the other ranks; yields the cards of all, by rank. The card's socket is filled in here.
     pub fn join(
         launched: &Launched,
         mut card: Card,
@@ -43,7 +43,7 @@ impl Links {
         settle(self.rendezvous.agree(result))
     }
 
-    /// Everybody's value, by rank; an error on one of them becomes an error on all of them.
+    /// The values of all ranks, by rank; an error on one of them becomes an error on all of them.
     pub fn gather<T>(&mut self, result: Result<T, RuntimeError>) -> Result<Vec<T>, RuntimeError>
     where
         T: Serialize + DeserializeOwned,

@@ -80,13 +80,13 @@ impl Processes {
 
 /// Whether all ranks have given up an allocation.
 fn by_all(allocation: u32, given_up: &[Vec<u32>]) -> bool {
-    // Of nobody nothing is known.
+    // Nothing is known of any process.
     !given_up.is_empty() && given_up.iter().all(|rank| rank.contains(&allocation))
 }
 
 impl Drop for Processes {
     fn drop(&mut self) {
-        // There is nobody to tell: who wants to know leaves.
+        // No process is left to tell: a process that asks leaves.
         let _ = self.free_all();
     }
 }
@@ -96,7 +96,7 @@ mod tests {
     use super::by_all;
 
     #[test]
-    fn what_nobody_has_given_up_is_not_given_up_by_all() {
+    fn what_no_process_has_given_up_is_not_given_up_by_all() {
         assert!(by_all(1, &[vec![0, 1], vec![1]]));
         assert!(!by_all(0, &[vec![0, 1], vec![1]]));
         assert!(!by_all(0, &[]));

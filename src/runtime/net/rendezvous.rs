@@ -1,6 +1,6 @@
 //! How processes come together and agree: rank 0 listens, all others connect to it and stay connected.
 //!
-//! Every step is collective and bounded in time. What goes wrong on one rank is told to all of them, by name; after that
+//! Every step is collective and bounded in time. An error of one rank reaches all of them, with its name; after that
 //! the connections are of no use any more.
 
 use std::collections::BTreeMap;
@@ -56,7 +56,7 @@ pub(in crate::runtime) struct Rendezvous {
 }
 
 impl Rendezvous {
-    /// Meets the other ranks, who know the secret too, at `address`, within `timeout`; yields everybody's card, by rank.
+    /// Meets the other ranks, who know the secret too, at `address`, within `timeout`; yields the cards of all, by rank.
     pub fn join(
         address: &str,
         secret: &Secret,
@@ -72,7 +72,7 @@ impl Rendezvous {
         Ok((Rendezvous { rank, ranks, peers, timeout, broken: None }, cards))
     }
 
-    /// Everybody's value, by rank. All ranks have to call it.
+    /// The values of all ranks, by rank. All ranks have to call it.
     pub fn gather(&mut self, value: Value) -> Result<Vec<Value>, FormError> {
         if let Some(broken) = &self.broken {
             return Err(broken.clone());
@@ -95,7 +95,7 @@ impl Rendezvous {
         self.share(said).map(|_: Vec<()>| own.expect("an error here is an error of all"))
     }
 
-    /// Everybody's value, by rank; if something failed on one of them, all get to know.
+    /// The values of all ranks, by rank; if something failed on one of them, all get to know.
     pub fn share<T, E>(&mut self, result: Result<T, E>) -> Result<Vec<T>, Disagreed<E>>
     where
         T: Serialize + DeserializeOwned,
@@ -180,7 +180,7 @@ fn tell_all(peers: &mut [(u32, Channel)], message: &Message) -> Result<(), FormE
 
 type Met = (Vec<(u32, Channel)>, Vec<Card>);
 
-/// Rank 0: waits for all others, and tells everybody who is there.
+/// Rank 0: waits for all others, and tells each rank which ranks are there.
 fn host(address: &str, secret: &Secret, own: Card, deadline: &Deadline) -> Result<Met, FormError> {
     let listen =
         |reason: io::Error| FormError::Listen { address: address.into(), reason: reason.to_string() };
@@ -233,7 +233,7 @@ fn host(address: &str, secret: &Secret, own: Card, deadline: &Deadline) -> Resul
     Ok((peers, cards))
 }
 
-/// Whether a newcomer fits those who are there.
+/// Whether a newcomer fits the ranks that are there.
 fn fits(there: &BTreeMap<u32, Card>, new: &Card) -> Result<(), FormError> {
     let own = &there[&0];
     if new.ranks != own.ranks {
@@ -367,7 +367,7 @@ impl Unmet {
     /// What is wrong at an address.
     fn at(&self, address: SocketAddr) -> String {
         match self {
-            Unmet::Stranger(stranger) => format!("those who listen at {address} {stranger}"),
+            Unmet::Stranger(stranger) => format!("the processes that listen at {address} {stranger}"),
             Unmet::Io(e) => match e.kind() {
                 io::ErrorKind::ConnectionRefused => format!("nothing listens at {address}"),
                 io::ErrorKind::TimedOut => format!(
@@ -392,7 +392,7 @@ fn connect_to(
     let mut stream = TcpStream::connect_timeout(&address, soon.left().max(RETRY)).map_err(Unmet::Io)?;
     let (own, other) = (stream.local_addr().map_err(Unmet::Io)?, stream.peer_addr().map_err(Unmet::Io)?);
     if own == other {
-        // The system chose the very port that nobody listens at.
+        // The system chose the very port at which no process listens.
         return Err(Unmet::Io(io::ErrorKind::ConnectionRefused.into()));
     }
     let _ = stream.set_nodelay(true);

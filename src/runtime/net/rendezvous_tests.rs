@@ -8,7 +8,7 @@ use crate::input::logged;
 
 const LONG: Duration = Duration::from_secs(20);
 const SHORT: Duration = Duration::from_millis(300);
-/// Enough for others to come, on a machine that has much to do, and not for ever where nobody does.
+/// Enough for others to come, on a machine that has much to do, and not for ever where none does.
 const WHILE: Duration = Duration::from_secs(3);
 
 /// A port that was free a moment ago.
@@ -46,7 +46,7 @@ fn world(ranks: u32, timeout: Duration) -> Vec<Rendezvous> {
 }
 
 #[test]
-fn all_get_everybodys_card_and_values_by_rank() {
+fn all_get_each_rank_s_card_and_values_by_rank() {
     let address = free_address();
     // The last one first: rank 0 does not listen yet.
     let joining: Vec<_> = (0..4).rev().map(|r| join(&address, card(r, 4), LONG)).collect();
@@ -112,7 +112,7 @@ fn ranks_that_make_no_world_are_named() {
 }
 
 #[test]
-fn ranks_that_do_not_come_are_named_to_those_who_did() {
+fn ranks_that_do_not_come_are_named_to_the_others() {
     let address = free_address();
     let joining = [join(&address, card(0, 4), SHORT), join(&address, card(2, 4), SHORT)];
     for joined in joining {
@@ -131,7 +131,7 @@ fn without_rank_0_the_address_is_named() {
 }
 
 #[test]
-fn what_rank_0_listens_at_is_named_with_those_who_did_not_come() {
+fn what_rank_0_listens_at_is_named_with_absent_ranks() {
     let error = join(&free_address(), card(0, 2), SHORT).join().unwrap().unwrap_err().to_string();
     // Debian's hosts lead a machine's own name to 127.0.1.1.
     assert!(error.contains("nothing of rank 1 at 127.0.0.1:"), "{error}");
@@ -205,7 +205,7 @@ pub(crate) fn reach(address: &str) -> TcpStream {
     loop {
         match TcpStream::connect(address) {
             Ok(stream) if stream.local_addr().unwrap() != stream.peer_addr().unwrap() => return stream,
-            _ => assert!(Instant::now() < end, "nobody listens"),
+            _ => assert!(Instant::now() < end, "no process listens"),
         }
         std::thread::sleep(Duration::from_millis(1));
     }
@@ -277,7 +277,7 @@ fn is_turned_away(act: Act, reason: &str) {
 }
 
 #[test]
-fn those_who_were_turned_away_are_counted_in_the_error() {
+fn processes_that_were_turned_away_are_counted_in_the_error() {
     let turned_away = BTreeMap::from([("say nothing".to_owned(), 2), ("lie".to_owned(), 1)]);
     let place = "10.0.0.1:29500".to_owned();
     let error = FormError::Missing { missing: vec![1, 2], place, waited: SHORT, turned_away };
@@ -304,7 +304,7 @@ fn strangers_do_not_keep_a_world_from_forming() {
 }
 
 #[test]
-fn a_guest_who_has_proved_it_and_says_another_rank_is_turned_away() {
+fn a_guest_that_proved_it_and_says_another_rank_is_turned_away() {
     let address = free_address();
     let zero = join(&address, card(0, 3), LONG);
     for message in [Message::Hello(card(2, 3)), Message::Part(Value::Null)] {
@@ -381,7 +381,7 @@ fn scripted(welcome: Vec<Card>, all: Vec<Value>) -> Result<Vec<Value>, FormError
     let host = spawn(move || {
         let (secret, deadline) = (secret(), Deadline::after(LONG));
         let mut introductions = Introductions::new(&listener, &secret, 0);
-        let Ok(Next::Guest(guest)) = introductions.next(&[], &deadline) else { panic!("nobody came") };
+        let Ok(Next::Guest(guest)) = introductions.next(&[], &deadline) else { panic!("no process came") };
         let mut channel = Channel::new(guest.stream, guest.session);
         channel.receive(1, &deadline).unwrap();
         channel.send(&Message::Welcome(welcome)).unwrap();
@@ -397,7 +397,7 @@ fn scripted(welcome: Vec<Card>, all: Vec<Value>) -> Result<Vec<Value>, FormError
 }
 
 #[test]
-fn lists_have_everybody_once_and_in_order() {
+fn lists_have_each_rank_once_and_in_order() {
     let good = [card(0, 2), card(1, 2)];
     let two = vec![Value::from(0), Value::from(1)];
     assert_eq!(scripted(good.to_vec(), two.clone()).unwrap(), two);

@@ -1,4 +1,4 @@
-//! What the ranks of a world know, and nobody else on the machine does.
+//! What the ranks of a world know, and no other process on the machine.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -34,7 +34,7 @@ impl fmt::Debug for Secret {
 }
 
 impl Secret {
-    /// A new one. A program that starts ranks itself draws it once, and passes it on where nobody else can listen.
+    /// A new one. A program that starts ranks itself draws it once, and passes it on where no other user can listen.
     ///
     /// # Errors
     /// The system has no random numbers.
@@ -44,7 +44,7 @@ impl Secret {
         Ok(Secret(bytes.iter().map(|byte| format!("{byte:02x}")).collect()))
     }
 
-    /// One that was passed on: 32 to 4096 bytes that nobody can guess.
+    /// One that was passed on: 32 to 4096 bytes that cannot be guessed.
     ///
     /// # Errors
     /// Its length. The error does not have the secret in it.
@@ -52,7 +52,7 @@ impl Secret {
         Secret::named("a world's secret", text)
     }
 
-    /// The text, to be passed on where nobody else can listen.
+    /// The text, to be passed on where no other user can listen.
     pub fn expose(&self) -> &str {
         &self.0
     }
@@ -68,7 +68,7 @@ impl Secret {
             }
             (None, None) => {
                 let allowed = format!(
-                    "a secret of 32 bytes or more, the same for all ranks and for nobody else (`export \
+                    "a secret of 32 bytes or more, the same for all ranks and for no other world (`export \
                      {SECRET_VARIABLE}=$(openssl rand -hex 32)` before {launcher}), or {SECRET_FILE_VARIABLE} with \
                      the path of a file that has it; the number of a job is no secret"
                 );
@@ -81,7 +81,7 @@ impl Secret {
         if LENGTH.contains(&text.len()) {
             return Ok(Secret(text.to_owned()));
         }
-        let allowed = format!("{} to {} bytes that nobody can guess", LENGTH.start(), LENGTH.end());
+        let allowed = format!("{} to {} bytes that cannot be guessed", LENGTH.start(), LENGTH.end());
         Err(RuntimeError::invalid(name, format!("({} bytes)", text.len()), allowed))
     }
 
@@ -105,7 +105,7 @@ impl Secret {
         }
         if about.mode() & 0o077 != 0 {
             let mode = format!("{:03o}", about.mode() & 0o777);
-            return Err(bad("mode", mode, "600 or 400: nobody else may read it".into()));
+            return Err(bad("mode", mode, "600 or 400: no other user may read it".into()));
         }
         Secret::named(SECRET_FILE_VARIABLE, text(file).map_err(io)?.trim())
     }
@@ -118,7 +118,7 @@ fn text(file: File) -> io::Result<String> {
     Ok(text)
 }
 
-/// Bytes that nobody has seen before.
+/// Bytes that were never seen before.
 pub(super) fn random() -> io::Result<[u8; 32]> {
     let mut bytes = [0; 32];
     OsRng.try_fill_bytes(&mut bytes).map_err(io::Error::other)?;
@@ -147,7 +147,7 @@ mod tests {
             set_permissions(&path, Permissions::from_mode(mode)).unwrap();
             let said = of(&path).unwrap_err().to_string();
             assert!(
-                said.ends_with(&format!("names, = {mode:o}: 600 or 400: nobody else may read it")),
+                said.ends_with(&format!("names, = {mode:o}: 600 or 400: no other user may read it")),
                 "{said}"
             );
             assert!(!said.contains(secret.expose()));
@@ -167,11 +167,11 @@ mod tests {
         let said = |path: &Path| of(path).unwrap_err().to_string();
         assert!(said(&folder.path().join("none")).contains("No such file"));
         assert!(said(folder.path()).contains("a regular file"));
-        // Nobody writes to it, and nobody waits for that.
+        // No process writes to it, and none waits for that.
         let pipe = folder.path().join("pipe");
         rustix::fs::mkfifoat(rustix::fs::CWD, &pipe, rustix::fs::Mode::RUSR).unwrap();
         assert!(said(&pipe).contains("a regular file"));
-        // Another user's, unless these tests are root's; then it is nobody's.
+        // Another user's file: where the tests run as root, user 65534's.
         let other = folder.path().join("other");
         write(&other, [b'x'; 32]).unwrap();
         set_permissions(&other, Permissions::from_mode(0o600)).unwrap();

@@ -56,7 +56,7 @@ impl Operation {
             Making { world, index, plan: &plan, shared: &shared, far, launches, images }.rank()
         };
         let ranks: Result<Vec<RankOp>, _> = (0..world.members().len()).map(rank).collect();
-        // Nobody launches before everybody can.
+        // No rank launches before all ranks can.
         Ok(Operation { ranks: world.agree(ranks)?, world: Arc::clone(world) })
     }
 

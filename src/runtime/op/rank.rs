@@ -88,7 +88,7 @@ impl Drop for RankOp {
     /// Waits for its kernels, whose waits are bounded: nothing that they use may be freed before they have ended.
     fn drop(&mut self) {
         if self.launched.load(Ordering::Relaxed) && self.gpu.synchronize().is_err() {
-            // Nobody knows whether they have ended.
+            // Whether they have ended is unknown.
             std::mem::forget((Arc::clone(&self.memory), std::mem::take(&mut self.launches)));
         }
     }

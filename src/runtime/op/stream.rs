@@ -19,7 +19,7 @@ pub struct StreamRef<'a> {
     source: Source<'a>,
     /// Where the events of cudarc's slices wait instead of it.
     aside: Option<&'a CudaStream>,
-    /// Whether it is being captured by somebody who has promised to order what is on it.
+    /// Whether it is being captured by a caller that promised to order what is on it.
     captured: bool,
 }
 
@@ -101,7 +101,7 @@ impl<'a> StreamRef<'a> {
         StreamRef { aside, captured: true, ..self }
     }
 
-    /// Whether it is being captured by somebody who has promised to order what is on it.
+    /// Whether it is being captured by a caller that promised to order what is on it.
     pub(super) fn captured(&self) -> bool {
         self.captured
     }

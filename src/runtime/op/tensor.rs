@@ -49,7 +49,7 @@ pub struct TensorInfo {
     pub bytes: u64,
     /// The number of its GPU, among those that this process sees.
     pub device: u32,
-    /// The element types that it can be of; empty if nobody knows.
+    /// The element types that it can be of; empty if unknown.
     pub dtypes: &'static [Dtype],
 }
 
@@ -65,7 +65,7 @@ pub struct Held<'a> {
 ///
 /// # Safety
 /// The address is valid on the GPU for as many bytes as [`Readable::info`] says until what is on the stream when the hold is
-/// dropped has ended. If the stream is being captured, whoever captures it sees to that.
+/// dropped has ended. If the stream is being captured, the capturing side sees to that.
 pub unsafe trait Readable {
     /// What is known of it.
     fn info(&self) -> TensorInfo;
@@ -119,7 +119,7 @@ impl fmt::Debug for RawTensor {
     }
 }
 
-// SAFETY: as whoever made it says.
+// SAFETY: as its maker says.
 unsafe impl Readable for RawTensor {
     fn info(&self) -> TensorInfo {
         self.info
@@ -158,7 +158,7 @@ fn held<'a>(
         recorded: own.context().is_managing_stream_synchronization(),
         manual: !home.context().is_event_tracking(),
     };
-    // In a graph events are of no use: whoever captures it sees to the order.
+    // In a graph events are of no use: the capturing side sees to the order.
     if stream.captured() || order.is_kept() {
         return Ok((ptr, Held { _sync: Some(sync) }));
     }
@@ -203,7 +203,7 @@ readable!(CudaSlice<T>, CudaView<'_, T>, CudaViewMut<'_, T>);
 
 macro_rules! writable {
     ($($ty:ty),+) => {$(
-        // SAFETY: as above, and borrowed by nobody else.
+        // SAFETY: as above, and not borrowed elsewhere.
         unsafe impl<T: Element> Writable for $ty {
             fn write<'a>(&'a mut self, stream: &StreamRef<'a>) -> Result<(DevicePtr, Held<'a>), RuntimeError> {
                 let home = Arc::clone(self.stream());

@@ -132,7 +132,7 @@ impl<F: Family> OpRank<F> {
     }
 
     /// Launches the kernel on a stream of this rank's GPU, the same one for every launch. All ranks launch in turn. Nothing is
-    /// allocated, and nobody is waited for; tensors are borrowed until this returns, and cudarc frees or reuses none of them before
+    /// allocated, and no rank is waited for; tensors are borrowed until this returns, and cudarc frees or reuses none of them before
     /// the kernel has ended.
     ///
     /// # Errors

@@ -22,7 +22,7 @@ impl Drop for Shared {
         // Any rank's kernels may still read any part of it. Kernels of other processes have it mapped themselves.
         let ended = self.members.iter().all(|m| m.gpu.synchronize().is_ok());
         if !ended {
-            // Nobody knows whether they have ended: it must not become somebody else's memory.
+            // They may not have ended: it must not become another owner's memory.
             std::mem::forget(self.memory.take());
         }
     }

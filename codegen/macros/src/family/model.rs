@@ -29,7 +29,7 @@ pub struct Model {
     pub nodes: Option<Ident>,
 }
 
-/// Where the number of warps a block has comes from.
+/// The source of the number of warps of a block.
 pub enum Warps {
     Field(Ident),
     Fixed(LitInt),

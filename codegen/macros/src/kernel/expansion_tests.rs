@@ -23,7 +23,7 @@ expands! {
     branches: "
 /// Adds up rows.
 ///
-/// For whoever launches it: in the header.
+/// For the launching side: in the header.
 #[kernel]
 pub fn branches(c: &Config, a: &Args) {
     let n = a.n.get(0);

@@ -71,7 +71,7 @@ impl NearCredits {
             0 => epoch.value,
             lag => binary(BinaryOp::Sub, epoch.value.to_raw(), host(lag, loc).to_raw(), loc),
         };
-        let _everybody = self.ready.wait_or_later(self.ranks, Epoch { value }, loc);
+        let _all_ranks = self.ready.wait_or_later(self.ranks, Epoch { value }, loc);
     }
 }
 

@@ -47,7 +47,7 @@ use crate::ir::{Dtype, ParamKind};
 /// struct GatherArgs {
 ///     #[len(|c| u64::from(c.words))] x: Ptr<f32>,
 ///     #[len(|c| u64::from(c.words * c.ranks))] out: Ptr<f32>,
-///     /// Everybody's words, a message of each rank.
+///     /// The words of all ranks, a message of each.
 ///     #[channel(|c| ChannelShape::new(c.transport, c.ranks, Slots::BySender(1)))]
 ///     #[len(|c| c.words)]
 ///     words: Channel<f32>,

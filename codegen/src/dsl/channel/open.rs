@@ -84,13 +84,13 @@ impl<'a, T: Payload> OpenChannel<'a, T> {
         Inbound::new(*self, sender.val())
     }
 
-    /// Messages from several ranks at once: those whose bit is set.
+    /// Messages from several ranks at once: from ranks with their bit set.
     #[track_caller]
     pub fn from_some(&self, senders: impl IntoVal<u64>) -> InboundSome<'a, T> {
         InboundSome::new(*self, senders.val())
     }
 
-    /// Messages in slots of several senders, given as (sender, slot), that come without flags: those whose bit is set.
+    /// Messages in slots of several senders, given as (sender, slot), that come without flags: messages with their bit set.
     ///
     /// # Errors
     /// Ends the trace of a channel that has flags.

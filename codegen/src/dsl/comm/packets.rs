@@ -76,7 +76,7 @@ impl<T: Element> Packets<T> {
         Tile::from_raw(taken[0])
     }
 
-    /// Waits for several tiles at once and takes them: of the given first elements and sending ranks, those whose bit is set
+    /// Waits for several tiles at once and takes them: of the given first elements and sending ranks, tiles with their bit set
     /// in `mask`. The others are zero.
     ///
     /// # Orders

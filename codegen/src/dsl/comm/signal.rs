@@ -75,7 +75,7 @@ impl Flags {
     /// # let all: Flags = p.arg("all", 16);
     /// let epoch = p.arg::<EpochWord>("epoch", 1).begin();
     /// role("meet", 1, |_| {
-    ///     let _everybody = all.meet(epoch);
+    ///     let _all_ranks = all.meet(epoch);
     /// });
     /// # }).unwrap();
     /// ```

@@ -20,7 +20,7 @@ pub enum Binding {
     Output,
     /// The caller's, which the kernel reads and writes: `#[inout]`.
     InOut,
-    /// The operation's own: whoever makes the operation allocates it, and it lasts from launch to launch.
+    /// The operation's own: the maker of the operation allocates it, and it lasts from launch to launch.
     #[default]
     State,
 }

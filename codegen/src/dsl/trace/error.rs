@@ -118,7 +118,7 @@ pub(crate) fn install_hook() {
             }
             if let Some(l) = info.location() {
                 let loc = Loc { file: intern(l.file()), line: l.line(), col: l.column() };
-                // The thread-local is gone while the thread ends; then nobody asks for the place either.
+                // The thread-local is gone while the thread ends; then no code asks for the place either.
                 let _ = PANIC_AT.try_with(|at| at.replace(Some(loc)));
             }
         }));

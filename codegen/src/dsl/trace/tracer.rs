@@ -20,7 +20,7 @@ pub struct TraceMeta {
     pub name: String,
     /// First paragraph of its docs.
     pub doc: String,
-    /// The rest of them: what whoever launches it should know.
+    /// The rest of them: what the launching side should know.
     pub usage: String,
     /// Full variant name, an identifier; the entry point's name in emitted source.
     pub variant: String,

@@ -197,7 +197,7 @@ impl<'k> Teller<'k> {
             OpKind::Memory(MemoryOp::Ticket { counter, index, count, .. }) => {
                 at(Deed::Updates, Place::Param(*counter), index, count)
             }
-            // What is brought of each of two matrices is told as one reading.
+            // The boxes of each of two matrices are described as one reading.
             OpKind::Matrix(MatrixOp::Dot(Dot { out, a, b, count, .. })) => {
                 let read = at(Deed::Reads, a.place, &a.row, out);
                 let buffer = format!("{} x {}", read.buffer, self.exprs.place(b.place));

@@ -231,7 +231,7 @@ fn keep_epoch(kernel: &mut Kernel, name: &str) -> Result<(), MutateError> {
     };
     if let OpKind::Value(ValueOp::Epoch { advance, .. }) = &mut kernel.ops[found.index()].kind {
         *advance = false;
-        // Whoever begins early advances its epoch.
+        // A launch that begins early advances its epoch.
         kernel.begins_early = false;
     }
     Ok(())

@@ -296,12 +296,12 @@ fn addresses_that_match_nothing_say_what_there_is() {
     let site = Site::new("exchange", Access::Load, "x");
     assert_snapshot!(error(Mutation::Drop(site.clone())), @"`load` defines values that others use");
     assert_snapshot!(error(Mutation::Relax(site.clone())), @"`load` belongs to no parcel");
-    let when = Condition::new("nobody", CompareOp::Ne, 0);
+    let when = Condition::new("nothing", CompareOp::Ne, 0);
     assert_snapshot!(error(Mutation::Guard { site: site.clone(), when: when.clone(), whole_parcel: true }), @"`load` belongs to no parcel");
     let site = Site::put("exchange", "inbox");
-    assert_snapshot!(error(Mutation::Guard { site, when, whole_parcel: false }), @"nothing named `nobody` is visible at src/sample.rs:16");
+    assert_snapshot!(error(Mutation::Guard { site, when, whole_parcel: false }), @"nothing named `nothing` is visible at src/sample.rs:16");
     let replace = |name: &str, nth, with| Mutation::ReplaceValue { name: name.into(), nth, with };
-    assert_snapshot!(error(replace("nobody", None, Operand::Number(1))), @"the kernel has no value named `nobody`");
+    assert_snapshot!(error(replace("nothing", None, Operand::Number(1))), @"the kernel has no value named `nothing`");
     assert_snapshot!(error(replace("slot", Some(2), Operand::Number(1))), @"number 2 of the values named `slot`, counted from 0, where there are only 2");
     assert_snapshot!(error(replace("slot", Some(0), Operand::Named("from".into()))), @"nothing named `from` is visible at src/sample.rs:12");
     assert_snapshot!(error(Mutation::KeepEpoch("flag".into())), @"the kernel reads no epoch word `flag`");

@@ -104,7 +104,7 @@ impl Line<'_> {
 
     fn to(&self, parcel: ParcelId) -> String {
         let parcels = &self.kernel.parcels;
-        let target = parcels.get(parcel.index()).map_or("nobody".into(), |p| self.target(p.target));
+        let target = parcels.get(parcel.index()).map_or("no rank".into(), |p| self.target(p.target));
         format!(" to {target}, parcel {}", parcel.0)
     }
 

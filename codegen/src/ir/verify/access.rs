@@ -54,7 +54,7 @@ impl Check<'_, '_, '_> {
                 self.target(self.report.kernel.parcels[parcel.index()].target);
                 if self.report.kernel.parcels[parcel.index()].multicast {
                     self.whole_sixteens(*buffer, *index);
-                    self.everybody(self.report.kernel.parcels[parcel.index()].target, *buffer);
+                    self.all_ranks(self.report.kernel.parcels[parcel.index()].target, *buffer);
                 }
                 match mask {
                     None => self.elements(Place::Param(*buffer), *index, self.count(*value)),
@@ -258,15 +258,15 @@ impl Check<'_, '_, '_> {
     }
 
     /// The switch stores to all ranks, and leaves none out.
-    fn everybody(&mut self, target: Target, buffer: ParamId) {
+    fn all_ranks(&mut self, target: Target, buffer: ParamId) {
         let all = i128::from(u64::MAX >> (64 - self.report.kernel.ranks.clamp(1, 64)));
-        let Target::Mask(mask) = target else { return self.not_everybody(buffer) };
+        let Target::Mask(mask) = target else { return self.not_all_ranks(buffer) };
         if self.facts.int(mask) != Some(all) {
-            self.not_everybody(buffer);
+            self.not_all_ranks(buffer);
         }
     }
 
-    fn not_everybody(&mut self, buffer: ParamId) {
+    fn not_all_ranks(&mut self, buffer: ParamId) {
         let buffer = self.report.param(buffer).name.clone();
         self.report.add(self.loc, Problem::MultimemPut { buffer });
     }

@@ -186,7 +186,7 @@ fn shared(report: &mut Report<'_>, s: &Shared) {
     }
 }
 
-/// Tile lengths of values and variables. A value nobody defines has no place of its own: the kernel's stands for it.
+/// Tile lengths of values and variables. A value without a definition has no place of its own: the kernel's stands for it.
 fn tiles(report: &mut Report<'_>) {
     let k = report.kernel;
     let mut place = vec![k.loc; k.values.len()];

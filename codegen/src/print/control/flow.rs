@@ -128,7 +128,7 @@ impl Emitter<'_, '_> {
             return self.turn(id, [var, start, end], body);
         }
         if to.text.contains('(') {
-            // Not worked out again for each turn, in the eyes of whoever reads it.
+            // Not worked out again for each turn, in the eyes of a reader.
             let name = self.names.fresh("end");
             self.w.line(&format!("const {} {name} = {};", type_name(self.ty(end).dtype), to.plain()));
             to = Expr::atom(name);
@@ -328,7 +328,7 @@ impl Emitter<'_, '_> {
             (n, 1) => format!("{n} groups of a warp each"),
             (n, w) => format!("{n} groups of {w} warps each"),
         };
-        // Where the role ends with the split, whoever gives up leaves it: nobody meets the block any more.
+        // Where the role ends with the split, a group that gives up leaves it: no group meets the block any more.
         let last = self.f.p.ends_role(id);
         let votes = has_wait(k, body) && !last;
         self.w.gap();

@@ -72,7 +72,7 @@ pub(crate) struct Emitter<'f, 'k> {
     pub offsets: &'f HashMap<SharedId, u32>,
     /// Tile operations that wait to be written as one loop.
     pub pending: Vec<Item>,
-    /// Whether what is written runs inside a function of its own, whose groups vote on having met everybody.
+    /// Whether what is written runs inside a function of its own, whose groups vote on having met all others.
     pub votes: bool,
     /// The loops around the statement being written, outermost first.
     pub loops: Vec<LoopLabels>,

@@ -10,13 +10,13 @@ use crate::print::layout::{Layouts, wide};
 /// How a value appears in emitted source.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Form {
-    /// Nobody reads it and it has no effect: not at all.
+    /// It is never read and has no effect: not at all.
     Dead,
     /// Written out wherever it is used: constants, the rank, scalar parameters, splats, aranges.
     Everywhere,
     /// Written out at its one use.
     Once,
-    /// Reads a variable that nobody assigns before the use: the variable's name.
+    /// Reads a variable without an assignment before the use: the variable's name.
     Alias(VarId),
     /// A variable of its own.
     Named,

@@ -66,7 +66,7 @@ impl Waits {
         Waits { brought: some(brought), read: some(read), signals }
     }
 
-    /// Whether a side waits: for what it reads, for what nobody reads, and who signals for everything.
+    /// Whether a side waits: for what it reads, for what is never read, and which side signals for everything.
     fn is_for(&self, side: Side, receipt: ReceiptId) -> bool {
         let (brought, read) = (self.brought.contains(&receipt), self.read.contains(&receipt));
         match side {
@@ -152,7 +152,7 @@ impl Cut<'_> {
         stays
     }
 
-    /// The loader knows nothing of sums, and those who multiply nothing of where operands are.
+    /// The loader knows nothing of sums, and the multiplying warps nothing of where operands are.
     fn product(&self, dot: &mut Dot) {
         match self.side {
             Side::Loads => dot.acc = None,

@@ -79,7 +79,7 @@ pub(crate) struct Crew {
     /// registers away, so that up to three warps are idle.
     pub registers: Option<[u32; 2]>,
     /// Whether what ends an expired wait is emitted wherever one may: a function that is called with other numbers of registers than
-    /// those who multiply have keeps the compiler from giving these to them.
+    /// the multiplying warps have keeps the compiler from giving these to them.
     pub ends_inline: bool,
 }
 

@@ -164,7 +164,7 @@ impl Emitter<'_, '_> {
         Ok(())
     }
 
-    /// The registers of sums: new ones, or those of a product that nobody else needs.
+    /// The registers of sums: new ones, or those of a product that nothing else needs.
     pub fn sums(
         &mut self,
         id: OpId,

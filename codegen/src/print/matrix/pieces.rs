@@ -20,7 +20,7 @@ impl Emitter<'_, '_> {
         );
     }
 
-    /// Lets warps of a role beside one that multiplies give registers to those who do.
+    /// Lets warps of a role beside one that multiplies give registers to the multiplying ones.
     pub fn give_registers(&mut self, loaders: &Loaders) {
         if loaders.crew.registers.is_some() {
             self.used.add(Prim::Registers);

@@ -149,7 +149,7 @@ __device__ u32 one<u32>() { return 1; }";
     }
 
     #[test]
-    fn what_nobody_calls_stands_once() {
+    fn what_no_section_calls_stands_once() {
         let sections = Sections::of(&[TEXT], &["adds();"]);
         assert!(!sections.before[0].contains("add("), "{:?}", sections.before);
         assert!(

@@ -52,7 +52,7 @@ fn role_of(target: &str, dtype: Dtype, body: impl FnOnce(Group, Given)) -> Strin
     printed(&kernel, target).unwrap_or_else(|e| panic!("{e}")).text
 }
 
-/// Whether the window lies as lanes hold it: for those who write and for those who read.
+/// Whether the window lies as lanes hold it: for writers and for readers.
 #[track_caller]
 fn by_lanes(body: impl FnOnce(Group, Given)) -> bool {
     let text = role_of("cuda:sm_90a", Dtype::Bf16, body);
@@ -149,7 +149,7 @@ fn others_lie_in_rows() {
         let theirs = g.parts.of(1 - rank()).rows(&got, 0, 64);
         g.out.rows(0, 64).store_f32(0, b.dot(theirs, g.x.rows(0, 64), 2));
     }));
-    // What nobody reads here somebody else may read.
+    // What is not read here another kernel may read.
     assert!(!by_lanes(|b, g| {
         g.store(0, g.product(b));
         let _got = g.publish();

@@ -1,4 +1,4 @@
-//! Which roles get a loader: those whose products it can bring operands for, and nothing else that needs all warps.
+//! Which roles get a loader: roles for whose products it can bring operands, and nothing else that needs all warps.
 
 use crate::{
     dsl::{Binder, Binding, ParamSpec, TraceMeta, prelude::*, trace},
@@ -107,7 +107,7 @@ fn whole_boxes_are_there() {
 }
 
 #[test]
-fn operands_are_nobodys_results() {
+fn operands_are_no_results() {
     assert!(!gets_one(|b, g| g.store(b.dot(g.out.rows(128, 128), g.w.rows(64, 64), 3))));
 }
 
@@ -268,7 +268,7 @@ fn counters_are_drawn_from_in_loops_alone() {
     let [loads, multiplies] = drawn(multiply_twice).expect("one loop after the other");
     assert_eq!(loads.matches("draw_for_all(").count(), 2, "{loads}");
     assert_eq!(multiplies.matches("take_drawn(").count(), 2, "{multiplies}");
-    assert!(!loads.contains("sync()"), "a loader meets nobody: {loads}");
+    assert!(!loads.contains("sync()"), "a loader meets no other warp: {loads}");
     // Other memory may be anybody's.
     assert!(drawn(count).is_none());
 }
@@ -340,7 +340,7 @@ fn the_line_that_keeps_a_role_from_a_loader_is_named() {
 }
 
 #[test]
-fn a_kernel_is_told_with_the_launch_that_is_emitted() {
+fn a_kernel_is_reported_with_the_launch_that_is_emitted() {
     let kernel = verify(role_of(8, |b, g| g.store(g.product(b)))).unwrap_or_else(|e| panic!("{e}"));
     for target in ["cuda:sm_90a", "cuda:sm_80"] {
         let (told, source) = (explain(&kernel, target.parse().expect("a target")), emitted(&kernel, target));
@@ -447,7 +447,7 @@ fn the_loader_waits_for_what_it_brings() {
         flags.signal(Peers::all(), 4 + rank(), epoch);
     });
     assert_eq!(waits(signals), [true, true]);
-    // What nobody reads may be the others' leave to write.
+    // What is never read may be the others' leave to write.
     let unread = both_sides(|b, g, _, _, flags, epoch| {
         let _got = flags.from(1 - rank()).wait(3 - rank(), epoch);
         g.store(g.product(b));

@@ -241,7 +241,7 @@ fn votes_in_rounds(b: Group, s: Shared<u32>, x: Ptr<u32>) {
 fn a_vote_is_a_meeting() {
     // The next round's store comes after the vote that follows this round's read.
     assert_eq!(of(votes_in_rounds), ["read s"]);
-    // So is a sum of several warps, but nobody meets for one that nobody looks at.
+    // So is a sum of several warps, but no warps meet for one that is never read.
     let sum = |read: bool| {
         move |_: Group, s: Shared<u32>, x: Ptr<u32>| {
             s.store(0, x.load(0, 512));
@@ -358,7 +358,7 @@ fn a_split_is_met_when_groups_touch_what_the_block_did() {
 }
 
 #[test]
-fn after_a_split_everybody_has_met() {
+fn after_a_split_all_groups_have_met() {
     let body = |b: Group, s: Shared<u32>, x: Ptr<u32>| {
         b.split(1, |g| s.set(g.in_block(), 1));
         x.set(0, s.get(3));

@@ -45,7 +45,7 @@ fn width_follows_what_is_known_of_the_index() {
     assert!(of(4).contains("load<4>(args.x + block.index * 4 + block.lane * 4)"), "{}", of(4));
     assert!(of(2).contains("load<4, 2>(args.x + block.index * 2 + block.lane * 4)"), "{}", of(2));
     assert!(of(3).contains("load<4, 1>(args.x + block.index * 3 + block.lane * 4)"), "{}", of(3));
-    // Where nobody can use vectors, lanes take one element each.
+    // Where no access can use vectors, lanes take one element each.
     let text = body(|b, x, y, _| y.store(b.index(), x.load(b.index() * 3, 512)));
     assert!(!text.contains("load<") && !text.contains("store("), "{text}");
 }

@@ -132,7 +132,7 @@ impl Expr {
     }
 
     /// The text as an operand of an operator of precedence `of`, in parentheses where the grammar or a reader needs
-    /// them: nobody should have to remember how `&`, `|`, `^`, `<<` and comparisons bind against each other.
+    /// them: no reader should have to remember how `&`, `|`, `^`, `<<` and comparisons bind against each other.
     fn operand(&self, of: Prec, right: bool) -> String {
         let muddle = |p: Prec| (Prec::BitOr..=Prec::Shift).contains(&p);
         let mixed = self.prec != of && self.prec < Prec::Unary && (muddle(of) || muddle(self.prec));

@@ -87,7 +87,7 @@ impl Emitter<'_, '_> {
         let place = self.place(loc);
         let what = if n == 1 { "packets of".into() } else { format!("{n} tiles of packets of") };
         self.w.comment(&format!(
-            "Take {what} {}: one has come, and as a whole, when it does not end in all ones ({place})",
+            "Take {what} {}: one is here, and as a whole, when it does not end in all ones ({place})",
             param.name
         ));
         let want = match tiles.as_slice() {

@@ -286,7 +286,7 @@ impl Emitter<'_, '_> {
         Ok(())
     }
 
-    /// Writes a call that says whether what it waits for has come: if not, the group leaves.
+    /// Writes a call that says whether what it waits for is here: if not, the group leaves.
     ///
     /// A loader stays: the others wait for what it brings, whatever that is then. So do these: it waits for them to take it. Once
     /// the world is aborted, waits end at once.

@@ -3,7 +3,7 @@
 //! A release waits until what its thread knows of is visible to all, which takes about as long as it takes to begin an epoch. A signal
 //! without data at the very beginning of a role publishes nothing of its own launch: credits are like that. So the threads that will
 //! store such a flag go through a fence before there is an epoch, and then store it without one. They are the last ones of
-//! the block, since the first one begins the epoch. It is done for CUDA alone: on AMD's GPUs nobody has measured what a
+//! the block, since the first one begins the epoch. It is done for CUDA alone: on AMD's GPUs no run has measured what a
 //! fence costs.
 
 use crate::print::analysis::signals::released_by;

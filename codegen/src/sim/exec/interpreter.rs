@@ -139,7 +139,7 @@ impl World<'_> {
         let spin = self.spin_steps();
         let does = if does.is_empty() { "nothing".into() } else { does.join(" and ") };
         let message = format!(
-            "a loop does {does} again and again, and in {spin} instructions nobody has stored, sent or received \
+            "a loop does {does} again and again, and in {spin} instructions no group has stored, sent or received \
              anything: nothing can end it"
         );
         let site = ops.first().map_or(at.site, |op| self.sites[agent.kernel] + op.0);

@@ -1,7 +1,7 @@
 //! The ring of pieces that operands of products go through.
 //!
 //! A loader brings pieces of so many columns of both operands to slots of shared memory, as far ahead as there are slots. Either operand's
-//! rows come by a load that runs by itself and lands whenever it likes. Those who multiply wait until a slot is full, multiply it while the
+//! rows come by a load that runs by itself and lands whenever it likes. Multiplying warps wait until a slot is full, multiply it while the
 //! piece before is still being read, and give that one back then. This is the order in which slots change hands, and what is
 //! wrong with it where a printer makes a [`Mistake`]; what is loaded and multiplied is for others.
 
@@ -27,11 +27,11 @@ pub enum Mistake {
     LastNotGivenBack,
     /// The first wait of the loader is for the round after.
     NextRoundAwaited,
-    /// The loader leaves a slot out in each round, but those who multiply do not.
+    /// The loader leaves a slot out in each round, but the multiplying warps do not.
     SlotSkipped,
     /// No fence stands between what was waited for and the loads, which go by a proxy of their own.
     NoProxyFence,
-    /// The loader does not wait for what other ranks signal: those who multiply do.
+    /// The loader does not wait for what other ranks signal: the multiplying warps do.
     LoaderDoesNotWait,
     /// The left operand's first pieces are brought before the wait for them, as those of the right one may be.
     LeftBroughtAhead,
@@ -55,7 +55,7 @@ pub(crate) struct Load {
     pub ahead: bool,
 }
 
-/// What those who multiply do next.
+/// What multiplying warps do next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Next {
     Multiply(u64),
@@ -127,7 +127,7 @@ impl Ring {
         ((piece + skipped) % self.slots.len() as u64) as usize
     }
 
-    /// Where those who multiply look for it.
+    /// Where multiplying warps look for it.
     fn slot_read(&self, piece: u64) -> usize {
         (piece % self.slots.len() as u64) as usize
     }
@@ -173,7 +173,7 @@ impl Ring {
         Ok(())
     }
 
-    /// What those who multiply do next, as far as a barrier tells.
+    /// What multiplying warps do next, as far as a barrier tells.
     pub fn next(&self) -> Next {
         let piece = self.multiplied;
         if piece == self.pieces.1 {

@@ -83,7 +83,7 @@ impl Scalar {
     }
 }
 
-/// Where a run of instructions on scalars has come to.
+/// The place that a run of instructions on scalars is at.
 pub(crate) struct Ran {
     /// The instruction that has not been executed: it is none of these, jumps back, or traps.
     pub pc: Pc,

@@ -34,7 +34,7 @@ impl World<'_> {
         self.options.staged.unwrap_or(self.options.seed % 4 == 3)
     }
 
-    /// When a store by an instruction of a group happens. One that nobody waits for happens after what the group signals next.
+    /// When a store by an instruction of a group happens. One without a wait happens after what the group signals next.
     pub(crate) fn stored(&self, agent: &Agent) -> Event {
         let event = agent.event(&self.sites);
         let copies = || {
@@ -79,7 +79,7 @@ impl World<'_> {
                 Next::Wait(piece) if staging.ring.flights.is_empty() => {
                     let (step, slot) = (staging.ring.step(piece), staging.ring.slot(piece));
                     let message = format!(
-                        "piece {step} of a product is never brought: the loader waits for slot {slot}, which nobody \
+                        "piece {step} of a product is never brought: the loader waits for slot {slot}, which no group \
                          gives back"
                     );
                     let at = agent.event(&self.sites);

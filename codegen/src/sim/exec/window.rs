@@ -25,7 +25,7 @@ pub(crate) struct Instance {
 }
 
 impl World<'_> {
-    /// Stores to this rank's own instance. It is on its way like a store to a peer: whoever it is ordered before sees it, others
+    /// Stores to this rank's own instance. It is on its way like a store to a peer: agents that it is ordered before see it, others
     /// some time.
     pub(crate) fn write_window(&mut self, agent: &Agent, window: ParamId, at: u64, bytes: &[u8]) {
         let buffer = agent.buffer(window);
@@ -120,7 +120,7 @@ impl World<'_> {
         Ok(Instance { rank: rank as usize, window, receipt })
     }
 
-    /// A receipt has to be of a wait for the rank whose window is read. (A wait that was left out leaves a receipt of nobody: what that
+    /// A receipt has to be of a wait for the rank whose window is read. (A wait that was left out leaves a receipt of no rank: what that
     /// does to the read is found as a race.)
     fn heard_of(&mut self, agent: &Agent, rank: usize, window: ParamId, receipt: Option<ReceiptId>) {
         let Some(receipt) = receipt.map(|r| &agent.receipts[r.index()]) else { return };

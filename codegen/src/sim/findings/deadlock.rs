@@ -30,7 +30,7 @@ struct Stuck {
 /// Where a chain of waits leads, the worst last.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Cause {
-    /// Everybody waits for somebody who waits.
+    /// Every group waits for another one that waits.
     Circle,
     /// The awaited party will never signal.
     NeverSignals,
@@ -49,7 +49,7 @@ impl World<'_> {
         }
     }
 
-    /// Everybody who waits for a flag or a packet.
+    /// All agents that wait for a flag or a packet.
     fn stuck(&self) -> Vec<Stuck> {
         let mut all = vec![];
         for (rank, buffers) in self.memory.iter().enumerate() {
@@ -114,12 +114,12 @@ impl World<'_> {
                 _ => Some(next),
             });
         let Some(((cause, mut chain), start)) = best else {
-            unreachable!("whoever cannot run waits for a flag, or for groups or blocks that do");
+            unreachable!("an agent that cannot run waits for a flag, or for groups or blocks that do");
         };
         chain.extend(self.stray_signal(start));
         let at = self.party(self.event_of(start));
         let (kind, why) = match cause {
-            Cause::Circle => (FindingKind::Deadlock, "everybody waits for somebody who waits"),
+            Cause::Circle => (FindingKind::Deadlock, "every group waits for another one that waits"),
             Cause::NeverSignals => (FindingKind::Deadlock, "the awaited signal will never come"),
             Cause::NotResident => {
                 (FindingKind::NotResident, "the awaited block has no room to run until this one is done")
@@ -328,7 +328,7 @@ impl World<'_> {
         let name = &self.machine.buffers[s.buffer].name;
         let by = self.party(flag.by);
         let value = flag.value;
-        Some(format!("note: {name}[{index}] = {value} was signalled and nobody has waited for it, by {by}"))
+        Some(format!("note: {name}[{index}] = {value} was signalled and no group has waited for it, by {by}"))
     }
 }
 

@@ -143,7 +143,7 @@ impl World<'_> {
         Fault
     }
 
-    /// Checks that whoever has signalled a flag is the one that it is awaited from.
+    /// Checks that the rank that signalled a flag is the one that it is awaited from.
     pub fn check_sender(&mut self, agent: &Agent, flag: ParamId, index: u64, from: Sender, by: Event) {
         let (awaited, sender) = match from {
             Sender::Rank(from) if by.agent.rank() as u64 != from => {
@@ -238,7 +238,7 @@ impl World<'_> {
         let range = format!("{name}[{}..{}]", elements.0, elements.1);
         let (kind, message, other) = match clash.kind {
             ClashKind::Unwritten => {
-                (FindingKind::UninitializedRead, format!("{range} is read, but nobody has written it"), None)
+                (FindingKind::UninitializedRead, format!("{range} is read, but was never written"), None)
             }
             ClashKind::Race { with, was } => {
                 let was = match was {

@@ -27,7 +27,7 @@ impl World<'_> {
         }
     }
 
-    /// At the end of a run: signals that nobody waited for, packets that nobody took.
+    /// At the end of a run: signals without a wait, packets that were not taken.
     pub fn check_left_over(&mut self) {
         self.check_unwaited();
         self.check_untaken();
@@ -46,7 +46,7 @@ impl World<'_> {
         for (rank, buffer, index, value, by) in unwaited {
             let name = self.machine.buffers[buffer].name.clone();
             let message =
-                format!("{name}[{index}] = {value} of rank {rank} is signalled, but nobody waits for it");
+                format!("{name}[{index}] = {value} of rank {rank} is signalled, but no group waits for it");
             self.find_at(FindingKind::UnwaitedSignal, message, by, None, &name, (index, index + 1));
         }
     }
@@ -62,7 +62,7 @@ impl World<'_> {
         for (rank, buffer, range, by) in untaken {
             let name = self.machine.buffers[buffer].name.clone();
             let message = format!(
-                "packets {}..{} of {name} of rank {rank} are sent, but nobody takes them",
+                "packets {}..{} of {name} of rank {rank} are sent, but no group takes them",
                 range.start, range.end
             );
             self.find_at(FindingKind::UntakenPacket, message, by, None, &name, (range.start, range.end));

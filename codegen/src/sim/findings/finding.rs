@@ -15,7 +15,7 @@ use crate::sim::setup::report::Report;
 pub enum FindingKind {
     /// Two accesses to the same memory, at least one a write, with nothing that orders them.
     DataRace,
-    /// A read of memory that nobody has written.
+    /// A read of memory that was never written.
     UninitializedRead,
     /// A read, ordered by a wait, of data that an older epoch left there: this epoch's put is missing.
     StaleRead,
@@ -26,12 +26,12 @@ pub enum FindingKind {
     /// A signal that another one overwrites before, or without being ordered after, the wait for it; one that is added to a count
     /// without being ordered after the wait that took what was counted before.
     LostSignal,
-    /// A signal that nobody ever waits for.
+    /// A signal that no group ever waits for.
     UnwaitedSignal,
     /// Packets sent where what was sent before is not taken, or is not known to be; packets taken where the taking before is not known
     /// to be over; LL elements sent where the reading of what was sent before is not known to be over.
     LostPacket,
-    /// Packets that nobody ever takes.
+    /// Packets that no group ever takes.
     UntakenPacket,
     /// A flag signalled twice with the same value.
     DoubledSignal,
@@ -46,11 +46,11 @@ pub enum FindingKind {
     Deadlock,
     /// A wait for a block that has no room to run until the waiting blocks finish.
     NotResident,
-    /// A loop that goes round and round, while nobody does anything that could end it.
+    /// A loop that goes round and round, while no group does anything that could end it.
     EndlessSpin,
     /// The run executed more instructions than allowed.
     StepLimit,
-    /// A piece of an operand comes into a slot of shared memory that another one still needs, or is multiplied before it has come.
+    /// A piece of an operand comes into a slot of shared memory that another one still needs, or is multiplied before it arrives.
     PieceOutOfTurn,
     /// An outbox of a far channel that is written before the puts from it are locally complete.
     OutboxReused,
@@ -270,7 +270,7 @@ pub struct Findings {
     pub seed: u64,
     /// The findings, causes first, in order of appearance; repeated ones are counted in the first.
     pub list: Vec<Finding>,
-    /// How many of them are causes. The others may be what follows from these: it is told by their kinds, not proved.
+    /// How many of them are causes. The others may be what follows from these: their kinds suggest it, no proof does.
     pub causes: usize,
     /// Different findings beyond the limit of [`crate::sim::Options::max_findings`].
     pub dropped: u64,

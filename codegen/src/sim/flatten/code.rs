@@ -223,8 +223,8 @@ impl Compiled {
 pub(crate) const COMMUNICATION: u32 = 256;
 
 impl Insn {
-    /// How much of a turn it takes; 0 is for what nobody else can see. Accesses to plain memory are hardly a reason to take
-    /// turns: what races with them is told by the clocks, whoever goes first. They count for a little, so that a loop that
+    /// How much of a turn it takes; 0 is for what no other agent can see. Accesses to plain memory are hardly a reason to take
+    /// turns: the clocks find what races with them, in any order. They count for a little, so that a loop that
     /// only loads does not keep others from running.
     pub fn share_of_turn(&self) -> u32 {
         if let Insn::Memory(memory) = self {

@@ -18,7 +18,7 @@ pub(crate) struct TileRegisters {
 pub(crate) struct After {
     /// See [`Insn::share_of_turn`].
     pub share: u32,
-    /// Tile registers that nobody reads after it.
+    /// Tile registers without a read after it.
     pub dead: SmallVec<[TileReg; 2]>,
 }
 

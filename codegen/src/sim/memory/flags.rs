@@ -1,4 +1,4 @@
-//! Flag arrays: values, who signalled them, who has seen them.
+//! Flag arrays: values, and the agents that signalled and saw them.
 
 use std::rc::Rc;
 
@@ -74,7 +74,7 @@ pub(crate) struct FlagArray {
     indices: Vec<u64>,
     /// Who waits for which flag.
     waiters: Waiters,
-    /// Whether waits are content with later epochs, so that nobody has to see each signal.
+    /// Whether waits are content with later epochs, so that no agent has to see each signal.
     pub grows: bool,
 }
 
@@ -130,12 +130,12 @@ impl FlagArray {
         self.waiters.wait(index, agent);
     }
 
-    /// Everybody who waits, with the flag waited for.
+    /// All agents that wait, with the flag waited for.
     pub fn waiting(&self) -> impl Iterator<Item = (u64, AgentId)> + '_ {
         self.waiters.iter()
     }
 
-    /// Flags whose last value nobody waited for, where each has to be.
+    /// Flags whose last value was not awaited, where each has to be.
     pub fn unseen(&self) -> impl Iterator<Item = (u64, &Flag)> + '_ {
         let all = self.indices.iter().copied().zip(&self.flags);
         all.filter(|(_, f)| f.seen.is_empty() && !self.grows)

@@ -111,7 +111,7 @@ impl Memory {
         Memory { ranks, names: buffers.iter().map(|b| b.name.clone()).collect() }
     }
 
-    /// The content of a rank's buffer as elements of type `T`. Memory that nobody wrote is zero, and so is a packet buffer: all
+    /// The content of a rank's buffer as elements of type `T`. Memory without a write is zero, and so is a packet buffer: all
     /// packets have been taken.
     pub fn read<T: Pod>(&self, rank: u32, name: &str) -> Result<&[T], SimError> {
         Ok(self.content(rank, name)?.0.view())
@@ -160,7 +160,7 @@ impl<'a, 'm> HostMemory<'a, 'm> {
         Ok(self.world.memory[self.rank as usize][buffer].end)
     }
 
-    /// Copies elements out of a buffer; `range` counts elements of type `T`. A packet buffer is read as zeros: nobody but those who
+    /// Copies elements out of a buffer; `range` counts elements of type `T`. A packet buffer is read as zeros: only agents that
     /// take packets sees what arrives.
     pub fn read<T: Pod>(&mut self, name: &str, range: Range<u64>) -> Result<Vec<T>, SimError> {
         self.view(name, range).map(<[T]>::to_vec)

@@ -38,7 +38,7 @@ impl Readers {
         }
     }
 
-    /// Adds a reader (or atomic), and drops those of its sort that it makes redundant, now or later: whoever is ordered after the new
+    /// Adds a reader (or atomic), and drops those of its sort that it makes redundant, now or later: an access that is ordered after the new
     /// one is ordered after them too. (A reader does not stand for an atomic: they clash with different accesses.)
     pub fn add(&mut self, who: Who<'_>, atomic: bool) {
         let mut event = who.event;
@@ -53,7 +53,7 @@ impl Readers {
                 *self = Readers::Many(list);
             }
             Readers::Many(list) => {
-                // Whoever has read last often reads again.
+                // The last reader often reads again.
                 if let Some(last) =
                     list.last_mut().filter(|last| last.agent == event.agent && redundant(last))
                 {
@@ -105,14 +105,14 @@ pub(crate) struct Segment {
 
 impl Segment {
     fn unwritten(from: u16, to: u16) -> Segment {
-        let nobody = Event { agent: AgentNo::new(0, 0), time: 0, site: 0 };
+        let never = Event { agent: AgentNo::new(0, 0), time: 0, site: 0 };
         Segment {
             from,
             to,
             written: false,
             atomics: false,
             data_epoch: DataEpoch::default(),
-            write: nobody,
+            write: never,
             readers: Readers::None,
         }
     }

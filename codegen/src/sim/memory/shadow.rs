@@ -1,4 +1,4 @@
-//! Shadow memory: who last wrote and who has read since, for ranges of bytes as they are accessed.
+//! Shadow memory: the last writer and the readers since, for ranges of bytes as they are accessed.
 //!
 //! A buffer is cut into pages; a page holds a short sorted list of segments, split where accesses begin and end and
 //! joined again where neighbours have the same short history. Rows of many kilobytes cost a handful of segments, single
@@ -96,7 +96,7 @@ pub(crate) struct Clash {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ClashKind {
-    /// A read of memory that nobody has written.
+    /// A read of memory that was never written.
     Unwritten,
     /// Nothing orders the two.
     Race { with: Event, was: Action },
@@ -303,7 +303,7 @@ mod tests {
     }
 
     /// Bytes that clash, by kind. With whom is left out: the shadow forgets a reader when a later one is ordered after
-    /// it, since whoever clashes with the first clashes with the later one too.
+    /// it, since an access that clashes with the first clashes with the later one too.
     type Found = std::collections::BTreeSet<(u64, u8)>;
 
     const UNWRITTEN: u8 = 0;

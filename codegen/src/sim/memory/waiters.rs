@@ -9,7 +9,7 @@ use crate::sim::schedule::AgentId;
 #[derive(Debug, Default)]
 pub(crate) struct Waiters {
     agents: BTreeMap<(u64, u32), AgentId>,
-    /// How many have ever waited: those who wait for one element are woken in the order in which they came.
+    /// How many have ever waited: agents that wait for one element are woken in the order in which they came.
     came: u32,
 }
 
@@ -19,12 +19,12 @@ impl Waiters {
         self.came = self.came.wrapping_add(1);
     }
 
-    /// Those who wait for an element of a range, who wait no longer.
+    /// The agents that wait for an element of a range, which wait no longer.
     pub fn wake(&mut self, range: Range<u64>) -> impl Iterator<Item = AgentId> + '_ {
         self.agents.extract_if((range.start, 0)..(range.end, 0), |_, _| true).map(|(_, agent)| agent)
     }
 
-    /// Everybody who waits, with the element.
+    /// All agents that wait, with the element.
     pub fn iter(&self) -> impl Iterator<Item = (u64, AgentId)> + '_ {
         self.agents.iter().map(|(&(element, _), &agent)| (element, agent))
     }
@@ -35,7 +35,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn arrivals_wake_those_who_wait_there() {
+    fn arrivals_wake_agents_that_wait_there() {
         let mut waiters = Waiters::default();
         waiters.wait(4, 8);
         waiters.wait(0, 7);

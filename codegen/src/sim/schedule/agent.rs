@@ -130,7 +130,7 @@ impl Agent {
 
     /// Ends its actions: all of them are ordered before the owner of the clock that its own was copied from.
     pub fn end_before(&self, clock: &mut Clock) {
-        // The agent's own clock is joined as it is: with the time of its end in it, it would be like nobody else's.
+        // The agent's own clock is joined as it is: with the time of its end in it, it would be like no other.
         clock.rejoin(&self.clock);
         clock.set(self.who, self.time);
     }

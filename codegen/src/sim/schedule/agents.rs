@@ -23,10 +23,10 @@ pub(crate) enum Body {
     Group { parent: AgentId, group: u32, first: Pc },
 }
 
-/// Who has a number.
+/// The agents with numbers.
 #[derive(Debug)]
 enum Slot {
-    /// Nobody, or somebody who runs now.
+    /// None, or an agent that runs now.
     Empty,
     Unborn(Unborn),
     Agent(Box<Agent>),

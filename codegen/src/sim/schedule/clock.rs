@@ -84,7 +84,7 @@ impl Clock {
     /// A row to change, in a copy of them all if others have it.
     fn row_mut(&mut self, rank: usize) -> &mut Row {
         self.grown = true;
-        &mut Rc::make_mut(self.rows.as_mut().expect("nobody changes what was cleared"))[rank]
+        &mut Rc::make_mut(self.rows.as_mut().expect("no agent changes what was cleared"))[rank]
     }
 
     pub fn get(&self, agent: AgentNo) -> u32 {
@@ -114,7 +114,7 @@ impl Clock {
         self.grown
     }
 
-    /// Lets go of everything, so that nobody else copies what this alone shares.
+    /// Lets go of everything, so that no other clock copies what this alone shares.
     pub fn clear(&mut self) {
         self.rows = None;
     }

@@ -167,7 +167,7 @@ impl World<'_> {
         // The first group has had the block's own number.
         let own = block.ended.iter().find(|e| e.0 == parent.who).map_or(parent.time, |e| e.1);
         parent.time = own + 1;
-        // Most blocks are done then, and nobody asks them what they know.
+        // Most blocks are done then, and no agent asks them what they know.
         if !matches!(parent.role_code().code[parent.pc as usize], Insn::End) {
             block.ended.drain(..).for_each(|(who, time)| parent.clock.set(who, time));
         }

@@ -16,10 +16,10 @@ pub(crate) enum Task {
     Stream(u32),
 }
 
-/// Whom the adversary lets run only when nobody else can.
+/// Agents that the adversary lets run only when no other can.
 #[derive(Clone, Copy, Debug)]
 enum Starved {
-    Nobody,
+    None,
     Rank(u32),
     Role(usize),
     Block(u32),
@@ -30,7 +30,7 @@ enum Starved {
 pub(crate) enum Delivery {
     /// Any one, with a chance of `one_in` before each pick.
     Random { one_in: u32 },
-    /// Only when nobody can run, flags before data.
+    /// Only when no agent can run, flags before data.
     Held,
     /// The newest first, with a chance of `one_in` before each pick.
     Newest { one_in: u32 },
@@ -63,7 +63,7 @@ impl Scheduler {
             1 => Starved::Role(0),
             2 => Starved::Role(1),
             3 => Starved::Block(rng.random_range(0..4)),
-            _ => Starved::Nobody,
+            _ => Starved::None,
         };
         let one_in = [1, 2, 8, 32][rng.random_range(0..4)];
         let delivery = match (strategy, rng.random_range(0..4u32)) {
@@ -105,7 +105,7 @@ impl Scheduler {
             return 0;
         }
         let starved = match (self.starved, role_and_block) {
-            (Starved::Nobody, _) => false,
+            (Starved::None, _) => false,
             (Starved::Rank(r), _) => r == rank,
             (Starved::Role(r), Some((role, _))) => r == role,
             (Starved::Block(b), Some((_, block))) => b == block,

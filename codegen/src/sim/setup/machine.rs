@@ -141,7 +141,7 @@ impl Machine {
         self.ranks
     }
 
-    /// Declares a buffer of `len` elements on every rank. Memory that nobody writes is uninitialised, except flags and
+    /// Declares a buffer of `len` elements on every rank. Memory without a write is uninitialised, except flags and
     /// epoch words, which are zero, and packets, which are empty. Declared twice, the larger size holds.
     pub fn buffer(&mut self, name: &str, kind: ParamKind, dtype: Dtype, len: u64) -> Result<(), SimError> {
         let bytes = len.saturating_mul(u64::from(kind.element_bytes(dtype)));

@@ -11,7 +11,7 @@ pub enum Strategy {
     /// Anybody who can run may be next; peer stores become visible at random times, in any order.
     #[default]
     Random,
-    /// Seeks bad cases: a seed starves a rank, a role, a block or whoever its random priorities say (with a few points
+    /// Seeks bad cases: a seed starves a rank, a role, a block or the agents that its random priorities name (with a few points
     /// where priorities change), and holds peer stores back as long as allowed, or delivers the newest first.
     Adversarial,
 }

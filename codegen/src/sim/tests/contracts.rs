@@ -1,5 +1,5 @@
 //! What kernels promise beyond data and flags: counters at zero, indices that fit, loops that end; and in which order a broken
-//! promise is told.
+//! promise is reported.
 
 use super::build::{Short, U, machine, sample, tile};
 use super::*;
@@ -125,7 +125,7 @@ fn an_index_that_wraps_is_found_where_it_is_used() {
     let found = &findings.list[0];
     assert_eq!((found.kind, found.elements), (WrappedIndex, Some((3, 4))), "{findings}");
     assert!(found.message.contains("comes to 4294967299, which wraps to 3"), "{found}");
-    // A tile of indices, one of which wraps: where the mask leaves that one out, nobody minds.
+    // A tile of indices, one of which wraps: where the mask leaves that one out, no error is due.
     for (masked, ends) in [(false, true), (true, false)] {
         let kernel = alone(|s, out| {
             let at = row_of(s, 1 << 16);
@@ -357,7 +357,7 @@ fn a_spin_on_an_atomic_is_given_up_and_named() {
 }
 
 #[test]
-fn a_flag_that_nobody_signals_is_told_so() {
+fn a_flag_that_no_rank_signals_is_reported() {
     let (mut s, _) = sample();
     let flag = s.b.param("flag", ParamKind::Flags, Dtype::U32, 1);
     s.role("all", 1, |s| {

@@ -138,7 +138,7 @@ fn a_role_without_room_to_run() {
     let machine = tokens::machine(tokens::kernel(Bug::None, true).0, 2);
     for options in schedules() {
         let options = Options { resident_blocks: Some(2), ..options };
-        let findings = machine.run(&options).expect_err("nobody sends");
+        let findings = machine.run(&options).expect_err("no rank sends");
         let first = &findings.list[0];
         assert_eq!(first.kind, NotResident, "{findings}");
         let why = first.chain.last().unwrap();

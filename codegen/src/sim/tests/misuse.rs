@@ -1,4 +1,4 @@
-//! Mistakes of a single agent, of the host, and of whoever sets the machine up.
+//! Mistakes of a single agent, of the host, and of the machine's setup.
 
 use super::build::{Short, machine, sample, tile};
 use super::*;
@@ -154,7 +154,7 @@ fn arithmetic_without_a_result() {
 }
 
 #[test]
-fn reads_of_memory_that_nobody_has_written() {
+fn reads_of_memory_that_was_never_written() {
     let (mut s, out) = sample();
     let x = s.b.param("x", ParamKind::Local, Dtype::U32, 8);
     let loc = s.loc();
@@ -212,7 +212,7 @@ fn hosts_see_their_mistakes() {
     let unknown = failure(&hosted(|m| m.read::<u8>("y", 0..1).map(drop).map_err(Into::into)));
     assert!(unknown.ends_with("there is no buffer `y`; there are: x"), "{unknown}");
     let machine = hosted(|m| m.read::<u32>("x", 0..4).map(drop).map_err(Into::into));
-    let findings = machine.run(&Options::default()).expect_err("nobody wrote x");
+    let findings = machine.run(&Options::default()).expect_err("x was never written");
     assert_eq!(findings.list[0].kind, FindingKind::UninitializedRead);
     assert_eq!((findings.list[0].at.kernel.as_deref(), findings.list[0].at.rank), (None, 1));
 }

@@ -309,7 +309,7 @@ fn signals_that_come_to_nothing() {
     assert_eq!(unwaited.elements, Some((0, 1)));
     all_find(&machine(vec![ping(1, None), ping(2, Some(2))]), FindingKind::LostSignal);
     all_find(&machine(vec![ping(1, None), ping(1, Some(1))]), FindingKind::DoubledSignal);
-    // A rank may signal its second launch before the other has come to its first wait.
+    // A rank may signal its second launch before the other is at its first wait.
     all_find(&machine(vec![ping(1, Some(1)), ping(2, Some(2))]), FindingKind::LostSignal);
     clean(&machine(vec![ping_at(1, 1, Some(1)), ping_at(0, 2, Some(2)), ping_at(1, 3, Some(3))]), |_| {});
 }

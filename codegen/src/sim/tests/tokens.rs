@@ -1,6 +1,6 @@
 //! A token exchange with records, and ways to get it wrong.
 //!
-//! Every rank sends its `n` tokens to all ranks, row by row, each with a flag; a record with the count goes to everybody
+//! Every rank sends its `n` tokens to all ranks, row by row, each with a flag; a record with the count goes to all ranks
 //! too, zero counts included. All slots are double-buffered by the parity of the epoch.
 
 use std::sync::Arc;

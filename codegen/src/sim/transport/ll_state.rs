@@ -1,4 +1,4 @@
-//! LL buffers: what was sent last to each element, who has read it, and who waits.
+//! LL buffers: what was sent last to each element, which agents read it, and which wait.
 
 use std::ops::Range;
 
@@ -48,7 +48,7 @@ impl LlArray {
         all
     }
 
-    /// Elements arrive. Those who waited for any of them wait no longer.
+    /// Elements arrive. Agents that waited for any of them wait no longer.
     pub fn arrive(&mut self, range: Range<u64>, sent: Sent) -> impl Iterator<Item = AgentId> + '_ {
         self.runs.set(range.clone(), self.sent.len() as u32);
         self.sent.push(sent);
@@ -68,7 +68,7 @@ impl LlArray {
         self.waiters.wait(index, agent);
     }
 
-    /// Everybody who waits, with the element that is missing.
+    /// All agents that wait, with the element that is missing.
     pub fn waiting(&self) -> impl Iterator<Item = (u64, AgentId)> + '_ {
         self.waiters.iter()
     }

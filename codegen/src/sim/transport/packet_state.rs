@@ -18,7 +18,7 @@ use crate::sim::values::Tile;
 pub(crate) enum State {
     /// Sent, not yet arrived.
     Sent(Event),
-    /// Arrived, not yet taken, with the data. It stands nowhere else: nobody but a taker reads it.
+    /// Arrived, not yet taken, with the data. It stands nowhere else: only a taker reads it.
     Full(Event, Tile),
     /// Taken.
     Taken(Event),
@@ -91,17 +91,17 @@ impl PacketArray {
         self.waiters.wait(packet, agent);
     }
 
-    /// Those who wait for packets of a range, who wait no longer.
+    /// The agents that wait for packets of a range, which wait no longer.
     pub fn wake(&mut self, range: Range<u64>) -> impl Iterator<Item = AgentId> + '_ {
         self.waiters.wake(range)
     }
 
-    /// Everybody who waits, with the packet that is missing.
+    /// All agents that wait, with the packet that is missing.
     pub fn waiting(&self) -> impl Iterator<Item = (u64, AgentId)> + '_ {
         self.waiters.iter()
     }
 
-    /// Packets that were sent and nobody took.
+    /// Packets that were sent and not taken.
     pub fn untaken(&self) -> impl Iterator<Item = (Range<u64>, Event)> + '_ {
         self.runs.iter().filter_map(|(run, state)| match state {
             State::Sent(by) | State::Full(by, _) => Some((run, *by)),

@@ -159,7 +159,7 @@ impl World<'_> {
         Ok(Stretch { buffer: agent.buffer(packets), at, packets: range })
     }
 
-    /// Fills packets and wakes those who wait for them.
+    /// Fills packets and wakes the agents that wait for them.
     pub fn packets_arrive(&mut self, rank: usize, buffer: usize, at: u64, data: Tile, by: Event) {
         let Some(array) = self.memory[rank][buffer].packets() else { return };
         let packet = u64::from(PACKET_BYTES);

@@ -19,7 +19,7 @@ thread_local! {
 pub(crate) struct Words(Option<Rc<[u64]>>);
 
 impl Words {
-    /// At least `need` words that nobody shares, with unspecified content.
+    /// At least `need` words that no value shares, with unspecified content.
     pub fn new(need: usize) -> Words {
         let len = need.next_power_of_two();
         let kept = POOL.with(|pool| pool.borrow_mut().get_mut(size(len)).and_then(Vec::pop));
@@ -49,7 +49,7 @@ impl Words {
         self.0.as_deref().unwrap_or_default()
     }
 
-    /// All words, if nobody shares them.
+    /// All words, if no value shares them.
     pub fn all_mut(&mut self) -> Option<&mut [u64]> {
         self.0.as_mut().and_then(Rc::get_mut)
     }

@@ -109,7 +109,7 @@ impl Tile {
         }
     }
 
-    /// Turns this into a tile of `len` elements that nobody shares and returns them, with unspecified content. The
+    /// Turns this into a tile of `len` elements that no other value shares and returns them, with unspecified content. The
     /// storage is kept where it can be.
     pub fn fresh<T: Pod>(&mut self, len: usize) -> &mut [T] {
         (self.bytes, self.full) = ((len * size_of::<T>()) as u32, false);
@@ -122,7 +122,7 @@ impl Tile {
             if !self.words.get_mut().is_some_and(|w| w.make_room(need)) {
                 self.words = Words::new(need).into();
             }
-            self.words.get_mut().and_then(Words::all_mut).expect("nobody else has it")
+            self.words.get_mut().and_then(Words::all_mut).expect("no other value has it")
         };
         bytemuck::cast_slice_mut(&mut bytemuck::cast_slice_mut::<u64, u8>(words)[..bytes])
     }

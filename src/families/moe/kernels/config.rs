@@ -337,7 +337,7 @@ impl Dispatch {
         self.scales() > 0 && self.hook == Hook::None
     }
 
-    /// Whether rows are where they belong when they arrive: nobody looks into them, and each has one place, which its sender
+    /// Whether rows are where they belong when they arrive: no block reads them, and each has one place, which its sender
     /// knows. `inbox` and `inbox_scale` are what comes out then.
     pub fn in_place(&self) -> bool {
         self.layout == Layout::RankMajor && self.protocol != Protocol::Packets && self.hook == Hook::None

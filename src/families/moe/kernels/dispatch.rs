@@ -98,7 +98,7 @@ pub struct DispatchArgs {
     /// that has no place.
     #[len(|c| if c.layout.by_expert() { c.entries() } else { 0 })]
     pub pos: Option<Ptr<i32>>,
-    /// Out, for whoever sums a token's rows at its owner: weights of the entries, `[source][token][k]`.
+    /// Out, for sums of a token's rows at its owner: weights of the entries, `[source][token][k]`.
     #[len(|c| if c.dedup { c.entries() } else { 0 })]
     pub weight_from: Option<Ptr<f32>>,
 
@@ -125,12 +125,12 @@ pub struct DispatchArgs {
 ///
 /// One round is this dispatch, the experts' work on `rows`, and the combine that belongs to it. Every rank
 /// launches round after round in this order in one stream (or in streams that keep this order), ranks without
-/// tokens too, with n = 0: everybody waits for everybody's routing. A dispatch without the combine of the
+/// tokens too, with n = 0: every rank waits for the routing of all. A dispatch without the combine of the
 /// round before would overwrite rows that are still being read.
 ///
 /// After it, with `experts` in the variant's name, the rows of this rank's e-th expert are `expert_rows[e]` rows from row
 /// `expert_start[e]` on. With `tokens` there, row `source * T + token`, where T is the most tokens of a rank, is what came of
-/// that token, if it has an expert here; the rows of the e-th expert are those whose numbers are `expert_rows[e]` elements of
+/// that token, if it has an expert here; the rows of the e-th expert have the numbers in `expert_rows[e]` elements of
 /// `gather` from element `expert_start[e]` on. Expert ids are global; a rank's experts are contiguous. Pass `n`, `ids`,
 /// `weights`, `n_from`, and `pos` and `weight_from` or else `entry_expert` on to combine, and change none of them before it is
 /// done. Where there is no `rows`, rows are this rank's own `inbox`, and their scales its `inbox_scale`. Where `x` and `rows` are

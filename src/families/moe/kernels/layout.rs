@@ -14,7 +14,7 @@ pub enum Layout {
     RankMajor,
     /// By expert, source, token and k: a row for every entry, which a grouped GEMM takes as they are. Combine weighs and sums.
     ExpertMajor,
-    /// The same, with the first row of each expert at a multiple of 8. Rows before it that are nobody's are left as they are.
+    /// The same, with the first row of each expert at a multiple of 8. Rows before it without an expert are left as they are.
     #[choice(name = "expert-major-8")]
     ExpertMajor8,
     /// The same at multiples of 16.

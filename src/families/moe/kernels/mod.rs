@@ -31,11 +31,11 @@
 //! its flag is released after it: three trips, for the release waits until the stores are acknowledged. As *packets*, 16
 //! bytes at a time are stored by one access that carries its own sign of having arrived: one trip, and no wait in the
 //! sender; the receiver polls the data themselves and empties what it has taken. Records, which every block of a rank reads,
-//! go with a flag in the first case; in the second each of their words travels with the epoch, and nobody waits for flags.
+//! go with a flag in the first case; in the second each of their words travels with the epoch, and no block waits for flags.
 //!
 //! A *round trip* in one launch ([`round_trip`]) is made of the same parts, for experts that are elementwise: rows go out and come
 //! back as packets, and the group that takes a row's piece runs the experts on it and sends the sum home at once. No row is
-//! stored in between, and nobody needs to know how many rows an expert has: a record is an entry's expert and its weight.
+//! stored in between, and no block needs to know how many rows an expert has: a record is an entry's expert and its weight.
 //!
 //! # Files
 //! | what | file |
@@ -73,10 +73,10 @@
 //! - *Rows, positions, weights and the index* on B are read by the experts and by B's combine e and written by B's dispatch
 //!   e+1: same rank, in order.
 //!
-//! None of this depends on the order of rows. By token, those who move rows have not waited for all records when they are
+//! None of this depends on the order of rows. By token, the blocks that move rows have not waited for all records when they are
 //! done, but the launch has when it is: the role index waits for every rank's, which is what orders the records of e+2
 //! that come with flags. Combine sends a slot's row back in the very cases in which dispatch took it: some entry is this rank's,
-//! whether that is told by its row or by its expert.
+//! whether its row or its expert says that.
 //!
 //! In one launch the same holds for packets that go out and for records. Packets that come back have two banks as well, as no rank
 //! waits for another between taking a row and returning it: one that comes back to S in round e+2 is sent by B after its round

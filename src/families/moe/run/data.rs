@@ -150,7 +150,7 @@ impl Round {
         Round { number: round, shape, semantics, routing, tokens, grouped, out, in_order }
     }
 
-    /// How many rows a rank has for its tokens. Callers of all kinds take turns: those who have just their tokens, those who have as
+    /// How many rows a rank has for its tokens. Three kinds of callers alternate: callers that have just their tokens, callers that have as
     /// many rows as there can be tokens, and others in between.
     pub fn rows_there(&self, rank: u32) -> u32 {
         rows_there(&self.shape, &self.routing, self.number, rank)

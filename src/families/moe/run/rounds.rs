@@ -86,7 +86,7 @@ impl MoeRounds {
         self.reference.get_or_init(|| (0..self.rounds).map(round).collect())
     }
 
-    /// The same, with what the reference says shared with rounds of the same problem, whoever computes it first.
+    /// The same, with the reference's results shared among rounds of the same problem.
     #[must_use]
     pub fn like(mut self, other: &MoeRounds) -> MoeRounds {
         if (&self.problem, self.semantics, self.rounds) == (&other.problem, other.semantics, other.rounds) {
@@ -192,7 +192,7 @@ impl Problem for MoeRounds {
         let n = routing.tokens_per_rank(shape.topk)[at];
         let mut rows = |dtype| random_bytes(dtype, PATTERN, &mut rng);
         let mut all = vec![
-            // Of bytes that nobody looks into, any will do.
+            // Of opaque bytes any will do.
             Contents::repeated(
                 "x",
                 rows(self.semantics.key.quantise.from().or(shape.dtype.dispatched()).unwrap_or(Dtype::Fp8)),

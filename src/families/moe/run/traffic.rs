@@ -66,7 +66,7 @@ mod tests {
     #[test]
     fn a_token_is_received_once_by_a_rank_and_is_a_row_for_each_id() {
         let map = ExpertMap { experts: 4, ranks: 2 };
-        // Rank 0: a token for 0, 2, 3; rank 1: a token for 0, 0 and nobody, and a masked one.
+        // Rank 0: a token for 0, 2, 3; rank 1: a token for 0, 0 and no expert, and a masked one.
         let ids = vec![vec![0, 2, 3], vec![0, 0, -1, -1, 7, -1]];
         let mut traffic = Traffic::default();
         traffic.add(map, 3, &Routing { ids, weights: vec![] });

@@ -52,7 +52,7 @@ impl Making<'_> {
         let cleared =
             cleared.try_for_each(|(name, value)| self.world.clear(self.index, buffers[name], *value, &owner));
         if let Err(e) = gpu.synchronize() {
-            // Nobody knows whether it has been cleared: it must not become somebody else's memory.
+            // It may not have been cleared: it must not become another owner's memory.
             std::mem::forget(memory);
             return Err(e);
         }

@@ -174,7 +174,7 @@ fn the_last_part_frees_the_memory_after_all_has_ended() {
     assert_eq!(machine.alive(), before + 2, "the other rank still has its own, and may read this one");
     drop(parts);
     assert_eq!(machine.alive(), before);
-    // Nobody knows whether kernels have ended.
+    // Kernels may still run.
     let parts = world.symmetric::<f32>(64).unwrap();
     machine.fail("synchronize", 0);
     drop(parts);
