@@ -8,6 +8,7 @@ use super::cut::{self, Cut, Part};
 use super::exchange::{self, send_to_all, take_from_each};
 use super::legal;
 use super::pull::{Pull, PullArgs};
+use super::tiled::tiled;
 
 /// How an all-gather goes about it.
 #[derive(Choice, Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -18,55 +19,26 @@ pub enum Gathering {
     Pull,
 }
 
-/// A variant of all-gather.
-#[derive(Family, Clone, Debug, PartialEq)]
-#[family(name = "all_gather", kernel = all_gather, args = AllGatherArgs, warps = warps)]
-pub struct AllGather {
-    /// Elements of a rank's vector.
-    #[key(short = "n", range = 1..=268435456)]
-    pub elements: u32,
-    /// World size.
-    #[key(short = "r", range = 1..=64, ranks)]
-    pub ranks: u32,
-    /// Type of the elements.
-    #[key(values = [Dtype::F32, Dtype::Fp16, Dtype::Bf16])]
-    pub dtype: Dtype,
-    /// Whether this rank's vector is in its place among all of them.
-    #[key(short = "i", default = false)]
-    pub in_place: bool,
-    /// How it goes about it.
-    #[tune]
-    pub algorithm: Gathering,
-    /// How tiles travel.
-    #[tune(values = [Transport::Packets, Transport::Flags])]
-    pub protocol: Transport,
-    /// Warps of a block.
-    #[tune(short = "w", values = [1, 2, 4, 8, 16, 32], default = |key| legal::warps(chunk(key), key.dtype))]
-    pub warps: u32,
-    /// Elements of a tile.
-    #[tune(short = "c", values = [256, 512, 1024, 2048, 4096, 8192, 16384], default = |key| chunk(key))]
-    pub chunk: u32,
-    /// Blocks of each role.
-    #[tune(short = "b", values = [1, 2, 4, 8, 16, 32, 64], default = |key| legal::blocks(key.elements, chunk(key), 2))]
-    pub blocks: u32,
-}
-
-fn chunk(key: &AllGatherKey) -> u32 {
-    legal::chunk(key.elements, 2)
-}
-
-impl Legal for AllGather {
-    fn legal(&self) -> Result<(), Illegal> {
-        legal::flags(self.algorithm == Gathering::Pull, self.protocol)?;
-        legal::tile("chunk", self.chunk, self.warps)
+tiled! {
+    /// A variant of all-gather.
+    #[derive(Family, Clone, Debug, PartialEq)]
+    #[family(name = "all_gather", kernel = all_gather, args = AllGatherArgs, warps = warps)]
+    pub struct AllGather, AllGatherKey {
+        /// Elements of a rank's vector.
+        #[key(short = "n", range = 1..=268435456)]
+        pub elements: u32,
+        /// Whether this rank's vector is in its place among all of them.
+        #[key(short = "i", default = false)]
+        pub in_place: bool,
+        /// How it goes about it.
+        #[tune]
+        pub algorithm: Gathering,
     }
+    length = |key| key.elements, roles = 2, blocks = [1, 2, 4, 8, 16, 32, 64],
+    also = |c| legal::flags(c.algorithm == Gathering::Pull, c.protocol)
 }
 
 impl AllGather {
-    fn cut(&self) -> Cut {
-        Cut::new(self.elements, self.chunk, self.dtype)
-    }
-
     /// A rank's vector among all of them.
     fn row(&self, rank: Val<u32>) -> Part {
         Part::from(cut::row(rank, self.elements, self.ranks))

@@ -7,58 +7,26 @@ use peerwarp_codegen::ir::Dtype;
 use super::cut::{Cut, Parts};
 use super::exchange::{self, send_to_each, take_from_each};
 use super::legal;
+use super::tiled::tiled;
 
-/// A variant of all-to-all.
-#[derive(Family, Clone, Debug, PartialEq)]
-#[family(name = "all_to_all", kernel = all_to_all, args = AllToAllArgs, warps = warps)]
-pub struct AllToAll {
-    /// Elements of a rank's vector: a part for each rank, of which the last ones are shorter where that does not divide it.
-    #[key(short = "n", range = 1..=268435456)]
-    pub elements: u32,
-    /// World size.
-    #[key(short = "r", range = 1..=64, ranks)]
-    pub ranks: u32,
-    /// Type of the elements.
-    #[key(values = [Dtype::F32, Dtype::Fp16, Dtype::Bf16])]
-    pub dtype: Dtype,
-    /// Whether the result takes the vector's place.
-    #[key(short = "i", default = false)]
-    pub in_place: bool,
-    /// How tiles travel.
-    #[tune(values = [Transport::Packets, Transport::Flags])]
-    pub protocol: Transport,
-    /// Warps of a block.
-    #[tune(short = "w", values = [1, 2, 4, 8, 16, 32], default = |key| legal::warps(chunk(key), key.dtype))]
-    pub warps: u32,
-    /// Elements of a tile.
-    #[tune(short = "c", values = [256, 512, 1024, 2048, 4096, 8192, 16384], default = |key| chunk(key))]
-    pub chunk: u32,
-    /// Blocks of each role.
-    #[tune(short = "b", values = [1, 2, 4, 8, 16, 32, 64], default = |key| blocks(key))]
-    pub blocks: u32,
-}
-
-fn chunk(key: &AllToAllKey) -> u32 {
-    legal::chunk(key.elements.div_ceil(key.ranks), 2)
-}
-
-fn blocks(key: &AllToAllKey) -> u32 {
-    legal::blocks(key.elements.div_ceil(key.ranks), chunk(key), 2)
-}
-
-impl Legal for AllToAll {
-    fn legal(&self) -> Result<(), Illegal> {
-        legal::tile("chunk", self.chunk, self.warps)
+tiled! {
+    /// A variant of all-to-all.
+    #[derive(Family, Clone, Debug, PartialEq)]
+    #[family(name = "all_to_all", kernel = all_to_all, args = AllToAllArgs, warps = warps)]
+    pub struct AllToAll, AllToAllKey {
+        /// Elements of a rank's vector: a part for each rank, of which the last ones are shorter where that does not divide it.
+        #[key(short = "n", range = 1..=268435456)]
+        pub elements: u32,
+        /// Whether the result takes the vector's place.
+        #[key(short = "i", default = false)]
+        pub in_place: bool,
     }
+    length = |key| key.elements.div_ceil(key.ranks), roles = 2, blocks = [1, 2, 4, 8, 16, 32, 64]
 }
 
 impl AllToAll {
     fn parts(&self) -> Parts {
         Parts::new(self.elements, self.ranks)
-    }
-
-    fn cut(&self) -> Cut {
-        Cut::new(self.parts().part, self.chunk, self.dtype)
     }
 
     fn channel(&self) -> ChannelShape {

@@ -7,55 +7,31 @@ use peerwarp_codegen::ir::Dtype;
 use super::cut::{Cut, Part};
 use super::exchange::send;
 use super::legal;
+use super::tiled::tiled;
 
-/// A variant of broadcast.
-#[derive(Family, Clone, Debug, PartialEq)]
-#[family(name = "broadcast", kernel = broadcast, args = BroadcastArgs, warps = warps)]
-pub struct Broadcast {
-    /// Elements of the vector.
-    #[key(short = "n", range = 1..=268435456)]
-    pub elements: u32,
-    /// World size.
-    #[key(short = "r", range = 1..=64, ranks)]
-    pub ranks: u32,
-    /// Type of the elements.
-    #[key(values = [Dtype::F32, Dtype::Fp16, Dtype::Bf16])]
-    pub dtype: Dtype,
-    /// The rank whose vector it is.
-    #[key(short = "root", range = 0..=63, default = 0)]
-    pub root: u32,
-    /// Whether the root's vector is where the others get it.
-    #[key(short = "i", default = false)]
-    pub in_place: bool,
-    /// How tiles travel.
-    #[tune(values = [Transport::Packets, Transport::Flags])]
-    pub protocol: Transport,
-    /// Warps of a block.
-    #[tune(short = "w", values = [1, 2, 4, 8, 16, 32], default = |key| legal::warps(chunk(key), key.dtype))]
-    pub warps: u32,
-    /// Elements of a tile.
-    #[tune(short = "c", values = [256, 512, 1024, 2048, 4096, 8192, 16384], default = |key| chunk(key))]
-    pub chunk: u32,
-    /// Blocks that send on the root, and receive on the others.
-    #[tune(short = "b", values = [1, 2, 4, 8, 16, 32, 64, 128], default = |key| legal::blocks(key.elements, chunk(key), 1))]
-    pub blocks: u32,
-}
-
-fn chunk(key: &BroadcastKey) -> u32 {
-    legal::chunk(key.elements, 1)
-}
-
-impl Legal for Broadcast {
-    fn legal(&self) -> Result<(), Illegal> {
-        let allowed = || format!("a rank: 0 to {}", self.ranks - 1);
-        Illegal::unless(self.root < self.ranks, "root", self.root, allowed)?;
-        legal::tile("chunk", self.chunk, self.warps)
+tiled! {
+    /// A variant of broadcast.
+    #[derive(Family, Clone, Debug, PartialEq)]
+    #[family(name = "broadcast", kernel = broadcast, args = BroadcastArgs, warps = warps)]
+    pub struct Broadcast, BroadcastKey {
+        /// Elements of the vector.
+        #[key(short = "n", range = 1..=268435456)]
+        pub elements: u32,
+        /// The rank whose vector it is.
+        #[key(short = "root", range = 0..=63, default = 0)]
+        pub root: u32,
+        /// Whether the root's vector is where the others get it.
+        #[key(short = "i", default = false)]
+        pub in_place: bool,
     }
+    length = |key| key.elements, roles = 1, blocks = [1, 2, 4, 8, 16, 32, 64, 128],
+    also = Broadcast::root_is_a_rank
 }
 
 impl Broadcast {
-    fn cut(&self) -> Cut {
-        Cut::new(self.elements, self.chunk, self.dtype)
+    fn root_is_a_rank(&self) -> Result<(), Illegal> {
+        let allowed = || format!("a rank: 0 to {}", self.ranks - 1);
+        Illegal::unless(self.root < self.ranks, "root", self.root, allowed)
     }
 
     /// The root sends alone, so that ranks know nothing of each other but by credits.

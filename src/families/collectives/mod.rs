@@ -17,6 +17,7 @@ mod ragged;
 mod reduce_scatter;
 mod reference;
 mod registered;
+mod tiled;
 mod workload;
 
 pub use all_gather::{

@@ -7,52 +7,24 @@ use peerwarp_codegen::ir::Dtype;
 use super::cut::{self, Cut, Part};
 use super::exchange::{self, Tiles, send};
 use super::legal;
+use super::tiled::tiled;
 
-/// A variant of ragged all-to-all.
-#[derive(Family, Clone, Debug, PartialEq)]
-#[family(name = "ragged_all_to_all", kernel = ragged_all_to_all, args = RaggedAllToAllArgs, warps = warps)]
-pub struct RaggedAllToAll {
-    /// The most elements that a rank sends to another: a row of `x` and of `out` has room for them.
-    #[key(short = "n", range = 1..=268435456)]
-    pub capacity: u32,
-    /// World size.
-    #[key(short = "r", range = 1..=64, ranks)]
-    pub ranks: u32,
-    /// Type of the elements.
-    #[key(values = [Dtype::F32, Dtype::Fp16, Dtype::Bf16])]
-    pub dtype: Dtype,
-    /// Whether the result takes the rows' place.
-    #[key(short = "i", default = false)]
-    pub in_place: bool,
-    /// How tiles and counts travel.
-    #[tune(values = [Transport::Packets, Transport::Flags])]
-    pub protocol: Transport,
-    /// Warps of a block.
-    #[tune(short = "w", values = [1, 2, 4, 8, 16, 32], default = |key| legal::warps(chunk(key), key.dtype))]
-    pub warps: u32,
-    /// Elements of a tile.
-    #[tune(short = "c", values = [256, 512, 1024, 2048, 4096, 8192, 16384], default = |key| chunk(key))]
-    pub chunk: u32,
-    /// Blocks of each role.
-    #[tune(short = "b", values = [1, 2, 4, 8, 16, 32, 64], default = |key| legal::blocks(key.capacity, chunk(key), 2))]
-    pub blocks: u32,
-}
-
-fn chunk(key: &RaggedAllToAllKey) -> u32 {
-    legal::chunk(key.capacity, 2)
-}
-
-impl Legal for RaggedAllToAll {
-    fn legal(&self) -> Result<(), Illegal> {
-        legal::tile("chunk", self.chunk, self.warps)
+tiled! {
+    /// A variant of ragged all-to-all.
+    #[derive(Family, Clone, Debug, PartialEq)]
+    #[family(name = "ragged_all_to_all", kernel = ragged_all_to_all, args = RaggedAllToAllArgs, warps = warps)]
+    pub struct RaggedAllToAll, RaggedAllToAllKey {
+        /// The most elements that a rank sends to another: a row of `x` and of `out` has room for them.
+        #[key(short = "n", range = 1..=268435456)]
+        pub capacity: u32,
+        /// Whether the result takes the rows' place.
+        #[key(short = "i", default = false)]
+        pub in_place: bool,
     }
+    length = |key| key.capacity, roles = 2, blocks = [1, 2, 4, 8, 16, 32, 64]
 }
 
 impl RaggedAllToAll {
-    fn cut(&self) -> Cut {
-        Cut::new(self.capacity, self.chunk, self.dtype)
-    }
-
     fn channel(&self) -> ChannelShape {
         exchange::tiles(self.protocol, self.ranks, self.cut().tiles(), self.cut())
     }
