@@ -74,7 +74,9 @@ fn gathered_rows_are_multiplied_as_they_arrive() {
 #[test]
 fn every_bug_of_one_change_in_gathering_is_found() {
     let shape = "m=195 n=8 k=16 ranks=3 dtype=bf16 gathered=true tile_rows=64 tile_columns=64 chunk=512";
-    let config = config::<AllGatherMatmul>(&format!("{shape} together=false send_blocks=2 sent=1 blocks=4"));
+    let config = config::<AllGatherMatmul>(&format!(
+        "{shape} together=false abreast=false send_blocks=2 sent=1 blocks=4"
+    ));
     let inputs = Inputs { seed: 0, rounds: 3, ..Inputs::default() };
     let exploration = Exploration { inputs, seeds: 3, resident_blocks: None };
     let run = plant_each(suite::of::<AllGatherMatmul>(), &[config.into_variant()], &exploration);
@@ -214,7 +216,7 @@ fn defaults_are_legal_for_all_shapes() {
 fn defaults_of_few_rows_are_those_that_were_fastest() {
     let gathered = |m: u32| {
         let c = config::<AllGatherMatmul>(&format!("m={m} n=7168 k=4096 ranks=2 dtype=bf16"));
-        (c.together, c.tile_columns, c.stages, c.split, c.send_blocks)
+        (c.together(), c.tile_columns, c.stages, c.split, c.send_blocks)
     };
     assert_eq!(
         [64, 128, 256, 512].map(gathered),
@@ -227,18 +229,18 @@ fn defaults_of_few_rows_are_those_that_were_fastest() {
     assert_eq!(shapes.map(columns), [128, 256, 256]);
     let alone = |shape: &str| {
         let c = config::<Matmul>(&format!("{shape} ranks=2 dtype=bf16"));
-        (c.tile_columns, c.stages, c.split, c.blocks)
+        (c.tile_columns, c.stages, c.split, c.blocks())
     };
     let shapes = ["m=64 n=1792 k=4096", "m=256 n=4096 k=7168", "m=512 n=4096 k=7168", "m=8192 n=7168 k=4096"];
     let fastest = [(64, 12, 4, 112), (128, 6, 2, 128), (128, 6, 1, 128), (256, 4, 1, 132)];
     assert_eq!(shapes.map(alone), fastest);
     let scattered = |m: u32| {
         let c = config::<MatmulReduceScatter>(&format!("m={m} n=4096 k=7168 ranks=2 dtype=bf16"));
-        (c.tile_columns, c.stages, c.split, c.blocks)
+        (c.tile_columns, c.stages, c.split, c.blocks())
     };
     assert_eq!([128, 256, 512].map(scattered), [(128, 8, 2, 128), (128, 6, 2, 128), (128, 6, 1, 128)]);
     let lead =
-        |k: u32| config::<MatmulReduceScatter>(&format!("m=8192 n=4096 k={k} ranks=2 dtype=bf16")).lead;
+        |k: u32| config::<MatmulReduceScatter>(&format!("m=8192 n=4096 k={k} ranks=2 dtype=bf16")).lead();
     assert_eq!([1792, 3584, 7168].map(lead), [1, 0, 0]);
 }
 
@@ -253,14 +255,49 @@ fn defaults_go_with_what_is_given() {
         assert_eq!(config::<Matmul>(&format!("{shape} split=2")), split);
         // What warps beside send goes by way of shared memory, of which stages leave 35 KiB.
         let apart = config::<AllGatherMatmul>(&shape);
-        let beside = AllGatherMatmul { beside: true, chunk: 16384, ..apart };
+        let beside = AllGatherMatmul { beside: Some(true), ..apart };
         let asked = format!("{shape} beside=true");
         assert_eq!(config::<AllGatherMatmul>(&asked), beside);
+        assert_eq!((apart.chunk(), beside.chunk()), (32768, 16384));
         assert!(
             pinned::<AllGatherMatmul>(&mut String::new(), &asked, "cuda:sm_90a")
                 .contains("copy_bulk_ranks<32768>")
         );
     }
+}
+
+/// Tuning searches tiles, stages, order, parts and senders. Rules choose the rest, unless somebody sets it, and names leave it out.
+#[test]
+fn tuning_has_few_knobs_and_rules_choose_the_rest() {
+    fn knobs<F: Family>() -> Vec<&'static str> {
+        F::tune_fields().iter().filter(|f| !f.by_rule).map(|f| f.name).collect()
+    }
+    let tile = ["tile_rows", "tile_columns", "stages", "order", "split"];
+    assert_eq!(knobs::<Matmul>(), tile);
+    assert_eq!(knobs::<MatmulReduceScatter>(), tile);
+    assert_eq!(knobs::<AllGatherMatmul>(), [&tile[..], &["send_blocks"]].concat());
+    let shape = "m=8192 n=4096 k=4096 ranks=2 dtype=bf16";
+    let by_rule = config::<AllGatherMatmul>(shape);
+    assert_eq!((by_rule.warps(), by_rule.chunk(), by_rule.blocks()), (8, 32768, 128));
+    // The name that a table had when all of them were knobs.
+    let key = "all_gather_matmul_m8192_n4096_k4096_r2_bf16_noga";
+    let tuned =
+        format!("{key}__w8_tr128_tc256_s4_g16_bycounter_noab_sp1_notg_c16384_sr2_noph_nobs_sb4_bl120");
+    let read = AllGatherMatmul::parse_variant(&tuned).unwrap();
+    assert_eq!((read.chunk, read.blocks, read.variant_name()), (Some(16384), Some(120), tuned));
+    assert_eq!(by_rule.variant_name(), format!("{key}__tr128_tc256_s4_sp1_sb4"));
+    let pushed =
+        "matmul_reduce_scatter_m512_n4096_k4096_r2_bf16__pull_noe_ld0_w8_tr128_tc128_s6_g16_noab_sp1_bl128";
+    assert_eq!(MatmulReduceScatter::parse_variant(pushed).unwrap().variant_name(), pushed);
+    // Blocks follow a tile that somebody sets.
+    assert_eq!(
+        config::<Matmul>("m=512 n=512 k=64 ranks=1 dtype=bf16 tile_rows=64 tile_columns=64").blocks(),
+        64
+    );
+    refused::<Matmul>(
+        &format!("{shape} blocks=0"),
+        &["blocks", "0", "auto or a whole number from 1 to 1024"],
+    );
 }
 
 #[track_caller]

@@ -171,7 +171,8 @@ impl<F: Family> DynFamily for Of<F> {
             values[field] = value;
             F::from_values(&values).ok().filter(|config| config.check().is_ok()).map(hold)
         };
-        F::fields()[field].smaller(values[field]).into_iter().filter_map(with).collect()
+        let Ok(config) = F::from_values(&values) else { return vec![] };
+        F::fields()[field].smaller(config.chosen()[field]).into_iter().filter_map(with).collect()
     }
     fn candidates(&self, settings: &[(String, String)]) -> Result<VariantIter, FamilyError> {
         let key = F::from_settings(settings)?.key();

@@ -4,6 +4,7 @@ use std::fmt;
 
 use serde::{Serialize, Serializer};
 
+use super::value::AUTO;
 use super::{FieldType, Illegal, Value};
 
 /// Where a field's value comes from.
@@ -27,6 +28,8 @@ pub enum Allowed {
         max: i128,
         /// Divisor, 1 for every number.
         multiple_of: i128,
+        /// Whether a rule may choose the number: `auto`, before all of them.
+        auto: bool,
     },
     /// These and no others, in the order candidates are listed.
     Values(Vec<Value>),
@@ -36,10 +39,10 @@ impl Allowed {
     /// Whether a value is one of them.
     pub fn contains(&self, value: Value) -> bool {
         match (self, value) {
-            (Allowed::Range { min, max, multiple_of }, Value::Int(v)) => {
+            (Allowed::Range { min, max, multiple_of, .. }, Value::Int(v)) => {
                 (min..=max).contains(&&v) && v % multiple_of == 0
             }
-            (Allowed::Range { .. }, _) => false,
+            (Allowed::Range { auto, .. }, v) => *auto && v == Value::Name(AUTO),
             (Allowed::Values(values), v) => values.contains(&v),
         }
     }
@@ -47,11 +50,18 @@ impl Allowed {
     /// How many values there are.
     pub fn count(&self) -> u128 {
         match self {
-            Allowed::Range { max, multiple_of, .. } => self
-                .first_multiple()
-                .filter(|first| first <= max)
-                .map_or(0, |first| ((max - first) / multiple_of) as u128 + 1),
+            Allowed::Range { auto, .. } => self.numbers() + u128::from(*auto),
             Allowed::Values(values) => values.len() as u128,
+        }
+    }
+
+    /// How many numbers a range has.
+    fn numbers(&self) -> u128 {
+        match (self, self.first_multiple()) {
+            (Allowed::Range { max, multiple_of, .. }, Some(first)) if first <= *max => {
+                ((max - first) / multiple_of) as u128 + 1
+            }
+            _ => 0,
         }
     }
 
@@ -61,8 +71,10 @@ impl Allowed {
             return None;
         }
         match self {
-            Allowed::Range { multiple_of, .. } => {
-                self.first_multiple().map(|first| Value::Int(first + n as i128 * multiple_of))
+            Allowed::Range { auto: true, .. } if n == 0 => Some(Value::Name(AUTO)),
+            Allowed::Range { multiple_of, auto, .. } => {
+                let n = n as i128 - i128::from(*auto);
+                self.first_multiple().map(|first| Value::Int(first + n * multiple_of))
             }
             Allowed::Values(values) => values.get(n as usize).copied(),
         }
@@ -71,14 +83,12 @@ impl Allowed {
     /// The allowed number closest to a number that is not allowed.
     pub fn nearest(&self, value: i128) -> Option<Value> {
         match self {
-            Allowed::Range { min, max, multiple_of } => {
+            Allowed::Range { min, max, multiple_of, auto } => {
                 let first = self.first_multiple()?;
-                if self.count() == 0 {
-                    return None;
-                }
+                let most = self.numbers().checked_sub(1)?;
                 let at = (value.clamp(*min, *max) - first).max(0) as u128;
                 let step = *multiple_of as u128;
-                self.nth(((at + step / 2) / step).min(self.count() - 1))
+                self.nth(((at + step / 2) / step).min(most) + u128::from(*auto))
             }
             Allowed::Values(values) => values
                 .iter()
@@ -95,8 +105,9 @@ impl Allowed {
             Value::Bool(_) | Value::Name(_) => Some(value),
         };
         match (self, nearest) {
-            (Allowed::Range { multiple_of, .. }, Some(Value::Int(number))) => {
-                self.first_multiple().map_or(0, |first| ((number - first) / multiple_of) as u128)
+            (Allowed::Range { multiple_of, auto, .. }, Some(Value::Int(number))) => {
+                let at = |first| ((number - first) / multiple_of) as u128 + u128::from(*auto);
+                self.first_multiple().map_or(0, at)
             }
             (Allowed::Values(values), Some(nearest)) => {
                 values.iter().position(|v| *v == nearest).unwrap_or(0) as u128
@@ -120,9 +131,15 @@ impl Allowed {
 impl fmt::Display for Allowed {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
+            Allowed::Range { auto: true, min, max, multiple_of } => {
+                let numbers = Allowed::Range { auto: false, min: *min, max: *max, multiple_of: *multiple_of };
+                write!(f, "{AUTO} or {numbers}")
+            }
             Allowed::Range { min, max, .. } if min == max => write!(f, "{min}"),
-            Allowed::Range { min, max, multiple_of: 1 } => write!(f, "a whole number from {min} to {max}"),
-            Allowed::Range { min, max, multiple_of } => {
+            Allowed::Range { min, max, multiple_of: 1, .. } => {
+                write!(f, "a whole number from {min} to {max}")
+            }
+            Allowed::Range { min, max, multiple_of, .. } => {
                 write!(f, "a multiple of {multiple_of} from {min} to {max}")
             }
             Allowed::Values(values) => match values.as_slice() {
@@ -245,12 +262,19 @@ impl FieldInfo {
 
     /// Restricted to the multiples of `multiple_of` (1 for every number; above 0) in a range, ends included.
     pub fn range<T: FieldType>(self, min: T, max: T, multiple_of: T) -> FieldInfo {
-        let (Value::Int(min), Value::Int(max), Value::Int(multiple_of)) =
-            (min.to_value(), max.to_value(), multiple_of.to_value())
-        else {
+        self.in_range([min, max, multiple_of], false)
+    }
+
+    /// Restricted to `auto` and the multiples of `multiple_of` in a range, ends included.
+    pub fn auto_or_range<T: FieldType>(self, min: T, max: T, multiple_of: T) -> FieldInfo {
+        self.in_range([min, max, multiple_of], true)
+    }
+
+    fn in_range<T: FieldType>(self, range: [T; 3], auto: bool) -> FieldInfo {
+        let [Value::Int(min), Value::Int(max), Value::Int(multiple_of)] = range.map(T::to_value) else {
             return self;
         };
-        self.allow(Allowed::Range { min, max, multiple_of: multiple_of.max(1) })
+        self.allow(Allowed::Range { min, max, multiple_of: multiple_of.max(1), auto })
     }
 
     /// Restricted to these values.
@@ -357,6 +381,7 @@ impl FieldInfo {
     pub fn parse(&self, text: &str) -> Result<Value, Illegal> {
         let text = text.trim();
         let value = match self.allowed {
+            Allowed::Range { auto: true, .. } if text == AUTO => Some(Value::Name(AUTO)),
             Allowed::Range { .. } => text.parse().ok().map(Value::Int),
             Allowed::Values(ref values) => {
                 let same = |v: &Value| v.to_string() == text;
@@ -396,7 +421,7 @@ mod tests {
 
     #[test]
     fn allowed_values_in_words() {
-        let words = |min, max, multiple_of| Allowed::Range { min, max, multiple_of }.to_string();
+        let words = |min, max, multiple_of| Allowed::Range { min, max, multiple_of, auto: false }.to_string();
         assert_eq!(words(1, 8, 1), "a whole number from 1 to 8");
         assert_eq!(words(-8, 8, 4), "a multiple of 4 from -8 to 8");
         assert_eq!(words(3, 3, 1), "3");
@@ -419,7 +444,20 @@ mod tests {
         assert_eq!(flag.clone().range(false, true, true), flag);
         // Nothing is a multiple of 0; the derive refuses it where it is a literal.
         let any = FieldInfo::key::<u32>("any").range(1, 8, 0);
-        assert_eq!(any.allowed, Allowed::Range { min: 1, max: 8, multiple_of: 1 });
+        assert_eq!(any.allowed, Allowed::Range { min: 1, max: 8, multiple_of: 1, auto: false });
+    }
+
+    #[test]
+    fn a_rule_may_choose_a_number_of_a_range() {
+        let blocks =
+            FieldInfo::tune::<Option<u32>>("blocks").short("bl").auto_or_range::<u32>(1, 1024, 1).by_rule();
+        assert_eq!(blocks.allowed.to_string(), "auto or a whole number from 1 to 1024");
+        assert_eq!(blocks.default, FieldDefault::Value(Value::Name(AUTO)));
+        assert_eq!([blocks.parse("auto"), blocks.parse("64")], [Ok(Value::Name(AUTO)), Ok(Value::Int(64))]);
+        let said = blocks.parse("0").unwrap_err().to_string();
+        assert!(said.contains("auto or a whole number from 1 to 1024 (nearest: 1)"), "{said}");
+        assert!(blocks.parse("rule").is_err());
+        assert_eq!(blocks.smaller(Value::Int(8)).first(), Some(&Value::Int(7)));
     }
 
     #[test]
@@ -444,20 +482,25 @@ mod tests {
     proptest! {
         #[test]
         fn a_range_counts_lists_and_approximates_what_it_contains(
-            min in -60..60i128, len in 0..60i128, multiple_of in 1..20i128, given in -200..200i128,
+            min in -60..60i128, len in 0..60i128, multiple_of in 1..20i128, given in -200..200i128, auto: bool,
         ) {
-            let range = Allowed::Range { min, max: min + len, multiple_of };
+            let range = Allowed::Range { min, max: min + len, multiple_of, auto };
             let inside: Vec<i128> = (-200..200).filter(|v| range.contains(Value::Int(*v))).collect();
             for v in &inside {
                 prop_assert!(*v >= min && *v <= min + len && v % multiple_of == 0);
             }
-            prop_assert_eq!(range.count(), inside.len() as u128);
-            let listed: Vec<_> = (0..inside.len() as u128 + 1).filter_map(|n| range.nth(n)).collect();
-            prop_assert_eq!(&listed, &inside.iter().map(|v| Value::Int(*v)).collect::<Vec<_>>());
+            prop_assert_eq!(range.contains(Value::Name(AUTO)), auto);
+            let rule = auto.then_some(Value::Name(AUTO));
+            prop_assert_eq!(rule.map(|rule| range.position(rule)), rule.map(|_| 0));
+            let all: Vec<_> = rule.into_iter().chain(inside.iter().map(|v| Value::Int(*v))).collect();
+            prop_assert_eq!(range.count(), all.len() as u128);
+            let listed: Vec<_> = (0..all.len() as u128 + 1).filter_map(|n| range.nth(n)).collect();
+            prop_assert_eq!(&listed, &all);
             let distance = |v: Value| if let Value::Int(v) = v { v.abs_diff(given) } else { u128::MAX };
             let closest = inside.iter().map(|v| v.abs_diff(given)).min();
             prop_assert_eq!(range.nearest(given).map(distance), closest);
-            prop_assert_eq!(range.nth(range.position(Value::Int(given))), range.nearest(given));
+            let nearest = range.nearest(given).or(range.nth(0));
+            prop_assert_eq!(range.nth(range.position(Value::Int(given))), nearest);
         }
     }
 }

@@ -141,7 +141,7 @@ pub(crate) fn form(family: &str, fields: &[FieldInfo]) -> String {
         form.push_str(if field.omitted { "[" } else { "" });
         form.push_str(if field.role == FieldRole::Tune && !tuned { "__" } else { "_" });
         tuned |= field.role == FieldRole::Tune;
-        let first = field.allowed.nth(0);
+        let first = field.allowed.nth(field.by_rule.into());
         form.push_str(&match (&field.allowed, first) {
             (Allowed::Values(_), Some(Value::Bool(_))) => format!("[no]{}", label(field)),
             (Allowed::Values(_), Some(Value::Name(_))) => {

@@ -100,7 +100,7 @@ macro_rules! integers {
     ($($t:ty),*) => {$(
         impl FieldType for $t {
             fn domain() -> Allowed {
-                Allowed::Range { min: <$t>::MIN as i128, max: <$t>::MAX as i128, multiple_of: 1 }
+                Allowed::Range { min: <$t>::MIN as i128, max: <$t>::MAX as i128, multiple_of: 1, auto: false }
             }
             fn to_value(self) -> Value {
                 Value::Int(self as i128)

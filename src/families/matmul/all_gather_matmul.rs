@@ -37,8 +37,8 @@ pub struct AllGatherMatmul {
     #[key(short = "f", default = Activation::None, omitted)]
     pub activation: Activation,
     /// Warps of a block.
-    #[tune(short = "w", values = [4, 8], default = |key| order::warps(tile_rows(key)))]
-    pub warps: u32,
+    #[tune(short = "w", values = [4, 8], rule = |c| order::warps(c.tile_rows))]
+    pub warps: Option<u32>,
     /// Rows of a tile of the result.
     #[tune(short = "tr", shrinks, values = [64, 128, 256], default = |key| tile_rows(key))]
     pub tile_rows: u32,
@@ -49,41 +49,41 @@ pub struct AllGatherMatmul {
     #[tune(short = "s", shrinks, values = [2, 3, 4, 5, 6, 8, 10, 12], default = |key| stages(key))]
     pub stages: u32,
     /// Rows of tiles that are gone through column by column.
-    #[tune(short = "g", values = [1, 2, 4, 8, 16, 32], default = 8)]
-    pub group: u32,
+    #[tune(short = "g", values = [1, 2, 4, 8, 16, 32], rule = |_| 8)]
+    pub group: Option<u32>,
     /// Which tiles a block has: its own from the start, or the next one of a work counter whenever it is free.
     #[tune(short = "by", default = Order::Strided, omitted)]
     pub order: Order,
     /// Whether tiles of one place, one of each rank's rows, follow one another: blocks beside each other read the same rows of `w` then,
     /// and not all own rows come before the others'.
-    #[tune(short = "ab", default = |key| abreast(key))]
-    pub abreast: bool,
+    #[tune(short = "ab", rule = AllGatherMatmul::abreast_rule)]
+    pub abreast: Option<bool>,
     /// Parts of the columns of `x` and `w`, which blocks share: sums over all of them are added up in order by one of them.
     #[tune(short = "sp", values = [1, 2, 4, 7, 8, 16], default = |key| tiling(key).split)]
     pub split: u32,
     /// Whether tiles are of all ranks' rows together, which lie in each rank's inbox, its own as well: of few rows there are fewer tiles
     /// then, and each row of `w` is read once.
-    #[tune(short = "tg", default = |key| together(key))]
-    pub together: bool,
+    #[tune(short = "tg", rule = AllGatherMatmul::together_rule)]
+    pub together: Option<bool>,
     /// Elements that a block sends at once.
-    #[tune(short = "c", values = [512, 1024, 2048, 4096, 8192, 16384, 32768], default = |key| chunk(key))]
-    pub chunk: u32,
+    #[tune(short = "c", values = [512, 1024, 2048, 4096, 8192, 16384, 32768], rule = AllGatherMatmul::chunk_rule)]
+    pub chunk: Option<u32>,
     /// Rows of tiles that each block sends its part of under one flag: with fewer than are gone through together, blocks that multiply
     /// begin at different times and no longer share what is in the cache.
-    #[tune(short = "sr", values = [1, 2, 4, 8, 16, 32], default = 8)]
-    pub sent: u32,
+    #[tune(short = "sr", values = [1, 2, 4, 8, 16, 32], rule = |_| 8)]
+    pub sent: Option<u32>,
     /// Whether all rows go to one rank, then all to the next one, and not each row to all: first to the rank that multiplies them first.
-    #[tune(short = "ph", default = |key| phases(key))]
-    pub phases: bool,
+    #[tune(short = "ph", rule = AllGatherMatmul::phases_rule)]
+    pub phases: Option<bool>,
     /// Whether it is warps beside those that multiply that send, one in each of the first blocks, and no SM is set aside for it.
-    #[tune(short = "bs", default = false)]
-    pub beside: bool,
+    #[tune(short = "bs", rule = |_| false)]
+    pub beside: Option<bool>,
     /// Blocks that send, or warps.
     #[tune(short = "sb", values = [1, 2, 4, 8, 16, 32, 64], default = |key| send_blocks(key))]
     pub send_blocks: u32,
     /// Blocks that multiply.
-    #[tune(short = "bl", shrinks, range = 1..=1024, default = |key| blocks(key))]
-    pub blocks: u32,
+    #[tune(short = "bl", shrinks, range = 1..=1024, rule = AllGatherMatmul::blocks_rule)]
+    pub blocks: Option<u32>,
 }
 
 /// Where there are fewer tiles then, and a block has one or none: no block would multiply its own rows meanwhile.
@@ -126,27 +126,6 @@ fn one_each(key: &AllGatherMatmulKey) -> bool {
 /// A warp's elements of what a block sends at once: so many fit 64 registers of a lane.
 const CHUNK_OF_A_WARP: u32 = 4096;
 
-/// Elements of one step of a sender. A block loads all of them before it stores any, so each step costs a trip to memory.
-/// The largest value that divides a band of tile rows, fits the warps' registers and leaves every sender some elements
-/// (measured in `bench/results/products.md`, senders).
-fn chunk(key: &AllGatherMatmulKey) -> u32 {
-    let band = tile_rows(key) * key.k;
-    let share = (elements(key) / u64::from(send_blocks(key))).max(LEAST_SENT);
-    let most = u64::from(CHUNK_OF_A_WARP * order::warps(tile_rows(key))).min(share);
-    let fits = |chunk: &u32| band.is_multiple_of(*chunk) && u64::from(*chunk) <= most;
-    [32768, 16384, 8192, 4096, 2048, 1024].into_iter().find(fits).unwrap_or(512)
-}
-
-/// Where each block has one tile or a part of one, so that no block is done with own rows before others' arrive.
-fn abreast(key: &AllGatherMatmulKey) -> bool {
-    !together(key) && tiling(key).items(bands(key), key.n) <= order::SMS - send_blocks(key)
-}
-
-/// Of more than two ranks, if blocks have other tiles to multiply meanwhile.
-fn phases(key: &AllGatherMatmulKey) -> bool {
-    key.ranks > 2 && !together(key) && !one_each(key)
-}
-
 /// Elements that a block is worth.
 const LEAST_SENT: u64 = 8192;
 
@@ -178,49 +157,90 @@ fn stages(key: &AllGatherMatmulKey) -> u32 {
     order::stages(tile_rows(key), tiling(key).columns, one_each)
 }
 
-fn blocks(key: &AllGatherMatmulKey) -> u32 {
-    tiling(key).items(bands(key), key.n).clamp(1, order::SMS - send_blocks(key))
-}
-
 impl Legal for AllGatherMatmul {
     fn legal(&self) -> Result<(), Illegal> {
         order::whole_rows(self.n, self.k)?;
         order::shared_rows(self.m, self.ranks)?;
-        let band = self.tile_rows * self.k;
-        let allowed = || format!("one that divides {band}, the elements of {} rows", self.tile_rows);
-        Illegal::unless(band.is_multiple_of(self.chunk), "chunk", self.chunk, allowed)?;
-        let most = CHUNK_OF_A_WARP * self.warps;
-        let allowed = || format!("at most {most}, what {} warps have registers for", self.warps);
-        Illegal::unless(self.chunk <= most, "chunk", self.chunk, allowed)?;
-        order::legal(self.tile_rows, self.tile_columns, self.warps, self.stages)?;
-        let most = order::left(self.tile_rows, self.tile_columns, self.stages) / 2;
+        let (chunk, beside) = (self.chunk(), self.beside());
+        let allowed = || format!("one that divides {}, the elements of {} rows", self.band(), self.tile_rows);
+        Illegal::unless(self.band().is_multiple_of(chunk), "chunk", chunk, allowed)?;
+        let most = CHUNK_OF_A_WARP * self.warps();
+        let allowed = || format!("at most {most}, what {} warps have registers for", self.warps());
+        Illegal::unless(chunk <= most, "chunk", chunk, allowed)?;
+        order::legal(self.tile_rows, self.tile_columns, self.warps(), self.stages)?;
         let allowed = || {
-            let most = 1 << most.ilog2();
+            let (most, stages) = (1 << self.most_sent().ilog2(), self.stages);
             format!(
-                "at most {most} with beside = true: it goes by way of shared memory, beside {} stages",
-                self.stages
+                "at most {most} with beside = true: it goes by way of shared memory, beside {stages} stages"
             )
         };
-        Illegal::unless(!self.beside || self.chunk <= most, "chunk", self.chunk, allowed)?;
-        let whole = self.sent_elements().is_multiple_of(self.chunk.into());
-        let allowed =
-            || format!("false with chunk = {}: a rank's rows are no whole number of these", self.chunk);
-        Illegal::unless(!self.beside || whole, "beside", self.beside, allowed)?;
+        Illegal::unless(chunk <= self.most_sent(), "chunk", chunk, allowed)?;
+        let whole = self.sent_elements().is_multiple_of(chunk.into());
+        let allowed = || format!("false with chunk = {chunk}: a rank's rows are no whole number of these");
+        Illegal::unless(!beside || whole, "beside", beside, allowed)?;
         let allowed = || "false with gathered = true: warps beside have no registers for rows".to_owned();
-        Illegal::unless(!self.beside || !self.gathered, "beside", self.beside, allowed)?;
-        let there = !self.beside || self.send_blocks <= self.blocks;
-        let allowed = || format!("at most {}, the blocks that its warps are in", self.blocks);
+        Illegal::unless(!beside || !self.gathered, "beside", beside, allowed)?;
+        let allowed = || format!("at most {}, the blocks that its warps are in", self.blocks());
+        let there = !beside || self.send_blocks <= self.blocks();
         Illegal::unless(there, "send_blocks", self.send_blocks, allowed)?;
         let allowed = || "false with together = true: each tile is of all ranks' rows".to_owned();
-        Illegal::unless(!self.abreast || !self.together, "abreast", self.abreast, allowed)?;
+        Illegal::unless(!self.abreast() || !self.together(), "abreast", self.abreast(), allowed)?;
         let allowed = || "false with together = true: no block multiplies one rank's rows first".to_owned();
-        Illegal::unless(!self.phases || !self.together, "phases", self.phases, allowed)?;
+        Illegal::unless(!self.phases() || !self.together(), "phases", self.phases(), allowed)?;
         self.order.legal(self.split)?;
         self.split_parts().legal()
     }
 }
 
+/// What rules choose.
 impl AllGatherMatmul {
+    /// Where each block has one tile or a part of one, so that no block is done with own rows before others' arrive.
+    fn abreast_rule(&self) -> bool {
+        !self.together() && self.split_parts().items() <= order::SMS - self.send_blocks
+    }
+
+    /// Elements of one step of a sender. A block loads all of them before it stores any, so each step costs a trip to memory.
+    /// The largest value that divides a band of tile rows, fits the warps' registers or their shared memory and leaves every sender
+    /// some elements (measured in `bench/results/products.md`, senders).
+    fn chunk_rule(&self) -> u32 {
+        let share = (self.sent_elements() / u64::from(self.send_blocks)).max(LEAST_SENT);
+        let most = u64::from(self.most_sent()).min(share);
+        let whole = |chunk: u32| !self.beside() || self.sent_elements().is_multiple_of(chunk.into());
+        let fits =
+            |chunk: &u32| self.band().is_multiple_of(*chunk) && u64::from(*chunk) <= most && whole(*chunk);
+        [32768, 16384, 8192, 4096, 2048, 1024].into_iter().find(fits).unwrap_or(512)
+    }
+
+    /// Where there are fewer tiles then, unless an order of ranks' rows is set: see [`together`].
+    fn together_rule(&self) -> bool {
+        let has_order = self.abreast == Some(true) || self.phases == Some(true);
+        !has_order && together(&self.key())
+    }
+
+    /// Of more than two ranks, if blocks have other tiles to multiply meanwhile.
+    fn phases_rule(&self) -> bool {
+        self.ranks > 2 && !self.together() && !one_each(&self.key())
+    }
+
+    /// A block for each part of a tile, on the SMs that senders leave.
+    fn blocks_rule(&self) -> u32 {
+        self.split_parts().items().clamp(1, order::SMS - self.send_blocks)
+    }
+}
+
+impl AllGatherMatmul {
+    /// Elements of a tile's rows.
+    fn band(&self) -> u32 {
+        self.tile_rows * self.k
+    }
+
+    /// The most elements that a sender sends at once: what registers hold, or the shared memory that stages leave a warp beside.
+    fn most_sent(&self) -> u32 {
+        let registers = CHUNK_OF_A_WARP * self.warps();
+        let left = || order::left(self.tile_rows, self.tile_columns, self.stages) / 2;
+        if self.beside() { registers.min(left()) } else { registers }
+    }
+
     /// Rows of each rank.
     pub fn rows(&self) -> u32 {
         self.m / self.ranks
@@ -228,13 +248,13 @@ impl AllGatherMatmul {
 
     /// The tiles of one rank's rows, or of all.
     fn cut(&self) -> Cut {
-        let AllGatherMatmul { n: columns, tile_rows, tile_columns, group, .. } = *self;
-        let rows = if self.together { self.m } else { self.rows() };
-        Cut { rows, columns, tile_rows, tile_columns, group }
+        let AllGatherMatmul { n: columns, tile_rows, tile_columns, .. } = *self;
+        let rows = if self.together() { self.m } else { self.rows() };
+        Cut { rows, columns, tile_rows, tile_columns, group: self.group() }
     }
 
     fn split_parts(&self) -> Split {
-        self.cut().split(self.split, self.k, if self.together { 1 } else { self.ranks })
+        self.cut().split(self.split, self.k, if self.together() { 1 } else { self.ranks })
     }
 
     /// Elements of a rank's rows.
@@ -255,20 +275,20 @@ impl AllGatherMatmul {
     fn piece(&self, number: Val<u32>) -> Index {
         let all = self.sent_elements();
         if let Ok(elements) = u32::try_from(all) {
-            return tiles(elements, self.chunk).tile(number).at();
+            return tiles(elements, self.chunk()).tile(number).at();
         }
-        let first = number.to_u64() * u64::from(self.chunk);
-        if all.is_multiple_of(self.chunk.into()) {
+        let first = number.to_u64() * u64::from(self.chunk());
+        if all.is_multiple_of(self.chunk().into()) {
             first.index()
         } else {
-            let there = (all.val() - first).min(u64::from(self.chunk)).to_u32();
-            first.only(arange(self.chunk).lt(there))
+            let there = (all.val() - first).min(u64::from(self.chunk())).to_u32();
+            first.only(arange(self.chunk()).lt(there))
         }
     }
 
     /// Rows that have flags of their own, one of each block that sends.
     fn part_rows(&self) -> u32 {
-        self.sent * self.tile_rows
+        self.sent() * self.tile_rows
     }
 
     /// Such parts of a rank's rows.
@@ -279,7 +299,7 @@ impl AllGatherMatmul {
     /// The first piece of a part that a block sends, and the one behind the part.
     fn pieces_of(&self, part: Val<u32>, b: Group) -> (Val<u32>, Val<u32>) {
         // Tuning may have no more pieces than 32 bits number: a piece has 512 elements or more.
-        let pieces = |elements: u64| elements.div_ceil(self.chunk.into()) as u32;
+        let pieces = |elements: u64| elements.div_ceil(self.chunk().into()) as u32;
         let of_part = pieces(u64::from(self.part_rows()) * u64::from(self.k));
         (part * of_part + b.index(), ((part + 1) * of_part).min(pieces(self.sent_elements())))
     }
@@ -349,25 +369,25 @@ pub fn all_gather_matmul(c: &AllGatherMatmul, a: &AllGatherMatmulArgs) {
     let of_rank =
         |rows: MatrixRows, first: Val<u32>| if ragged { rows.below(first + cut.rows) } else { rows };
     let to = Inbox { bank, flags, epoch };
-    if !c.beside {
+    if !c.beside() {
         role("send", c.send_blocks, |b| send(b, c, a, to));
     }
 
-    role("multiply", c.blocks, |b| {
+    role("multiply", c.blocks(), |b| {
         for i in b.dynamic(parts.items(), tiles) {
             let part = parts.item(i);
             // This rank's own rows first: the others' travel meanwhile.
-            let (turn, tile) = cut.of_ranks(part.tile, c.ranks, c.abreast);
+            let (turn, tile) = cut.of_ranks(part.tile, c.ranks, c.abreast());
             let from = (turn + rank()) % c.ranks;
             let (row, column) = cut.corner(tile);
             let w = part.of(a.w.rows(column, c.tile_columns));
-            let out = if c.together { 0u32.val() } else { from * c.rows() };
+            let out = if c.together() { 0u32.val() } else { from * c.rows() };
             let gathered = |first: Val<u32>, blocks: u32| {
                 let got = a.arrived.wait_all(first, blocks, c.flags(), epoch);
                 let rows = a.inbox.rows(&got, bank + out + row, c.tile_rows);
                 b.dot(of_rank(rows, bank + out), w, c.stages)
             };
-            let sums = if c.together {
+            let sums = if c.together() {
                 gathered(flags, c.ranks * c.flags())
             } else if from == rank() {
                 b.dot(a.x.rows(row, c.tile_rows), w, c.stages)
@@ -382,7 +402,7 @@ pub fn all_gather_matmul(c: &AllGatherMatmul, a: &AllGatherMatmulArgs) {
         }
     });
 
-    if c.beside {
+    if c.beside() {
         role_beside("multiply", "send", 1, |b| {
             if b.index() < c.send_blocks {
                 send(b, c, a, to);
@@ -412,7 +432,7 @@ impl Inbox {
 #[kernel]
 fn send(b: Group, c: &AllGatherMatmul, a: &AllGatherMatmulArgs, to: Inbox) {
     let gathered = a.gathered.map(|gathered| gathered.elements());
-    if c.phases {
+    if c.phases() {
         // The rank before this one multiplies these rows first of others'.
         for before in 1u32.val()..c.ranks.val() {
             let peer = (rank() + (c.ranks - before)) % c.ranks;
@@ -420,7 +440,7 @@ fn send(b: Group, c: &AllGatherMatmul, a: &AllGatherMatmulArgs, to: Inbox) {
             send_rows(b, c, a, to, Peers::rank(peer), kept);
         }
     } else {
-        let all = if c.together { Peers::all() } else { Peers::others() };
+        let all = if c.together() { Peers::all() } else { Peers::others() };
         send_rows(b, c, a, to, all, gathered.map(|gathered| (gathered, true.val())));
     }
     if let Some(gathered) = gathered {
@@ -445,11 +465,11 @@ fn send_rows(
         for number in (first..end).step_by(c.send_blocks) {
             let piece = c.piece(number);
             let place = c.at(to.bank) + own + piece;
-            if c.beside {
+            if c.beside() {
                 // Nothing of it goes through registers, of which the multiplying warps need most.
-                rows.copy_any(&inbox, place, &x, piece, c.chunk);
+                rows.copy_any(&inbox, place, &x, piece, c.chunk());
             } else {
-                let elements = x.load(piece, c.chunk);
+                let elements = x.load(piece, c.chunk());
                 rows.put_any(&inbox, place, elements);
                 if let Some((kept, here)) = kept {
                     if here {
@@ -474,7 +494,7 @@ fn gather(b: Group, c: &AllGatherMatmul, a: &AllGatherMatmulArgs, to: Inbox, gat
             for number in (first..end).step_by(c.send_blocks) {
                 let piece = c.piece(number);
                 let place = c.at(from * c.rows()) + piece;
-                let elements = a.inbox.elements().load(&got, c.at(to.bank) + place, c.chunk);
+                let elements = a.inbox.elements().load(&got, c.at(to.bank) + place, c.chunk());
                 gathered.store(place, elements);
             }
         }

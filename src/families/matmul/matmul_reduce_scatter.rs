@@ -45,18 +45,18 @@ pub struct MatmulReduceScatter {
     #[key(short = "f", default = Activation::None, omitted)]
     pub activation: Activation,
     /// How parts of tiles get to who adds them up.
-    #[tune(default = |key| algorithm(key))]
-    pub algorithm: Algorithm,
+    #[tune(rule = MatmulReduceScatter::algorithm_rule)]
+    pub algorithm: Option<Algorithm>,
     /// Whether a block has what comes of a tile on its way while it multiplies its own part, and waits for it before.
-    #[tune(short = "e", default = |key| early(key))]
-    pub early: bool,
+    #[tune(short = "e", rule = MatmulReduceScatter::early_rule)]
+    pub early: Option<bool>,
     /// Turns of blocks with tiles for others until each second tile is of this rank's own rows: others' parts of these come over the link
     /// meanwhile. 0 if all tiles for others come first.
-    #[tune(short = "ld", values = [0, 1, 2], default = |key| lead(key))]
-    pub lead: u32,
+    #[tune(short = "ld", values = [0, 1, 2], rule = MatmulReduceScatter::lead_rule)]
+    pub lead: Option<u32>,
     /// Warps of a block.
-    #[tune(short = "w", values = [4, 8], default = |key| order::warps(tile_rows(key)))]
-    pub warps: u32,
+    #[tune(short = "w", values = [4, 8], rule = |c| order::warps(c.tile_rows))]
+    pub warps: Option<u32>,
     /// Rows of a tile of the result.
     #[tune(short = "tr", shrinks, values = [64, 128, 256], default = |key| tile_rows(key))]
     pub tile_rows: u32,
@@ -67,21 +67,21 @@ pub struct MatmulReduceScatter {
     #[tune(short = "s", shrinks, values = [2, 3, 4, 5, 6, 8, 10, 12], default = |key| stages(key))]
     pub stages: u32,
     /// Rows of tiles that are gone through column by column.
-    #[tune(short = "g", values = [1, 2, 4, 8, 16, 32], default = 16)]
-    pub group: u32,
+    #[tune(short = "g", values = [1, 2, 4, 8, 16, 32], rule = |_| 16)]
+    pub group: Option<u32>,
     /// Which tiles a block has: its own from the start, or the next one of a work counter whenever it is free.
     #[tune(short = "by", default = Order::Strided, omitted)]
     pub order: Order,
     /// Whether tiles of one place, one of each rank's rows, follow one another: blocks beside each other read the same rows of `w` then,
     /// and not all tiles for others come before own ones.
-    #[tune(short = "ab", default = |key| abreast(key))]
-    pub abreast: bool,
+    #[tune(short = "ab", rule = MatmulReduceScatter::abreast_rule)]
+    pub abreast: Option<bool>,
     /// Parts of the columns of `x` and `w`, which blocks share: sums over all of them are added up in order by one of them.
     #[tune(short = "sp", values = [1, 2, 4, 7, 8, 16], default = |key| tiling(key).split)]
     pub split: u32,
     /// Blocks.
-    #[tune(short = "bl", shrinks, range = 1..=1024, default = |key| blocks(key))]
-    pub blocks: u32,
+    #[tune(short = "bl", shrinks, range = 1..=1024, rule = |c| c.split_parts().items().clamp(1, order::SMS))]
+    pub blocks: Option<u32>,
 }
 
 /// Of tiles of one rank's rows.
@@ -107,44 +107,18 @@ fn tiles(key: &MatmulReduceScatterKey) -> u32 {
     bands(key) * key.n.div_ceil(tiling(key).columns)
 }
 
-fn blocks(key: &MatmulReduceScatterKey) -> u32 {
-    tiling(key).items(bands(key), key.n).clamp(1, order::SMS)
-}
-
-/// Where each block has one tile or a part of one: a block that has to wait waits at the end in either order.
-fn abreast(key: &MatmulReduceScatterKey) -> bool {
-    tiling(key).items(bands(key), key.n) <= order::SMS
-}
-
-/// Pushed where every block has one tile. Blocks with more of them would store at the same time, all of them, and stand still
-/// for as long as the link takes.
-fn algorithm(key: &MatmulReduceScatterKey) -> Algorithm {
-    if tiles(key) <= order::SMS { Algorithm::Push } else { Algorithm::Pull }
-}
-
-/// If what is read early has been multiplied by then: where as many tiles are multiplied in the turn before as there are blocks.
-fn early(key: &MatmulReduceScatterKey) -> bool {
-    tiles(key) / key.ranks >= order::SMS
-}
-
 /// Columns of a product up to which its parts are longer on the link than they take to multiply. With 1792 own
 /// tiles in between save 10 %, with 3584 one in a hundred or nothing, and with 7168 they cost 2 %.
 const LINK_COLUMNS: u32 = 2560;
-
-/// If the other's parts of this rank's rows are many, and take the link longer than own tiles take: they would all come at the end. Of
-/// more than two ranks all turns but the first have something come over the link.
-fn lead(key: &MatmulReduceScatterKey) -> u32 {
-    let slow = key.ranks == 2 && key.k <= LINK_COLUMNS;
-    u32::from(slow && early(key) && tiles(key) / key.ranks >= 2 * order::SMS)
-}
 
 impl Legal for MatmulReduceScatter {
     fn legal(&self) -> Result<(), Illegal> {
         order::whole_rows(self.n, self.k)?;
         order::shared_rows(self.m, self.ranks)?;
-        order::legal(self.tile_rows, self.tile_columns, self.warps, self.stages)?;
-        let allowed = || format!("false with lead = {}: own tiles have an order already", self.lead);
-        Illegal::unless(!self.abreast || self.lead == 0, "abreast", self.abreast, allowed)?;
+        order::legal(self.tile_rows, self.tile_columns, self.warps(), self.stages)?;
+        let (lead, abreast) = (self.lead(), self.abreast());
+        let allowed = || format!("false with lead = {lead}: own tiles have an order already");
+        Illegal::unless(!abreast || lead == 0, "abreast", abreast, allowed)?;
         self.order.legal(self.split)?;
         self.split_parts().legal()?;
         // Rows of tiles that are sent, in two banks, are counted in 32 bits.
@@ -152,6 +126,31 @@ impl Legal for MatmulReduceScatter {
         let most = u32::MAX / of_a_band.max(1) / self.tile_rows * self.tile_rows;
         let allowed = || format!("at most {} with n = {}", u64::from(most) * u64::from(self.ranks), self.n);
         Illegal::unless(self.rows() <= most, "m", self.m, allowed)
+    }
+}
+
+/// What rules choose.
+impl MatmulReduceScatter {
+    /// Pushed where every block has one tile. Blocks with more of them would store at the same time, all of them, and stand still
+    /// for as long as the link takes.
+    fn algorithm_rule(&self) -> Algorithm {
+        if self.ranks * self.cut().tiles() <= order::SMS { Algorithm::Push } else { Algorithm::Pull }
+    }
+
+    /// If what is read early has been multiplied by then: where as many tiles are multiplied in the turn before as there are blocks.
+    fn early_rule(&self) -> bool {
+        self.cut().tiles() >= order::SMS
+    }
+
+    /// If the other's parts of this rank's rows are many, and take the link longer than own tiles take: they would all come at the end.
+    /// Of more than two ranks all turns but the first have something come over the link.
+    fn lead_rule(&self) -> u32 {
+        u32::from(self.ranks == 2 && self.k <= LINK_COLUMNS && self.cut().tiles() >= 2 * order::SMS)
+    }
+
+    /// Where each block has one tile or a part of one: a block that has to wait waits at the end in either order.
+    fn abreast_rule(&self) -> bool {
+        self.lead() == 0 && self.split_parts().items() <= order::SMS
     }
 }
 
@@ -163,8 +162,8 @@ impl MatmulReduceScatter {
 
     /// The tiles of one rank's rows.
     fn cut(&self) -> Cut {
-        let MatmulReduceScatter { n: columns, tile_rows, tile_columns, group, .. } = *self;
-        Cut { rows: self.rows(), columns, tile_rows, tile_columns, group }
+        let MatmulReduceScatter { n: columns, tile_rows, tile_columns, .. } = *self;
+        Cut { rows: self.rows(), columns, tile_rows, tile_columns, group: self.group() }
     }
 
     fn split_parts(&self) -> Split {
@@ -173,7 +172,7 @@ impl MatmulReduceScatter {
 
     /// Tiles for others that come before each second one is this rank's own; all of them if there are no more.
     fn first_own(&self) -> u32 {
-        let lead = self.lead * self.blocks / self.split;
+        let lead = self.lead() * self.blocks() / self.split;
         self.sent().min(if lead == 0 {
             u32::MAX
         } else {
@@ -188,12 +187,12 @@ impl MatmulReduceScatter {
 
     /// Whether ranks in between add their parts to what goes by: two ranks have none in between.
     pub(super) fn adds_on(&self) -> bool {
-        self.algorithm == Algorithm::Pull && self.ranks > 2
+        self.algorithm() == Algorithm::Pull && self.ranks > 2
     }
 
     /// The shape of parts of tiles in two banks, one below the other; of nothing if they travel in another way.
     fn parts(&self, how: Algorithm) -> [u32; 2] {
-        let there = self.algorithm == how;
+        let there = self.algorithm() == how;
         [if there { 2 * self.sent() * self.tile_rows } else { 0 }, self.tile_columns]
     }
 }
@@ -252,7 +251,7 @@ pub fn matmul_reduce_scatter(c: &MatmulReduceScatter, a: &MatmulReduceScatterArg
     let tiles = a.next_tile.map(|next| next.counter(0));
     let bank = epoch.parity() * c.sent();
 
-    role("multiply", c.blocks, |b| {
+    role("multiply", c.blocks(), |b| {
         for i in b.dynamic(parts.items(), tiles) {
             // The next rank's rows first, this rank's own last: by then the others have multiplied their part.
             let columns = parts.item(i);
@@ -265,7 +264,7 @@ pub fn matmul_reduce_scatter(c: &MatmulReduceScatter, a: &MatmulReduceScatterArg
             // The sum of the rank behind is added, if it is given.
             let send = |come: Option<Val<u32>>| {
                 let part = |slot| a.part(c, (rank() + 1) % c.ranks, slot, epoch);
-                let first = come.filter(|_| c.early).map(part);
+                let first = come.filter(|_| c.early()).map(part);
                 let sums = b.dot(x, w, c.stages);
                 a.split.whole(b, columns, sums, Some(epoch), |sums| {
                     let sums = match come {
@@ -283,7 +282,7 @@ pub fn matmul_reduce_scatter(c: &MatmulReduceScatter, a: &MatmulReduceScatterArg
                 };
                 // The last rank behind has added what others have. A rank alone adds no part.
                 let first_turn = if c.adds_on() { c.ranks - 2 } else { 0 };
-                let first = (first_turn..c.ranks - 1).next().filter(|_| c.early).map(part);
+                let first = (first_turn..c.ranks - 1).next().filter(|_| c.early()).map(part);
                 let sums = b.dot(x, w, c.stages);
                 a.split.whole(b, columns, sums, Some(epoch), |sums| {
                     let mut sums = sums;
@@ -312,7 +311,7 @@ pub fn matmul_reduce_scatter(c: &MatmulReduceScatter, a: &MatmulReduceScatterArg
 fn turn(c: &MatmulReduceScatter, i: Val<u32>) -> (Val<u32>, Val<u32>) {
     let (tiles, own, first_own) = (c.cut().tiles(), c.ranks - 1, c.first_own());
     if first_own == c.sent() {
-        c.cut().of_ranks(i, c.ranks, c.abreast)
+        c.cut().of_ranks(i, c.ranks, c.abreast())
     } else {
         // An own tile comes after the others' tile of the same number.
         let others = c.sent() - first_own;

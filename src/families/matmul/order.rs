@@ -149,9 +149,9 @@ pub(super) fn bands(rows: u32) -> u32 {
     rows.div_ceil(tile_rows(rows))
 }
 
-/// Warps that multiply such tiles: warpgroups have 64 rows of a product.
+/// Warps that multiply such tiles: warpgroups have 64 rows of a product. At most two of them, as registers hold no more sums.
 pub(super) fn warps(tile_rows: u32) -> u32 {
-    tile_rows / 16
+    (tile_rows / 16).min(8)
 }
 
 /// Whose rows blocks go through, one rank's after another's if they have several tiles: so often the right matrix is read.

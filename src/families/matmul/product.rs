@@ -34,8 +34,8 @@ pub struct Matmul {
     #[key(default = Activation::None)]
     pub activation: Activation,
     /// Warps of a block.
-    #[tune(short = "w", values = [4, 8], default = |key| order::warps(order::tile_rows(key.m)))]
-    pub warps: u32,
+    #[tune(short = "w", values = [4, 8], rule = |c| order::warps(c.tile_rows))]
+    pub warps: Option<u32>,
     /// Rows of a tile of the result.
     #[tune(short = "tr", shrinks, values = [64, 128, 256], default = |key| order::tile_rows(key.m))]
     pub tile_rows: u32,
@@ -46,8 +46,8 @@ pub struct Matmul {
     #[tune(short = "s", shrinks, values = [2, 3, 4, 5, 6, 8, 10, 12], default = |key| stages(key))]
     pub stages: u32,
     /// Rows of tiles that are gone through column by column.
-    #[tune(short = "g", values = [1, 2, 4, 8, 16, 32], default = 16)]
-    pub group: u32,
+    #[tune(short = "g", values = [1, 2, 4, 8, 16, 32], rule = |_| 16)]
+    pub group: Option<u32>,
     /// Which tiles a block has: its own from the start, or the next one of a work counter whenever it is free.
     #[tune(short = "by", default = |key| drawn(key))]
     pub order: Order,
@@ -55,8 +55,8 @@ pub struct Matmul {
     #[tune(short = "sp", values = [1, 2, 4, 7, 8, 16], default = |key| tiling(key).split)]
     pub split: u32,
     /// Blocks.
-    #[tune(short = "bl", shrinks, range = 1..=1024, default = |key| blocks(key))]
-    pub blocks: u32,
+    #[tune(short = "bl", shrinks, range = 1..=1024, rule = |c| c.parts().items().clamp(1, order::SMS))]
+    pub blocks: Option<u32>,
 }
 
 /// Blocks draw tiles from a work counter where m is above 128: with fewer rows the counter costs more than it gains
@@ -75,14 +75,10 @@ fn stages(key: &MatmulKey) -> u32 {
     order::stages(order::tile_rows(key.m), tiling(key).columns, one_each)
 }
 
-fn blocks(key: &MatmulKey) -> u32 {
-    tiling(key).items(order::bands(key.m), key.n).clamp(1, order::SMS)
-}
-
 impl Legal for Matmul {
     fn legal(&self) -> Result<(), Illegal> {
         order::whole_rows(self.n, self.k)?;
-        order::legal(self.tile_rows, self.tile_columns, self.warps, self.stages)?;
+        order::legal(self.tile_rows, self.tile_columns, self.warps(), self.stages)?;
         self.order.legal(self.split)?;
         self.parts().legal()
     }
@@ -90,8 +86,8 @@ impl Legal for Matmul {
 
 impl Matmul {
     fn cut(&self) -> Cut {
-        let Matmul { m: rows, n: columns, tile_rows, tile_columns, group, .. } = *self;
-        Cut { rows, columns, tile_rows, tile_columns, group }
+        let Matmul { m: rows, n: columns, tile_rows, tile_columns, .. } = *self;
+        Cut { rows, columns, tile_rows, tile_columns, group: self.group() }
     }
 
     fn parts(&self) -> Split {
@@ -140,7 +136,7 @@ pub fn matmul(c: &Matmul, a: &MatmulArgs) {
     let (cut, parts) = (c.cut(), c.parts());
     let epoch = a.epoch.map(|epoch| epoch.begin());
     let tiles = a.next_tile.map(|next| next.counter(0));
-    role("multiply", c.blocks, |b| {
+    role("multiply", c.blocks(), |b| {
         for i in b.dynamic(parts.items(), tiles) {
             let part = parts.item(i);
             let (row, column) = cut.corner(part.tile);

@@ -33,9 +33,9 @@ impl Split {
         Illegal::unless(self.parts == 1 || rows <= u32::MAX.into(), "split", self.parts, allowed)
     }
 
-    /// Parts of all tiles.
+    /// Parts of all tiles; of illegal ones at most as many as 32 bits count.
     pub(super) fn items(&self) -> u32 {
-        self.tiles * self.parts
+        self.tiles.saturating_mul(self.parts)
     }
 
     /// The tile and the part that item `i` is: those of a tile follow one another, so that several blocks have them at the same time.

@@ -193,6 +193,9 @@ fn family(model: &Model, codegen: &TokenStream) -> TokenStream {
     let tunes: Vec<&Field> = model.fields.iter().filter(|f| f.tune).collect();
     let defaults = tunes.iter().enumerate().map(|(at, field)| default(model, field, at, codegen));
     let warps = match &model.warps {
+        Warps::Field(field) if model.fields.iter().any(|f| f.ident == *field && f.rule.is_some()) => {
+            quote!(self.#field())
+        }
         Warps::Field(field) => quote!(self.#field),
         Warps::Fixed(warps) => quote!(#warps),
     };

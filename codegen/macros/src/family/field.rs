@@ -111,7 +111,7 @@ impl Field {
         let (vis, ty) = (field.vis.clone(), field.ty.clone());
         let omitted = set.flag("omitted", errors);
         let shrinks = set.flag("shrinks", errors);
-        if let (Some(span), false) = (shrinks, is_integer(&field.ty)) {
+        if let (Some(span), false) = (shrinks, is_integer(chosen.as_ref().unwrap_or(&field.ty))) {
             errors.at(span, "only a number is smaller than another one");
         }
         let shrinks = shrinks.is_some();
@@ -123,7 +123,12 @@ impl Field {
             errors.at(span, message);
         }
         let omitted = omitted.is_some();
-        if let (Some((_, rule)), true) = (&rule, short.is_none() || default.is_some()) {
+        // The names of a choice tell it from other fields by themselves.
+        let unnamed =
+            |ty: &Type| short.is_none() && (is_integer(ty) || ty.to_token_stream().to_string() == "bool");
+        if let Some((ty, rule)) = &rule
+            && (unnamed(ty) || default.is_some())
+        {
             errors.at(
                 rule.span(),
                 "the default of what a rule chooses is `auto`; names tell other values by its `short` name",
@@ -164,7 +169,11 @@ impl Field {
             Values::All => {}
             Values::Range { min, max, multiple_of } => {
                 let multiple_of = multiple_of.as_ref().map_or_else(|| quote!(1), |m| quote!(#m));
-                info.extend(quote!(.range::<#ty>(#min, #max, #multiple_of)));
+                let (range, ty) = match &self.rule {
+                    Some((ty, _)) => (quote!(auto_or_range), ty),
+                    None => (quote!(range), ty),
+                };
+                info.extend(quote!(.#range::<#ty>(#min, #max, #multiple_of)));
             }
             // With the type written down, so that literals get it and both arrays and slices do.
             Values::Menu(menu) => {

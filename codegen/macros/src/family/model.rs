@@ -191,7 +191,8 @@ fn warps(
         let names: Vec<String> = fields.iter().map(|f| f.ident.to_string()).collect();
         errors.at(name.span(), format!("`warps` names a field: there is no `{name}`, but {}", list(&names)));
     }
-    let ty = fields.iter().find(|f| f.ident == name).map(|f| f.ty.to_token_stream().to_string());
+    let field = fields.iter().find(|f| f.ident == name);
+    let ty = field.map(|f| f.rule.as_ref().map_or(&f.ty, |(ty, _)| ty).to_token_stream().to_string());
     if ty.is_some_and(|ty| ty != "u32") {
         errors.at(name.span(), format!("the warps a block has are a `u32`; `{name}` is something else"));
     }
