@@ -144,7 +144,7 @@ def test_the_former_name_of_the_empty_id_is_accepted_with_a_warning() -> None:
     new, problem = operation(world, empty_id=EXPERTS), Problem(2, "uint16")
     for few, many in zip(problem.dispatch(old).ids, problem.dispatch(new).ids, strict=True):
         assert np.array_equal(few, many) and EXPERTS in few
-    with pytest.raises(peerwarp.InvalidArgument, match="empty_id = 0: "):
+    with pytest.warns(DeprecationWarning), pytest.raises(peerwarp.InvalidArgument, match="empty_id = 0: "):
         operation(world, **{"nobody": 0})
     with pytest.raises(TypeError, match="unexpected keyword argument 'empty'"):
         operation(world, empty=-1)
