@@ -364,6 +364,11 @@ fn what_cannot_be_multiplied_is_refused_by_name() {
         ),
         &["chunk", "32768", "at most 16384 with beside = true", "beside 4 stages"],
     );
+    // A rule looks at what stages leave, which do not fit.
+    refused::<AllGatherMatmul>(
+        &format!("m=512 n=4096 k=4096 {key} tile_rows=128 tile_columns=256 stages=6 beside=true"),
+        &["stages", "6", "at most 4"],
+    );
     refused::<AllGatherMatmul>(
         &format!("m=64 n=64 k=72 {key} tile_rows=64 chunk=4096"),
         &["chunk", "4096", "divides 4608"],

@@ -133,10 +133,10 @@ fn stage(rows: u32, columns: u32) -> u32 {
     (rows + columns) * DOT_COLUMNS * 2
 }
 
-/// Bytes of shared memory that so many stages leave, which fit. Less 3 KiB, which barriers, reductions and what is drawn have room
+/// Bytes of shared memory that so many stages leave; none if they do not fit. Less 3 KiB, which barriers, reductions and what is drawn have room
 /// in, it is a multiple of 8 KiB.
 pub(super) fn left(rows: u32, columns: u32, stages: u32) -> u32 {
-    MOST_SHARED - stages * stage(rows, columns)
+    MOST_SHARED.saturating_sub(stages * stage(rows, columns))
 }
 
 /// Rows of tiles: as many as there are rows, if these are few.
