@@ -90,7 +90,7 @@ fn a_kernel_without_a_table_of_waits_has_lines() {
     let mut old = names();
     old[0].waits.clear();
     let status = Status { site: 240, ..expired() };
-    let aborted = Aborted::of(&[(0, status)], &old).unwrap();
+    let aborted = Aborted::of(&[at(0, status)], &old).unwrap();
     assert_eq!((aborted.wait.as_ref().unwrap().line, &aborted.wait.as_ref().unwrap().file), (240, &None));
     assert!(aborted.to_string().contains("role recv, block 40, line 240)"), "{aborted}");
 }
