@@ -121,6 +121,8 @@ pub(super) fn world(
         let of = if number == 1 { String::new() } else { format!(" of problem {number}") };
         options.facts.insert(format!("variants{of}"), variants.join(", "));
     }
+    // Processes have their nodes by their computers, or by name.
+    options.nodes = 1;
     Ok(World::of_process(&gpus()?, &launched, &options)?)
 }
 

@@ -165,7 +165,6 @@ pub(super) fn machine() -> String {
 pub(super) fn facts(options: &WorldOptions, sharing: Sharing, arch: &str) -> BTreeMap<String, String> {
     let own = [
         ("peerwarp", env!("CARGO_PKG_VERSION").to_owned()),
-        ("machine", machine()),
         ("architecture", arch.to_owned()),
         ("sharing", format!("{sharing:?}").to_lowercase()),
         ("wait budget", format!("{:?}", options.wait_budget)),

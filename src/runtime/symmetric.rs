@@ -1,5 +1,6 @@
 //! Memory that every rank has and every rank can reach.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use super::RuntimeError;
@@ -103,17 +104,17 @@ impl Symmetric {
         Ok(Symmetric { bytes, bases, own, _imported: imported, _here: here, _exported: None, _alone: vec![] })
     }
 
-    /// For a world of several processes, of which this one has one rank. Zeroed, here and on all others.
+    /// For a world of several processes, of which this one has one rank, with these ranks on its node. Zeroed, here and on all others.
     pub(super) fn across(
         member: &Member,
-        ranks: u32,
+        near: Range<u32>,
         bytes: u64,
         sharing: Sharing,
         processes: &Arc<Processes>,
     ) -> Result<Symmetric, RuntimeError> {
         let allocation = processes.next_allocation()?;
         let exported = allocate(member, bytes, sharing, &[]).and_then(|own| {
-            let handles = (1..ranks).map(|_| member.gpu.export(&own.block));
+            let handles = near.clone().skip(1).map(|_| member.gpu.export(&own.block));
             let handles = handles.collect::<Result<Vec<_>, _>>()?;
             Ok((own, handles))
         });
@@ -124,9 +125,9 @@ impl Symmetric {
         let taken = processes.links().exchange(&handles, size);
         let mapped = taken.and_then(|taken| import(member, size, taken));
         let mapped = processes.links().agree(mapped)?;
-        let mut bases = vec![base; ranks as usize];
+        let mut bases = vec![base; near.len()];
         for (rank, mapping) in &mapped {
-            bases[*rank as usize] = mapping.block.ptr;
+            bases[(*rank - near.start) as usize] = mapping.block.ptr;
         }
         let imported = mapped.into_iter().map(|(_, mapping)| mapping).collect();
         Ok(Symmetric {

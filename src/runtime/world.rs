@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::time::Duration;
 
+use rustix::process::{Resource, getrlimit};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
@@ -16,11 +17,12 @@ use super::gpu::{DevicePtr, Gpu, LaunchConfig, RawStream, Sharing};
 use super::greetings;
 use super::handles::LoadedKernel;
 use super::image::KernelImage;
-use super::net::links::Links;
+use super::net::bootstrap::{check_files, node};
+use super::net::links::{Links, near};
 use super::net::processes::Processes;
 use super::net::rendezvous::Card;
-use super::net::{LOCAL_RANKS, Launched, Place, Teams};
-use super::reach::{check_members, check_reach, facts, own_gpu, sharing};
+use super::net::{Launched, NODE_VARIABLE, Place, RANKS, Teams};
+use super::reach::{check_members, check_reach, facts, machine, own_gpu, sharing};
 use super::status::{Aborted, KernelNames, Record, Status};
 use super::symmetric::{Member, Symmetric};
 use super::tenants::Tenants;
@@ -147,7 +149,8 @@ impl World {
         World::with(teams, members, tenants, sharing, options, status, None)
     }
 
-    /// The world that this process was started for, one rank a process. The rank's GPU is that of its number on the
+    /// The world that this process was started for, one rank a process. Ranks of a computer are a node, unless [`NODE_VARIABLE`] names it: what is
+    /// near reaches a node, far channels all. The rank's GPU is that of its number on the
     /// machine among `gpus`, those that the process sees, or the only one. Where GPUs may be shared, numbers go on at the first
     /// GPU after the last.
     pub fn of_process(
@@ -155,11 +158,13 @@ impl World {
         launched: &Launched,
         options: &WorldOptions,
     ) -> Result<World, RuntimeError> {
-        launched.check(LOCAL_RANKS)?;
-        let teams = Teams::of(launched.ranks, 1)?;
+        launched.check(RANKS)?;
         if options.nodes != 1 {
-            let allowed = "1 where each rank has a process";
+            let allowed = format!("1 where each rank has a process: {NODE_VARIABLE} names nodes of one host");
             return Err(RuntimeError::invalid("nodes", options.nodes, allowed));
+        }
+        if launched.rank == 0 {
+            check_files(launched.ranks, getrlimit(Resource::Nofile).current)?;
         }
         let at_once = at_once(options)?;
         let gpu = own_gpu(gpus, launched.local_rank, options.share_gpus)?;
@@ -169,16 +174,21 @@ impl World {
             rank: launched.rank,
             ranks: launched.ranks,
             bus_id: gpu.info().bus_id.clone(),
+            machine: machine(),
+            node: node(launched, machine())?,
             socket: String::new(),
             share_gpus: options.share_gpus,
             facts: facts(options, sharing, gpu.info().target.arch()),
         };
-        let (mut links, cards) = Links::join(launched, card, options.form_timeout)?;
-        links.agree(check_reach(gpus, gpu.as_ref(), &cards))?;
-        let bytes = greetings::status_bytes(launched.ranks);
+        let (mut links, cards, teams) = Links::join(launched, card, options.form_timeout)?;
+        let near = near(&cards, launched.rank);
+        links.agree(check_reach(gpus, gpu.as_ref(), &near))?;
+        let bytes = greetings::status_bytes(teams.local_ranks());
         let processes = Arc::new(Processes::new(links, sharing));
-        let status = Symmetric::across(&members[0], launched.ranks, bytes, sharing, &processes)?;
-        let tenants = Tenants::of(cards.iter().map(|card| card.bus_id.as_str()), at_once);
+        let first = launched.rank - launched.rank % teams.local_ranks();
+        let ranks = first..first + teams.local_ranks();
+        let status = Symmetric::across(&members[0], ranks, bytes, sharing, &processes)?;
+        let tenants = Tenants::of(near.iter().map(|card| card.bus_id.as_str()), at_once);
         World::with(teams, members, tenants, sharing, options, status, Some(processes))
     }
 
@@ -278,7 +288,9 @@ impl World {
         match &self.processes {
             None => Symmetric::local(&self.members, self.teams.local_ranks(), bytes, self.sharing),
             Some(processes) => {
-                Symmetric::across(&self.members[0], self.teams.local_ranks(), bytes, self.sharing, processes)
+                let first = self.members[0].rank - self.place(0).local_rank;
+                let near = first..first + self.teams.local_ranks();
+                Symmetric::across(&self.members[0], near, bytes, self.sharing, processes)
             }
         }
     }

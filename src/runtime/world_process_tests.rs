@@ -16,6 +16,11 @@ const CHILD: &str = "runtime::world::process_tests::child";
 
 /// A process of its own that runs [`child`].
 fn process(rank: u32, ranks: u32, port: u16, part: &str) -> Child {
+    process_on("", rank, ranks, port, part)
+}
+
+/// The same on a node of this name, if it has one.
+fn process_on(node: &str, rank: u32, ranks: u32, port: u16, part: &str) -> Child {
     let mut command = Command::new(std::env::current_exe().unwrap());
     command.args(["--exact", CHILD, "--ignored", "--nocapture"]);
     for (name, value) in
@@ -26,6 +31,10 @@ fn process(rank: u32, ranks: u32, port: u16, part: &str) -> Child {
     command.env("MASTER_ADDR", "127.0.0.1").env("PEERWARP_TEST_PART", part);
     command.env("PEERWARP_SECRET", secret().expose()).env_remove("PEERWARP_SECRET_FILE");
     command.env_remove("PEERWARP_RENDEZVOUS").env_remove("TORCHELASTIC_USE_AGENT_STORE");
+    command.env_remove(NODE_VARIABLE);
+    if !node.is_empty() {
+        command.env(NODE_VARIABLE, node);
+    }
     command.stdout(std::process::Stdio::null());
     command.spawn().unwrap()
 }
@@ -42,7 +51,15 @@ fn child() {
         // Killed by itself: no destructor runs.
         std::process::abort();
     }
-    let world = World::of_process(&gpus, &launched, &options()).unwrap();
+    let world = World::of_process(&gpus, &launched, &options());
+    if part == "scattered" {
+        let said = world.unwrap_err().to_string();
+        return assert!(said.contains("rank 1 is not on the node of the ranks before it"), "{said}");
+    }
+    let world = world.unwrap();
+    if part == "two nodes" {
+        return two_nodes(&world);
+    }
     if part == "dies later" {
         std::process::abort();
     }
@@ -52,6 +69,39 @@ fn child() {
     let want: Vec<u64> = (0..launched.ranks).map(|from| word(from, launched.rank)).collect();
     assert_eq!(read_own(&world, 0, &block), want);
     world.agree(Ok(())).unwrap();
+}
+
+/// Ranks reach the memory of their node, and agree with all ranks.
+fn two_nodes(world: &World) {
+    let (own, teams) = (world.members()[0].rank, world.teams());
+    assert_eq!((world.ranks(), teams.nodes(), teams.local_ranks()), (4, 2, 2));
+    let (first, block) = (own / 2 * 2, world.allocate(64).unwrap());
+    let gpu = &world.members()[0].gpu;
+    assert_eq!(block.bases(0).len(), 2);
+    for (to, base) in (first..).zip(block.bases(0)) {
+        let at = base + 8 * u64::from(own - first);
+        // SAFETY: memory of the world, which is there.
+        unsafe { gpu.upload(at, &word(own, to).to_ne_bytes()).unwrap() };
+    }
+    world.agree(Ok(())).unwrap();
+    let mut found = [0u64; 2];
+    // SAFETY: as above.
+    unsafe { gpu.download(block.own(0), bytemuck::cast_slice_mut(&mut found)).unwrap() };
+    assert_eq!(found, [word(first, own), word(first + 1, own)]);
+    assert_eq!(world.gather(Ok(own)).unwrap(), [0, 1, 2, 3]);
+    world.agree(Ok(())).unwrap();
+}
+
+#[test]
+fn processes_of_two_nodes_form_a_world() {
+    for (nodes, part) in [(["a", "a", "b", "b"], "two nodes"), (["a", "b", "a", "b"], "scattered")] {
+        let address = free_address();
+        let start = |(rank, node)| process_on(node, rank, 4, port(&address), part);
+        let children: Vec<Child> = (0..).zip(nodes).map(start).collect();
+        for mut child in children {
+            assert!(child.wait().unwrap().success(), "{part}");
+        }
+    }
 }
 
 fn port(address: &str) -> u16 {

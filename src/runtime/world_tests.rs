@@ -457,5 +457,5 @@ fn a_rank_that_was_miscounted_is_refused() {
         World::of_process(&gpus, &launched(rank, ranks, "127.0.0.1:1"), &options()).unwrap_err().to_string()
     };
     assert_eq!(said(2, 2), "rank = 2: a number from 0 to 1");
-    assert_eq!(said(0, 1), "ranks = 1: a number from 2 to 64");
+    assert_eq!(said(0, 1), "ranks = 1: a number from 2 to 1024");
 }

@@ -160,8 +160,7 @@ impl Bootstrap {
         let own = [("peerwarp", env!("CARGO_PKG_VERSION")), ("meeting", "nodes")];
         let own = own.map(|(name, value)| (name.to_owned(), value.to_owned()));
         let facts = options.facts.clone().into_iter().chain(own).collect();
-        let (bus_id, socket) = (String::new(), String::new());
-        let card = Card { rank, ranks, bus_id, socket, share_gpus: false, facts };
+        let card = Card { rank, ranks, facts, ..Card::default() };
         let (mut rendezvous, _) =
             Rendezvous::join(&launched.address, &launched.secret, card, options.timeout)?;
         let nonce = random().map_err(|e| RuntimeError::invalid("random numbers of the system", e, "needed"));
@@ -236,7 +235,7 @@ fn room(ranks: u32) -> usize {
 }
 
 /// Fails unless rank 0 may have a connection with each rank.
-fn check_files(ranks: u32, limit: Option<u64>) -> Result<(), RuntimeError> {
+pub(in crate::runtime) fn check_files(ranks: u32, limit: Option<u64>) -> Result<(), RuntimeError> {
     let needed = u64::from(ranks) + NEWCOMERS as u64 + FILES;
     match limit {
         Some(limit) if limit < needed => {
@@ -248,7 +247,7 @@ fn check_files(ranks: u32, limit: Option<u64>) -> Result<(), RuntimeError> {
 }
 
 /// What a rank's node is known by: no name of a node is a machine's.
-fn node(launched: &Launched, machine: String) -> Result<String, RuntimeError> {
+pub(in crate::runtime) fn node(launched: &Launched, machine: String) -> Result<String, RuntimeError> {
     match &launched.node {
         Some(name) => Ok(format!("node {name}")),
         None if !machine.is_empty() => Ok(format!("machine {machine}")),

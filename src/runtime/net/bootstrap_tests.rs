@@ -302,7 +302,7 @@ fn recorded() -> Vec<u8> {
     let proof = meeting.proof(&secret(), Side::Guest);
     let mut said = Knock { rank: 1, nonce: [5; 32], proof }.encode().to_vec();
     let (bus_id, socket, facts) = (String::new(), String::new(), BTreeMap::new());
-    let hello = Message::Hello(Card { rank: 1, ranks: 3, bus_id, socket, share_gpus: false, facts });
+    let hello = Message::Hello(Card { rank: 1, ranks: 3, bus_id, socket, facts, ..Card::default() });
     let text = hello.encode().unwrap();
     let seal = meeting.session(&secret(), Side::Guest).seal(&text);
     said.extend([&(text.len() as u32).to_le_bytes(), text.as_slice(), &seal].concat());

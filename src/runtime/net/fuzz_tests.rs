@@ -123,6 +123,8 @@ fn card() -> impl Strategy<Value = Card> {
         share_gpus: rank == 3,
         rank,
         ranks,
+        machine: bus_id.clone(),
+        node: bus_id.clone(),
         bus_id,
         socket,
         facts,

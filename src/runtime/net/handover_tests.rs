@@ -1,4 +1,3 @@
-use std::collections::BTreeMap;
 use std::io::{Read, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::thread::{JoinHandle, spawn};
@@ -18,8 +17,7 @@ fn doors(count: u32) -> (Vec<Door>, Vec<Card>) {
         ranks: count,
         bus_id: rank.to_string(),
         socket: door.path().display().to_string(),
-        share_gpus: false,
-        facts: BTreeMap::new(),
+        ..Card::default()
     };
     let cards = (0..).zip(&doors).map(card).collect();
     (doors, cards)

@@ -11,6 +11,7 @@ use super::form::FormError;
 use super::handover::{Door, Handover};
 use super::launcher::Launched;
 use super::rendezvous::{Card, Disagreed, Rendezvous};
+use super::teams::Teams;
 use crate::runtime::RuntimeError;
 use crate::runtime::gpu::ShareHandle;
 
@@ -23,19 +24,22 @@ pub(in crate::runtime) struct Links {
 }
 
 impl Links {
-    /// Meets the other ranks; yields the cards of all, by rank. The card's socket is filled in here.
+    /// Meets the other ranks; yields the cards of all, by rank, and the nodes that they are on. The card's socket is filled in here.
     pub fn join(
         launched: &Launched,
         mut card: Card,
         timeout: Duration,
-    ) -> Result<(Links, Vec<Card>), RuntimeError> {
+    ) -> Result<(Links, Vec<Card>, Teams), RuntimeError> {
         let door = Door::open()?;
         card.socket = door.path().display().to_string();
         let secret = &launched.secret;
         let (mut rendezvous, cards) = Rendezvous::join(&launched.address, secret, card, timeout)?;
-        let connected = door.connect(launched.rank, secret, &cards, &Deadline::after(timeout));
+        // The same cards on all ranks: all of them stop here, or none.
+        let teams = Teams::in_order(&cards.iter().map(|card| &card.node).collect::<Vec<_>>())?;
+        let near = near(&cards, launched.rank);
+        let connected = door.connect(launched.rank, secret, &near, &Deadline::after(timeout));
         let handover = settle(rendezvous.agree(connected))?;
-        Ok((Links { rendezvous, handover, timeout }, cards))
+        Ok((Links { rendezvous, handover, timeout }, cards, teams))
     }
 
     /// Waits for all ranks; an error on one of them becomes an error on all of them.
@@ -51,7 +55,7 @@ impl Links {
         settle(self.rendezvous.share(result))
     }
 
-    /// Gives every other rank a handle, and takes theirs.
+    /// Gives every other rank of its node a handle, and takes theirs.
     pub fn exchange(
         &mut self,
         handles: &[ShareHandle],
@@ -60,10 +64,16 @@ impl Links {
         Ok(self.handover.exchange(handles, bytes, &Deadline::after(self.timeout))?)
     }
 
-    /// A rank whose process is gone, if there is one.
+    /// A rank of its node whose process is gone, if there is one.
     pub fn lost(&self) -> Option<u32> {
         self.handover.lost()
     }
+}
+
+/// The cards of a rank's node.
+pub(in crate::runtime) fn near(cards: &[Card], rank: u32) -> Vec<Card> {
+    let node = cards.get(rank as usize).map(|card| &card.node);
+    cards.iter().filter(|card| Some(&card.node) == node).cloned().collect()
 }
 
 fn settle<T, E>(result: Result<T, Disagreed<E>>) -> Result<T, RuntimeError>

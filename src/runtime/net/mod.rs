@@ -1,6 +1,6 @@
 //! Processes that find each other: who started them, where they meet, and how they pass handles of memory.
 
-mod bootstrap;
+pub(in crate::runtime) mod bootstrap;
 mod channel;
 mod deadline;
 mod form;

@@ -29,12 +29,18 @@ const REFUSED: Duration = Duration::from_millis(200);
 const HURRY: Duration = Duration::from_secs(1);
 
 /// Who a rank is, and what has to be the same on all of them.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(in crate::runtime) struct Card {
     pub rank: u32,
     pub ranks: u32,
     /// Where the rank's GPU sits; empty if ranks need not know.
     pub bus_id: String,
+    /// Which computer it is on; empty if ranks need not know.
+    #[serde(default)]
+    pub machine: String,
+    /// The same on ranks that reach each other's memory; empty if ranks need not know.
+    #[serde(default)]
+    pub node: String,
     /// The socket on which it takes handles; empty if it takes none.
     pub socket: String,
     /// Whether ranks may have one GPU together.
@@ -256,7 +262,8 @@ fn fits(there: &BTreeMap<u32, Card>, new: &Card) -> Result<(), FormError> {
     if new.share_gpus != own.share_gpus {
         return Err(mismatch("share_gpus", new.rank, new.share_gpus, 0, own.share_gpus));
     }
-    let same = there.values().find(|card| card.bus_id == new.bus_id);
+    let place = |card: &Card| (card.machine.clone(), card.bus_id.clone());
+    let same = there.values().find(|card| place(card) == place(new));
     match same.filter(|_| !new.bus_id.is_empty()) {
         None => Ok(()),
         Some(_) if own.share_gpus => Ok(()),

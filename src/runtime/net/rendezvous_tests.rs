@@ -28,7 +28,7 @@ fn guess() -> Secret {
 
 fn card(rank: u32, ranks: u32) -> Card {
     let facts = BTreeMap::from([("kernel tables".to_owned(), "abc".to_owned())]);
-    Card { rank, ranks, bus_id: format!("{rank}"), socket: String::new(), share_gpus: false, facts }
+    Card { rank, ranks, bus_id: format!("{rank}"), facts, ..Card::default() }
 }
 
 type Joined = Result<(Rendezvous, Vec<Card>), FormError>;
@@ -422,6 +422,9 @@ fn lists_have_each_rank_once_and_in_order() {
     }
     let same = Card { bus_id: one.bus_id.clone(), ..zero.clone() };
     assert!(matches!(scripted(vec![same, one.clone()], two.clone()), Err(FormError::SameGpu { .. })));
+    // Another computer has a GPU there, too.
+    let elsewhere = Card { machine: "other".into(), bus_id: one.bus_id.clone(), ..zero.clone() };
+    scripted(vec![elsewhere, one.clone()], two.clone()).unwrap();
     let shared = Card { share_gpus: true, ..zero.clone() };
     match scripted(vec![shared, one.clone()], two).unwrap_err() {
         FormError::Mismatch { field, rank: 1, value, other_rank: 0, other } => {

@@ -62,6 +62,17 @@ pub enum TeamsError {
         /// Nodes of the world.
         nodes: u32,
     },
+    /// A node's ranks do not follow one another.
+    #[error(
+        "rank {rank} is not on the node of the ranks before it: number ranks node by node, {local_ranks} on each (`srun \
+         --distribution=block`)"
+    )]
+    Scattered {
+        /// The first rank that is elsewhere.
+        rank: u32,
+        /// Ranks of a node.
+        local_ranks: u32,
+    },
     /// Nodes have different numbers of ranks.
     #[error(
         "the node of rank {rank} has {count} ranks, and the node of rank {other} has {other_count}: all nodes of a world need \
@@ -126,6 +137,20 @@ impl Teams {
         }
         within("ranks of a node", local_ranks, LOCAL_RANKS)?;
         Ok(Teams { by_node: nodes.concat(), places, local_ranks })
+    }
+
+    /// As [`Teams::by_node`], of ranks that count through: those of the first node, then those of the next one, as kernels count them.
+    ///
+    /// # Errors
+    /// As of [`Teams::by_node`], and where a node's ranks do not follow one another.
+    pub fn in_order<N: PartialEq>(names: &[N]) -> Result<Teams, TeamsError> {
+        let teams = Teams::by_node(names)?;
+        let expected =
+            |rank: u32| Place { node: rank / teams.local_ranks, local_rank: rank % teams.local_ranks };
+        match (0..teams.ranks()).find(|rank| teams.place(*rank) != Some(expected(*rank))) {
+            None => Ok(teams),
+            Some(rank) => Err(TeamsError::Scattered { rank, local_ranks: teams.local_ranks }),
+        }
     }
 
     /// All ranks.
