@@ -12,7 +12,7 @@
 //!
 //! With one level a row goes to each expert of another node, or all rows of a rank go in one put. With two levels a row goes once to each node
 //! that has one of its experts, to the GPU of the same number, which forwards it to the owners; combine sums in the node and puts one row
-//! back. What came from the last node is forwarded after all has come; the rest is forwarded meanwhile.
+//! back. What came from the last node is forwarded after all has arrived; the rest is forwarded meanwhile.
 //!
 //! A way through cards has four calibrated figures: the bandwidth of its card, a fixed part of each phase (launch, latency, counts), and the
 //! puts that it is known to take a microsecond. The inputs, which row calibrates what, and which rows are held out are `far_cost.toml`.
