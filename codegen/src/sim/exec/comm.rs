@@ -89,7 +89,7 @@ impl World<'_> {
     pub fn near(&mut self, agent: &Agent, number: u64) -> Result<u64, Fault> {
         match number < u64::from(agent.compiled.kernel().ranks) {
             true => Ok(agent.rank_near(number)),
-            false => Err(self.no_such_rank(agent, number)),
+            false => Err(self.no_such_near_rank(agent, number)),
         }
     }
 

@@ -119,8 +119,22 @@ impl World<'_> {
     }
 
     pub fn no_such_rank(&mut self, agent: &Agent, rank: u64) -> Fault {
-        let ranks = self.machine.ranks;
-        let message = format!("rank {} does not exist: there are {ranks}", rank as u32);
+        let message = format!("rank {} does not exist: there are {}", rank as u32, self.machine.ranks);
+        self.wrong_rank(agent, message)
+    }
+
+    /// A number that no rank of the agent's node has.
+    pub fn no_such_near_rank(&mut self, agent: &Agent, number: u64) -> Fault {
+        let kernel = agent.compiled.kernel();
+        if kernel.nodes == 1 {
+            return self.no_such_rank(agent, number);
+        }
+        let (number, ranks) = (number as u32, kernel.ranks);
+        let message = format!("rank {number} of a node does not exist: each node has {ranks}");
+        self.wrong_rank(agent, message)
+    }
+
+    fn wrong_rank(&mut self, agent: &Agent, message: String) -> Fault {
         let at = agent.event(&self.sites);
         self.find(FindingKind::OutOfBounds, message, at, None);
         Fault
