@@ -61,7 +61,7 @@ impl Emitter<'_, '_> {
             self.arg(counts).text,
             self.far_channel(counts),
             counter.plain(),
-            self.far_reach(&from.plain(), &count.plain(), reach),
+            self.far_reach(from.plain(), count.plain(), reach),
             value.plain(),
             self.site(id, counts)
         ));
