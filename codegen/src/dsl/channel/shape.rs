@@ -397,8 +397,10 @@ impl Declared {
         let wrong = |message: String, help: String| Err(TraceError::new(loc, message, help));
         let (ranks, of) = match (shape.transport == Transport::Far, shape.rail) {
             (false, Some(_)) => {
-                let help = "leave `.rail(..)` out: it reaches the ranks of a node";
-                return wrong(format!("channel `{name}` is near, and has a rail"), help.to_owned());
+                return wrong(
+                    format!("channel `{name}` is near, and has a rail"),
+                    "leave `.rail(..)` out: it reaches the ranks of a node".to_owned(),
+                );
             }
             (true, Some(each)) if each != local => {
                 let message = format!("the rail of channel `{name}` is for {each} ranks a node, of {local}");
