@@ -22,6 +22,12 @@ pub const FAR_RANKS: u32 = 1024;
 /// Bytes that an engine moves at once: messages stand at multiples of it, and what follows one up to the next multiple is moved with it.
 pub const FAR_UNIT: u32 = 16;
 
+/// Bytes of a put at most: commands count its units with 24 bits.
+pub const FAR_LONGEST: u64 = ((1 << 24) - 1) * FAR_UNIT as u64;
+
+/// Bytes of all outboxes and inboxes at most: commands number their units with 32 bits.
+pub const FAR_MEMORY: u64 = (FAR_UNIT as u64) << 32;
+
 /// What a parameter of a far channel is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum FarPart {

@@ -34,7 +34,7 @@ pub use binary::{BinaryOp, CompareOp, NoResult};
 pub(crate) use binary::{TwoOperands, truths};
 pub use build::Builder;
 pub use explain::explain;
-pub use far::{FAR_CHANNELS, FAR_RANKS, FAR_UNIT, FarPart, FarReach};
+pub use far::{FAR_CHANNELS, FAR_LONGEST, FAR_MEMORY, FAR_RANKS, FAR_UNIT, FarPart, FarReach};
 pub use kernel::*;
 pub use names::Names;
 pub use op::*;

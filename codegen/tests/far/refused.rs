@@ -5,9 +5,9 @@ use std::fmt::Debug;
 use peerwarp_codegen::dsl::prelude::*;
 use peerwarp_codegen::dsl::{TraceMeta, trace_args};
 use peerwarp_codegen::ir::{
-    Builder, CommOp, Const, Dtype, FAR_CHANNELS, FarPart, FarPut, FarSettle, Kernel, Loc, MemoryOp, OpKind,
-    ParamId, ParamKind, Place, Problem, Put, ReduceOp as Fold, SendMessages, Signal, SignalOrder,
-    Target as To, Transport as Carrier, Type, ValueId, verify,
+    Builder, CommOp, Const, Dtype, FAR_CHANNELS, FAR_LONGEST, FAR_MEMORY, FarPart, FarPut, FarSettle, Kernel,
+    Loc, MemoryOp, OpKind, ParamId, ParamKind, Place, Problem, Put, ReduceOp as Fold, SendMessages, Signal,
+    SignalOrder, Target as To, Transport as Carrier, Type, ValueId, verify,
 };
 
 use super::world::RANKS;
@@ -293,6 +293,22 @@ fn more_channels_than_an_engine_has_are_refused() {
     let [Problem::FarChannels { channels, limit, .. }] = &problems[..] else { panic!("{problems:?}") };
     assert_eq!((*channels, *limit), (66, FAR_CHANNELS));
     assert!(said(&problems).contains("`counts` has 32, `more` has 17, `most` has 17"), "{}", said(&problems));
+}
+
+/// Places and lengths have few bits in a command: a greater one would name another place.
+#[test]
+fn messages_that_commands_cannot_name_are_refused() {
+    let mut h = Hand::new();
+    h.b.param("much", ParamKind::Far(FarPart::Inbox), Dtype::F32, FAR_MEMORY / 4);
+    let problems = h.problems([]);
+    let [Problem::FarMemory { bytes, limit }] = problems[..] else { panic!("{problems:?}") };
+    assert!(bytes > limit && limit == FAR_MEMORY, "{bytes} of {limit}");
+    let h = Hand::new();
+    let len = (FAR_LONGEST / 4) as u32 + 1;
+    let put = FarPut { len, ..h.put() };
+    let problems = h.problems([CommOp::FarPut(put).into()]);
+    let long = |p: &Problem| matches!(p, Problem::FarLong { bytes, .. } if *bytes == FAR_LONGEST + 4);
+    assert!(problems.iter().any(long), "{problems:?}");
 }
 
 #[test]

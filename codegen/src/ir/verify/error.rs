@@ -240,12 +240,19 @@ pub enum Problem {
     FarDtype { outbox: String, from: Dtype, inbox: String, to: Dtype },
     #[error("`far_put` of no elements of `{outbox}` to `{inbox}`; a message has at least 1")]
     FarEmpty { outbox: String, inbox: String },
+    #[error("`far_put` of {bytes} bytes of `{outbox}` to `{inbox}`; a message has at most {limit}")]
+    FarLong { outbox: String, inbox: String, bytes: u64, limit: u64 },
 
     #[error(
-        "the far channels need {channels} channels of an engine, one a bank and one for credits: {arrays}; it has {limit}: let channels be \
-         fewer or have one bank, and send what belongs together through one channel"
+        "the far channels need {channels} channels of an engine, one for each lane of a bank and one for credits: {arrays}; it has {limit}: let \
+         channels be fewer, or have fewer lanes or one bank, and send what belongs together through one channel"
     )]
     FarChannels { channels: u64, arrays: String, limit: u64 },
+    #[error(
+        "the outboxes and inboxes of far channels have {bytes} bytes, with the unit that is for credits; an engine reaches {limit}: let \
+         messages be fewer or shorter"
+    )]
+    FarMemory { bytes: u64, limit: u64 },
     #[error(
         "the far counters `{counts}` are {len}, which {ranks} ranks do not divide: each bank has one a rank"
     )]

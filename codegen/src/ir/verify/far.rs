@@ -13,6 +13,12 @@ pub(super) fn check(report: &mut Report<'_>) {
         let arrays = arrays.join(", ");
         report.add(k.loc, Problem::FarChannels { channels, arrays, limit: FAR_CHANNELS });
     }
+    let messages = |p: &&Param| matches!(p.kind, ParamKind::Far(FarPart::Outbox | FarPart::Inbox));
+    let bytes = |p: &Param| p.len.saturating_mul(p.element_bytes().into());
+    let total = k.params.iter().filter(messages).map(bytes).fold(u64::from(FAR_UNIT), u64::saturating_add);
+    if total > FAR_MEMORY {
+        report.add(k.loc, Problem::FarMemory { bytes: total, limit: FAR_MEMORY });
+    }
     for p in k.params.iter().filter(|p| p.kind == ParamKind::Far(FarPart::Counts)) {
         if !p.len.is_multiple_of(k.all_ranks().max(1).into()) {
             report.add(k.loc, Problem::FarBanks { counts: p.name.clone(), len: p.len, ranks: k.all_ranks() });

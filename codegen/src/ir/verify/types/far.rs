@@ -46,7 +46,11 @@ impl Check<'_, '_> {
             return self.add(Problem::FarDtype { outbox, from, inbox, to });
         }
         if len == 0 {
-            self.add(Problem::FarEmpty { outbox, inbox });
+            return self.add(Problem::FarEmpty { outbox, inbox });
+        }
+        let bytes = u64::from(len) * u64::from(source.element_bytes());
+        if bytes > FAR_LONGEST {
+            self.add(Problem::FarLong { outbox, inbox, bytes, limit: FAR_LONGEST });
         }
     }
 
