@@ -26,13 +26,17 @@ pub(super) fn trace(app: &App, args: &TraceArgs, given: &Given, style: Style) ->
     let tables = args.selection.tables(app)?;
     let chosen = app.choose(&args.selection, given, false, &tables.on(Device::default()))?;
     let traced = problem(&chosen, args)?;
-    let (ranks, nodes) = (traced.ranks(), traced.nodes());
+    let ranks = traced.ranks();
+    if traced.nodes() != 1 {
+        let with = "trace, which compares the clocks of one node";
+        return Err(InputError::conflict("nodes", traced.nodes(), with, "1").into());
+    }
     if args.keep > args.rounds {
         let allowed = format!("at most --rounds, {}", args.rounds);
         return Err(InputError::not_allowed("--keep", args.keep, allowed).into());
     }
     let (wait_budget, share_gpus) = (wait_budget(args.wait_budget)?, args.share_gpus);
-    let options = WorldOptions { wait_budget, share_gpus, nodes, ..WorldOptions::default() };
+    let options = WorldOptions { wait_budget, share_gpus, ..WorldOptions::default() };
     if let Some(launched) = Launched::here()? {
         let with = format!("{} processes, as {} started them", launched.ranks, launched.launcher);
         return Err(InputError::conflict("trace", "one process", with, "one process for all ranks").into());

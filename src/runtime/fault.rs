@@ -5,9 +5,9 @@ use super::{RuntimeError, World};
 
 impl World {
     /// Where a rank of this process finds, in memory of its own GPU, whether the world was aborted: a `u32` that is 0 while all is well,
-    /// and 1 + the rank that gave up first after a wait has run out of time, on every rank. A kernel or a copy on a stream
-    /// can read it, so that an engine looks without waiting for anything; [`World::check`] then says what happened. It stays where it
-    /// is until the world is dropped, and [`World::reset`] sets it to 0 again. No other code may write it.
+    /// and 1 + the rank that gave up first after a wait has run out of time, on every rank of its node and by its number there. A kernel
+    /// or a copy on a stream can read it, so that an engine looks without waiting for anything; [`World::check`] then says what happened.
+    /// It stays where it is until the world is dropped, and [`World::reset`] sets it to 0 again. No other code may write it.
     ///
     /// # Errors
     /// The rank is not of this process.
@@ -18,7 +18,7 @@ impl World {
         })?;
         // A record begins with it.
         const { assert!(std::mem::offset_of!(super::status::Status, aborted) == 0) };
-        Ok(self.status_pointers(member)[rank as usize])
+        Ok(self.own_status(member))
     }
 }
 

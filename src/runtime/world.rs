@@ -492,7 +492,7 @@ impl World {
         self.members.iter().try_for_each(|m| m.gpu.synchronize())
     }
 
-    fn own_status(&self, member: usize) -> DevicePtr {
+    pub(super) fn own_status(&self, member: usize) -> DevicePtr {
         self.status.own(member)
     }
 

@@ -97,7 +97,7 @@ impl Making<'_> {
         for (param, words) in params.iter().zip(&image.params) {
             orders.add(&spec.label, spec.buffer(&param.name), words)?;
         }
-        multicast(&image, params, self.world.ranks())?;
+        multicast(&image, params, self.world.teams().local_ranks())?;
         let mut args = self.world.kernel_args(self.index, &image)?;
         let (mut slots, mut windows, mut scalars) = (vec![], vec![], vec![]);
         let mut epoch = None;
