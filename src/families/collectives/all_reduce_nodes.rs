@@ -25,7 +25,7 @@ pub enum Levels {
 #[family(name = "all_reduce_nodes", kernel = all_reduce_nodes, args = AllReduceNodesArgs, warps = warps)]
 pub struct AllReduceNodes {
     /// Elements of a rank's vector.
-    #[key(short = "n", range = 1..=268435456)]
+    #[key(short = "n", range = 1..=67108864)]
     pub elements: u32,
     /// Ranks of all nodes.
     #[key(short = "r", range = 2..=1024, ranks)]
@@ -79,6 +79,7 @@ fn blocks(key: &AllReduceNodesKey) -> u32 {
 impl Legal for AllReduceNodes {
     fn legal(&self) -> Result<(), Illegal> {
         legal::nodes(self.ranks, self.nodes)?;
+        legal::rail(self.elements, self.nodes, u64::from(self.owned()) * self.cut().bytes())?;
         legal::tile("chunk", self.chunk, self.warps)
     }
 }
@@ -112,7 +113,9 @@ impl AllReduceNodes {
 
     fn rail(&self) -> ChannelShape {
         let slots = Slots::BySender(self.owned());
-        ChannelShape::new(Transport::Far, self.nodes, slots).rail(self.local()).lanes(self.blocks)
+        let rail = ChannelShape::new(Transport::Far, self.nodes, slots).rail(self.local());
+        // Each launch waits for all other nodes: what they have sent says that they have read what was sent two launches before.
+        rail.lanes(self.blocks).credits(false)
     }
 
     fn over_ranks(&self) -> Reduce {

@@ -2,7 +2,7 @@
 
 use peerwarp_codegen::dsl::Transport;
 use peerwarp_codegen::family::Illegal;
-use peerwarp_codegen::ir::{Dtype, PACKET_BYTES};
+use peerwarp_codegen::ir::{Dtype, FAR_MEMORY, PACKET_BYTES};
 
 /// Blocks that a launch has at most by default: with one more, each has one of an H200's 132 SMs to itself.
 const BLOCKS: u32 = 128;
@@ -11,6 +11,14 @@ const BLOCKS: u32 = 128;
 pub(super) fn nodes(ranks: u32, nodes: u32) -> Result<(), Illegal> {
     let allowed = || format!("a multiple of the {nodes} nodes, which have at most 64 ranks each");
     Illegal::unless(ranks.is_multiple_of(nodes) && ranks / nodes <= 64, "ranks", ranks, allowed)
+}
+
+/// Outboxes and inboxes along a rail have two banks of so many bytes for each node, which a card has to reach.
+pub(super) fn rail(elements: u32, nodes: u32, bytes: u64) -> Result<(), Illegal> {
+    let all = bytes.saturating_mul(4 * u64::from(nodes));
+    let allowed =
+        || format!("fewer: {nodes} nodes take {all} bytes for messages on their way, of {FAR_MEMORY}");
+    Illegal::unless(all < FAR_MEMORY, "elements", elements, allowed)
 }
 
 /// Tiles are kept in registers: 32 elements a thread, and 16 where a block has more than 16 warps.
