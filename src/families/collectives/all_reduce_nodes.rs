@@ -1,13 +1,13 @@
 //! All-reduce over several nodes, in two levels: along rails by far channels, and within nodes.
 
 use peerwarp_codegen::dsl::prelude::*;
-use peerwarp_codegen::dsl::{Any, InboundOthers};
 use peerwarp_codegen::family::{Choice, Family, Illegal, Legal};
 use peerwarp_codegen::ir::{Dtype, PACKET_BYTES};
 
 use super::cut::{Cut, Part, Piece, owner};
 use super::exchange::{self, Reduce, Reduction, Tiles};
 use super::legal;
+use super::nodes::{self, dealt, of_nodes, over_nodes};
 
 /// Which level is first.
 #[derive(Choice, Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -20,47 +20,26 @@ pub enum Levels {
     NodeFirst,
 }
 
-/// A variant of all-reduce over nodes.
-#[derive(Family, Clone, Debug, PartialEq)]
-#[family(name = "all_reduce_nodes", kernel = all_reduce_nodes, args = AllReduceNodesArgs, warps = warps)]
-pub struct AllReduceNodes {
-    /// Elements of a rank's vector.
-    #[key(short = "n", range = 1..=67108864)]
-    pub elements: u32,
-    /// Ranks of all nodes.
-    #[key(short = "r", range = 2..=1024, ranks)]
-    pub ranks: u32,
-    /// Nodes, with as many ranks each.
-    #[key(short = "o", range = 2..=128, nodes)]
-    pub nodes: u32,
-    /// Type of the elements.
-    #[key(values = [Dtype::F32, Dtype::Fp16, Dtype::Bf16])]
-    pub dtype: Dtype,
-    /// How elements of different ranks become one.
-    #[key(default = Reduction::Sum)]
-    pub op: Reduction,
-    /// Which level is first.
-    #[tune(default = |key| levels(key))]
-    pub levels: Levels,
-    /// How tiles travel within a node.
-    #[tune(values = [Transport::Packets, Transport::Flags])]
-    pub protocol: Transport,
-    /// Warps of a block.
-    #[tune(short = "w", values = [4, 8, 16, 32], default = |key| legal::warps(chunk(key), key.dtype))]
-    pub warps: u32,
-    /// Elements of a tile, each of which is a put.
-    #[tune(short = "c", values = [256, 1024, 2048, 4096, 8192, 16384], default = |key| chunk(key))]
-    pub chunk: u32,
-    /// Blocks, each with a lane of the rail.
-    #[tune(short = "b", values = [1, 2, 4, 8, 16, 24], default = |key| blocks(key))]
-    pub blocks: u32,
+over_nodes! {
+    /// A variant of all-reduce over nodes.
+    #[derive(Family, Clone, Debug, PartialEq)]
+    #[family(name = "all_reduce_nodes", kernel = all_reduce_nodes, args = AllReduceNodesArgs, warps = warps)]
+    pub struct AllReduceNodes, AllReduceNodesKey {
+        /// Elements of a rank's vector.
+        #[key(short = "n", range = 1..=67108864)]
+        pub elements: u32,
+        /// How elements of different ranks become one.
+        #[key(default = Reduction::Sum)]
+        pub op: Reduction,
+        /// Which level is first.
+        #[tune(default = |key| levels(key))]
+        pub levels: Levels,
+    }
+    length = |key| key.elements
 }
 
 /// Bytes of a vector up to which a hop within the node costs more than whole vectors over the network.
 const RAIL_FIRST_BYTES: u64 = 32 << 10;
-
-/// Blocks that a launch has at most by default: an engine has channels for no more lanes in two banks.
-const BLOCKS: u32 = 24;
 
 fn levels(key: &AllReduceNodesKey) -> Levels {
     let bytes = u64::from(key.elements) * u64::from(key.dtype.bytes());
@@ -68,32 +47,7 @@ fn levels(key: &AllReduceNodesKey) -> Levels {
     if alone || bytes <= RAIL_FIRST_BYTES { Levels::RailFirst } else { Levels::NodeFirst }
 }
 
-fn chunk(key: &AllReduceNodesKey) -> u32 {
-    key.elements.div_ceil(BLOCKS).next_power_of_two().clamp(1024, 8192)
-}
-
-fn blocks(key: &AllReduceNodesKey) -> u32 {
-    key.elements.div_ceil(chunk(key)).next_power_of_two().min(BLOCKS)
-}
-
-impl Legal for AllReduceNodes {
-    fn legal(&self) -> Result<(), Illegal> {
-        legal::nodes(self.ranks, self.nodes)?;
-        legal::rail(self.elements, self.nodes, u64::from(self.owned()) * self.cut().bytes())?;
-        legal::tile("chunk", self.chunk, self.warps)
-    }
-}
-
 impl AllReduceNodes {
-    /// Ranks of a node.
-    pub(super) fn local(&self) -> u32 {
-        self.ranks / self.nodes
-    }
-
-    fn cut(&self) -> Cut {
-        Cut::new(self.elements, self.chunk, self.dtype)
-    }
-
     /// Tiles that a rank has to reduce over the nodes, at most.
     fn owned(&self) -> u32 {
         let owners = if self.levels == Levels::RailFirst { 1 } else { self.local() };
@@ -112,10 +66,7 @@ impl AllReduceNodes {
     }
 
     fn rail(&self) -> ChannelShape {
-        let slots = Slots::BySender(self.owned());
-        let rail = ChannelShape::new(Transport::Far, self.nodes, slots).rail(self.local());
-        // Each launch waits for all other nodes: what they have sent says that they have read what was sent two launches before.
-        rail.lanes(self.blocks).credits(false)
+        self.rail_of(Slots::BySender(self.owned()))
     }
 
     fn over_ranks(&self) -> Reduce {
@@ -178,25 +129,6 @@ pub fn all_reduce_nodes(c: &AllReduceNodes, a: &AllReduceNodesArgs) {
     rail.credits();
 }
 
-/// How many of `0..tiles` a block has, where they are dealt to all blocks in turn.
-fn dealt(b: Group, tiles: u32) -> Val<u32> {
-    (tiles.val() + (b.count() - 1) - b.index()) / b.count()
-}
-
-/// What other nodes have sent by the block's lane.
-type FromNodes<'a> = InboundOthers<'a, Any>;
-
-impl AllReduceNodes {
-    /// The tiles of a slot on all nodes as one, in the order of nodes: this rank's own, and what the others have sent.
-    #[kernel]
-    fn of_nodes(&self, others: &FromNodes<'_>, slot: Val<u32>, own: AnyTile, len: u32) -> Tile<f32> {
-        let own = own.to_f32();
-        self.over_nodes().loaded(len, |from| {
-            AnyTile::from(if from == node() { own } else { others.slot(from, slot).load(0, len).to_f32() })
-        })
-    }
-}
-
 /// One rank a node.
 #[kernel]
 fn along_rail(c: &AllReduceNodes, a: &AllReduceNodesArgs, b: Group, rail: &Tiles<'_>) {
@@ -204,7 +136,7 @@ fn along_rail(c: &AllReduceNodes, a: &AllReduceNodesArgs, b: Group, rail: &Tiles
     c.cut().each(b, |t| exchange::send(&rail, Peers::others(), t.index, all.load(&a.x, &t)));
     let others = rail.wait_others(dealt(b, c.cut().tiles()));
     c.cut().each(b, |t| {
-        let sum = c.of_nodes(&others, t.index, all.load(&a.x, &t), t.len);
+        let sum = of_nodes(c.over_nodes(), &others, t.index, all.load(&a.x, &t), t.len);
         all.store(&a.out, &t, AnyTile::rounded(sum, c.dtype));
     });
     rail.settle();
@@ -217,7 +149,7 @@ fn rail_first(c: &AllReduceNodes, a: &AllReduceNodesArgs, b: Group, rail: &Tiles
     c.cut().each(b, |t| exchange::send(&rail, Peers::others(), t.index, all.load(&a.x, &t)));
     let others = rail.wait_others(dealt(b, c.cut().tiles()));
     c.cut().each(b, |t| {
-        let own = AnyTile::from(c.of_nodes(&others, t.index, all.load(&a.x, &t), t.len));
+        let own = AnyTile::from(of_nodes(c.over_nodes(), &others, t.index, all.load(&a.x, &t), t.len));
         exchange::send(near, Peers::others(), t.index, own);
         let sum = c.over_ranks().tiles(near, t.index, own, t.len);
         all.store(&a.out, &t, AnyTile::rounded(sum, c.dtype));
@@ -250,7 +182,7 @@ fn node_first(c: &AllReduceNodes, a: &AllReduceNodesArgs, b: Group, rail: &Tiles
     let others = rail.wait_others(sent.get());
     cut.each(b, |t| {
         if owner(&t) == local_rank() {
-            let sum = c.of_nodes(&others, owned(&t), all.load(&a.out, &t), t.len);
+            let sum = of_nodes(c.over_nodes(), &others, owned(&t), all.load(&a.out, &t), t.len);
             let sum = AnyTile::rounded(sum, c.dtype);
             exchange::send(near, Peers::others(), owned(&t) + c.owned(), sum);
             all.store(&a.out, &t, sum);

@@ -10,6 +10,7 @@ mod cut;
 mod exchange;
 mod legal;
 mod multimem;
+mod nodes;
 mod norm;
 mod op;
 mod pull;

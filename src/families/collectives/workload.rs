@@ -40,6 +40,32 @@ fn parts(elements: u32, ranks: u32, dtype: Dtype) -> Work {
     Work { bytes: (0..ranks).map(to).collect(), hops: 1, ..Work::default() }
 }
 
+/// Over several nodes with `local` ranks each: `far` bytes from each rank to those of its number on other nodes, and `near` bytes to
+/// those of its node.
+fn two_levels((ranks, local): (u32, u32), (far, near): (u64, u64), hops: u32) -> Work {
+    let to = |from: u32| {
+        let sent = |to: u32| match (to / local == from / local, to % local == from % local) {
+            (true, false) => near,
+            (false, true) => far,
+            _ => 0,
+        };
+        (0..ranks).map(sent).collect()
+    };
+    Work { bytes: (0..ranks).map(to).collect(), hops, ..Work::default() }
+}
+
+/// What a rank gets from every rank by an all-to-all of vectors of so many elements.
+fn exchanged((elements, ranks): (u32, u32), dtype: Dtype, turn: Turn) -> Vec<Expected> {
+    let own = reference::part(elements, ranks, turn.rank);
+    let row = bytes(elements.div_ceil(ranks), dtype);
+    let from = |rank: u32| {
+        let vector = reference::vector(Turn { rank, ..turn }, elements, dtype);
+        let expected = exactly("out", dtype, &vector[own.clone()]);
+        Expected { at: u64::from(rank) * row, ..expected }.called(&format!("part from rank {rank}"))
+    };
+    (0..ranks).map(from).filter(|part| !part.bytes.is_empty()).collect()
+}
+
 /// What is added to the mean of squares.
 const EPS: f32 = 1e-5;
 
@@ -126,16 +152,8 @@ impl Workload for AllReduceNodes {
             Levels::RailFirst => (vector, bytes(self.elements, Dtype::F32)),
             Levels::NodeFirst => (vector.div_ceil(local.into()), (2 * vector).div_ceil(local.into())),
         };
-        let to = |from: u32| {
-            let sent = |to: u32| match (to / local == from / local, to % local == from % local) {
-                (true, false) => near,
-                (false, true) => far,
-                _ => 0,
-            };
-            (0..self.ranks).map(sent).collect()
-        };
         let hops = if self.levels == Levels::RailFirst { 2 } else { 3 };
-        Work { bytes: (0..self.ranks).map(to).collect(), hops, ..Work::default() }
+        two_levels((self.ranks, local), (far, near), hops)
     }
 }
 
@@ -224,14 +242,7 @@ impl Workload for AllToAll {
     }
 
     fn expected(&self, turn: Turn) -> Vec<Expected> {
-        let own = reference::part(self.elements, self.ranks, turn.rank);
-        let row = bytes(self.elements.div_ceil(self.ranks), self.dtype);
-        let from = |rank: u32| {
-            let vector = reference::vector(Turn { rank, ..turn }, self.elements, self.dtype);
-            let expected = exactly("out", self.dtype, &vector[own.clone()]);
-            Expected { at: u64::from(rank) * row, ..expected }.called(&format!("part from rank {rank}"))
-        };
-        (0..self.ranks).map(from).filter(|part| !part.bytes.is_empty()).collect()
+        exchanged((self.elements, self.ranks), self.dtype, turn)
     }
 
     fn work(&self) -> Work {
