@@ -3,7 +3,8 @@
 use peerwarp::codegen::ir::mutate::{Mutation, Site, mutate};
 use peerwarp::codegen::sim::{Options, Strategy};
 use peerwarp::families::collectives::{
-    AllGather, AllReduce, AllToAll, Broadcast, RaggedAllToAll, ReduceScatter, RegisteredAllReduce,
+    AllGather, AllGatherNodes, AllReduce, AllToAll, Broadcast, RaggedAllToAll, ReduceScatter,
+    RegisteredAllReduce,
 };
 use peerwarp::harness::session::SimSession;
 use peerwarp::harness::suite;
@@ -156,6 +157,28 @@ fn ragged_all_to_all() {
 fn broadcast() {
     both::<Broadcast>("root=0");
     both::<Broadcast>("root=LAST");
+}
+
+/// Several nodes of several ranks, and of one; of one element, odd lengths, and of several tiles.
+fn over_nodes<F: Workload>(rest: &str) {
+    let shapes = [(4, 2, 1031), (3, 3, 1), (3, 3, 777), (6, 2, 1), (6, 2, 2501), (6, 3, 1024)];
+    for (i, (ranks, nodes, elements)) in shapes.iter().enumerate() {
+        let key = format!("elements={elements} ranks={ranks} nodes={nodes} dtype={}", DTYPES[i % 3]);
+        let rest = rest.replace("LAST", &(ranks - 1).to_string());
+        for protocol in ["packets", "flags"] {
+            for blocks in [1, 2] {
+                explore::<F>(
+                    &format!("{key} {rest} warps=4 chunk=256 protocol={protocol} blocks={blocks}"),
+                    2,
+                );
+            }
+        }
+    }
+}
+
+#[test]
+fn all_gather_over_nodes() {
+    over_nodes::<AllGatherNodes>("");
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! Collectives as emitted text.
 
 use peerwarp::families::collectives::{
-    AllGather, AllReduce, AllReduceNodes, AllToAll, Broadcast, RaggedAllToAll, ReduceScatter,
+    AllGather, AllGatherNodes, AllReduce, AllReduceNodes, AllToAll, Broadcast, RaggedAllToAll, ReduceScatter,
     RegisteredAllReduce,
 };
 
@@ -27,6 +27,8 @@ fn over_nodes() {
         "{key} ranks=4 nodes=2 dtype=f32 levels=node-first protocol=flags op=max"
     ));
     run::<AllReduceNodes>(&format!("{key} ranks=3 nodes=3 dtype=fp16"));
+    run::<AllGatherNodes>(&format!("{key} ranks=4 nodes=2 dtype=bf16"));
+    run::<AllGatherNodes>(&format!("{key} ranks=3 nodes=3 dtype=f32"));
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! Collectives: all-reduce, reduce-scatter, all-gather, all-to-all, also ragged, and broadcast.
 
 mod all_gather;
+mod all_gather_nodes;
 mod all_reduce;
 mod all_reduce_config;
 mod all_reduce_nodes;
@@ -24,6 +25,9 @@ mod workload;
 pub use all_gather::{
     AllGather, AllGatherArgs, AllGatherKey, AllGatherLaunch, GatherArgs, GatherPushArgs, Gathering,
     all_gather,
+};
+pub use all_gather_nodes::{
+    AllGatherNodes, AllGatherNodesArgs, AllGatherNodesKey, AllGatherNodesLaunch, all_gather_nodes,
 };
 pub use all_reduce::{
     AllReduceArgs, AllReduceLaunch, BySwitchArgs, ExchangeArgs, PullTwoShotArgs, PushArgs, all_reduce,
@@ -67,6 +71,7 @@ pub fn families() -> Vec<(FamilyEntry, &'static dyn Suite)> {
         one::<AllReduceNodes>(),
         one::<ReduceScatter>(),
         one::<AllGather>(),
+        one::<AllGatherNodes>(),
         one::<AllToAll>(),
         one::<RaggedAllToAll>(),
         one::<Broadcast>(),

@@ -1,9 +1,10 @@
-//! What the collectives over several nodes share: the fields that cut a vector into tiles, their defaults and limits and reductions.
+//! What the collectives over several nodes share: the fields that cut a vector into tiles, their defaults and limits, and the hops of
+//! tiles.
 
 use peerwarp_codegen::dsl::prelude::*;
 use peerwarp_codegen::dsl::{Any, InboundOthers};
 
-use super::exchange::Reduce;
+use super::exchange::{self, Reduce, Tiles};
 
 /// Blocks that a launch has at most by default: an engine has channels for no more lanes in two banks.
 const BLOCKS: u32 = 24;
@@ -120,4 +121,27 @@ pub(super) fn of_nodes(
     reduce.loaded(len, |from| {
         AnyTile::from(if from == node() { own } else { others.slot(from, slot).load(0, len).to_f32() })
     })
+}
+
+/// Sends a tile to the other ranks of the node, if there are some.
+pub(super) fn send_to_node(near: Option<&Tiles<'_>>, slot: Val<u32>, tile: AnyTile) {
+    if let Some(near) = near {
+        exchange::send(near, Peers::others(), slot, tile);
+    }
+}
+
+/// Does something for each other node. The next one is the first, so that not all send to the same one.
+#[kernel]
+pub(super) fn each_other_node(mut act: impl FnMut(Val<u32>)) {
+    for i in 1..nodes().val() {
+        act((node() + i) % nodes());
+    }
+}
+
+/// Does something for each other rank of the node, by its number there. The next one is the first.
+#[kernel]
+pub(super) fn each_other_local(mut act: impl FnMut(Val<u32>)) {
+    for i in 1..local_ranks().val() {
+        act((local_rank() + i) % local_ranks());
+    }
 }

@@ -3,8 +3,8 @@
 use peerwarp_codegen::ir::Dtype;
 
 use super::{
-    Algorithm, AllGather, AllReduce, AllReduceNodes, AllToAll, Broadcast, Hook, Levels, RaggedAllToAll,
-    ReduceScatter, RegisteredAllReduce, Shots, reference,
+    Algorithm, AllGather, AllGatherNodes, AllReduce, AllReduceNodes, AllToAll, Broadcast, Hook, Levels,
+    RaggedAllToAll, ReduceScatter, RegisteredAllReduce, Shots, reference,
 };
 use crate::harness::bench::TIMING;
 use crate::harness::elements::encode;
@@ -329,5 +329,21 @@ impl Workload for Broadcast {
             (0..self.ranks).map(sent).collect()
         };
         Work { bytes: (0..self.ranks).map(to).collect(), hops: 1, ..Work::default() }
+    }
+}
+
+impl Workload for AllGatherNodes {
+    fn inputs(&self, turn: Turn) -> Vec<Contents> {
+        vec![vector(false, turn, self.elements, self.dtype)]
+    }
+
+    fn expected(&self, turn: Turn) -> Vec<Expected> {
+        let all = reference::vectors(turn, self.ranks, self.elements, self.dtype);
+        vec![exactly("out", self.dtype, &all.concat())]
+    }
+
+    fn work(&self) -> Work {
+        let far = bytes(self.elements, self.dtype);
+        two_levels((self.ranks, self.local()), (far, far * u64::from(self.nodes)), 2)
     }
 }
