@@ -3,7 +3,7 @@
 use peerwarp::codegen::ir::mutate::{Mutation, Site, mutate};
 use peerwarp::codegen::sim::{Options, Strategy};
 use peerwarp::families::collectives::{
-    AllGather, AllGatherNodes, AllReduce, AllToAll, Broadcast, RaggedAllToAll, ReduceScatter,
+    AllGather, AllGatherNodes, AllReduce, AllToAll, Broadcast, BroadcastNodes, RaggedAllToAll, ReduceScatter,
     RegisteredAllReduce,
 };
 use peerwarp::harness::session::SimSession;
@@ -179,6 +179,12 @@ fn over_nodes<F: Workload>(rest: &str) {
 #[test]
 fn all_gather_over_nodes() {
     over_nodes::<AllGatherNodes>("");
+}
+
+#[test]
+fn broadcast_over_nodes() {
+    over_nodes::<BroadcastNodes>("root=0");
+    over_nodes::<BroadcastNodes>("root=LAST");
 }
 
 #[test]

@@ -1,8 +1,8 @@
 //! Collectives as emitted text.
 
 use peerwarp::families::collectives::{
-    AllGather, AllGatherNodes, AllReduce, AllReduceNodes, AllToAll, Broadcast, RaggedAllToAll, ReduceScatter,
-    RegisteredAllReduce,
+    AllGather, AllGatherNodes, AllReduce, AllReduceNodes, AllToAll, Broadcast, BroadcastNodes,
+    RaggedAllToAll, ReduceScatter, RegisteredAllReduce,
 };
 
 use crate::build::Language;
@@ -29,6 +29,8 @@ fn over_nodes() {
     run::<AllReduceNodes>(&format!("{key} ranks=3 nodes=3 dtype=fp16"));
     run::<AllGatherNodes>(&format!("{key} ranks=4 nodes=2 dtype=bf16"));
     run::<AllGatherNodes>(&format!("{key} ranks=3 nodes=3 dtype=f32"));
+    run::<BroadcastNodes>(&format!("{key} ranks=4 nodes=2 dtype=fp16 root=3 protocol=flags"));
+    run::<BroadcastNodes>(&format!("{key} ranks=3 nodes=3 dtype=bf16 root=1"));
 }
 
 #[test]

@@ -30,8 +30,7 @@ tiled! {
 
 impl Broadcast {
     fn root_is_a_rank(&self) -> Result<(), Illegal> {
-        let allowed = || format!("a rank: 0 to {}", self.ranks - 1);
-        Illegal::unless(self.root < self.ranks, "root", self.root, allowed)
+        legal::root(self.root, self.ranks)
     }
 
     /// The root sends alone, so that ranks know nothing of each other but by credits.

@@ -21,6 +21,11 @@ pub(super) fn rail(elements: u32, nodes: u32, bytes: u64) -> Result<(), Illegal>
     Illegal::unless(all < FAR_MEMORY, "elements", elements, allowed)
 }
 
+/// A vector's root is one of the ranks.
+pub(super) fn root(root: u32, ranks: u32) -> Result<(), Illegal> {
+    Illegal::unless(root < ranks, "root", root, || format!("a rank: 0 to {}", ranks - 1))
+}
+
 /// Tiles are kept in registers: 32 elements a thread, and 16 where a block has more than 16 warps.
 pub(super) fn tile(field: &'static str, elements: u32, warps: u32) -> Result<(), Illegal> {
     let most = 32 * 32 * warps.min(16);

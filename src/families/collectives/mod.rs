@@ -7,6 +7,7 @@ mod all_reduce_config;
 mod all_reduce_nodes;
 mod all_to_all;
 mod broadcast;
+mod broadcast_nodes;
 mod cut;
 mod exchange;
 mod legal;
@@ -38,6 +39,9 @@ pub use all_reduce_nodes::{
 };
 pub use all_to_all::{AllToAll, AllToAllArgs, AllToAllKey, AllToAllLaunch, all_to_all};
 pub use broadcast::{Broadcast, BroadcastArgs, BroadcastKey, BroadcastLaunch, broadcast};
+pub use broadcast_nodes::{
+    BroadcastNodes, BroadcastNodesArgs, BroadcastNodesKey, BroadcastNodesLaunch, broadcast_nodes,
+};
 pub use exchange::Reduction;
 pub use multimem::MultimemArgs;
 pub use norm::{NormArgs, NormLaunch};
@@ -75,5 +79,6 @@ pub fn families() -> Vec<(FamilyEntry, &'static dyn Suite)> {
         one::<AllToAll>(),
         one::<RaggedAllToAll>(),
         one::<Broadcast>(),
+        one::<BroadcastNodes>(),
     ]
 }

@@ -3,8 +3,8 @@
 use peerwarp_codegen::ir::Dtype;
 
 use super::{
-    Algorithm, AllGather, AllGatherNodes, AllReduce, AllReduceNodes, AllToAll, Broadcast, Hook, Levels,
-    RaggedAllToAll, ReduceScatter, RegisteredAllReduce, Shots, reference,
+    Algorithm, AllGather, AllGatherNodes, AllReduce, AllReduceNodes, AllToAll, Broadcast, BroadcastNodes,
+    Hook, Levels, RaggedAllToAll, ReduceScatter, RegisteredAllReduce, Shots, reference,
 };
 use crate::harness::bench::TIMING;
 use crate::harness::elements::encode;
@@ -345,5 +345,31 @@ impl Workload for AllGatherNodes {
     fn work(&self) -> Work {
         let far = bytes(self.elements, self.dtype);
         two_levels((self.ranks, self.local()), (far, far * u64::from(self.nodes)), 2)
+    }
+}
+
+impl Workload for BroadcastNodes {
+    fn inputs(&self, turn: Turn) -> Vec<Contents> {
+        // Also the others: what they have is not to be found in the result.
+        vec![vector(false, turn, self.elements, self.dtype)]
+    }
+
+    fn expected(&self, turn: Turn) -> Vec<Expected> {
+        let turn = Turn { rank: self.root, ..turn };
+        vec![exactly("out", self.dtype, &reference::vector(turn, self.elements, self.dtype))]
+    }
+
+    fn work(&self) -> Work {
+        let vector = bytes(self.elements, self.dtype);
+        let mut work = two_levels((self.ranks, self.local()), (vector, vector), 2);
+        for (from, sent) in (0..self.ranks).zip(&mut work.bytes) {
+            let (on_rail, of_node) = (from % self.local() == self.root % self.local(), from / self.local());
+            for (to, bytes) in (0..self.ranks).zip(sent) {
+                if !on_rail || (from != self.root && to / self.local() != of_node) {
+                    *bytes = 0;
+                }
+            }
+        }
+        work
     }
 }
