@@ -4,7 +4,7 @@ use peerwarp::codegen::ir::mutate::{Mutation, Site, mutate};
 use peerwarp::codegen::sim::{Options, Strategy};
 use peerwarp::families::collectives::{
     AllGather, AllGatherNodes, AllReduce, AllToAll, Broadcast, BroadcastNodes, RaggedAllToAll, ReduceScatter,
-    RegisteredAllReduce,
+    ReduceScatterNodes, RegisteredAllReduce,
 };
 use peerwarp::harness::session::SimSession;
 use peerwarp::harness::suite;
@@ -185,6 +185,12 @@ fn all_gather_over_nodes() {
 fn broadcast_over_nodes() {
     over_nodes::<BroadcastNodes>("root=0");
     over_nodes::<BroadcastNodes>("root=LAST");
+}
+
+#[test]
+fn reduce_scatter_over_nodes() {
+    over_nodes::<ReduceScatterNodes>("op=sum");
+    over_nodes::<ReduceScatterNodes>("op=max");
 }
 
 #[test]

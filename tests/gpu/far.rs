@@ -5,7 +5,7 @@ mod far_gather;
 
 use far_gather::FarGather;
 
-use peerwarp::families::collectives::{AllGatherNodes, AllReduceNodes, BroadcastNodes};
+use peerwarp::families::collectives::{AllGatherNodes, AllReduceNodes, BroadcastNodes, ReduceScatterNodes};
 
 use super::cases::{cases, cases_of_nodes};
 
@@ -60,5 +60,17 @@ fn broadcasts_over_two_nodes_are_right_to_the_bit() {
     cases_of_nodes("broadcast_nodes", 2, |cases| {
         cases.run::<BroadcastNodes>("elements=1003 ranks=2 nodes=2 dtype=bf16 root=1");
         cases.run::<BroadcastNodes>("elements=262144 ranks=2 nodes=2 dtype=f32 chunk=8192 blocks=16");
+    });
+}
+
+#[test]
+fn reduce_scatters_over_two_nodes_are_right_to_the_bit() {
+    if !library_is_there() {
+        return println!("skipped: libfabric is not installed, and PEERWARP_LIBFABRIC is not set");
+    }
+    cases_of_nodes("reduce_scatter_nodes", 3, |cases| {
+        cases.run::<ReduceScatterNodes>("elements=1003 ranks=2 nodes=2 dtype=bf16");
+        cases.run::<ReduceScatterNodes>("elements=65539 ranks=2 nodes=2 dtype=fp16 op=max");
+        cases.run::<ReduceScatterNodes>("elements=524288 ranks=2 nodes=2 dtype=f32 chunk=8192 blocks=16");
     });
 }

@@ -2,7 +2,7 @@
 
 use peerwarp::families::collectives::{
     AllGather, AllGatherNodes, AllReduce, AllReduceNodes, AllToAll, Broadcast, BroadcastNodes,
-    RaggedAllToAll, ReduceScatter, RegisteredAllReduce,
+    RaggedAllToAll, ReduceScatter, ReduceScatterNodes, RegisteredAllReduce,
 };
 
 use crate::build::Language;
@@ -31,6 +31,8 @@ fn over_nodes() {
     run::<AllGatherNodes>(&format!("{key} ranks=3 nodes=3 dtype=f32"));
     run::<BroadcastNodes>(&format!("{key} ranks=4 nodes=2 dtype=fp16 root=3 protocol=flags"));
     run::<BroadcastNodes>(&format!("{key} ranks=3 nodes=3 dtype=bf16 root=1"));
+    run::<ReduceScatterNodes>(&format!("{key} ranks=4 nodes=2 dtype=bf16"));
+    run::<ReduceScatterNodes>(&format!("{key} ranks=3 nodes=3 dtype=f32 op=min"));
 }
 
 #[test]

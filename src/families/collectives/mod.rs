@@ -18,6 +18,7 @@ mod op;
 mod pull;
 mod ragged;
 mod reduce_scatter;
+mod reduce_scatter_nodes;
 mod reference;
 mod registered;
 mod tiled;
@@ -53,6 +54,10 @@ pub use ragged::{
 pub use reduce_scatter::{
     ReduceScatter, ReduceScatterArgs, ReduceScatterKey, ReduceScatterLaunch, reduce_scatter,
 };
+pub use reduce_scatter_nodes::{
+    ReduceScatterNodes, ReduceScatterNodesArgs, ReduceScatterNodesKey, ReduceScatterNodesLaunch,
+    reduce_scatter_nodes,
+};
 
 pub use registered::{
     ReadArgs, RegisteredAllReduce, RegisteredAllReduceArgs, RegisteredAllReduceKey,
@@ -74,6 +79,7 @@ pub fn families() -> Vec<(FamilyEntry, &'static dyn Suite)> {
         one::<RegisteredAllReduce>(),
         one::<AllReduceNodes>(),
         one::<ReduceScatter>(),
+        one::<ReduceScatterNodes>(),
         one::<AllGather>(),
         one::<AllGatherNodes>(),
         one::<AllToAll>(),

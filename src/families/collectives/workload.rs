@@ -4,7 +4,7 @@ use peerwarp_codegen::ir::Dtype;
 
 use super::{
     Algorithm, AllGather, AllGatherNodes, AllReduce, AllReduceNodes, AllToAll, Broadcast, BroadcastNodes,
-    Hook, Levels, RaggedAllToAll, ReduceScatter, RegisteredAllReduce, Shots, reference,
+    Hook, Levels, RaggedAllToAll, ReduceScatter, ReduceScatterNodes, RegisteredAllReduce, Shots, reference,
 };
 use crate::harness::bench::TIMING;
 use crate::harness::elements::encode;
@@ -371,5 +371,26 @@ impl Workload for BroadcastNodes {
             }
         }
         work
+    }
+}
+
+impl Workload for ReduceScatterNodes {
+    fn inputs(&self, turn: Turn) -> Vec<Contents> {
+        vec![vector(false, turn, self.elements, self.dtype)]
+    }
+
+    fn expected(&self, turn: Turn) -> Vec<Expected> {
+        let all = reference::vectors(turn, self.ranks, self.elements, self.dtype);
+        let nodes = all.chunks(self.local() as usize);
+        let nodes: Vec<_> = nodes.map(|node| reference::reduction(self.op, node, self.dtype)).collect();
+        let part = reference::part(self.elements, self.ranks, turn.rank);
+        vec![exactly("out", self.dtype, &reference::reduction(self.op, &nodes, self.dtype)[part])]
+    }
+
+    fn work(&self) -> Work {
+        let part = self.elements.div_ceil(self.ranks);
+        let (far, adds) = (bytes(part, self.dtype), self.nodes * (self.local() - 1) + self.nodes - 1);
+        let work = two_levels((self.ranks, self.local()), (far, far * u64::from(self.nodes)), 2);
+        Work { flops: u64::from(part) * u64::from(adds), ..work }
     }
 }
