@@ -3,8 +3,8 @@
 use peerwarp::codegen::ir::mutate::{Mutation, Site, mutate};
 use peerwarp::codegen::sim::{Options, Strategy};
 use peerwarp::families::collectives::{
-    AllGather, AllGatherNodes, AllReduce, AllToAll, Broadcast, BroadcastNodes, RaggedAllToAll, ReduceScatter,
-    ReduceScatterNodes, RegisteredAllReduce,
+    AllGather, AllGatherNodes, AllReduce, AllToAll, AllToAllNodes, Broadcast, BroadcastNodes, RaggedAllToAll,
+    ReduceScatter, ReduceScatterNodes, RegisteredAllReduce,
 };
 use peerwarp::harness::session::SimSession;
 use peerwarp::harness::suite;
@@ -191,6 +191,11 @@ fn broadcast_over_nodes() {
 fn reduce_scatter_over_nodes() {
     over_nodes::<ReduceScatterNodes>("op=sum");
     over_nodes::<ReduceScatterNodes>("op=max");
+}
+
+#[test]
+fn all_to_all_over_nodes() {
+    over_nodes::<AllToAllNodes>("");
 }
 
 #[test]

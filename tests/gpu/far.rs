@@ -5,7 +5,9 @@ mod far_gather;
 
 use far_gather::FarGather;
 
-use peerwarp::families::collectives::{AllGatherNodes, AllReduceNodes, BroadcastNodes, ReduceScatterNodes};
+use peerwarp::families::collectives::{
+    AllGatherNodes, AllReduceNodes, AllToAllNodes, BroadcastNodes, ReduceScatterNodes,
+};
 
 use super::cases::{cases, cases_of_nodes};
 
@@ -72,5 +74,17 @@ fn reduce_scatters_over_two_nodes_are_right_to_the_bit() {
         cases.run::<ReduceScatterNodes>("elements=1003 ranks=2 nodes=2 dtype=bf16");
         cases.run::<ReduceScatterNodes>("elements=65539 ranks=2 nodes=2 dtype=fp16 op=max");
         cases.run::<ReduceScatterNodes>("elements=524288 ranks=2 nodes=2 dtype=f32 chunk=8192 blocks=16");
+    });
+}
+
+#[test]
+fn all_to_alls_over_two_nodes_are_right_to_the_bit() {
+    if !library_is_there() {
+        return println!("skipped: libfabric is not installed, and PEERWARP_LIBFABRIC is not set");
+    }
+    cases_of_nodes("all_to_all_nodes", 3, |cases| {
+        cases.run::<AllToAllNodes>("elements=1003 ranks=2 nodes=2 dtype=bf16");
+        cases.run::<AllToAllNodes>("elements=65539 ranks=2 nodes=2 dtype=fp16");
+        cases.run::<AllToAllNodes>("elements=524288 ranks=2 nodes=2 dtype=f32 chunk=8192 blocks=16");
     });
 }

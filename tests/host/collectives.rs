@@ -1,7 +1,7 @@
 //! Collectives as emitted text.
 
 use peerwarp::families::collectives::{
-    AllGather, AllGatherNodes, AllReduce, AllReduceNodes, AllToAll, Broadcast, BroadcastNodes,
+    AllGather, AllGatherNodes, AllReduce, AllReduceNodes, AllToAll, AllToAllNodes, Broadcast, BroadcastNodes,
     RaggedAllToAll, ReduceScatter, ReduceScatterNodes, RegisteredAllReduce,
 };
 
@@ -33,6 +33,8 @@ fn over_nodes() {
     run::<BroadcastNodes>(&format!("{key} ranks=3 nodes=3 dtype=bf16 root=1"));
     run::<ReduceScatterNodes>(&format!("{key} ranks=4 nodes=2 dtype=bf16"));
     run::<ReduceScatterNodes>(&format!("{key} ranks=3 nodes=3 dtype=f32 op=min"));
+    run::<AllToAllNodes>(&format!("{key} ranks=4 nodes=2 dtype=fp16 protocol=flags"));
+    run::<AllToAllNodes>(&format!("{key} ranks=3 nodes=3 dtype=bf16"));
 }
 
 #[test]

@@ -6,6 +6,7 @@ mod all_reduce;
 mod all_reduce_config;
 mod all_reduce_nodes;
 mod all_to_all;
+mod all_to_all_nodes;
 mod broadcast;
 mod broadcast_nodes;
 mod cut;
@@ -39,6 +40,9 @@ pub use all_reduce_nodes::{
     AllReduceNodes, AllReduceNodesArgs, AllReduceNodesKey, AllReduceNodesLaunch, Levels, all_reduce_nodes,
 };
 pub use all_to_all::{AllToAll, AllToAllArgs, AllToAllKey, AllToAllLaunch, all_to_all};
+pub use all_to_all_nodes::{
+    AllToAllNodes, AllToAllNodesArgs, AllToAllNodesKey, AllToAllNodesLaunch, all_to_all_nodes,
+};
 pub use broadcast::{Broadcast, BroadcastArgs, BroadcastKey, BroadcastLaunch, broadcast};
 pub use broadcast_nodes::{
     BroadcastNodes, BroadcastNodesArgs, BroadcastNodesKey, BroadcastNodesLaunch, broadcast_nodes,
@@ -83,6 +87,7 @@ pub fn families() -> Vec<(FamilyEntry, &'static dyn Suite)> {
         one::<AllGather>(),
         one::<AllGatherNodes>(),
         one::<AllToAll>(),
+        one::<AllToAllNodes>(),
         one::<RaggedAllToAll>(),
         one::<Broadcast>(),
         one::<BroadcastNodes>(),

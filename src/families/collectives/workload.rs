@@ -3,8 +3,9 @@
 use peerwarp_codegen::ir::Dtype;
 
 use super::{
-    Algorithm, AllGather, AllGatherNodes, AllReduce, AllReduceNodes, AllToAll, Broadcast, BroadcastNodes,
-    Hook, Levels, RaggedAllToAll, ReduceScatter, ReduceScatterNodes, RegisteredAllReduce, Shots, reference,
+    Algorithm, AllGather, AllGatherNodes, AllReduce, AllReduceNodes, AllToAll, AllToAllNodes, Broadcast,
+    BroadcastNodes, Hook, Levels, RaggedAllToAll, ReduceScatter, ReduceScatterNodes, RegisteredAllReduce,
+    Shots, reference,
 };
 use crate::harness::bench::TIMING;
 use crate::harness::elements::encode;
@@ -392,5 +393,21 @@ impl Workload for ReduceScatterNodes {
         let (far, adds) = (bytes(part, self.dtype), self.nodes * (self.local() - 1) + self.nodes - 1);
         let work = two_levels((self.ranks, self.local()), (far, far * u64::from(self.nodes)), 2);
         Work { flops: u64::from(part) * u64::from(adds), ..work }
+    }
+}
+
+impl Workload for AllToAllNodes {
+    fn inputs(&self, turn: Turn) -> Vec<Contents> {
+        vec![vector(false, turn, self.elements, self.dtype)]
+    }
+
+    fn expected(&self, turn: Turn) -> Vec<Expected> {
+        exchanged((self.elements, self.ranks), self.dtype, turn)
+    }
+
+    fn work(&self) -> Work {
+        let part = bytes(self.elements.div_ceil(self.ranks), self.dtype);
+        let (local, nodes) = (self.local(), self.nodes);
+        two_levels((self.ranks, local), (part * u64::from(local), part * u64::from(nodes)), 2)
     }
 }
