@@ -46,6 +46,9 @@ fn key(family: &dyn DynFamily, rng: &mut ChaCha8Rng) -> Key {
     let fields = family.fields().iter().filter(|f| f.role == FieldRole::Key);
     let mut key: Key = fields.map(|f| (f.name, drawn(f, rng))).collect();
     let set = |key: &mut Key, name, value: u64| _ = key.insert(name, value.to_string());
+    if let (Some(ranks), Some(nodes)) = (number(&key, "ranks"), number(&key, "nodes")) {
+        set(&mut key, "ranks", nodes * (ranks / nodes).clamp(1, 64));
+    }
     let ranks = number(&key, "ranks").expect("a family has ranks");
     if let (Some(experts), Some(topk)) = (number(&key, "experts"), number(&key, "topk")) {
         set(&mut key, "experts", experts.max(topk));
