@@ -19,6 +19,23 @@ fn an_all_reduce_on_several_nodes_is_the_family_for_them() {
 }
 
 #[test]
+fn other_collectives_on_several_nodes_are_the_families_for_them() {
+    let place = Place::new();
+    for family in ["all_gather", "broadcast", "reduce_scatter", "all_to_all"] {
+        let asked = format!("--family {family} --ranks 6 --nodes 2 elements=1031 dtype=fp16");
+        let json = place.say(&format!("run --backend sim {asked} --json")).json();
+        assert_eq!(json["ok"], true, "{json}");
+        let variant = json["variant"].as_str().unwrap();
+        assert!(variant.starts_with(&format!("{family}_nodes_n1031_r6_o2_fp16_")), "{variant}");
+        let checked = place.say(&format!("check {asked} --set chunk=256 --set blocks=2 --seeds 10"));
+        assert_eq!(checked.code, 0, "{}", checked.report());
+    }
+    let root = place.say("run --family broadcast --ranks 4 --nodes 2 elements=10 dtype=bf16 root=4");
+    assert_eq!(root.code, 2, "{}", root.report());
+    assert!(root.report().contains("allowed: a rank: 0 to 3"), "{}", root.report());
+}
+
+#[test]
 fn nodes_that_cannot_be_are_refused_by_name() {
     let place = Place::new();
     for (asked, said) in [
