@@ -167,7 +167,10 @@ fn over_nodes<F: Workload>(rest: &str) {
         let rest = rest.replace("LAST", &(ranks - 1).to_string());
         for protocol in ["packets", "flags"] {
             for blocks in [1, 2] {
-                explore::<F>(&format!("{key} {rest} warps=4 chunk=256 protocol={protocol} blocks={blocks}"), 2);
+                explore::<F>(
+                    &format!("{key} {rest} warps=4 chunk=256 protocol={protocol} blocks={blocks}"),
+                    2,
+                );
             }
         }
     }
