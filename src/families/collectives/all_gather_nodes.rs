@@ -77,9 +77,8 @@ pub fn all_gather_nodes(c: &AllGatherNodes, a: &AllGatherNodesArgs) {
     let near = a.near.as_ref().map(|near| near.open(epoch));
     role("exchange", c.blocks, |b| gather(c, a, b, &rail, near.as_ref()));
     rail.credits();
-    match near {
-        Some(near) => near.credits(),
-        None => {}
+    if let Some(near) = near {
+        near.credits();
     }
 }
 
@@ -87,14 +86,15 @@ pub fn all_gather_nodes(c: &AllGatherNodes, a: &AllGatherNodesArgs) {
 #[kernel]
 fn gather(c: &AllGatherNodes, a: &AllGatherNodesArgs, b: Group, rail: &Tiles<'_>, near: Option<&Tiles<'_>>) {
     let (rail, cut) = (rail.lane(b.index()), c.cut());
-    let take = |of: Val<u32>| match near {
-        Some(near) => each_other_local(|from| {
-            cut.each(b, |t| {
-                let tile = near.from(from).slot(c.slot(of, &t)).load(0, t.len);
-                c.row(of, from).store(&a.out, &t, tile);
+    let take = |of: Val<u32>| {
+        if let Some(near) = near {
+            each_other_local(|from| {
+                cut.each(b, |t| {
+                    let tile = near.from(from).slot(c.slot(of, &t)).load(0, t.len);
+                    c.row(of, from).store(&a.out, &t, tile);
+                });
             });
-        }),
-        None => {}
+        }
     };
     cut.each(b, |t| {
         let tile = Part::whole().load(&a.x, &t);

@@ -87,9 +87,8 @@ pub fn all_to_all_nodes(c: &AllToAllNodes, a: &AllToAllNodesArgs) {
     let near = a.near.as_ref().map(|near| near.open(epoch));
     role("exchange", c.blocks, |b| exchange_parts(c, a, b, &rail, near.as_ref()));
     rail.credits();
-    match near {
-        Some(near) => near.credits(),
-        None => {}
+    if let Some(near) = near {
+        near.credits();
     }
 }
 
@@ -103,14 +102,15 @@ fn exchange_parts(
     near: Option<&Tiles<'_>>,
 ) {
     let (rail, cut) = (rail.lane(b.index()), c.cut());
-    let take = |of: Val<u32>| match near {
-        Some(near) => each_other_local(|from| {
-            cut.each(b, |t| {
-                let tile = near.from(from).slot(c.slot(of, &t)).load(0, t.len);
-                c.row(of, from).store(&a.out, &t, tile);
+    let take = |of: Val<u32>| {
+        if let Some(near) = near {
+            each_other_local(|from| {
+                cut.each(b, |t| {
+                    let tile = near.from(from).slot(c.slot(of, &t)).load(0, t.len);
+                    c.row(of, from).store(&a.out, &t, tile);
+                });
             });
-        }),
-        None => {}
+        }
     };
     each_other_node(|to| {
         for local in 0..local_ranks().val() {
@@ -119,14 +119,13 @@ fn exchange_parts(
             });
         }
     });
-    match near {
-        Some(near) => each_other_local(|to| {
+    if let Some(near) = near {
+        each_other_local(|to| {
             cut.each(b, |t| {
                 let tile = c.part(node(), to).load(&a.x, &t);
                 exchange::send(near, Peers::rank(to), c.slot(node(), &t), tile);
             });
-        }),
-        None => {}
+        });
     }
     cut.each(b, |t| {
         let tile = c.part(node(), local_rank()).load(&a.x, &t);
@@ -135,14 +134,13 @@ fn exchange_parts(
     take(node());
     let others = rail.wait_others(dealt(b, cut.tiles()) * c.local());
     each_other_node(|from| {
-        match near {
-            Some(near) => each_other_local(|to| {
+        if let Some(near) = near {
+            each_other_local(|to| {
                 cut.each(b, |t| {
                     let tile = others.slot(from, c.slot(to, &t)).load(0, t.len);
                     exchange::send(near, Peers::rank(to), c.slot(from, &t), tile);
                 });
-            }),
-            None => {}
+            });
         }
         cut.each(b, |t| {
             let tile = others.slot(from, c.slot(local_rank(), &t)).load(0, t.len);

@@ -76,9 +76,8 @@ pub fn broadcast_nodes(c: &BroadcastNodes, a: &BroadcastNodesArgs) {
     let near = a.near.as_ref().map(|near| near.open(epoch));
     role("exchange", c.blocks, |b| spread(c, a, b, &rail, near.as_ref()));
     rail.credits();
-    match near {
-        Some(near) => near.credits(),
-        None => {}
+    if let Some(near) = near {
+        near.credits();
     }
 }
 
@@ -102,11 +101,10 @@ fn spread(c: &BroadcastNodes, a: &BroadcastNodesArgs, b: Group, rail: &Tiles<'_>
             all.store(&a.out, &t, tile);
         });
     } else {
-        match near {
-            Some(near) => cut.each(b, |t| {
+        if let Some(near) = near {
+            cut.each(b, |t| {
                 all.store(&a.out, &t, near.from(root_local).slot(t.index).load(0, t.len));
-            }),
-            None => {}
+            });
         }
     }
     rail.settle();

@@ -89,9 +89,8 @@ pub fn reduce_scatter_nodes(c: &ReduceScatterNodes, a: &ReduceScatterNodesArgs) 
     let near = a.near.as_ref().map(|near| near.open(epoch));
     role("exchange", c.blocks, |b| scatter(c, a, b, &rail, near.as_ref()));
     rail.credits();
-    match near {
-        Some(near) => near.credits(),
-        None => {}
+    if let Some(near) = near {
+        near.credits();
     }
 }
 
@@ -105,14 +104,15 @@ fn scatter(
     near: Option<&Tiles<'_>>,
 ) {
     let (rail, cut) = (rail.lane(b.index()), c.cut());
-    let give = |node: Val<u32>| match near {
-        Some(near) => each_other_local(|to| {
-            cut.each(b, |t| {
-                let tile = c.part(node, to).load(&a.x, &t);
-                exchange::send(near, Peers::rank(to), c.slot(node, &t), tile);
+    let give = |node: Val<u32>| {
+        if let Some(near) = near {
+            each_other_local(|to| {
+                cut.each(b, |t| {
+                    let tile = c.part(node, to).load(&a.x, &t);
+                    exchange::send(near, Peers::rank(to), c.slot(node, &t), tile);
+                });
             });
-        }),
-        None => {}
+        }
     };
     let of_node = |node: Val<u32>, t: &Piece| {
         let own = c.part(node, local_rank()).load(&a.x, t);
