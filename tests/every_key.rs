@@ -54,11 +54,6 @@ fn key(family: &dyn DynFamily, rng: &mut ChaCha8Rng) -> Key {
         set(&mut key, "experts", experts.max(topk));
         rows(family, &mut key, rng);
     }
-    let ranks = match number(&key, "nodes") {
-        None => ranks,
-        Some(nodes) => nodes * (ranks / nodes).clamp(1, 64.min(1024 / nodes)),
-    };
-    set(&mut key, "ranks", ranks);
     if let Some(root) = number(&key, "root") {
         set(&mut key, "root", root % ranks);
     }

@@ -32,8 +32,8 @@ mod tests {
 
     #[test]
     fn every_rank_of_several_nodes_has_a_word() {
-        let options = WorldOptions { nodes: 2, ..WorldOptions::default() };
-        let world = World::of_gpus(&MockGpu::all(&Machine::default(), 4), &options).unwrap();
+        let (machine, options) = (Machine::default(), WorldOptions { nodes: 2, ..WorldOptions::default() });
+        let world = World::of_gpus(&MockGpu::all(&machine, 4), &options).unwrap();
         let words: Vec<DevicePtr> = (0..4).map(|rank| world.fault_word(rank).unwrap()).collect();
         assert_eq!(words, (0..4).map(|member| world.own_status(member)).collect::<Vec<_>>());
         assert_eq!(words[2..], world.status_pointers(3), "those of the second node");

@@ -15,7 +15,7 @@ over_nodes! {
     #[family(name = "all_gather_nodes", kernel = all_gather_nodes, args = AllGatherNodesArgs, warps = warps)]
     pub struct AllGatherNodes, AllGatherNodesKey {
         /// Elements of a rank's vector.
-        #[key(short = "n", range = 1..=268435456)]
+        #[key(short = "n", range = 1..=67108864)]
         pub elements: u32,
     }
     length = |key| key.elements

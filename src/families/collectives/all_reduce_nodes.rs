@@ -66,7 +66,8 @@ impl AllReduceNodes {
     }
 
     fn rail(&self) -> ChannelShape {
-        self.rail_of(Slots::BySender(self.owned()))
+        // Each launch waits for all other nodes: what they have sent says that they have read what was sent two launches before.
+        self.rail_of(Slots::BySender(self.owned())).credits(false)
     }
 
     fn over_ranks(&self) -> Reduce {

@@ -15,7 +15,7 @@ over_nodes! {
     #[family(name = "broadcast_nodes", kernel = broadcast_nodes, args = BroadcastNodesArgs, warps = warps)]
     pub struct BroadcastNodes, BroadcastNodesKey {
         /// Elements of the vector.
-        #[key(short = "n", range = 1..=268435456)]
+        #[key(short = "n", range = 1..=67108864)]
         pub elements: u32,
         /// The rank whose vector it is.
         #[key(short = "root", range = 0..=1023, default = 0)]

@@ -13,12 +13,11 @@ pub(super) fn nodes(ranks: u32, nodes: u32) -> Result<(), Illegal> {
     Illegal::unless(ranks.is_multiple_of(nodes) && ranks / nodes <= 64, "ranks", ranks, allowed)
 }
 
-/// Outboxes and inboxes along a rail have two banks of so many bytes for each node, which a card has to reach.
-pub(super) fn rail(elements: u32, nodes: u32, bytes: u64) -> Result<(), Illegal> {
-    let all = bytes.saturating_mul(4 * u64::from(nodes));
+/// A card reaches all outboxes and inboxes along a rail.
+pub(super) fn rail((field, value): (&str, u32), nodes: u32, bytes: u64) -> Result<(), Illegal> {
     let allowed =
-        || format!("fewer: {nodes} nodes take {all} bytes for messages on their way, of {FAR_MEMORY}");
-    Illegal::unless(all < FAR_MEMORY, "elements", elements, allowed)
+        || format!("fewer: {nodes} nodes take {bytes} bytes for messages on their way, of {FAR_MEMORY}");
+    Illegal::unless(bytes < FAR_MEMORY, field, value, allowed)
 }
 
 /// A vector's root is one of the ranks.

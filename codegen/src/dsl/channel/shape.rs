@@ -245,8 +245,9 @@ impl ChannelShape {
         }
     }
 
-    /// Slots of all banks.
-    pub(super) fn all_slots(&self) -> u64 {
+    /// Slots of all banks: messages that there is room for on each rank.
+    #[doc(hidden)]
+    pub fn all_slots(&self) -> u64 {
         self.bank_slots() * u64::from(self.banks)
     }
 
