@@ -181,7 +181,8 @@ fn loops_over_pieces_wait_for_nothing_but_pieces() {
 #[test]
 fn loops_that_wait_are_found() {
     let (Some(nvcc), Some(nvdisasm)) = (tool(Tool::Nvcc), tool(Tool::Nvdisasm)) else { return };
-    let key = "ranks=2 dtype=bf16 m=128 n=512 k=4096 tile_rows=64 tile_columns=64 warps=4 stages=4";
+    // Fewer blocks than parts: each has a loop over them.
+    let key = "ranks=2 dtype=bf16 m=128 n=512 k=4096 tile_rows=64 tile_columns=64 warps=4 stages=4 blocks=64";
     let source = source::<Matmul>(key, "cuda:sm_90a");
     let bugs = [
         (
