@@ -294,7 +294,8 @@ impl App {
             {
                 let (nodes, with) =
                     (several.map_or("", String::as_str), format!("{}, which runs on one node", suite.name()));
-                Err(InputError::conflict("--nodes", nodes, with, "--nodes 1, or --family all_reduce_nodes"))
+                let allowed = format!("--nodes 1, or --family {}", self.families_over_nodes().join(", "));
+                Err(InputError::conflict("--nodes", nodes, with, allowed))
             }
             (Some((suite, _)), Some(item)) => {
                 let with = format!("the options of {}", suite.name());
@@ -347,11 +348,16 @@ impl App {
         Ok(Asked { suite: None, requests: vec![request] })
     }
 
+    /// The families that run on several nodes.
+    fn families_over_nodes(&self) -> Vec<&'static str> {
+        let has_nodes = |family: &&FamilyEntry| family.fields().iter().any(|field| field.nodes);
+        self.registry().families().iter().filter(has_nodes).map(|family| family.name()).collect()
+    }
+
     /// The family that stands for one where ranks are on several nodes, if it is another.
     fn over_nodes(&self, name: &str, given: &Given) -> Result<Option<String>, InputError> {
         let Some(nodes) = given.get(NODES).filter(|nodes| *nodes != "1") else { return Ok(None) };
-        let several: Vec<&str> =
-            self.registry().families().iter().filter(|f| has_nodes(**f)).map(|f| f.name()).collect();
+        let several = self.families_over_nodes();
         let own = format!("{name}_nodes");
         match (several.contains(&name), several.contains(&&*own)) {
             (true, _) => Ok(None),
@@ -505,11 +511,6 @@ impl App {
         }
         Ok(problems)
     }
-}
-
-/// Whether a family runs on several nodes.
-fn has_nodes(family: FamilyEntry) -> bool {
-    family.fields().iter().any(|field| field.nodes)
 }
 
 impl Wanted {

@@ -7,7 +7,9 @@ use peerwarp_codegen::ir::Dtype;
 use super::cut::{self, Cut, Part, Piece};
 use super::exchange::{self, Tiles};
 use super::legal;
-use super::nodes::{self, dealt, each_other_local, each_other_node, over_nodes, send_to_node};
+use super::nodes::{
+    self, dealt, each_other_local, each_other_node, on_both_levels, over_nodes, send_to_node,
+};
 
 over_nodes! {
     /// A variant of all-gather over nodes.
@@ -72,20 +74,15 @@ pub struct AllGatherNodesArgs {
 /// Gives every rank of all nodes the vectors of all, in the order of ranks.
 #[kernel]
 pub fn all_gather_nodes(c: &AllGatherNodes, a: &AllGatherNodesArgs) {
-    let epoch = a.epoch.begin();
-    let rail = a.rail.open(epoch);
-    let near = a.near.as_ref().map(|near| near.open(epoch));
-    role("exchange", c.blocks, |b| gather(c, a, b, &rail, near.as_ref()));
-    rail.credits();
-    if let Some(near) = near {
-        near.credits();
-    }
+    on_both_levels(c.blocks, &a.epoch, (&a.rail, a.near.as_ref()), |b, rail, near| {
+        gather(c, a, b, rail, near)
+    });
 }
 
 /// A block's tiles of this rank's vector go to both levels; those that come along the rail go to the node's ranks.
 #[kernel]
 fn gather(c: &AllGatherNodes, a: &AllGatherNodesArgs, b: Group, rail: &Tiles<'_>, near: Option<&Tiles<'_>>) {
-    let (rail, cut) = (rail.lane(b.index()), c.cut());
+    let cut = c.cut();
     let take = |of: Val<u32>| {
         if let Some(near) = near {
             each_other_local(|from| {
@@ -98,7 +95,7 @@ fn gather(c: &AllGatherNodes, a: &AllGatherNodesArgs, b: Group, rail: &Tiles<'_>
     };
     cut.each(b, |t| {
         let tile = Part::whole().load(&a.x, &t);
-        exchange::send(&rail, Peers::others(), t.index, tile);
+        exchange::send(rail, Peers::others(), t.index, tile);
         send_to_node(near, c.slot(node(), &t), tile);
         c.row(node(), local_rank()).store(&a.out, &t, tile);
     });

@@ -7,7 +7,7 @@ use peerwarp_codegen::ir::Dtype;
 use super::cut::{Cut, Part, Parts, Piece};
 use super::exchange::{self, Tiles};
 use super::legal;
-use super::nodes::{self, dealt, each_other_local, each_other_node, over_nodes};
+use super::nodes::{self, dealt, each_other_local, each_other_node, on_both_levels, over_nodes};
 
 over_nodes! {
     /// A variant of all-to-all over nodes.
@@ -82,14 +82,9 @@ pub struct AllToAllNodesArgs {
 /// Sends each rank of all nodes its part of this rank's vector.
 #[kernel]
 pub fn all_to_all_nodes(c: &AllToAllNodes, a: &AllToAllNodesArgs) {
-    let epoch = a.epoch.begin();
-    let rail = a.rail.open(epoch);
-    let near = a.near.as_ref().map(|near| near.open(epoch));
-    role("exchange", c.blocks, |b| exchange_parts(c, a, b, &rail, near.as_ref()));
-    rail.credits();
-    if let Some(near) = near {
-        near.credits();
-    }
+    on_both_levels(c.blocks, &a.epoch, (&a.rail, a.near.as_ref()), |b, rail, near| {
+        exchange_parts(c, a, b, rail, near)
+    });
 }
 
 /// A block's tiles of all parts: along the rail to their nodes, where the rank of this number hands them to theirs.
@@ -101,7 +96,7 @@ fn exchange_parts(
     rail: &Tiles<'_>,
     near: Option<&Tiles<'_>>,
 ) {
-    let (rail, cut) = (rail.lane(b.index()), c.cut());
+    let cut = c.cut();
     let take = |of: Val<u32>| {
         if let Some(near) = near {
             each_other_local(|from| {
@@ -115,7 +110,7 @@ fn exchange_parts(
     each_other_node(|to| {
         for local in 0..local_ranks().val() {
             cut.each(b, |t| {
-                exchange::send(&rail, Peers::rank(to), c.slot(local, &t), c.part(to, local).load(&a.x, &t));
+                exchange::send(rail, Peers::rank(to), c.slot(local, &t), c.part(to, local).load(&a.x, &t));
             });
         }
     });

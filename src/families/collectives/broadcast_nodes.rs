@@ -7,7 +7,7 @@ use peerwarp_codegen::ir::Dtype;
 use super::cut::{Cut, Part};
 use super::exchange::{self, Tiles};
 use super::legal;
-use super::nodes::{self, dealt, over_nodes, send_to_node};
+use super::nodes::{self, dealt, on_both_levels, over_nodes, send_to_node};
 
 over_nodes! {
     /// A variant of broadcast over nodes.
@@ -71,25 +71,20 @@ pub struct BroadcastNodesArgs {
 /// Gives every rank of all nodes the root's vector.
 #[kernel]
 pub fn broadcast_nodes(c: &BroadcastNodes, a: &BroadcastNodesArgs) {
-    let epoch = a.epoch.begin();
-    let rail = a.rail.open(epoch);
-    let near = a.near.as_ref().map(|near| near.open(epoch));
-    role("exchange", c.blocks, |b| spread(c, a, b, &rail, near.as_ref()));
-    rail.credits();
-    if let Some(near) = near {
-        near.credits();
-    }
+    on_both_levels(c.blocks, &a.epoch, (&a.rail, a.near.as_ref()), |b, rail, near| {
+        spread(c, a, b, rail, near)
+    });
 }
 
 /// The root sends to both levels, the other ranks of its rail to their nodes; the others get nothing from the rail, and wait for nothing there.
 #[kernel]
 fn spread(c: &BroadcastNodes, a: &BroadcastNodesArgs, b: Group, rail: &Tiles<'_>, near: Option<&Tiles<'_>>) {
-    let (rail, cut, all) = (rail.lane(b.index()), c.cut(), Part::whole());
+    let (cut, all) = (c.cut(), Part::whole());
     let (root_node, root_local) = (c.root / c.local(), c.root % c.local());
     if rank() == c.root {
         cut.each(b, |t| {
             let tile = all.load(&a.x, &t);
-            exchange::send(&rail, Peers::others(), t.index, tile);
+            exchange::send(rail, Peers::others(), t.index, tile);
             send_to_node(near, t.index, tile);
             all.store(&a.out, &t, tile);
         });

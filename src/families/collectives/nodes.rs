@@ -102,6 +102,24 @@ pub(super) fn blocks(elements: u32, chunk: u32) -> u32 {
     elements.div_ceil(chunk).next_power_of_two().min(BLOCKS)
 }
 
+/// Blocks that exchange tiles over both levels, each by its lane of the rail. Nodes of one rank have no near channel.
+#[kernel]
+pub(super) fn on_both_levels(
+    blocks: u32,
+    word: &EpochWord,
+    (rail, near): (&AnyChannel, Option<&AnyChannel>),
+    exchange: impl FnOnce(Group, &Tiles<'_>, Option<&Tiles<'_>>),
+) {
+    let epoch = word.begin();
+    let rail = rail.open(epoch);
+    let near = near.map(|near| near.open(epoch));
+    role("exchange", blocks, |b| exchange(b, &rail.lane(b.index()), near.as_ref()));
+    rail.credits();
+    if let Some(near) = near {
+        near.credits();
+    }
+}
+
 /// How many of `0..tiles` a block has, where they are dealt to all blocks in turn.
 pub(super) fn dealt(b: Group, tiles: u32) -> Val<u32> {
     (tiles.val() + (b.count() - 1) - b.index()) / b.count()

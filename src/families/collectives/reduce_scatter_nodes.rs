@@ -7,7 +7,7 @@ use peerwarp_codegen::ir::Dtype;
 use super::cut::{Cut, Part, Parts, Piece};
 use super::exchange::{self, Reduce, Reduction, Tiles};
 use super::legal;
-use super::nodes::{self, dealt, each_other_local, each_other_node, of_nodes, over_nodes};
+use super::nodes::{self, dealt, each_other_local, each_other_node, of_nodes, on_both_levels, over_nodes};
 
 over_nodes! {
     /// A variant of reduce-scatter over nodes.
@@ -84,14 +84,9 @@ pub struct ReduceScatterNodesArgs {
 /// then these in the order of nodes.
 #[kernel]
 pub fn reduce_scatter_nodes(c: &ReduceScatterNodes, a: &ReduceScatterNodesArgs) {
-    let epoch = a.epoch.begin();
-    let rail = a.rail.open(epoch);
-    let near = a.near.as_ref().map(|near| near.open(epoch));
-    role("exchange", c.blocks, |b| scatter(c, a, b, &rail, near.as_ref()));
-    rail.credits();
-    if let Some(near) = near {
-        near.credits();
-    }
+    on_both_levels(c.blocks, &a.epoch, (&a.rail, a.near.as_ref()), |b, rail, near| {
+        scatter(c, a, b, rail, near)
+    });
 }
 
 /// A block's tiles of all parts: to the node's ranks by their numbers, then their reductions along the rail.
@@ -103,7 +98,7 @@ fn scatter(
     rail: &Tiles<'_>,
     near: Option<&Tiles<'_>>,
 ) {
-    let (rail, cut) = (rail.lane(b.index()), c.cut());
+    let cut = c.cut();
     let give = |node: Val<u32>| {
         if let Some(near) = near {
             each_other_local(|to| {
@@ -126,7 +121,7 @@ fn scatter(
     };
     each_other_node(give);
     give(node());
-    each_other_node(|to| cut.each(b, |t| exchange::send(&rail, Peers::rank(to), t.index, of_node(to, &t))));
+    each_other_node(|to| cut.each(b, |t| exchange::send(rail, Peers::rank(to), t.index, of_node(to, &t))));
     let result = c.parts().of(rank()).at(0);
     // It waits there for those of the other nodes.
     cut.each(b, |t| result.store(&a.out, &t, of_node(node(), &t)));
