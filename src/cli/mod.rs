@@ -39,7 +39,6 @@ use clap::{CommandFactory, FromArgMatches};
 use peerwarp_codegen::family::{Family, FamilyEntry, Registry, Target};
 
 use crate::families::moe::MoeSuite;
-use crate::families::moe::kernels::{Combine, Dispatch, RoundTrip};
 use crate::families::{collectives, matmul};
 use crate::harness::suite;
 use crate::harness::workload::{Given, Suite, Workload};
@@ -84,11 +83,10 @@ impl Entry {
 
 /// The families that come with Peerwarp: MoE dispatch and combine, both in one launch, collectives, and products of matrices.
 pub fn builtin() -> Vec<Entry> {
-    let moe = [Dispatch::entry(), Combine::entry(), RoundTrip::entry()];
-    let moe = moe.map(|family| Entry::of_suite(family, &MoeSuite));
+    let moe = MoeSuite.families().into_iter().map(|family| Entry::of_suite(family, &MoeSuite));
     let others = collectives::families().into_iter().chain(matmul::families());
     let others = others.map(|(family, suite)| Entry::of_suite(family, suite));
-    moe.into_iter().chain(others).collect()
+    moe.chain(others).collect()
 }
 
 /// The families of a program, and its name.

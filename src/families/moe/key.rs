@@ -1,9 +1,14 @@
 //! The key: what a problem asks of the operation. Each launch has its part of it.
 
-use peerwarp_codegen::family::Operation;
+use peerwarp_codegen::family::{Family, Operation};
+use peerwarp_codegen::ir::Dtype;
 
-use super::kernels::{CombineDtype, CombineKey, DispatchKey, Hook, Layout, Phase, Quantise, RoundTripKey};
-use super::{MoeError, MoeShape, MoeTuning};
+use super::kernels::{
+    CombineDtype, CombineKey, CombineNodes, CombineNodesKey, DispatchKey, DispatchNodes, DispatchNodesKey,
+    Hook, Layout, Phase, Quantise, RoundTripKey,
+};
+use super::plan::NodesPlan;
+use super::{MoeError, MoeShape, MoeTuning, RowDtype};
 use crate::runtime::registry::CoverKey;
 
 /// What a problem asks of its kernels.
@@ -25,6 +30,8 @@ pub struct MoeKey {
     pub quantise: Quantise,
     /// Whether sending and receiving are launches of their own.
     pub split: bool,
+    /// Nodes that the ranks are on, as many on each.
+    pub nodes: u32,
 }
 
 impl MoeKey {
@@ -40,6 +47,7 @@ impl MoeKey {
             weighted: false,
             quantise: Quantise::None,
             split: false,
+            nodes: 1,
         }
     }
 
@@ -51,15 +59,67 @@ impl MoeKey {
         MoeTuning::with_default_plan(self)
     }
 
+    /// Whether the shape is allowed on so many nodes.
+    ///
+    /// # Errors
+    /// Names the field.
+    pub(super) fn check(&self) -> Result<(), MoeError> {
+        if self.nodes == 1 {
+            return self.shape.check();
+        }
+        self.shape.check_but_ranks()?;
+        Family::check(&DispatchNodes::of(self.dispatch_nodes(), self.nodes_plan()?.dispatch))?;
+        if self.split {
+            let allowed = format!(
+                "must be false on {} nodes: what travels between them is one launch each way",
+                self.nodes
+            );
+            return Err(MoeError::invalid("split", true, allowed));
+        }
+        Ok(())
+    }
+
+    /// The default plan of what goes along rails.
+    pub(super) fn nodes_plan(&self) -> Result<NodesPlan, MoeError> {
+        let dispatch = DispatchNodes::with_defaults(&self.dispatch_nodes())?.plan();
+        Ok(NodesPlan { dispatch, combine: CombineNodes::with_defaults(&self.combine_nodes())?.plan() })
+    }
+
     /// What the launches of dispatch do, and those of combine, in order.
     pub(super) fn phases(&self) -> &'static [Phase] {
         if self.split { &[Phase::Send, Phase::Recv] } else { &[Phase::Both] }
     }
 
-    /// Dispatch's part.
+    /// The shape that a node's launches have: of its ranks and experts, with the tokens of all nodes' ranks of a number.
+    pub(super) fn near(&self) -> MoeShape {
+        let (nodes, shape) = (self.nodes, self.shape);
+        let MoeShape { experts, tokens, ranks, .. } = shape;
+        MoeShape { experts: experts / nodes, tokens: tokens * nodes, ranks: ranks / nodes, ..shape }
+    }
+
+    /// The part of what goes to other nodes.
+    pub(super) fn dispatch_nodes(&self) -> DispatchNodesKey {
+        let MoeShape { hidden, experts, topk, tokens, ranks, .. } = self.shape;
+        // What is quantised, is so within the node.
+        let dtype = match self.quantise.from() {
+            None => self.shape.dtype,
+            Some(Dtype::Fp16) => RowDtype::Fp16,
+            Some(_) => RowDtype::Bf16,
+        };
+        let (nodes, dtype, (row_bytes, scale_bytes)) = (self.nodes, dtype.format(), dtype.sizes());
+        DispatchNodesKey { hidden, experts, topk, tokens, ranks, nodes, dtype, row_bytes, scale_bytes }
+    }
+
+    /// The part of what comes back from other nodes.
+    pub(super) fn combine_nodes(&self) -> CombineNodesKey {
+        let MoeShape { hidden, experts, topk, tokens, ranks, .. } = self.shape;
+        CombineNodesKey { hidden, experts, topk, tokens, ranks, nodes: self.nodes, dtype: self.combined }
+    }
+
+    /// Dispatch's part, within a node.
     pub(super) fn dispatch(&self, phase: Phase) -> DispatchKey {
         let MoeKey { hook, layout, max_rows, quantise, .. } = *self;
-        let MoeShape { hidden, experts, topk, tokens, ranks, dtype } = self.shape;
+        let MoeShape { hidden, experts, topk, tokens, ranks, dtype } = self.near();
         let (dtype, (row_bytes, scale_bytes)) = (dtype.format(), dtype.sizes());
         DispatchKey {
             hidden,
@@ -74,14 +134,15 @@ impl MoeKey {
             hook,
             layout,
             max_rows,
+            of_node: self.nodes > 1,
             phase,
         }
     }
 
-    /// Combine's part.
+    /// Combine's part, within a node.
     pub(super) fn combine(&self, phase: Phase) -> CombineKey {
         let MoeKey { layout, max_rows, combined: dtype, weighted, .. } = *self;
-        let MoeShape { hidden, experts, topk, tokens, ranks, .. } = self.shape;
+        let MoeShape { hidden, experts, topk, tokens, ranks, .. } = self.near();
         CombineKey { hidden, experts, topk, tokens, ranks, dtype, layout, max_rows, weighted, phase }
     }
 

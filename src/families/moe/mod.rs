@@ -42,7 +42,7 @@ pub mod workload;
 
 pub use key::MoeKey;
 pub use op::{MoeAllToAll, MoeRank, Returning, Routed, Sending, Tokens};
-pub use plan::{MoePlan, MoeTuning};
+pub use plan::{MoePlan, MoeTuning, NodesPlan};
 pub use problem::{ExpertMap, MoeError, MoeProblem, MoeShape, Routing, RowDtype, SCALE_BLOCK};
 pub use registry::{MoeRegistry, choose};
 pub use workload::MoeSuite;

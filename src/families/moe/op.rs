@@ -4,7 +4,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use peerwarp_codegen::family::Operation as _;
+
 use crate::families::moe::kernels::{CombineDtype, Layout, Quantise};
+use crate::families::moe::plan::NODE_ROWS;
 use crate::families::moe::{MoeKey, MoeShape, MoeTuning};
 use crate::runtime::gpu::{DevicePtr, Gpu, RawStream};
 use crate::runtime::handles::Buffer;
@@ -150,6 +153,8 @@ pub struct MoeRank {
     /// Of the last dispatch.
     ticket: Ticket,
     key: MoeKey,
+    /// How many launches dispatch has, and a whole round.
+    launches: [usize; 2],
     in_place: bool,
 }
 
@@ -159,12 +164,16 @@ impl MoeRank {
         all_rows.write(0, &[u32::MAX])?;
         let mut op = op;
         op.set_scalar("empty_id", EMPTY_ID)?;
+        if tuning.key.nodes > 1 {
+            op.set_scalar(NODE_ROWS, tuning.key.near().tokens)?;
+        }
         Ok(MoeRank {
             all_rows,
             operands: OPERANDS.map(|name| op.operand(name)),
             addresses: vec![0; op.operands().len()],
             ticket: Ticket { operation, rank: op.rank(), serial: 0, resets: 0 },
             key: tuning.key,
+            launches: [tuning.dispatches(), tuning.launches().len()],
             in_place: tuning.dispatch().in_place(),
             op,
         })
@@ -288,7 +297,7 @@ impl MoeRank {
     ) -> Result<Routed, RuntimeError> {
         let ticket = self.dispatching(|rank| {
             // SAFETY: as the caller says.
-            (0..rank.halves()).try_for_each(|launch| unsafe { rank.launch(launch, tokens, 0, 0, stream) })
+            (0..rank.launches[0]).try_for_each(|launch| unsafe { rank.launch(launch, tokens, 0, 0, stream) })
         })?;
         Ok(Routed { tokens: *tokens, ticket })
     }
@@ -347,7 +356,7 @@ impl MoeRank {
         stream: RawStream<'_>,
     ) -> Result<(), RuntimeError> {
         self.last("routed", &routed.ticket)?;
-        for launch in self.halves()..2 * self.halves() {
+        for launch in self.launches[0]..self.launches[1] {
             // SAFETY: as the caller says.
             unsafe { self.launch(launch, &routed.tokens, y, out, stream)? };
         }
@@ -394,18 +403,13 @@ impl MoeRank {
         unsafe { self.launch(3, &returning.tokens, 0, out, stream) }
     }
 
-    /// How many launches a dispatch has, and a combine.
-    fn halves(&self) -> usize {
-        self.key.phases().len()
-    }
-
     /// Dispatch with what is checked and held.
     pub(super) fn dispatch_args<L: LaunchArgs>(
         &mut self,
         stream: StreamRef<'_>,
         args: L,
     ) -> Result<Routed, RuntimeError> {
-        let ticket = self.dispatching(|rank| rank.op.launch_args(0..rank.halves(), stream, args))?;
+        let ticket = self.dispatching(|rank| rank.op.launch_args(0..rank.launches[0], stream, args))?;
         // A caller with slices passes them again to combine.
         let tokens = Tokens { x: 0, x_scale: 0, rows_there: 0, n: 0, ids: 0, weights: 0 };
         Ok(Routed { tokens, ticket })
@@ -419,7 +423,7 @@ impl MoeRank {
         args: L,
     ) -> Result<(), RuntimeError> {
         self.last("routed", &routed.ticket)?;
-        self.op.launch_args(self.halves()..2 * self.halves(), stream, args)
+        self.op.launch_args(self.launches[0]..self.launches[1], stream, args)
     }
 
     /// What a caller passes that has no word for the number of tokens.

@@ -3,7 +3,8 @@
 use peerwarp_codegen::family::{Family, Operation, Variant};
 
 use super::kernels::{
-    Combine, CombineDtype, CombinePlan, Dispatch, DispatchPlan, Hook, Layout, Phase, Protocol, Quantise,
+    Combine, CombineDtype, CombineNodes, CombineNodesPlan, CombinePlan, Dispatch, DispatchNodes,
+    DispatchNodesPlan, DispatchPlan, Hook, Layout, Phase, Protocol, Quantise,
 };
 use super::run::Semantics;
 use super::{MoeError, MoeKey, MoeShape};
@@ -53,6 +54,17 @@ pub struct MoePlan {
     pub dispatch: DispatchPlan,
     /// What combine alone chooses.
     pub combine: CombinePlan,
+    /// What is chosen for the way to other nodes, where there are some.
+    pub nodes: Option<NodesPlan>,
+}
+
+/// Every choice of what goes along rails.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NodesPlan {
+    /// Of the tokens on their way to the nodes of their experts.
+    pub dispatch: DispatchNodesPlan,
+    /// Of the sums on their way home.
+    pub combine: CombineNodesPlan,
 }
 
 /// An operation as it is planned for a key: a dispatch and a combine that fit each other.
@@ -169,6 +181,10 @@ impl MoeTuning {
         (d.warps, d.send_blocks, d.recv_blocks, d.group_warps) = (2, 2, 2, 1);
         let c = &mut self.plan.combine;
         (c.warps, c.send_blocks, c.recv_blocks, c.group_warps) = (2, 2, 2, 1);
+        if let Some(NodesPlan { dispatch: d, combine: c }) = &mut self.plan.nodes {
+            (d.warps, d.group_warps, d.lanes) = (2, 1, d.lanes.min(2));
+            (c.warps, c.group_warps, c.lanes) = (2, 1, c.lanes.min(2));
+        }
         self
     }
 
@@ -206,8 +222,15 @@ impl MoeTuning {
         Combine::of(self.key.combine(phase), self.plan.combine, self.plan.dedup, self.plan.way.back())
     }
 
-    /// The launches of a round, dispatch's and then combine's, which share buffers by name. Each of the two counts epochs of its
-    /// own. Where dispatch's hook makes the experts' outputs, combine's `y` is dispatch's `rows`.
+    /// What takes tokens to other nodes before dispatch, and brings their sums home after combine, where there are some.
+    pub fn between_nodes(&self) -> Option<(DispatchNodes, CombineNodes)> {
+        let NodesPlan { dispatch, combine } = self.plan.nodes?;
+        let dispatch = DispatchNodes::of(self.key.dispatch_nodes(), dispatch);
+        Some((dispatch, CombineNodes::of(self.key.combine_nodes(), combine)))
+    }
+
+    /// The launches of a round, dispatch's and then combine's, which share buffers by name. Each counts epochs of its
+    /// own, two halves together. Where dispatch's hook makes the experts' outputs, combine's `y` is dispatch's `rows`.
     pub fn launch_specs(&self) -> Vec<LaunchSpec> {
         self.specs(self.semantics().y_is_rows())
     }
@@ -219,18 +242,49 @@ impl MoeTuning {
             Phase::Send => format!("{name} send"),
             Phase::Recv => format!("{name} recv"),
         };
+        let (to_nodes, from_nodes) = self.between_nodes().unzip();
+        // Within a node, launches take what has come from all nodes.
+        let within = |spec: LaunchSpec| match &to_nodes {
+            None => spec,
+            Some(_) => OF_NODES.iter().fold(spec, |spec, (param, buffer)| spec.with_buffer(param, buffer)),
+        };
         let phases = self.key.phases().iter();
-        let dispatch = phases
-            .clone()
-            .map(|phase| LaunchSpec::new(label("dispatch", phase), self.dispatch_in(*phase).into_variant()));
+        let dispatch = phases.clone().map(|phase| {
+            within(LaunchSpec::new(label("dispatch", phase), self.dispatch_in(*phase).into_variant()))
+        });
         let combine = phases.map(|phase| {
             let spec = LaunchSpec::new(label("combine", phase), self.combine_in(*phase).into_variant());
-            let spec = spec.with_buffer("epoch", "combine_epoch");
+            let spec = within(spec).with_buffer("epoch", "combine_epoch");
             if y_is_rows { spec.with_buffer("y", "rows") } else { spec }
         });
-        dispatch.chain(combine).collect()
+        let first = to_nodes.clone().map(|c| {
+            LaunchSpec::new("dispatch to nodes", c.into_variant()).with_buffer("epoch", "to_nodes_epoch")
+        });
+        let last = from_nodes.map(|c| {
+            LaunchSpec::new("combine from nodes", c.into_variant()).with_buffer("epoch", "from_nodes_epoch")
+        });
+        first.into_iter().chain(dispatch).chain(combine).chain(last).collect()
+    }
+
+    /// How many of the launches are dispatch's.
+    pub(super) fn dispatches(&self) -> usize {
+        self.key.phases().len() + usize::from(self.plan.nodes.is_some())
     }
 }
+
+/// What is a caller's where there is one node is, within one of several, what has come from all.
+const OF_NODES: [(&str, &str); 7] = [
+    ("x", "node_x"),
+    ("x_scale", "node_scale"),
+    ("n", "node_n"),
+    ("rows_there", NODE_ROWS),
+    ("ids", "node_ids"),
+    ("weights", "node_weights"),
+    ("out", "node_out"),
+];
+
+/// The number of tokens that come from all nodes at most, as launches within a node are told.
+pub(super) const NODE_ROWS: &str = "node_rows";
 
 impl Operation for MoeTuning {
     type Key = MoeKey;
@@ -238,15 +292,16 @@ impl Operation for MoeTuning {
 
     /// Choices depend on the rows alone: a key that is split or drops rows has the same plan.
     fn with_default_plan(key: &MoeKey) -> Result<MoeTuning, MoeError> {
-        key.shape.check()?;
-        let MoeKey { hook, layout, quantise, .. } = *key;
-        let rows = MoeKey { hook, layout, quantise, ..MoeKey::new(key.shape) };
+        key.check()?;
+        let MoeKey { hook, layout, quantise, nodes, .. } = *key;
+        let rows = MoeKey { hook, layout, quantise, nodes, ..MoeKey::new(key.shape) };
         let dispatch = Dispatch::with_defaults(&rows.dispatch(Phase::Both))?;
         let combine = Combine::with_defaults(&rows.combine(Phase::Both))?;
         let out = dispatch.protocol.arrival();
         let own = Way::new(dispatch.protocol, combine.protocol);
         let way = own.unwrap_or(out.into());
-        let plan = MoePlan { dedup: true, way, dispatch: dispatch.plan(), combine: combine.plan() };
+        let nodes = (nodes > 1).then(|| key.nodes_plan()).transpose()?;
+        let plan = MoePlan { dedup: true, way, dispatch: dispatch.plan(), combine: combine.plan(), nodes };
         let mut tuning = MoeTuning { key: *key, plan };
         if own.is_none() {
             // Rows that cannot go out as packets come back with flags, a row by as many warps as if there were more of them.
@@ -257,19 +312,24 @@ impl Operation for MoeTuning {
     }
 
     fn launches(&self) -> Vec<Variant> {
+        let (to_nodes, from_nodes) = self.between_nodes().unzip();
         let dispatch = self.dispatch_launches().into_iter().map(Family::into_variant);
-        dispatch.chain(self.combine_launches().into_iter().map(Family::into_variant)).collect()
+        let within = dispatch.chain(self.combine_launches().into_iter().map(Family::into_variant));
+        let first = to_nodes.map(Family::into_variant).into_iter();
+        first.chain(within).chain(from_nodes.map(Family::into_variant)).collect()
     }
 
     /// Of an operation in halves, those that send.
     fn components(&self) -> Vec<Variant> {
         let first = self.key.phases()[0];
-        vec![self.dispatch_in(first).into_variant(), self.combine_in(first).into_variant()]
+        let own = [self.dispatch_in(first).into_variant(), self.combine_in(first).into_variant()];
+        let nodes = self.between_nodes().map(|(d, c)| [d.into_variant(), c.into_variant()]);
+        own.into_iter().chain(nodes.into_iter().flatten()).collect()
     }
 
     fn of_components(variants: &[Variant]) -> Option<MoeTuning> {
         let (dispatch, combine) = MoeTuning::components_of(variants)?;
-        MoeTuning::of(dispatch, combine).ok()
+        MoeTuning::of(dispatch, combine).and_then(|tuning| tuning.over_nodes_of(variants)).ok()
     }
 }
 

@@ -1,5 +1,8 @@
 //! MoE's options on the command line: which shapes they mean, and which kernels are for them.
 
+#[path = "select_nodes.rs"]
+mod nodes;
+
 use std::path::Path;
 
 use peerwarp_codegen::family::{
@@ -221,6 +224,11 @@ pub fn select(given: &Given, small: bool, registry: &Registry) -> Result<Vec<Req
         let phases = if phase == "split" { vec!["send", "recv"] } else { vec![phase.as_str()] };
         let with = |phase: &str| [&tuning[0][..], &[("phase".into(), phase.into())]].concat();
         tuning = phases.into_iter().map(with).collect();
+    }
+    if let Some(nodes) = nodes::of(given).filter(|_| !is_on(given, "fused")) {
+        let requests = nodes::requests((&asked.label, &asked.shape), (nodes, &sizes), given, &tuning[0])?;
+        let from = |request| Request { origin: asked.origin.clone(), ..request };
+        return Ok(requests.into_iter().map(from).collect());
     }
     let families = match is_on(given, "fused") {
         true => fused(given, registry)?,

@@ -6,7 +6,7 @@ use peerwarp_codegen::family::{Family, FamilyEntry, Operation, Registry, Variant
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
-use super::kernels::{Combine, Dispatch, RoundTrip};
+use super::kernels::{Combine, CombineNodes, Dispatch, DispatchNodes, RoundTrip};
 use super::routing::{self, Source};
 use super::run::MoeRounds;
 use super::{
@@ -30,7 +30,8 @@ impl Suite for MoeSuite {
     }
 
     fn families(&self) -> Vec<FamilyEntry> {
-        vec![Dispatch::entry(), Combine::entry(), RoundTrip::entry()]
+        let nodes = [DispatchNodes::entry(), CombineNodes::entry()];
+        [Dispatch::entry(), Combine::entry(), RoundTrip::entry()].into_iter().chain(nodes).collect()
     }
 
     fn problem(&self, variants: &[Variant], inputs: &Inputs) -> Result<Box<dyn Problem>, WorkloadError> {
@@ -151,8 +152,9 @@ fn tuning(variants: &[Variant]) -> Result<MoeTuning, WorkloadError> {
             return Err(InputError::missing("variant", "moe_dispatch, moe_combine, or both").into());
         }
     };
+    let tuning = tuning.over_nodes_of(variants)?;
     let mut launches = tuning.launches();
-    let ours = [Dispatch::NAME, Combine::NAME];
+    let ours = [Dispatch::NAME, Combine::NAME, DispatchNodes::NAME, CombineNodes::NAME];
     let variants = || variants.iter().filter(|v| ours.contains(&v.family().name()));
     for variant in variants() {
         let name = variant.variant_name();

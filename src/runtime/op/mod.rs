@@ -83,21 +83,24 @@ impl Operation {
 
 /// The plan of these launches, which has the same variants on all ranks.
 fn alike(world: &World, launches: &[LaunchSpec]) -> Result<Plan, RuntimeError> {
-    let nodes = world.teams().nodes();
-    let planned =
-        match launches.iter().find(|l| (l.variant.ranks(), l.variant.nodes()) != (world.ranks(), nodes)) {
-            None => Plan::new(launches),
-            Some(other) if other.variant.ranks() == world.ranks() => {
-                let allowed = format!("{nodes}, as many as the world has");
-                let field = format!("nodes of {}", other.variant.variant_name());
-                Err(RuntimeError::invalid(field, other.variant.nodes(), allowed))
-            }
-            Some(other) => {
-                let allowed = format!("{}, the size of the world", world.ranks());
-                let field = format!("ranks of {}", other.variant.variant_name());
-                Err(RuntimeError::invalid(field, other.variant.ranks(), allowed))
-            }
-        };
+    let (nodes, near) = (world.teams().nodes(), world.teams().local_ranks());
+    // What is for one node runs on each, by itself.
+    let fits = |l: &LaunchSpec| {
+        [(world.ranks(), nodes), (near, 1)].contains(&(l.variant.ranks(), l.variant.nodes()))
+    };
+    let planned = match launches.iter().find(|l| !fits(l)) {
+        None => Plan::new(launches),
+        Some(other) if other.variant.ranks() == world.ranks() => {
+            let allowed = format!("{nodes}, as many as the world has");
+            let field = format!("nodes of {}", other.variant.variant_name());
+            Err(RuntimeError::invalid(field, other.variant.nodes(), allowed))
+        }
+        Some(other) => {
+            let allowed = format!("{}, the size of the world", world.ranks());
+            let field = format!("ranks of {}", other.variant.variant_name());
+            Err(RuntimeError::invalid(field, other.variant.ranks(), allowed))
+        }
+    };
     let name = |l: &LaunchSpec| (l.label.clone(), l.variant.variant_name());
     let own: Vec<(String, String)> = launches.iter().map(name).collect();
     let (plan, own) = match planned {

@@ -287,14 +287,16 @@ impl Machine {
     fn bind(&self, compiled: &Compiled, bindings: &Bindings) -> Result<Arc<[Bound]>, SimError> {
         let kernel = compiled.kernel();
         let variant = || kernel.variant.clone();
-        if kernel.all_ranks() != self.ranks {
+        // A kernel of one node runs on each, by itself.
+        let on_each = kernel.nodes == 1 && kernel.ranks.saturating_mul(self.nodes) == self.ranks;
+        if kernel.all_ranks() != self.ranks && !on_each {
             return Err(SimError::WorldSize {
                 kernel: variant(),
                 wants: kernel.all_ranks(),
                 has: self.ranks,
             });
         }
-        if kernel.nodes != self.nodes {
+        if kernel.nodes != self.nodes && !on_each {
             return Err(SimError::Nodes { kernel: variant(), wants: kernel.nodes, has: self.nodes });
         }
         if compiled.agents >= MAX_AGENTS {

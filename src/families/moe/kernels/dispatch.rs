@@ -84,6 +84,9 @@ pub struct DispatchArgs {
     pub entry_expert: Option<Ptr<i32>>,
     /// The id of no expert, which `entry_expert` has for an entry that is not here: -1, or the number of experts or more.
     pub empty_id: Val<i32>,
+    /// The first expert of the node, where `ids` number those of one.
+    #[len(|c| if c.of_node { c.index_entries().min(1) } else { 0 })]
+    pub node_first: Option<Ptr<u32>>,
     /// Out, for combine: tokens of each source.
     #[len(|c| u64::from(c.ranks))]
     pub n_from: Ptr<u32>,

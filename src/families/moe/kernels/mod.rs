@@ -46,6 +46,7 @@
 //! | dispatch receives | `rank_major.rs`, `expert_major.rs`; `bases.rs`, `bases_in_memory.rs`, `placing.rs`, `entries.rs`, `deliver.rs` |
 //! | combine sends | `outputs.rs` (what goes back), `send_back.rs` (with which flag) |
 //! | combine receives | `sums.rs` |
+//! | what goes from node to node, before dispatch and after combine | `nodes/` |
 //! | keys, plans, and what is legal | `config.rs`, `combine_config.rs`, `round_trip_config.rs`, `plan.rs`, `limits.rs`, `thresholds.rs` |
 //!
 //! # Why buffers may be written again
@@ -101,6 +102,7 @@ mod entries;
 mod expert_major;
 mod layout;
 mod limits;
+mod nodes;
 mod outputs;
 mod pieces;
 mod placing;
@@ -127,6 +129,10 @@ pub use config::{Dispatch, DispatchKey, DispatchPlan};
 pub use deliver::{Hook, RowHook};
 pub use dispatch::{DispatchArgs, DispatchLaunch, TokenArgs, TokenLaunch, dispatch, dispatch_with};
 pub use layout::{Begins, Layout, Room};
+pub use nodes::{
+    CombineNodes, CombineNodesArgs, CombineNodesKey, CombineNodesPlan, DispatchNodes, DispatchNodesArgs,
+    DispatchNodesKey, DispatchNodesPlan, combine_nodes, dispatch_nodes,
+};
 pub use plan::{Bases, Begin, Copies, Count, Index, Own, Schedule, Share, Then};
 pub use protocol::{Phase, Protocol};
 pub use quantise::Quantise;

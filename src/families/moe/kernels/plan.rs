@@ -147,11 +147,15 @@ impl Dispatch {
         if pays && self.may_keep_own() { Own::InPlace } else { Own::Moved }
     }
 
-    /// Apart while a group has two copies at most: then waiting is what takes time.
+    /// Apart while a group has two copies at most: then waiting is what takes time. Rows that have not come from another node are not loaded.
     pub(super) fn copies_rule(&self) -> Copies {
         let parts = self.slots() * self.pieces().parts() * self.ranks;
         let few = parts <= 2 * self.send_blocks * self.groups_a_block();
-        if self.protocol == Protocol::Packets && few { Copies::Apart } else { Copies::Together }
+        if self.protocol == Protocol::Packets && few && !self.of_node {
+            Copies::Apart
+        } else {
+            Copies::Together
+        }
     }
 
     /// With each number drawn the warps of a group wait for the one that releases the row before, where they had been ahead of it. That
@@ -266,6 +270,9 @@ impl Dispatch {
         })?;
         let apart = self.copies() == Copies::Apart;
         Illegal::unless(!apart || packets, "copies", "apart", || "together, where rows go with flags")?;
+        let of_node =
+            "together, where rows come from other nodes: one that stays out is not there to be loaded";
+        Illegal::unless(!apart || !self.of_node, "copies", "apart", || of_node)?;
         Illegal::unless(
             !self.keeps_own() || (self.may_keep_own() && !apart),
             "own",

@@ -122,7 +122,8 @@ impl RoundTrip {
             tiles_in_flight: self.tiles_in_flight,
             ..CombinePlan::default()
         };
-        MoeTuning { key, plan: MoePlan { dedup: true, way: Protocol::Packets.into(), dispatch, combine } }
+        let plan = MoePlan { dedup: true, way: Protocol::Packets.into(), dispatch, combine, nodes: None };
+        MoeTuning { key, plan }
     }
 
     /// Entries of a rank.

@@ -26,11 +26,11 @@ impl<'a> Sender<'a> {
         let Sender { c, a, .. } = self;
         match (c.copies(), c.protocol) {
             (Copies::Apart, _) => self.send_apart(g),
-            (Copies::Together, Protocol::Packets) => self.send_packets(g),
+            (Copies::Together, Protocol::Packets) if !c.of_node => self.send_packets(g),
             (Copies::Together, Protocol::Bulk) => self.send_rows(g, &|open| {
                 open.row.field(open.rows.row).copy(0u64, &a.x, at(open.token, c.row()), c.row());
             }),
-            (Copies::Together, Protocol::Flags) => {
+            (Copies::Together, Protocol::Flags | Protocol::Packets) => {
                 let quantiser = Quantiser::new(c);
                 self.send_rows(g, &|open| {
                     c.pieces().each(open.part, |start, len| {
@@ -87,16 +87,29 @@ impl<'a> Sender<'a> {
             let (slot, part) = pieces.part(i);
             let token = slot / c.token_slots();
             let to = self.destinations(slot, g);
-            let rows = inbox.rows.open(epoch);
-            let open = Open { row: rows.to(Peers::mask(to)).slot(slot), rows, token, part };
-            put(&open);
-            if let Some(scales) = a.x_scale {
-                c.scaling().each(part, &|words| {
-                    let scale = words.load(c, &scales, token);
-                    open.put_scales(words.first, scale);
-                });
-            }
-            open.done();
+            let send = || {
+                let rows = inbox.rows.open(epoch);
+                let open = Open { row: rows.to(Peers::mask(to)).slot(slot), rows, token, part };
+                put(&open);
+                if let Some(scales) = a.x_scale {
+                    c.scaling().each(part, &|words| {
+                        let scale = words.load(c, &scales, token);
+                        open.put_scales(words.first, scale);
+                    });
+                }
+                open.done();
+            };
+            self.if_there(to, &send);
+        }
+    }
+
+    /// Does something with a row that goes to these ranks. Of one that goes to none, nothing has come from another node.
+    #[kernel]
+    fn if_there(self, to: Val<u64>, send: &dyn Fn()) {
+        if !self.c.of_node {
+            send();
+        } else if to != 0 {
+            send();
         }
     }
 

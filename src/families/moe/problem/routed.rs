@@ -72,7 +72,7 @@ impl MoeProblem {
 
     /// Checks the shape and every routing.
     pub fn check(&self) -> Result<(), MoeError> {
-        self.shape.check()?;
+        self.shape.check_but_ranks()?;
         if self.rounds.is_empty() {
             return Err(MoeError::invalid("rounds", 0, "must be 1 or more"));
         }
@@ -81,7 +81,7 @@ impl MoeProblem {
 
     /// A problem with uniform routing.
     pub fn uniform(shape: MoeShape, tokens_per_rank: &[u32], seed: u64) -> Result<MoeProblem, MoeError> {
-        shape.check()?;
+        shape.check_but_ranks()?;
         check_tokens(&shape, tokens_per_rank)?;
         MoeProblem::new(shape, Routing::uniform(&shape, tokens_per_rank, seed), seed)
     }

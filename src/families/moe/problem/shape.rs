@@ -272,12 +272,14 @@ impl fmt::Display for MoeShape {
 }
 
 impl MoeShape {
-    /// Checks every field.
+    /// Checks every field, for one node.
     pub fn check(&self) -> Result<(), MoeError> {
-        let range = |field, value: u32, low: u32, high: u32| match (low..=high).contains(&value) {
-            true => Ok(()),
-            false => Err(MoeError::invalid(field, value, format!("must be {low} to {high}"))),
-        };
+        self.check_but_ranks()?;
+        range("ranks", self.ranks, 1, 64)
+    }
+
+    /// Checks every field, for any nodes.
+    pub(in crate::families::moe) fn check_but_ranks(&self) -> Result<(), MoeError> {
         range("hidden", self.hidden, 8, 65536)?;
         if !self.hidden.is_multiple_of(8) {
             return Err(MoeError::invalid("hidden", self.hidden, "must be a multiple of 8"));
@@ -292,8 +294,7 @@ impl MoeShape {
             let allowed = format!("must not be more than there are experts ({})", self.experts);
             return Err(MoeError::invalid("topk", self.topk, allowed));
         }
-        range("tokens", self.tokens, 1, 65536)?;
-        range("ranks", self.ranks, 1, 64)
+        range("tokens", self.tokens, 1, 65536)
     }
 
     /// Which rank owns which expert.
@@ -320,6 +321,13 @@ impl MoeShape {
     /// Bytes of a dispatched row without its scales.
     pub fn row_bytes(&self) -> u32 {
         self.dtype.row_bytes(self.hidden)
+    }
+}
+
+fn range(field: &'static str, value: u32, low: u32, high: u32) -> Result<(), MoeError> {
+    match (low..=high).contains(&value) {
+        true => Ok(()),
+        false => Err(MoeError::invalid(field, value, format!("must be {low} to {high}"))),
     }
 }
 

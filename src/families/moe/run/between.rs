@@ -5,26 +5,28 @@ use std::collections::BTreeSet;
 use super::data::Round;
 use crate::harness::workload::RankMemory;
 
-/// Compares all that dispatch yields with the reference, then runs the experts unless dispatch did.
-pub(super) fn check_and_run_expert(round: &Round, memory: &mut dyn RankMemory) -> Result<(), String> {
+/// Compares all that dispatch yields on a rank of a node with the reference of the node, then runs the experts unless dispatch did.
+pub(super) fn check_and_run_expert(
+    (round, rank): (&Round, u32),
+    memory: &mut dyn RankMemory,
+) -> Result<(), String> {
     if let Some(poison) = memory.poison() {
-        beyond_rows(round, memory, poison)?;
+        beyond_rows((round, rank), memory, poison)?;
     }
-    for expected in round.dispatched(memory.rank()) {
+    for expected in round.dispatched(rank) {
         if !memory.holds(expected.buffer, expected.at, &expected.bytes)? {
             let got = memory.read(expected.buffer, expected.at, expected.bytes.len())?;
             expected.wrong(&got).map_or(Ok(()), Err)?;
         }
     }
-    for (at, y) in round.experts_outputs(memory.rank()) {
+    for (at, y) in round.experts_outputs(rank) {
         memory.write("y", at, &y)?;
     }
     Ok(())
 }
 
 /// Whether dispatch wrote nothing but its rows and what belongs to them.
-fn beyond_rows(round: &Round, memory: &mut dyn RankMemory, poison: u8) -> Result<(), String> {
-    let rank = memory.rank();
+fn beyond_rows((round, rank): (&Round, u32), memory: &mut dyn RankMemory, poison: u8) -> Result<(), String> {
     let places: BTreeSet<u64> = round.places(rank).iter().map(|(place, _)| *place).collect();
     let (row, scales) = round.dispatched_row_bytes();
     let [rows_in, scales_in] = round.semantics.rows();

@@ -91,6 +91,12 @@ pub struct Round {
     pub out: Vec<Vec<u8>>,
     /// By rank, the sum over k in order in f32: the same when nothing is deduplicated.
     pub in_order: Vec<Vec<u8>>,
+    /// What is computed within each node, of several.
+    pub(super) nodes: Vec<Round>,
+    /// The first expert, as ids number all nodes'.
+    pub(super) first_expert: u32,
+    /// As [`Round::empty_id`].
+    pub(super) no_expert: i32,
 }
 
 /// What the buffers hold that a rank sends from. Kernels may load what they hold of rows that are no tokens, but must not act on
@@ -121,11 +127,23 @@ impl Round {
     /// A round of a problem, by its number from 0 on, as it is to be computed.
     pub fn new(problem: &MoeProblem, semantics: Semantics, round: u32) -> Round {
         let (shape, routing) = (problem.shape, problem.routing(round).clone());
-        let ranks = (0..shape.ranks).into_par_iter();
         let n = routing.tokens_per_rank(shape.topk);
         let from = semantics.key.quantise.from();
         let random = |rank| random_tokens(&shape, from, n[rank as usize], stream(problem.seed, round, rank));
-        let tokens: Vec<Tokens> = ranks.clone().map(random).collect();
+        let tokens: Vec<Tokens> = (0..shape.ranks).into_par_iter().map(random).collect();
+        let all = Round::of((round, shape), semantics, routing, tokens);
+        if semantics.key.nodes > 1 { all.over_nodes() } else { all }
+    }
+
+    /// What follows from what ranks send, as on one node.
+    pub(super) fn of(
+        (number, shape): (u32, MoeShape),
+        semantics: Semantics,
+        routing: Routing,
+        tokens: Vec<Tokens>,
+    ) -> Round {
+        let ranks = (0..shape.ranks).into_par_iter();
+        let n = routing.tokens_per_rank(shape.topk);
         let grouped: Vec<Grouped> =
             ranks.clone().map(|rank| reference::dispatch(&shape, &routing, rank)).collect();
         let combined = semantics.key.combined.dtype();
@@ -133,8 +151,8 @@ impl Round {
         let sums = |rank: u32| {
             let (mut out, mut in_order) = (vec![], vec![]);
             for token in 0..n[rank as usize] {
-                let outputs =
-                    experts_outputs((&shape, combined), &routing, &tokens[rank as usize], (rank, token));
+                let tokens = &tokens[rank as usize];
+                let outputs = experts_outputs((&shape, semantics), &routing, tokens, (rank, token));
                 let output = |owner: u32, _| &outputs[&owner][..];
                 in_order.extend(reference::in_order((&shape, combined), &applied, (rank, token), output));
                 if semantics.key.weighted {
@@ -147,18 +165,40 @@ impl Round {
             if semantics.dedup { (out, in_order) } else { (in_order.clone(), in_order) }
         };
         let (out, in_order) = ranks.map(sums).unzip();
-        Round { number: round, shape, semantics, routing, tokens, grouped, out, in_order }
+        let (nodes, first_expert, no_expert) = (vec![], 0, empty_id(&shape, number));
+        Round {
+            number,
+            shape,
+            semantics,
+            routing,
+            tokens,
+            grouped,
+            out,
+            in_order,
+            nodes,
+            first_expert,
+            no_expert,
+        }
+    }
+
+    /// The id of no expert: -1 in even rounds, the number of all experts in odd ones.
+    pub fn empty_id(&self) -> i32 {
+        self.no_expert
+    }
+
+    /// What a rank has to do with those of its node, and its number there.
+    pub(super) fn within_node(&self, rank: u32) -> (&Round, u32) {
+        let local = self.shape.ranks / self.semantics.key.nodes;
+        match self.nodes.get((rank / local) as usize) {
+            None => (self, rank),
+            Some(node) => (node, rank % local),
+        }
     }
 
     /// How many rows a rank has for its tokens. Three kinds of callers alternate: callers that have just their tokens, callers that have as
     /// many rows as there can be tokens, and others in between.
     pub fn rows_there(&self, rank: u32) -> u32 {
         rows_there(&self.shape, &self.routing, self.number, rank)
-    }
-
-    /// The id of no expert: -1 in even rounds, the number of experts in odd ones.
-    pub fn empty_id(&self) -> i32 {
-        empty_id(&self.shape, self.number)
     }
 
     /// What a rank sends. Where all rows are tokens, the number of tokens says so or is larger, in turn.
@@ -217,15 +257,15 @@ pub(super) fn rows_there(shape: &MoeShape, routing: &Routing, round: u32, rank: 
     }
 }
 
-/// As [`Round::empty_id`].
+/// As [`Round::empty_id`], of all nodes' shape.
 pub(super) fn empty_id(shape: &MoeShape, round: u32) -> i32 {
     if round.is_multiple_of(2) { -1 } else { shape.experts as i32 }
 }
 
 /// What the experts make of a token, by rank and number, on each of the ranks that own any of them: the same for all its entries
-/// there.
+/// there. The stand-in expert goes by a rank's number on its node.
 fn experts_outputs(
-    (shape, combined): (&MoeShape, Dtype),
+    (shape, semantics): (&MoeShape, Semantics),
     routing: &Routing,
     tokens: &Tokens,
     (rank, token): (u32, u32),
@@ -233,7 +273,9 @@ fn experts_outputs(
     let (row, topk) = (tokens.values(shape, token), shape.topk as usize);
     let ids = &routing.ids[rank as usize][token as usize * topk..][..topk];
     let owners: BTreeSet<u32> = ids.iter().filter_map(|&id| shape.map().owner(id)).collect();
-    owners.into_iter().map(|owner| (owner, reference::stand_in_expert(combined, owner, &row))).collect()
+    let (combined, local) = (semantics.key.combined.dtype(), shape.ranks / semantics.key.nodes);
+    let output = |owner| (owner, reference::stand_in_expert(combined, owner % local, &row));
+    owners.into_iter().map(output).collect()
 }
 
 pub(super) fn stream(seed: u64, round: u32, rank: u32) -> ChaCha8Rng {

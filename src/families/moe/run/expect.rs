@@ -189,11 +189,11 @@ impl Round {
         let owned = self.shape.map().owned(rank);
         for (source, ids) in (0..).zip(&self.routing.ids) {
             let of = |id: &i32| match u32::try_from(*id) {
-                Ok(expert) if owned.contains(&expert) => *id,
-                _ => self.empty_id(),
+                Ok(expert) if owned.contains(&expert) => *id + self.first_expert as i32,
+                _ => self.no_expert,
             };
             let mut experts: Vec<i32> = ids.iter().map(of).collect();
-            experts.resize((self.shape.tokens * self.shape.topk) as usize, self.empty_id());
+            experts.resize((self.shape.tokens * self.shape.topk) as usize, self.no_expert);
             let at = source * self.entries_bytes();
             let what = format!("experts of the entries of rank {source}");
             all.push(Expected::new("entry_expert", at, what, cast_slice(&experts)));

@@ -20,6 +20,7 @@ mod between;
 mod data;
 mod expect;
 mod fused;
+mod nodes;
 mod rounds;
 mod traffic;
 

@@ -10,7 +10,8 @@ use peerwarp_codegen::threads;
 use super::data::{Round, Semantics};
 use super::{Traffic, between, fused};
 use crate::families::moe::kernels::{Layout, Quantise, RoundTrip};
-use crate::families::moe::{MoeError, MoeProblem, MoeShape, MoeTuning, work};
+use crate::families::moe::plan::NODE_ROWS;
+use crate::families::moe::{MoeError, MoeKey, MoeProblem, MoeShape, MoeTuning, Routing, work};
 use crate::harness::elements::decode;
 use crate::harness::elements::loops::{larger, off_and_largest};
 use crate::harness::suite::random_bytes;
@@ -45,7 +46,7 @@ impl MoeRounds {
         problem.check()?;
         tuning.check(&problem.shape)?;
         let launches = tuning.launch_specs();
-        MoeRounds::of(problem, tuning.semantics(), launches, tuning.key.phases().len(), false, rounds)
+        MoeRounds::of(problem, tuning.semantics(), launches, tuning.dispatches(), false, rounds)
     }
 
     /// Rounds in one launch each.
@@ -97,8 +98,11 @@ impl MoeRounds {
 
     /// What the routing demands.
     pub fn traffic(&self) -> Traffic {
-        let routings: Vec<_> = (0..self.rounds).map(|i| self.problem.routing(i)).collect();
-        Traffic::of(&self.problem.shape, &routings)
+        Traffic::of(&self.problem.shape, &self.routings())
+    }
+
+    fn routings(&self) -> Vec<&Routing> {
+        (0..self.rounds).map(|i| self.problem.routing(i)).collect()
     }
 
     fn shape(&self) -> &MoeShape {
@@ -156,7 +160,8 @@ impl Problem for MoeRounds {
         if self.one_launch || launch + 1 != self.dispatches {
             return Ok(());
         }
-        between::check_and_run_expert(&self.reference()[round as usize], memory)
+        let at = self.reference()[round as usize].within_node(memory.rank());
+        between::check_and_run_expert(at, memory)
     }
 
     fn expected(&self, rank: u32, round: u32) -> Vec<Expected> {
@@ -244,10 +249,15 @@ impl Problem for MoeRounds {
         let rows = if self.semantics.dedup { traffic.rows_dedup } else { traffic.rows_plain };
         let saving = 100.0 * traffic.dedup_saving;
         let used = if self.semantics.dedup { "" } else { " (not used)" };
-        vec![
+        let along = (self.semantics.key.nodes > 1).then(|| {
+            let rows = Traffic::rows_to_nodes(self.shape(), self.semantics.key.nodes, &self.routings());
+            ("rows to other nodes".into(), format!("{rows}, one for each token and node").into())
+        });
+        let facts = [
             ("rows to other ranks".into(), rows.into()),
             ("dedup saving".into(), format!("{saving:.1} % of rows{used}").into()),
-        ]
+        ];
+        facts.into_iter().chain(along).collect()
     }
 }
 
@@ -256,7 +266,12 @@ impl MoeRounds {
     fn numbers_of(&self, rows_there: u32, empty_id: i32) -> Vec<(String, Const)> {
         let rows = ("rows_there".to_owned(), Const::U32(rows_there));
         let empty_id = ("empty_id".to_owned(), Const::I32(empty_id));
-        if self.one_launch { vec![rows] } else { vec![rows, empty_id] }
+        if self.one_launch {
+            return vec![rows];
+        }
+        let MoeKey { nodes, shape, .. } = self.semantics.key;
+        let of_nodes = (nodes > 1).then(|| (NODE_ROWS.to_owned(), Const::U32(nodes * shape.tokens)));
+        [rows, empty_id].into_iter().chain(of_nodes).collect()
     }
 
     /// Tokens of a rank in the first round: one number, or the least and the most.

@@ -1,5 +1,7 @@
 //! What a problem's routing makes ranks send, counted without running anything.
 
+use std::collections::BTreeSet;
+
 use serde::Serialize;
 
 use crate::families::moe::{ExpertMap, MoeShape, Routing};
@@ -38,6 +40,19 @@ impl Traffic {
             traffic.dedup_saving = 1.0 - traffic.rows_dedup as f64 / traffic.rows_plain as f64;
         }
         traffic
+    }
+
+    /// Rows that leave their node, over all rounds: one for each token and other node that owns one of its experts.
+    pub fn rows_to_nodes(shape: &MoeShape, nodes: u32, rounds: &[&Routing]) -> u64 {
+        let (map, local) = (shape.map(), shape.ranks / nodes);
+        let of_source = |(source, ids): (usize, &Vec<i32>)| {
+            let of_token = |ids: &[i32]| {
+                let owners = ids.iter().filter_map(|&id| map.owner(id)).map(|owner| owner / local);
+                owners.filter(|node| *node != source as u32 / local).collect::<BTreeSet<u32>>().len()
+            };
+            ids.chunks(shape.topk as usize).map(of_token).sum::<usize>() as u64
+        };
+        rounds.iter().map(|routing| routing.ids.iter().enumerate().map(of_source).sum::<u64>()).sum()
     }
 
     fn add(&mut self, map: ExpertMap, topk: u32, routing: &Routing) {
