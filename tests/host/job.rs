@@ -103,6 +103,8 @@ pub struct Job {
     programs: Vec<Vec<Step>>,
     /// Channels of the engine, if a kernel has far ones.
     engine: Option<u64>,
+    /// The first channel of each kernel that has some, by variant.
+    first_channels: BTreeMap<String, u64>,
 }
 
 /// What a run left behind.
@@ -118,7 +120,15 @@ pub struct Run {
 impl Job {
     pub fn new(language: Language, ranks: u32) -> Job {
         let programs = vec![vec![]; ranks as usize];
-        let mut job = Job { language, ranks, buffers: vec![], launches: vec![], programs, engine: None };
+        let mut job = Job {
+            language,
+            ranks,
+            buffers: vec![],
+            launches: vec![],
+            programs,
+            engine: None,
+            first_channels: BTreeMap::new(),
+        };
         job.buffer(STATUS, STATUS_BYTES, Some(0));
         job
     }
@@ -164,15 +174,20 @@ impl Job {
         }
     }
 
-    /// Gives every rank an engine for a kernel's far channels. The memory of puts begins with the unit of credits, and goes on over what
-    /// is placed behind it, which is alike on all ranks.
+    /// Gives every rank an engine for a kernel's far channels, behind those of kernels before. The memory of puts begins with the unit of
+    /// credits, and goes on over what is placed behind it, which is alike on all ranks.
     fn engine_of(&mut self, kernel: &Kernel) {
-        assert!(self.engine.is_none(), "one kernel of a job has far channels");
-        let channels = kernel.far_channels();
+        let first = self.engine.unwrap_or(0);
+        if self.first_channels.insert(kernel.variant.clone(), first).is_some() {
+            panic!("{} has its channels already", kernel.variant);
+        }
+        let channels = first + kernel.far_channels();
         let words = 16 + channels * u64::from(self.ranks);
         let bytes = [8 * (32 + (2 << LOG_SLOTS)), 8 * words, 16, 8];
         for (name, bytes) in ENGINE.into_iter().zip(bytes) {
             self.buffer(name, bytes, Some(0));
+            let own = self.find(name);
+            self.buffers[own].bytes = bytes;
         }
         self.engine = Some(channels);
     }
@@ -235,7 +250,8 @@ impl Job {
             let ArgField { offset, .. } = rest.remove(at);
             let pointers = [0, 8, 16, 24].into_iter().zip(ENGINE);
             fields.extend(pointers.map(|(at, name)| (offset + at, Field::Local(self.find(name)))));
-            let numbers = [LOG_SLOTS, 0].map(u32::to_le_bytes).concat();
+            let first = self.first_channels[&kernel.variant] as u32;
+            let numbers = [LOG_SLOTS, first].map(u32::to_le_bytes).concat();
             fields.push((offset + 32, Field::Value(numbers)));
             fields.push((offset + 40, Field::Node));
         }

@@ -41,6 +41,7 @@ impl ReluDispatch {
             hook: Hook::Expert,
             layout: self.layout,
             max_rows: 0,
+            of_node: false,
             phase: Phase::Both,
         };
         Dispatch {

@@ -7,6 +7,7 @@ mod hooks;
 mod ladder;
 mod layouts;
 mod legality;
+mod nodes;
 mod plans;
 mod properties;
 mod rows;

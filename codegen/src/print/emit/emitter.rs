@@ -225,7 +225,8 @@ impl<'f, 'k> Emitter<'f, 'k> {
         let role = self.f.p.position(id).role;
         let blocks = role.map_or(1, |r| self.f.p.kernel.role_blocks(r));
         match self.f.p.split(id) {
-            None => Expr::atom(format!("{}.index", self.group.name)),
+            // A block's groups see its index too.
+            None => Expr::atom(if self.f.loads() { "loader.index" } else { "block.index" }),
             Some(_) if blocks == 1 => Expr::atom("group.number"),
             Some(_) => {
                 let by_block = Expr::binary(

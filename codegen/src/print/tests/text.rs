@@ -50,6 +50,12 @@ fn width_follows_what_is_known_of_the_index() {
     assert!(!text.contains("load<") && !text.contains("store("), "{text}");
 }
 
+#[test]
+fn a_group_of_a_block_sees_the_index_of_the_block() {
+    let text = body(|b, x, y, _| b.split(2, |g| y.set(b.index() * 8 + g.index(), x.get(b.index()))));
+    assert!(text.contains("args.x[block.index]"), "{text}");
+}
+
 #[kernel]
 fn countdown(b: Group, x: Ptr<f32>, y: Ptr<f32>, n: Ptr<u32>) {
     let mut left = var(n.get(0));
