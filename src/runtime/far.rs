@@ -69,6 +69,16 @@ impl FarPlan {
         self.channels += (counters.sum::<u64>() / u64::from(ranks.max(1))) as u32;
     }
 
+    /// Gives a launch the channels of one before.
+    pub fn launch_like(&mut self, before: usize) {
+        self.first.push(self.first[before]);
+    }
+
+    /// The first channel of a launch.
+    pub fn channel(&self, launch: usize) -> u32 {
+        self.first[launch]
+    }
+
     /// Whether there is nothing to carry.
     pub fn is_empty(&self) -> bool {
         self.channels == 0
@@ -253,7 +263,7 @@ impl FarRank {
             memory: self.memory.ptr,
             sent: self.sent.ptr(),
             log_slots: LOG_SLOTS,
-            channel: plan.first[launch],
+            channel: plan.channel(launch),
             node: self.node,
             rest: 0,
         }

@@ -103,7 +103,7 @@ pub struct Job {
     programs: Vec<Vec<Step>>,
     /// Channels of the engine, if a kernel has far ones.
     engine: Option<u64>,
-    /// The first channel of each kernel that has some, by variant.
+    /// The first channel of each kernel that has some, by the first of its counters' buffers.
     first_channels: BTreeMap<String, u64>,
 }
 
@@ -143,7 +143,7 @@ impl Job {
     /// Gives every rank the buffers of a kernel's parameters; `renamed` says which have another name.
     pub fn buffers_of(&mut self, kernel: &Kernel, renamed: impl Fn(&str) -> String) {
         if kernel.far_channel().is_some() {
-            self.engine_of(kernel);
+            self.engine_of(kernel, &renamed);
         }
         for p in &kernel.params {
             let fill = match p.kind {
@@ -174,13 +174,17 @@ impl Job {
         }
     }
 
-    /// Gives every rank an engine for a kernel's far channels, behind those of kernels before. The memory of puts begins with the unit of
-    /// credits, and goes on over what is placed behind it, which is alike on all ranks.
-    fn engine_of(&mut self, kernel: &Kernel) {
-        let first = self.engine.unwrap_or(0);
-        if self.first_channels.insert(kernel.variant.clone(), first).is_some() {
-            panic!("{} has its channels already", kernel.variant);
+    /// Gives every rank an engine for a kernel's far channels, behind those of kernels before, or with those of one that has the same
+    /// counters. The memory of puts begins with the unit of credits, and goes on over what is placed behind it, which is alike on all
+    /// ranks.
+    fn engine_of(&mut self, kernel: &Kernel, renamed: impl Fn(&str) -> String) {
+        let counts = kernel.params.iter().find(|p| p.kind == ParamKind::Far(FarPart::Counts));
+        let counts = counts.map(|p| renamed(&p.name)).expect("a far channel has counters");
+        if self.first_channels.contains_key(&counts) {
+            return;
         }
+        let first = self.engine.unwrap_or(0);
+        self.first_channels.insert(counts, first);
         let channels = first + kernel.far_channels();
         let words = 16 + channels * u64::from(self.ranks);
         let bytes = [8 * (32 + (2 << LOG_SLOTS)), 8 * words, 16, 8];
@@ -250,7 +254,9 @@ impl Job {
             let ArgField { offset, .. } = rest.remove(at);
             let pointers = [0, 8, 16, 24].into_iter().zip(ENGINE);
             fields.extend(pointers.map(|(at, name)| (offset + at, Field::Local(self.find(name)))));
-            let first = self.first_channels[&kernel.variant] as u32;
+            let counts = kernel.params.iter().find(|p| p.kind == ParamKind::Far(FarPart::Counts));
+            let counts = counts.map(|p| renamed(&p.name)).expect("a far channel has counters");
+            let first = self.first_channels[&counts] as u32;
             let numbers = [LOG_SLOTS, first].map(u32::to_le_bytes).concat();
             fields.push((offset + 32, Field::Value(numbers)));
             fields.push((offset + 40, Field::Node));

@@ -7,9 +7,9 @@ use peerwarp::families::moe::{MoeKey, MoeProblem, MoeShape, Routing, RowDtype};
 use crate::problem::run;
 
 /// Three rounds, in which ranks have this many tokens, and then others.
-fn rounds(shape: MoeShape, nodes: u32, layout: Layout, tokens: &[u32]) -> MoeRounds {
-    let key =
-        MoeKey { nodes, layout, hook: Hook::Expert, weighted: !layout.by_expert(), ..MoeKey::new(shape) };
+fn rounds(shape: MoeShape, nodes: u32, (layout, split): (Layout, bool), tokens: &[u32]) -> MoeRounds {
+    let (hook, weighted) = (Hook::Expert, !layout.by_expert());
+    let key = MoeKey { nodes, layout, hook, weighted, split, ..MoeKey::new(shape) };
     let tuning = key.defaults().unwrap_or_else(|e| panic!("{e}")).small();
     let turned: Vec<u32> = tokens.iter().rev().copied().collect();
     let of = |(seed, tokens)| Routing::uniform(&shape, tokens, seed);
@@ -21,11 +21,11 @@ fn rounds(shape: MoeShape, nodes: u32, layout: Layout, tokens: &[u32]) -> MoeRou
 #[test]
 fn rows_by_expert_over_two_nodes() {
     let shape = MoeShape { hidden: 72, experts: 8, topk: 3, tokens: 5, ranks: 4, dtype: RowDtype::Bf16 };
-    run(&rounds(shape, 2, Layout::ExpertMajor, &[5, 0, 3, 1]));
+    run(&rounds(shape, 2, (Layout::ExpertMajor, false), &[5, 0, 3, 1]));
 }
 
 #[test]
-fn rows_by_token_with_scales_over_three_nodes() {
+fn rows_by_token_with_scales_over_three_nodes_in_halves() {
     let shape = MoeShape { hidden: 136, experts: 6, topk: 2, tokens: 6, ranks: 3, dtype: RowDtype::Fp8 };
-    run(&rounds(shape, 3, Layout::RankMajor, &[6, 2, 0]));
+    run(&rounds(shape, 3, (Layout::RankMajor, true), &[6, 2, 0]));
 }

@@ -4,10 +4,9 @@ use peerwarp_codegen::family::{Family, Operation};
 use peerwarp_codegen::ir::Dtype;
 
 use super::kernels::{
-    CombineDtype, CombineKey, CombineNodes, CombineNodesKey, DispatchKey, DispatchNodes, DispatchNodesKey,
-    Hook, Layout, Phase, Quantise, RoundTripKey,
+    CombineDtype, CombineKey, CombineNodesKey, DispatchKey, DispatchNodes, DispatchNodesKey, Hook, Layout,
+    Phase, Quantise, RoundTripKey,
 };
-use super::plan::NodesPlan;
 use super::{MoeError, MoeShape, MoeTuning, RowDtype};
 use crate::runtime::registry::CoverKey;
 
@@ -68,26 +67,23 @@ impl MoeKey {
             return self.shape.check();
         }
         self.shape.check_but_ranks()?;
-        Family::check(&DispatchNodes::of(self.dispatch_nodes(), self.nodes_plan()?.dispatch))?;
-        if self.split {
-            let allowed = format!(
-                "must be false on {} nodes: what travels between them is one launch each way",
-                self.nodes
-            );
-            return Err(MoeError::invalid("split", true, allowed));
-        }
+        Family::check(&DispatchNodes::of(self.dispatch_nodes(Phase::Both), self.nodes_plan()?.dispatch))?;
         Ok(())
     }
 
-    /// The default plan of what goes along rails.
-    pub(super) fn nodes_plan(&self) -> Result<NodesPlan, MoeError> {
-        let dispatch = DispatchNodes::with_defaults(&self.dispatch_nodes())?.plan();
-        Ok(NodesPlan { dispatch, combine: CombineNodes::with_defaults(&self.combine_nodes())?.plan() })
+    /// What the launches of dispatch do within a node, and those of combine, in order. On several nodes halves are of what goes between
+    /// them.
+    pub(super) fn phases(&self) -> &'static [Phase] {
+        if self.split && self.nodes == 1 { &[Phase::Send, Phase::Recv] } else { &[Phase::Both] }
     }
 
-    /// What the launches of dispatch do, and those of combine, in order.
-    pub(super) fn phases(&self) -> &'static [Phase] {
-        if self.split { &[Phase::Send, Phase::Recv] } else { &[Phase::Both] }
+    /// What the launches between nodes do, each way, in order; none on one node.
+    pub(super) fn phases_between(&self) -> &'static [Phase] {
+        match (self.nodes, self.split) {
+            (1, _) => &[],
+            (_, true) => &[Phase::Send, Phase::Recv],
+            (_, false) => &[Phase::Both],
+        }
     }
 
     /// The shape that a node's launches have: of its ranks and experts, with the tokens of all nodes' ranks of a number.
@@ -98,7 +94,7 @@ impl MoeKey {
     }
 
     /// The part of what goes to other nodes.
-    pub(super) fn dispatch_nodes(&self) -> DispatchNodesKey {
+    pub(super) fn dispatch_nodes(&self, phase: Phase) -> DispatchNodesKey {
         let MoeShape { hidden, experts, topk, tokens, ranks, .. } = self.shape;
         // What is quantised, is so within the node.
         let dtype = match self.quantise.from() {
@@ -107,13 +103,22 @@ impl MoeKey {
             Some(_) => RowDtype::Bf16,
         };
         let (nodes, dtype, (row_bytes, scale_bytes)) = (self.nodes, dtype.format(), dtype.sizes());
-        DispatchNodesKey { hidden, experts, topk, tokens, ranks, nodes, dtype, row_bytes, scale_bytes }
+        DispatchNodesKey { hidden, experts, topk, tokens, ranks, nodes, dtype, row_bytes, scale_bytes, phase }
     }
 
     /// The part of what comes back from other nodes.
-    pub(super) fn combine_nodes(&self) -> CombineNodesKey {
+    pub(super) fn combine_nodes(&self, phase: Phase) -> CombineNodesKey {
         let MoeShape { hidden, experts, topk, tokens, ranks, .. } = self.shape;
-        CombineNodesKey { hidden, experts, topk, tokens, ranks, nodes: self.nodes, dtype: self.combined }
+        CombineNodesKey {
+            hidden,
+            experts,
+            topk,
+            tokens,
+            ranks,
+            nodes: self.nodes,
+            dtype: self.combined,
+            phase,
+        }
     }
 
     /// Dispatch's part, within a node.

@@ -2,8 +2,8 @@
 
 use peerwarp_codegen::family::{Choice, Family, Variant};
 
-use super::kernels::{Combine, CombineDtype, CombineNodes, Dispatch, DispatchNodes, Hook, Phase};
-use super::plan::{NodesPlan, Way};
+use super::kernels::{Combine, CombineDtype, Dispatch, Hook, Phase};
+use super::plan::Way;
 use super::{MoeError, MoeKey, MoePlan, MoeShape, MoeTuning};
 
 impl MoeTuning {
@@ -24,48 +24,12 @@ impl MoeTuning {
             let allowed = format!("must be {}, as rows of {} {how}", own.name(), shape.dtype);
             return Err(MoeError::invalid("combined", combined.name(), allowed));
         }
-        if let Some((dispatch, combine)) = self.between_nodes() {
+        for (dispatch, combine) in self.between_nodes() {
             dispatch.check()?;
             combine.check()?;
         }
         self.dispatch_launches().iter().try_for_each(Family::check)?;
         Ok(self.combine_launches().iter().try_for_each(Family::check)?)
-    }
-
-    /// The same over nodes, if there is among these variants what goes between them.
-    ///
-    /// # Errors
-    /// Only one of the two launches between nodes is there, or they and it do not go together.
-    pub(super) fn over_nodes_of(self, variants: &[Variant]) -> Result<MoeTuning, MoeError> {
-        let found = variants.iter().find_map(|v| v.as_any().downcast_ref::<DispatchNodes>());
-        let back = variants.iter().find_map(|v| v.as_any().downcast_ref::<CombineNodes>());
-        let (dispatch, combine) = match (found, back) {
-            (Some(dispatch), Some(combine)) => (dispatch, combine),
-            (None, None) => return Ok(self),
-            (Some(_), None) | (None, Some(_)) => {
-                let allowed = "must be both, the launch to other nodes and the one back from them";
-                return Err(MoeError::invalid("variants", self.dispatch().variant_name(), allowed));
-            }
-        };
-        let MoeTuning { key, plan } = self;
-        let (nodes, shape) = (dispatch.nodes, key.shape);
-        let MoeShape { experts, tokens, ranks, .. } = shape;
-        let shape =
-            MoeShape { experts: experts * nodes, tokens: tokens / nodes, ranks: ranks * nodes, ..shape };
-        let nodes_plan = Some(NodesPlan { dispatch: dispatch.plan(), combine: combine.plan() });
-        let all =
-            MoeTuning { key: MoeKey { shape, nodes, ..key }, plan: MoePlan { nodes: nodes_plan, ..plan } };
-        let refused = |name: String, of: &MoeShape| {
-            let allowed =
-                format!("must be for {of} on {nodes} nodes, as dispatch and combine within one are");
-            Err(MoeError::invalid("variants", name, allowed))
-        };
-        match all.between_nodes() {
-            Some((own, _)) if own != *dispatch => return refused(dispatch.variant_name(), &shape),
-            Some((_, own)) if own != *combine => return refused(combine.variant_name(), &shape),
-            _ => {}
-        }
-        all.check(&shape).map(|()| all)
     }
 
     /// The operation that has this dispatch and this combine, or their sending halves.

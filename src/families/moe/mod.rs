@@ -27,6 +27,7 @@ pub mod kernels;
 mod key;
 mod ladder;
 mod legal;
+mod nodes;
 pub mod npy;
 mod op;
 pub mod plan;
@@ -41,8 +42,9 @@ pub mod work;
 pub mod workload;
 
 pub use key::MoeKey;
+pub use nodes::NodesPlan;
 pub use op::{MoeAllToAll, MoeRank, Returning, Routed, Sending, Tokens};
-pub use plan::{MoePlan, MoeTuning, NodesPlan};
+pub use plan::{MoePlan, MoeTuning};
 pub use problem::{ExpertMap, MoeError, MoeProblem, MoeShape, Routing, RowDtype, SCALE_BLOCK};
 pub use registry::{MoeRegistry, choose};
 pub use workload::MoeSuite;

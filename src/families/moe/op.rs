@@ -1,13 +1,12 @@
 //! MoE dispatch and combine on GPUs: constructed once, launched any number of times.
 
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use peerwarp_codegen::family::Operation as _;
-
 use crate::families::moe::kernels::{CombineDtype, Layout, Quantise};
-use crate::families::moe::plan::NODE_ROWS;
+use crate::families::moe::nodes::NODE_ROWS;
 use crate::families::moe::{MoeKey, MoeShape, MoeTuning};
 use crate::runtime::gpu::{DevicePtr, Gpu, RawStream};
 use crate::runtime::handles::Buffer;
@@ -153,8 +152,8 @@ pub struct MoeRank {
     /// Of the last dispatch.
     ticket: Ticket,
     key: MoeKey,
-    /// How many launches dispatch has, and a whole round.
-    launches: [usize; 2],
+    /// How many launches a round has up to the ends of its halves: as [`MoeTuning::ends`].
+    ends: [usize; 4],
     in_place: bool,
 }
 
@@ -173,7 +172,7 @@ impl MoeRank {
             addresses: vec![0; op.operands().len()],
             ticket: Ticket { operation, rank: op.rank(), serial: 0, resets: 0 },
             key: tuning.key,
-            launches: [tuning.dispatches(), tuning.launches().len()],
+            ends: tuning.ends(),
             in_place: tuning.dispatch().in_place(),
             op,
         })
@@ -297,7 +296,7 @@ impl MoeRank {
     ) -> Result<Routed, RuntimeError> {
         let ticket = self.dispatching(|rank| {
             // SAFETY: as the caller says.
-            (0..rank.launches[0]).try_for_each(|launch| unsafe { rank.launch(launch, tokens, 0, 0, stream) })
+            unsafe { rank.launch(0..rank.ends[1], tokens, 0, 0, stream) }
         })?;
         Ok(Routed { tokens: *tokens, ticket })
     }
@@ -316,7 +315,8 @@ impl MoeRank {
     ) -> Result<Sending, RuntimeError> {
         self.is_split()?;
         // SAFETY: as the caller says.
-        let ticket = self.dispatching(|rank| unsafe { rank.launch(0, tokens, 0, 0, stream) })?;
+        let ticket =
+            self.dispatching(|rank| unsafe { rank.launch(0..rank.ends[0], tokens, 0, 0, stream) })?;
         Ok(Sending { tokens: *tokens, ticket })
     }
 
@@ -336,7 +336,7 @@ impl MoeRank {
         self.last("sending", &ticket)?;
         self.is_split()?;
         // SAFETY: as the caller says.
-        unsafe { self.launch(1, &tokens, 0, 0, stream)? };
+        unsafe { self.launch(self.ends[0]..self.ends[1], &tokens, 0, 0, stream)? };
         Ok(Routed { tokens, ticket })
     }
 
@@ -356,11 +356,8 @@ impl MoeRank {
         stream: RawStream<'_>,
     ) -> Result<(), RuntimeError> {
         self.last("routed", &routed.ticket)?;
-        for launch in self.launches[0]..self.launches[1] {
-            // SAFETY: as the caller says.
-            unsafe { self.launch(launch, &routed.tokens, y, out, stream)? };
-        }
-        Ok(())
+        // SAFETY: as the caller says.
+        unsafe { self.launch(self.ends[1]..self.ends[3], &routed.tokens, y, out, stream) }
     }
 
     /// The first half of [`MoeRank::combine_raw`], for a tuning that is split: sends, and waits for no rank.
@@ -380,7 +377,7 @@ impl MoeRank {
         self.last("routed", &ticket)?;
         self.is_split()?;
         // SAFETY: as the caller says.
-        unsafe { self.launch(2, &tokens, y, 0, stream)? };
+        unsafe { self.launch(self.ends[1]..self.ends[2], &tokens, y, 0, stream)? };
         Ok(Returning { tokens, ticket })
     }
 
@@ -400,7 +397,7 @@ impl MoeRank {
         self.last("returning", &returning.ticket)?;
         self.is_split()?;
         // SAFETY: as the caller says.
-        unsafe { self.launch(3, &returning.tokens, 0, out, stream) }
+        unsafe { self.launch(self.ends[2]..self.ends[3], &returning.tokens, 0, out, stream) }
     }
 
     /// Dispatch with what is checked and held.
@@ -409,7 +406,7 @@ impl MoeRank {
         stream: StreamRef<'_>,
         args: L,
     ) -> Result<Routed, RuntimeError> {
-        let ticket = self.dispatching(|rank| rank.op.launch_args(0..rank.launches[0], stream, args))?;
+        let ticket = self.dispatching(|rank| rank.op.launch_args(0..rank.ends[1], stream, args))?;
         // A caller with slices passes them again to combine.
         let tokens = Tokens { x: 0, x_scale: 0, rows_there: 0, n: 0, ids: 0, weights: 0 };
         Ok(Routed { tokens, ticket })
@@ -423,7 +420,7 @@ impl MoeRank {
         args: L,
     ) -> Result<(), RuntimeError> {
         self.last("routed", &routed.ticket)?;
-        self.op.launch_args(self.launches[0]..self.launches[1], stream, args)
+        self.op.launch_args(self.ends[1]..self.ends[3], stream, args)
     }
 
     /// What a caller passes that has no word for the number of tokens.
@@ -436,7 +433,7 @@ impl MoeRank {
     /// As for [`MoeRank::dispatch_raw`].
     unsafe fn launch(
         &mut self,
-        launch: usize,
+        launches: Range<usize>,
         t: &Tokens,
         y: DevicePtr,
         out: DevicePtr,
@@ -451,7 +448,9 @@ impl MoeRank {
             }
         }
         // SAFETY: as the caller says.
-        unsafe { self.op.launch_raw(launch, &self.addresses, stream) }
+        launches
+            .into_iter()
+            .try_for_each(|launch| unsafe { self.op.launch_raw(launch, &self.addresses, stream) })
     }
 
     /// Launches a dispatch. From its first launch on, whether the others succeed or not, buffers hold nothing of those before.

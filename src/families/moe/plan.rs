@@ -3,9 +3,9 @@
 use peerwarp_codegen::family::{Family, Operation, Variant};
 
 use super::kernels::{
-    Combine, CombineDtype, CombineNodes, CombineNodesPlan, CombinePlan, Dispatch, DispatchNodes,
-    DispatchNodesPlan, DispatchPlan, Hook, Layout, Phase, Protocol, Quantise,
+    Combine, CombineDtype, CombinePlan, Dispatch, DispatchPlan, Hook, Layout, Phase, Protocol, Quantise,
 };
+use super::nodes::NodesPlan;
 use super::run::Semantics;
 use super::{MoeError, MoeKey, MoeShape};
 use crate::runtime::op::LaunchSpec;
@@ -56,15 +56,6 @@ pub struct MoePlan {
     pub combine: CombinePlan,
     /// What is chosen for the way to other nodes, where there are some.
     pub nodes: Option<NodesPlan>,
-}
-
-/// Every choice of what goes along rails.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct NodesPlan {
-    /// Of the tokens on their way to the nodes of their experts.
-    pub dispatch: DispatchNodesPlan,
-    /// Of the sums on their way home.
-    pub combine: CombineNodesPlan,
 }
 
 /// An operation as it is planned for a key: a dispatch and a combine that fit each other.
@@ -222,13 +213,6 @@ impl MoeTuning {
         Combine::of(self.key.combine(phase), self.plan.combine, self.plan.dedup, self.plan.way.back())
     }
 
-    /// What takes tokens to other nodes before dispatch, and brings their sums home after combine, where there are some.
-    pub fn between_nodes(&self) -> Option<(DispatchNodes, CombineNodes)> {
-        let NodesPlan { dispatch, combine } = self.plan.nodes?;
-        let dispatch = DispatchNodes::of(self.key.dispatch_nodes(), dispatch);
-        Some((dispatch, CombineNodes::of(self.key.combine_nodes(), combine)))
-    }
-
     /// The launches of a round, dispatch's and then combine's, which share buffers by name. Each counts epochs of its
     /// own, two halves together. Where dispatch's hook makes the experts' outputs, combine's `y` is dispatch's `rows`.
     pub fn launch_specs(&self) -> Vec<LaunchSpec> {
@@ -242,49 +226,35 @@ impl MoeTuning {
             Phase::Send => format!("{name} send"),
             Phase::Recv => format!("{name} recv"),
         };
-        let (to_nodes, from_nodes) = self.between_nodes().unzip();
-        // Within a node, launches take what has come from all nodes.
-        let within = |spec: LaunchSpec| match &to_nodes {
-            None => spec,
-            Some(_) => OF_NODES.iter().fold(spec, |spec, (param, buffer)| spec.with_buffer(param, buffer)),
-        };
         let phases = self.key.phases().iter();
         let dispatch = phases.clone().map(|phase| {
-            within(LaunchSpec::new(label("dispatch", phase), self.dispatch_in(*phase).into_variant()))
+            let variant = self.dispatch_in(*phase).into_variant();
+            self.within_node(LaunchSpec::new(label("dispatch", phase), variant))
         });
         let combine = phases.map(|phase| {
             let spec = LaunchSpec::new(label("combine", phase), self.combine_in(*phase).into_variant());
-            let spec = within(spec).with_buffer("epoch", "combine_epoch");
+            let spec = self.within_node(spec).with_buffer("epoch", "combine_epoch");
             if y_is_rows { spec.with_buffer("y", "rows") } else { spec }
         });
-        let first = to_nodes.clone().map(|c| {
-            LaunchSpec::new("dispatch to nodes", c.into_variant()).with_buffer("epoch", "to_nodes_epoch")
+        let between = self.key.phases_between().iter().zip(self.between_nodes());
+        let between = between.map(|(phase, (there, back))| {
+            let there = LaunchSpec::new(label("dispatch to nodes", phase), there.into_variant());
+            let back = LaunchSpec::new(label("combine from nodes", phase), back.into_variant());
+            (there.with_buffer("epoch", "to_nodes_epoch"), back.with_buffer("epoch", "from_nodes_epoch"))
         });
-        let last = from_nodes.map(|c| {
-            LaunchSpec::new("combine from nodes", c.into_variant()).with_buffer("epoch", "from_nodes_epoch")
-        });
-        first.into_iter().chain(dispatch).chain(combine).chain(last).collect()
+        let (there, back): (Vec<_>, Vec<_>) = between.unzip();
+        there.into_iter().chain(dispatch).chain(combine).chain(back).collect()
     }
 
-    /// How many of the launches are dispatch's.
-    pub(super) fn dispatches(&self) -> usize {
-        self.key.phases().len() + usize::from(self.plan.nodes.is_some())
+    /// How many launches a round has up to the end of dispatch's sending half, of dispatch, of combine's sending half, and of combine.
+    pub(super) fn ends(&self) -> [usize; 4] {
+        let dispatch = self.key.phases().len() + self.key.phases_between().len();
+        match self.key.split {
+            true => [1, dispatch, 2 * dispatch - 1, 2 * dispatch],
+            false => [dispatch, dispatch, 2 * dispatch, 2 * dispatch],
+        }
     }
 }
-
-/// What is a caller's where there is one node is, within one of several, what has come from all.
-const OF_NODES: [(&str, &str); 7] = [
-    ("x", "node_x"),
-    ("x_scale", "node_scale"),
-    ("n", "node_n"),
-    ("rows_there", NODE_ROWS),
-    ("ids", "node_ids"),
-    ("weights", "node_weights"),
-    ("out", "node_out"),
-];
-
-/// The number of tokens that come from all nodes at most, as launches within a node are told.
-pub(super) const NODE_ROWS: &str = "node_rows";
 
 impl Operation for MoeTuning {
     type Key = MoeKey;
@@ -312,19 +282,20 @@ impl Operation for MoeTuning {
     }
 
     fn launches(&self) -> Vec<Variant> {
-        let (to_nodes, from_nodes) = self.between_nodes().unzip();
+        let (there, back): (Vec<_>, Vec<_>) = self.between_nodes().into_iter().unzip();
         let dispatch = self.dispatch_launches().into_iter().map(Family::into_variant);
         let within = dispatch.chain(self.combine_launches().into_iter().map(Family::into_variant));
-        let first = to_nodes.map(Family::into_variant).into_iter();
-        first.chain(within).chain(from_nodes.map(Family::into_variant)).collect()
+        let there = there.into_iter().map(Family::into_variant);
+        there.chain(within).chain(back.into_iter().map(Family::into_variant)).collect()
     }
 
     /// Of an operation in halves, those that send.
     fn components(&self) -> Vec<Variant> {
         let first = self.key.phases()[0];
         let own = [self.dispatch_in(first).into_variant(), self.combine_in(first).into_variant()];
-        let nodes = self.between_nodes().map(|(d, c)| [d.into_variant(), c.into_variant()]);
-        own.into_iter().chain(nodes.into_iter().flatten()).collect()
+        let between = self.between_nodes().into_iter().next();
+        let between = between.map(|(there, back)| [there.into_variant(), back.into_variant()]);
+        own.into_iter().chain(between.into_iter().flatten()).collect()
     }
 
     fn of_components(variants: &[Variant]) -> Option<MoeTuning> {

@@ -220,15 +220,15 @@ pub fn select(given: &Given, small: bool, registry: &Registry) -> Result<Vec<Req
         // A row that goes once for every entry has no place by token.
         tuning[0].push(("layout".into(), Layout::ExpertMajor.name().into()));
     }
-    if let Some(phase) = given.get("phase") {
-        let phases = if phase == "split" { vec!["send", "recv"] } else { vec![phase.as_str()] };
-        let with = |phase: &str| [&tuning[0][..], &[("phase".into(), phase.into())]].concat();
-        tuning = phases.into_iter().map(with).collect();
-    }
     if let Some(nodes) = nodes::of(given).filter(|_| !is_on(given, "fused")) {
         let requests = nodes::requests((&asked.label, &asked.shape), (nodes, &sizes), given, &tuning[0])?;
         let from = |request| Request { origin: asked.origin.clone(), ..request };
         return Ok(requests.into_iter().map(from).collect());
+    }
+    if let Some(phase) = given.get("phase") {
+        let phases = if phase == "split" { vec!["send", "recv"] } else { vec![phase.as_str()] };
+        let with = |phase: &str| [&tuning[0][..], &[("phase".into(), phase.into())]].concat();
+        tuning = phases.into_iter().map(with).collect();
     }
     let families = match is_on(given, "fused") {
         true => fused(given, registry)?,

@@ -18,18 +18,13 @@ pub(super) fn of(given: &Given) -> Option<&str> {
 /// The launches of a round in their order: to other nodes, within each, and back from them.
 ///
 /// # Errors
-/// A number cannot be read, or a launch does half of an operation.
+/// The number of nodes cannot be read.
 pub(super) fn requests(
     (label, shape): (&str, &Shape),
     (nodes, sizes): (&str, &[(String, String)]),
     given: &Given,
     tuning: &Settings,
 ) -> Result<Vec<Request>, InputError> {
-    if let Some(phase) = given.get("phase").filter(|phase| *phase != "both") {
-        let with = format!("--nodes = {nodes}");
-        let allowed = "both: what travels between nodes is one launch each way";
-        return Err(InputError::conflict("--phase", phase, with, allowed));
-    }
     let count: u32 = nodes
         .parse()
         .ok()
@@ -39,10 +34,25 @@ pub(super) fn requests(
         let tuning = tuning.iter().filter(|(name, _)| has(family, name)).cloned().collect();
         request(label, family, (shape, sizes), tuning)
     };
-    let between = |family| {
-        let mut request = own(family, (shape, sizes));
-        request.key.push(("nodes".into(), nodes.into()));
-        request
+    let phases = match given.get("phase").map_or("both", String::as_str) {
+        "split" => vec!["send", "recv"],
+        phase => vec![phase],
+    };
+    let quantised = given.get("quantise").and_then(|name| Quantise::from_name(name)?.from());
+    // What is quantised, is so within the node.
+    let given_rows = [RowDtype::Bf16, RowDtype::Fp16].into_iter().find(|rows| rows.dispatched() == quantised);
+    let given_rows = quantised.and(given_rows).map(|rows| rows.name());
+    let combined = given.get("combined").map(String::as_str);
+    let between = |family: FamilyEntry, dtype: Option<&str>| {
+        let of_phase = |phase: &&str| {
+            let mut request = own(family, (shape, sizes));
+            request
+                .key
+                .extend([("nodes", nodes), ("phase", phase)].map(|(k, v)| (k.to_owned(), v.to_owned())));
+            set_dtype(&mut request, dtype);
+            request
+        };
+        phases.iter().map(of_phase).collect::<Vec<_>>()
     };
     // What is not a number, or not divided by the nodes, the launches between nodes name first.
     let near = |(field, text): &(String, String)| {
@@ -58,22 +68,15 @@ pub(super) fn requests(
     };
     let of_node: Vec<(String, String)> = sizes.iter().map(near).collect();
     let of_node = (&Shape { experts: shape.experts / count, ..shape.clone() }, &of_node[..]);
-    let (mut first, mut last) = (between(DispatchNodes::entry()), between(CombineNodes::entry()));
     let (mut dispatch, mut combine) = (own(Dispatch::entry(), of_node), own(Combine::entry(), of_node));
     dispatch.key.push(("of_node".into(), "true".into()));
-    if let Some(from) = given.get("quantise").and_then(|name| Quantise::from_name(name)?.from()) {
-        // What is quantised, is so within the node.
-        let rows = [RowDtype::Bf16, RowDtype::Fp16].into_iter().find(|rows| rows.dispatched() == Some(from));
-        set_dtype(&mut first, rows.map_or("", |rows| rows.name()));
-    }
-    if let Some(combined) = given.get("combined") {
-        set_dtype(&mut combine, combined);
-        set_dtype(&mut last, combined);
-    }
-    Ok(vec![first, dispatch, combine, last])
+    set_dtype(&mut combine, combined);
+    let there = between(DispatchNodes::entry(), given_rows).into_iter();
+    let back = between(CombineNodes::entry(), combined);
+    Ok(there.chain([dispatch, combine]).chain(back).collect())
 }
 
-fn set_dtype(request: &mut Request, name: &str) {
+fn set_dtype(request: &mut Request, name: Option<&str>) {
     let own = request.key.iter_mut().filter(|(field, _)| field == "dtype");
-    own.for_each(|(_, dtype)| name.clone_into(dtype));
+    own.zip(name).for_each(|((_, dtype), name)| name.clone_into(dtype));
 }

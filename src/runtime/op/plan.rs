@@ -196,11 +196,23 @@ pub(super) struct Plan {
     pub params: Params,
 }
 
-/// Far channels have counters of their own in each launch.
+/// Far channels have counters of their own in each launch, or are all those of one before that counts the same epochs: of halves, one
+/// puts and one waits.
 fn far_channels(launches: &[LaunchSpec], params: &Params) -> Result<FarPlan, RuntimeError> {
     let mut plan = FarPlan::default();
     let mut known: BTreeMap<&str, &str> = BTreeMap::new();
+    let mut all: Vec<Vec<(&str, u64)>> = vec![];
     for (launch, params) in launches.iter().zip(params) {
+        let counted = |p: &&ParamSpec| p.kind.far().is_some() || p.kind == ParamKind::EpochWord;
+        let is_far = params.iter().any(|p| p.kind.far().is_some());
+        let own = params.iter().filter(counted).map(|p| (launch.buffer(&p.name), p.len));
+        let own: Vec<(&str, u64)> = own.collect();
+        let like = all.iter().position(|before| is_far && *before == own);
+        all.push(own);
+        if let Some(before) = like {
+            plan.launch_like(before);
+            continue;
+        }
         plan.launch(params, launch.variant.ranks());
         for param in params.iter().filter(|p| p.kind.far().is_some()) {
             if let Some(first) = known.insert(launch.buffer(&param.name), &launch.label) {

@@ -10,7 +10,7 @@ use peerwarp_codegen::threads;
 use super::data::{Round, Semantics};
 use super::{Traffic, between, fused};
 use crate::families::moe::kernels::{Layout, Quantise, RoundTrip};
-use crate::families::moe::plan::NODE_ROWS;
+use crate::families::moe::nodes::NODE_ROWS;
 use crate::families::moe::{MoeError, MoeKey, MoeProblem, MoeShape, MoeTuning, Routing, work};
 use crate::harness::elements::decode;
 use crate::harness::elements::loops::{larger, off_and_largest};
@@ -46,7 +46,7 @@ impl MoeRounds {
         problem.check()?;
         tuning.check(&problem.shape)?;
         let launches = tuning.launch_specs();
-        MoeRounds::of(problem, tuning.semantics(), launches, tuning.dispatches(), false, rounds)
+        MoeRounds::of(problem, tuning.semantics(), launches, tuning.ends()[1], false, rounds)
     }
 
     /// Rounds in one launch each.

@@ -147,10 +147,22 @@ fn a_world_with_far_channels_is_not_reset() {
 }
 
 #[test]
-fn launches_do_not_share_a_far_channel() {
+fn launches_that_count_apart_do_not_share_a_far_channel() {
     let machine = Machine::default();
     let spec = |label| LaunchSpec::new(label, Mail { ranks: 2, warps: 1 }.into_variant());
-    let both = [spec("mail"), spec("again")];
+    let both = [spec("mail"), spec("again").with_buffer("epoch", "other_epoch")];
     let said = Operation::new(&world(&machine), &both, &Uncompiled).unwrap_err().to_string();
     assert!(said.starts_with("far channel with rows of again = shared: a channel of each launch"), "{said}");
+}
+
+/// Two launches with all far channels and the epoch in common are one after the other.
+#[test]
+fn halves_share_their_far_channels() {
+    let spec = |label| LaunchSpec::new(label, Mail { ranks: 2, warps: 1 }.into_variant());
+    let renamed = ["rows", "rows_outbox", "rows_arrived", "rows_ready"];
+    let apart =
+        renamed.iter().fold(spec("apart"), |spec, name| spec.with_buffer(name, &format!("other_{name}")));
+    let plan = Plan::new(&[spec("send"), spec("receive"), apart]).unwrap();
+    // Two banks, and one for credits.
+    assert_eq!([0, 1, 2].map(|launch| plan.far.channel(launch)), [0, 0, 3]);
 }

@@ -8,6 +8,9 @@ use super::super::combine_config::CombineDtype;
 use super::super::device::at;
 use super::super::limits::{groups_of, topk_of};
 use super::super::pieces::{each_piece, piece_len};
+use super::super::plan::Begin;
+use super::super::protocol::Phase;
+use super::super::roles::take;
 use super::{Rails, each_other_node, experts_of, lanes};
 
 /// Configuration of [`combine_nodes`](super::combine_nodes()).
@@ -35,6 +38,9 @@ pub struct CombineNodes {
     /// Type of the sums and of the combined rows.
     #[key]
     pub dtype: CombineDtype,
+    /// Which half of the operation a launch does.
+    #[key]
+    pub phase: Phase,
     /// Warps of a block.
     #[tune(short = "w", values = [2, 4, 8, 16], default = 16)]
     pub warps: u32,
@@ -112,11 +118,15 @@ pub struct CombineNodesArgs {
 /// Combine of one node comes before it, in the same round.
 #[kernel]
 pub fn combine_nodes(c: &CombineNodes, a: &CombineNodesArgs) {
-    let epoch = a.epoch.begin();
+    let epoch = take(&a.epoch, c.phase, Begin::InTurn);
     let back = a.rail_back.open(epoch);
-    role("send", c.lanes, |b| send(c, a, &back.lane(b.index()), b));
-    role("recv", c.lanes, |b| receive(c, a, &back.lane(b.index()), b));
-    back.credits();
+    if c.phase.sends() {
+        role("send", c.lanes, |b| send(c, a, &back.lane(b.index()), b));
+    }
+    if c.phase.receives() {
+        role("recv", c.lanes, |b| receive(c, a, &back.lane(b.index()), b));
+        back.credits();
+    }
 }
 
 /// Sends the sums of a lane's tokens home.

@@ -7,6 +7,9 @@ use peerwarp_codegen::family::{Family, Illegal, Legal};
 use super::super::device::at;
 use super::super::limits::{groups_of, topk_of};
 use super::super::pieces::each_piece;
+use super::super::plan::Begin;
+use super::super::protocol::Phase;
+use super::super::roles::take;
 use super::{Rails, each_other_node, experts_of, lanes, piece, words};
 use crate::families::moe::RowDtype;
 
@@ -44,6 +47,9 @@ pub struct DispatchNodes {
     /// Bytes of a row's scales, where `dtype` is bytes.
     #[key(short = "sc", range = 0..=2048, multiple_of = 4, default = 0, omitted)]
     pub scale_bytes: u32,
+    /// Which half of the operation a launch does.
+    #[key]
+    pub phase: Phase,
     /// Warps of a block.
     #[tune(short = "w", values = [2, 4, 8, 16], default = 16)]
     pub warps: u32,
@@ -176,7 +182,7 @@ struct Lane<'a> {
 /// `t` of the rank of node `o` is the `t * nodes + o`-th.
 #[kernel]
 pub fn dispatch_nodes(c: &DispatchNodes, a: &DispatchNodesArgs) {
-    let epoch = a.epoch.begin();
+    let epoch = take(&a.epoch, c.phase, Begin::InTurn);
     let (rail, records) = (a.rail.open(epoch), a.rail_record.open(epoch));
     let lane = |b: &Group| Lane {
         c,
@@ -186,11 +192,15 @@ pub fn dispatch_nodes(c: &DispatchNodes, a: &DispatchNodesArgs) {
         number: b.index(),
         n: a.n.get(0).min(a.rows_there.min(c.tokens)),
     };
-    role("send", c.lanes, |b| send(&lane(&b), b));
-    role("keep", c.lanes, |b| keep(&lane(&b), b));
-    role("recv", c.lanes, |b| receive(&lane(&b), b));
-    rail.credits();
-    records.credits();
+    if c.phase.sends() {
+        role("send", c.lanes, |b| send(&lane(&b), b));
+        role("keep", c.lanes, |b| keep(&lane(&b), b));
+    }
+    if c.phase.receives() {
+        role("recv", c.lanes, |b| receive(&lane(&b), b));
+        rail.credits();
+        records.credits();
+    }
 }
 
 impl Lane<'_> {
@@ -328,7 +338,7 @@ fn receive(l: &Lane<'_>, b: Group) {
         let coming = record.load(2 * rails.entries() + 1, 1).max();
         most.set(most.get().max(n));
         let arrived = l.rows.from(from).wait(coming);
-        b.split(c.group_warps, |g| take(l, g, from, &record, &arrived));
+        b.split(c.group_warps, |g| take_rows(l, g, from, &record, &arrived));
     });
     if l.number == 0 {
         a.node_n.set(0, most.get() * c.nodes);
@@ -337,7 +347,13 @@ fn receive(l: &Lane<'_>, b: Group) {
 
 /// Stores the rows of a node's tokens.
 #[kernel]
-fn take(l: &Lane<'_>, g: Group, from: Val<u32>, record: &Incoming<'_, u32>, arrived: &InboundFar<'_, u32>) {
+fn take_rows(
+    l: &Lane<'_>,
+    g: Group,
+    from: Val<u32>,
+    record: &Incoming<'_, u32>,
+    arrived: &InboundFar<'_, u32>,
+) {
     let (c, a, rails) = (l.c, l.a, l.c.rails());
     for token in g.strided(c.tokens) {
         let experts = record.load(token / c.lanes * c.topk, c.topk);
