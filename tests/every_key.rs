@@ -51,7 +51,10 @@ fn key(family: &dyn DynFamily, rng: &mut ChaCha8Rng) -> Key {
     }
     let ranks = number(&key, "ranks").expect("a family has ranks");
     if let (Some(experts), Some(topk)) = (number(&key, "experts"), number(&key, "topk")) {
-        set(&mut key, "experts", experts.max(topk));
+        let experts = experts.max(topk);
+        let over_nodes = key.contains_key("nodes");
+        set(&mut key, "experts", if over_nodes { (experts / ranks).clamp(1, 63) * ranks } else { experts });
+        set(&mut key, "topk", topk.min(number(&key, "experts").expect("a number")));
         rows(family, &mut key, rng);
     }
     if let Some(root) = number(&key, "root") {

@@ -49,11 +49,30 @@ fn nodes_that_cannot_be_are_refused_by_name() {
         ),
         (
             "run --hidden 64 --experts 6 --topk 3 --tokens 4 --ranks 4 --nodes 2",
+            "experts = 6: not allowed\n  allowed: a multiple of the 4 ranks",
+        ),
+        (
+            "run --hidden 64 --experts 8 --topk 3 --tokens 4 --ranks 4 --nodes 2 --fused",
             "--nodes = 2: contradicts moe",
         ),
     ] {
         let ran = place.say(asked);
         assert_eq!(ran.code, 2, "{}", ran.report());
         assert!(ran.report().contains(said), "{said}: {}", ran.report());
+    }
+}
+
+/// Launches between the nodes, and those of one node on each.
+#[test]
+fn moe_on_several_nodes_is_four_launches_and_six_in_halves() {
+    let place = Place::new();
+    let asked = "run --hidden 64 --experts 8 --topk 3 --tokens 4 --ranks 4 --nodes 2 --dtype fp16";
+    for (rest, launches) in [("", 4), (" --layout expert-major --phase split", 6)] {
+        let ran = place.say(&format!("{asked}{rest}"));
+        assert_eq!(ran.code, 0, "{}", ran.report());
+        let named = ran.out.lines().take_while(|line| line.starts_with("moe_")).count();
+        assert_eq!(named, launches, "{}", ran.report());
+        assert!(ran.out.contains("one for each token and node"), "{}", ran.report());
+        assert!(ran.out.ends_with("ok: the result agrees with the reference\n"), "{}", ran.report());
     }
 }

@@ -107,8 +107,12 @@ fn only(first: Val<u32>, mask: Option<Tile<bool>>) -> Index {
 /// The expert of each entry, as it is written down. Ids are those of the sender, and so of all ranks.
 #[kernel]
 pub(super) fn noted(c: &Dispatch, a: &DispatchArgs, expert: Tile<u32>, mine: Tile<bool>) -> Tile<i32> {
-    let id = expert + first_expert(c.map(), rank());
-    let id = a.node_first.map_or(id, |first| id + first.get(0));
-    let expert = mine.select(id.cast::<i32>(), a.empty_id);
+    let expert = mine.select(id(c, a, expert).cast::<i32>(), a.empty_id);
     expert
+}
+
+/// The ids of this rank's experts, by their numbers here.
+fn id(c: &Dispatch, a: &DispatchArgs, expert: Tile<u32>) -> Tile<u32> {
+    let id = expert + first_expert(c.map(), rank());
+    a.node_first.map_or(id, |first| id + first.get(0))
 }
