@@ -1,14 +1,14 @@
 //! Mutation runs over the shipped kernels: of all bugs of one change, those that nothing finds are none, and each is
 //! explained in `bench/results/mutations.md`.
 
-use peerwarp::codegen::family::Variant;
+use peerwarp::codegen::family::{Operation, Variant};
 use peerwarp::codegen::ir::mutate::every;
 use peerwarp::families::moe::kernels::{Bases, Hook, Layout, Protocol, RoundTrip, Then};
 use peerwarp::families::moe::run::MoeTuning;
 use peerwarp::families::moe::workload::MoeSuite;
-use peerwarp::families::moe::{MoeShape, RowDtype};
+use peerwarp::families::moe::{MoeKey, MoeShape, RowDtype};
 use peerwarp::harness::check::Exploration;
-use peerwarp::harness::mutation::{MutationRun, plant_each};
+use peerwarp::harness::mutation::{MutationRun, plant_each, plant_each_in};
 use peerwarp::harness::workload::Inputs;
 use peerwarp::prelude::*;
 
@@ -113,6 +113,23 @@ fn every_bug_of_bases_in_memory_is_found() {
         println!("{layout:?}, {protocol:?}: {run}");
         assert!(run.planted > 50 && run.survivors.is_empty(), "{layout:?}, {protocol:?}: {run}");
     }
+}
+
+/// What goes between nodes: two lanes, and tokens of both, one and no node.
+#[test]
+fn every_bug_between_nodes_is_found() {
+    let shape = MoeShape { experts: 8, tokens: 6, ranks: 4, ..SHAPE };
+    let key = MoeKey { nodes: 2, hook: Hook::Expert, weighted: true, ..MoeKey::new(shape) };
+    let tuning = key.defaults().unwrap().small();
+    let inputs = Inputs { seed: 0, rounds: 4, ragged: true, ..Inputs::default() };
+    let exploration = Exploration { inputs, seeds: 48, resident_blocks: None };
+    let run = plant_each_in(&MoeSuite, &tuning.launches(), &exploration, |kernel| kernel.nodes > 1);
+    let mut run = run.unwrap_or_else(|e| panic!("{e}"));
+    // Of one bank, nothing depends on which launch it is.
+    run.leave_out(|s| s.mutant.op == "epoch");
+    println!("between nodes: {run}");
+    assert_eq!(run.equivalent, 2);
+    assert!(run.planted > 150 && run.survivors.is_empty(), "{run}");
 }
 
 /// `cargo test --test mutations -- --nocapture` prints what found how many.

@@ -86,6 +86,19 @@ pub fn plant_each(
     variants: &[Variant],
     exploration: &Exploration,
 ) -> Result<MutationRun, WorkloadError> {
+    plant_each_in(suite, variants, exploration, |_| true)
+}
+
+/// The same in some of the kernels.
+///
+/// # Errors
+/// As of [`plant_each`].
+pub fn plant_each_in(
+    suite: &dyn Suite,
+    variants: &[Variant],
+    exploration: &Exploration,
+    plants_in: impl Fn(&Kernel) -> bool,
+) -> Result<MutationRun, WorkloadError> {
     threads::pool()?;
     let Exploration { inputs, seeds, .. } = exploration;
     let seeded = |seed| {
@@ -101,8 +114,9 @@ pub fn plant_each(
     let explored = &all[..*seeds as usize];
     // A loop that counts to 2^32 is found by how long it takes.
     let max_steps = 20 * ran.report.steps + 100_000;
+    let planted = kernels.iter().enumerate().filter(|(_, kernel)| plants_in(kernel));
     let bugs: Vec<(usize, Mutant)> =
-        kernels.iter().enumerate().flat_map(|(n, k)| every(k).into_iter().map(move |m| (n, m))).collect();
+        planted.flat_map(|(n, kernel)| every(kernel).into_iter().map(move |m| (n, m))).collect();
     let outcome = |(n, mutant): (usize, Mutant)| {
         // Some changes are none: a signal without puts cannot go before them.
         let Ok(planted) = mutate(&kernels[n], &mutant.mutation) else { return Ok(MutationRun::default()) };

@@ -48,7 +48,7 @@ pub struct CombineNodes {
     #[tune(short = "g", values = [1, 2, 4, 8, 16], default = 4)]
     pub group_warps: u32,
     /// Lanes of the rail, each with a block that sends and one that receives.
-    #[tune(short = "l", values = [1, 2, 4, 8], default = |key| lanes(key.tokens))]
+    #[tune(short = "l", values = [1, 2, 4, 8, 16], default = |key| lanes(key.tokens))]
     pub lanes: u32,
 }
 
@@ -70,7 +70,7 @@ impl Legal for CombineNodes {
         experts_of(self.experts, self.ranks)?;
         groups_of(self.group_warps, self.warps)?;
         let rows = u64::from(self.tokens) * u64::from(self.hidden);
-        self.rails().legal(4 * u64::from(self.nodes) * 2 * rows)
+        self.rails().legal(2 * u64::from(self.nodes) * 2 * rows)
     }
 }
 

@@ -57,7 +57,7 @@ pub struct DispatchNodes {
     #[tune(short = "g", values = [1, 2, 4, 8, 16], default = 4)]
     pub group_warps: u32,
     /// Lanes of the rail, each with a block that sends, one that receives and one that keeps the rank's own tokens.
-    #[tune(short = "l", values = [1, 2, 4, 8], default = |key| lanes(key.tokens))]
+    #[tune(short = "l", values = [1, 2, 4, 8, 16], default = |key| lanes(key.tokens))]
     pub lanes: u32,
 }
 
@@ -101,8 +101,8 @@ impl Legal for DispatchNodes {
         groups_of(self.group_warps, self.warps)?;
         let (rails, record) = (self.rails(), u64::from(self.record()) * u64::from(self.lanes));
         let rows = u64::from(self.tokens) * u64::from(self.sent());
-        // Two banks of outboxes and inboxes for each node.
-        rails.legal(4 * u64::from(self.nodes) * 4 * (rows + record))
+        // Outboxes and inboxes for each node.
+        rails.legal(2 * u64::from(self.nodes) * 4 * (rows + record))
     }
 }
 
@@ -158,7 +158,7 @@ pub struct DispatchNodesArgs {
     #[len(|c| c.sent())]
     pub rail: Channel<u32>,
     /// Records on their way.
-    #[channel(|c| c.rails().channel(c.lanes))]
+    #[channel(|c| c.rails().channel(c.lanes).credits(false))]
     #[len(|c| c.record())]
     pub rail_record: Channel<u32>,
     /// Counts launches.
@@ -199,7 +199,6 @@ pub fn dispatch_nodes(c: &DispatchNodes, a: &DispatchNodesArgs) {
     if c.phase.receives() {
         role("recv", c.lanes, |b| receive(&lane(&b), b));
         rail.credits();
-        records.credits();
     }
 }
 

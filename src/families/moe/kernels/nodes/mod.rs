@@ -11,7 +11,8 @@
 //! which a receiver waits for as many as the record says: puts arrive in any order. On the way back the receiver knows by the ids of its
 //! tokens how many sums come.
 //!
-//! Credits say when a bank may be written again, as in every far channel.
+//! One bank is enough. A rank begins dispatch of the next round after combine of this one, in which every rank of the rail says that it has
+//! begun it: dispatch of this round is over there. So is combine when the next dispatch ends.
 
 mod combine;
 mod dispatch;
@@ -60,7 +61,7 @@ impl Rails {
     /// A channel along the rail, with so many slots for each node.
     fn channel(self, slots: u32) -> ChannelShape {
         let shape = ChannelShape::new(Transport::Far, self.nodes, Slots::BySender(slots));
-        shape.rail(self.ranks / self.nodes).lanes(self.lanes)
+        shape.rail(self.ranks / self.nodes).lanes(self.lanes).banks(1)
     }
 
     /// Where a token of a node's rank stands among those of all nodes'. Those of a number stand together, so that tokens that no rank has
