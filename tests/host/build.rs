@@ -110,8 +110,10 @@ impl Program {
     }
 }
 
-const RUNTIME: [&str; 11] =
-    ["order", "fiber", "memory", "copies", "boxes", "cards", "products", "alone", "machine", "calls", "main"];
+const RUNTIME: [&str; 12] = [
+    "order", "fiber", "memory", "copies", "boxes", "cards", "products", "alone", "turns", "machine", "calls",
+    "main",
+];
 
 /// Folder of the runtime's sources, for tests of this package and of those below it.
 fn runtime_dir() -> PathBuf {

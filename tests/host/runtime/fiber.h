@@ -22,6 +22,9 @@ class Fiber {
 
   private:
     void* stack_ = nullptr;  // none for the OS thread's own
+    std::size_t shift_ = 0;  // bytes at its end that are left out
+
+    void allocate();
 #if defined(__x86_64__)
     void* top_ = nullptr;
 #else

@@ -117,6 +117,7 @@ void Machine::begin(const u64 seed) {
         rank.step = 0;
         rank.running = 0;
         rank.pace = seed % 2 == 0 ? 1 : 1 + u32(random_() % 64);
+        for (const auto& block : rank.blocks) block->priority = 0;
         if (job_.alone && !job_.alone.is(r)) continue;
         ready_.push_back(r);
         for (Buffer& b : job_.buffers) {
@@ -231,7 +232,7 @@ void Machine::start(const u32 r, const Launch& launch) {
             t.fiber.start(run_thread);
             block.threads.push_back(&t);
             block.warps[t.warp].lanes.push_back(&t);
-            runnable_.push_back(&t);
+            runnable_.add(&t);
         }
     }
 }
@@ -293,43 +294,33 @@ void Machine::run(const u64 seed) {
 // By what part of the machine a seed starves, and when it thinks again.
 static constexpr u64 turns_of_priorities = 4096;
 
-void Machine::starve(const u64 seed) {
+void Machine::starve() {
     const u32 rank = u32(random_() % job_.ranks), block = u32(random_() % ranks_[0].blocks.size());
     for (u32 r = 0; r < job_.ranks; ++r) {
         for (u32 b = 0; b < ranks_[r].blocks.size(); ++b) {
             u32& priority = ranks_[r].blocks[b]->priority;
-            switch (seed % 4) {
+            switch (seed_ % 4) {
                 case 0: priority = b != block; break;
                 case 1: priority = r != rank; break;
                 case 2: priority = r != rank || b != block; break;
-                default: priority = u32(random_() % 8); break;
+                default: priority = u32(random_() % Runnable::priorities); break;
             }
         }
     }
+    runnable_.sort();
 }
 
-// Of the threads whose blocks have the highest priority, any one.
-std::size_t Machine::preferred() {
-    if (turns_ % turns_of_priorities == 0) starve(seed_);
-    u32 highest = 0;
-    for (const Thread* t : runnable_) highest = std::max(highest, t->home->priority);
-    candidates_.clear();
-    for (std::size_t i = 0; i < runnable_.size(); ++i) {
-        if (runnable_[i]->home->priority == highest) candidates_.push_back(i);
-    }
-    return candidates_[random_() % candidates_.size()];
-}
-
+// Any thread, less often one of a slow rank; under an adversarial seed any of those whose blocks have the highest priority.
 Thread* Machine::pick() {
-    std::size_t i = seed_ < adversarial ? 0 : preferred();
-    for (int tries = 0; tries < 16 && seed_ < adversarial; ++tries) {
-        i = random_() % runnable_.size();
-        if (random_() % ranks_[runnable_[i]->rank].pace == 0) break;
+    if (seed_ >= adversarial && turns_ % turns_of_priorities == 0) starve();
+    const auto& all = runnable_.first();
+    std::size_t i = random_() % all.size();
+    for (int tries = 0; tries < 15 && seed_ < adversarial; ++tries) {
+        const u32 pace = ranks_[all[i].rank].pace;
+        if (pace == 1 || random_() % pace == 0) break;
+        i = random_() % all.size();
     }
-    Thread* const picked = runnable_[i];
-    runnable_[i] = runnable_.back();
-    runnable_.pop_back();
-    return picked;
+    return runnable_.take(i);
 }
 
 void Machine::end_thread() {
@@ -345,7 +336,7 @@ void Machine::end_thread() {
 }
 
 void Machine::give_turn() {
-    runnable_.push_back(me);
+    runnable_.add(me);
     Fiber::switch_to(me->fiber, scheduler_);
 }
 
@@ -357,7 +348,7 @@ void Machine::block(const char* const waits, const Site site) {
 }
 
 void Machine::wake(Thread* const thread) {
-    if (thread != me) runnable_.push_back(thread);
+    if (thread != me) runnable_.add(thread);
 }
 
 // Nobody can go on but those that poll: time passes until their waits expire. Or other processes have their turn, and all look
@@ -369,7 +360,7 @@ bool Machine::stall() {
     std::sort(polling.begin(), polling.end(), [](Thread* a, Thread* b) { return a->agent < b->agent; });
     for (Thread* t : polling) {
         t->free_polls = job_.alone ? 0 : 70;
-        runnable_.push_back(t);
+        runnable_.add(t);
     }
     if (job_.alone) {
         rest(20'000);
@@ -576,7 +567,7 @@ void Machine::atomic(const void* const p, const u32 bytes, const Access access, 
         if (random_() % 2 == 0) give_turn();
         const auto waiting = parked_.find(p);
         if (waiting != parked_.end()) {
-            runnable_.insert(runnable_.end(), waiting->second.begin(), waiting->second.end());
+            for (Thread* const thread : waiting->second) runnable_.add(thread);
             parked_.erase(waiting);
         }
     }
@@ -622,7 +613,7 @@ u64 Machine::card_load(Actor& card, const u64* const p) {
 void Machine::card_store(Actor& card, u64* const p, const u64 value) {
     const auto waiting = parked_.find(p);
     if (waiting != parked_.end()) {
-        runnable_.insert(runnable_.end(), waiting->second.begin(), waiting->second.end());
+        for (Thread* const thread : waiting->second) runnable_.add(thread);
         parked_.erase(waiting);
     }
     if (job_.checks) {

@@ -3,7 +3,6 @@
 #pragma once
 
 #include <memory>
-#include <random>
 #include <string>
 #include <unordered_map>
 #include <vector>
@@ -13,6 +12,7 @@
 #include "cards.h"
 #include "copies.h"
 #include "products.h"
+#include "turns.h"
 #include "fiber.h"
 #include "host.h"
 #include "memory.h"
@@ -65,7 +65,7 @@ struct Warp {
 
 struct Block {
     u32 index = 0;
-    u32 priority = 0;  // under an adversarial seed
+    u32 priority = 0;  // below `Runnable::priorities`; 0 but under an adversarial seed
     std::vector<Thread*> threads;
     std::vector<Warp> warps;
     Barrier barriers[16];
@@ -169,10 +169,9 @@ class Machine {
   private:
     Job& job_;
     std::vector<Rank> ranks_;
-    std::mt19937_64 random_;
+    Random random_;
     u64 seed_ = 0;
-    std::vector<std::size_t> candidates_;
-    std::vector<Thread*> runnable_;
+    Runnable runnable_;
     std::vector<u32> ready_;  // ranks whose program can go on
     std::unordered_map<const void*, std::vector<Thread*>> parked_;
     std::vector<std::string> read_;
@@ -190,8 +189,7 @@ class Machine {
     void host_step(u32 rank);
     void start(u32 rank, const Launch& launch);
     void finish(u32 rank);
-    void starve(u64 seed);
-    std::size_t preferred();
+    void starve();
     Thread* pick();
     bool stall();
     void deadlock();

@@ -262,21 +262,33 @@ void Memory::forget_reads(Cell& cell) {
     cell.reader = nobody;
 }
 
+static bool is_before(const Reader& reader, const u32 agent) { return reader.agent < agent; }
+
+Reader& AtomicVar::reader(const u32 agent) {
+    const auto at = std::lower_bound(readers.begin(), readers.end(), agent, is_before);
+    if (at != readers.end() && at->agent == agent) return *at;
+    return *readers.insert(at, Reader{agent});
+}
+
+u32 AtomicVar::update_by(const u32 agent) const {
+    const auto at = std::lower_bound(readers.begin(), readers.end(), agent, is_before);
+    return at != readers.end() && at->agent == agent ? at->update : 0;
+}
+
 void Memory::check_atomics(Actor& who, const u64 at, const bool write, const Site site) {
     const auto found = atomics_.find(at / 4 * 4);
     if (found == atomics_.end()) return;
     AtomicVar& var = found->second;
     // Accesses before this thread's own last update are ordered before it by the variable itself.
-    const u32 own = who.agent < var.readers.size() ? var.readers[who.agent].update : 0;
+    const u32 own = var.update_by(who.agent);
     if (var.writer && var.writer != &who && var.write_number > own && var.write_time > who.knows.writes.of(var.writer->agent)) {
         race(write ? "writes" : "reads", who, site, "atomically wrote", var.writer->agent, var.write_site, at);
     }
     if (!write) return;
     var.released = {};
-    for (u32 agent = 0; agent < var.readers.size(); ++agent) {
-        const Reader& reader = var.readers[agent];
-        if (agent != who.agent && reader.number > own && reader.time > who.knows.reads.of(agent)) {
-            race("writes", who, site, "atomically read", agent, var.read_site, at);
+    for (const Reader& reader : var.readers) {
+        if (reader.agent != who.agent && reader.number > own && reader.time > who.knows.reads.of(reader.agent)) {
+            race("writes", who, site, "atomically read", reader.agent, var.read_site, at);
             return;
         }
     }
@@ -306,19 +318,18 @@ AtomicVar& Memory::atomic(Actor& who, const void* const p, const u32 bytes, cons
              var.write_site, u64(p), narrow);
     }
     if (writes) {
-        for (u32 agent = 0; agent < var.readers.size(); ++agent) {
-            const Reader& reader = var.readers[agent];
-            if (agent != who.agent && reader.time > who.knows.reads.of(agent) && apart(*actors[agent], reader.scope)) {
-                race("atomically writes", who, site, "atomically read", agent, var.read_site, u64(p), narrow);
+        for (const Reader& reader : var.readers) {
+            if (reader.agent != who.agent && reader.time > who.knows.reads.of(reader.agent) &&
+                apart(*actors[reader.agent], reader.scope)) {
+                race("atomically writes", who, site, "atomically read", reader.agent, var.read_site, u64(p), narrow);
                 break;
             }
         }
     }
     ++var.accesses;
     if (access != Access::Store) {
-        if (var.readers.empty()) var.readers.resize(agents);
-        Reader& own = var.readers[who.agent];
-        own = {who.time, scope, var.accesses, access == Access::Update ? var.accesses : own.update};
+        Reader& own = var.reader(who.agent);
+        own = {who.agent, who.time, scope, var.accesses, access == Access::Update ? var.accesses : own.update};
         var.read_site = site;
     }
     if (writes) {

@@ -58,6 +58,7 @@ struct Released {
 };
 
 struct Reader {
+    u32 agent;
     u32 time = 0;
     Scope scope = Scope::System;
     u32 number = 0;  // of its last access to the variable
@@ -73,7 +74,12 @@ struct AtomicVar {
     Site write_site = 0;
     Site read_site = 0;
     u32 accesses = 0;
-    std::vector<Reader> readers;  // by agent
+    std::vector<Reader> readers;  // of the agents that read it, in their order
+
+    // What an agent read, as nothing where it did not.
+    Reader& reader(u32 agent);
+    // The number of an agent's last update.
+    u32 update_by(u32 agent) const;
 };
 
 class Memory {
