@@ -54,16 +54,20 @@ fn expected(rank: u32) -> Vec<u8> {
     (0..LAUNCHES).flat_map(of_launch).collect()
 }
 
-fn runs(text: &Text, job: &Job, seeds: u64) -> Vec<Run> {
-    let adversarial = (0..seeds).map(|seed| seed + (1 << 32));
-    job.run(&Program::new(std::slice::from_ref(text), Mode::Checked), (0..seeds).chain(adversarial))
+/// So many seeds, and as many adversarial ones.
+fn both(seeds: u64) -> impl Iterator<Item = u64> {
+    (0..seeds).chain((0..seeds).map(|seed| seed + (1 << 32)))
+}
+
+fn program(text: &Text) -> Program {
+    Program::new(std::slice::from_ref(text), Mode::Checked)
 }
 
 #[test]
 fn rows_arrive() {
     for language in Language::ALL {
         let (job, text) = job(language);
-        for run in runs(&text, &job, 6) {
+        for run in job.run(&program(&text), both(6)) {
             assert_eq!(run.findings, Vec::<String>::new(), "{language:?}, seed {}", run.seed);
             for rank in 0..RANKS {
                 assert_eq!(run.read[rank as usize], expected(rank), "{language:?}, rank {rank}");
@@ -82,8 +86,8 @@ const ONE_BANK: Edit = ("* 2 + rows_row + bank) * 64;", "* 2 + rows_row) * 64;")
 fn settling_makes_an_outbox_free() {
     for language in Language::ALL {
         let (job, text) = job(language);
-        let found = runs(&text.edited(ONE_BANK.0, ONE_BANK.1, 1), &job, 6).iter().any(is_wrong);
-        assert!(!found, "{language:?}");
+        let one_bank = program(&text.edited(ONE_BANK.0, ONE_BANK.1, 1));
+        assert!(!job.any(&one_bank, both(6), is_wrong), "{language:?}");
     }
 }
 
@@ -121,7 +125,7 @@ fn mistakes_in_the_text_are_found() {
         for (what, edits) in planted {
             let edited = |text: Text, &(from, to): &Edit| text.edited(from, to, 1);
             let text = edits.iter().fold(text.clone(), edited);
-            assert!(runs(&text, &job, 8).iter().any(is_wrong), "{language:?}: {what} is not found");
+            assert!(job.any(&program(&text), both(8), is_wrong), "{language:?}: {what} is not found");
         }
     }
 }

@@ -371,6 +371,19 @@ impl Job {
         runs
     }
 
+    /// Whether the run under one of the seeds is as asked for. No seed after that is run.
+    ///
+    /// # Panics
+    /// When the program does not come to its end.
+    pub fn any(
+        &self,
+        program: &Program,
+        seeds: impl IntoIterator<Item = u64>,
+        is: impl Fn(&Run) -> bool,
+    ) -> bool {
+        seeds.into_iter().any(|seed| self.run(program, [seed]).iter().any(&is))
+    }
+
     fn bytes(&self, mode: Mode, seeds: Vec<u64>) -> Vec<u8> {
         let hip = self.language == Language::Hip;
         let mut out = Writer::default();
