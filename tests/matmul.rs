@@ -402,7 +402,7 @@ fn what_cannot_be_multiplied_is_refused_by_name() {
 /// A kernel as it is emitted, with its digest.
 fn pinned<F: Family>(digests: &mut String, settings: &str, target: &str) -> String {
     let variant = config::<F>(settings).into_variant();
-    let options = EmitOptions { timeline: None, lines: false };
+    let options = EmitOptions { lines: false, ..EmitOptions::default() };
     let source = emit::source_with("peerwarp", &*variant, target.parse().unwrap(), &options);
     let source = source.unwrap_or_else(|e| panic!("{e}"));
     *digests += &format!("{} {target} {settings}: {}\n", F::NAME, digest(&source));

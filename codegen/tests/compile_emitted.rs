@@ -13,7 +13,7 @@ use peerwarp_codegen::print::{EmitOptions, Primitives, PrintError, Source, Split
 use rayon::prelude::*;
 
 /// The compiler that a variable names, or a note on standard output that its part is skipped.
-fn compiler(variable: &str) -> Option<String> {
+pub fn compiler(variable: &str) -> Option<String> {
     let named = std::env::var(variable).ok().filter(|c| !c.is_empty());
     if named.is_none() {
         println!("skipped: {variable} names no compiler");
@@ -21,7 +21,7 @@ fn compiler(variable: &str) -> Option<String> {
     named
 }
 
-fn folder(name: &str) -> PathBuf {
+pub fn folder(name: &str) -> PathBuf {
     let dir = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
     std::fs::create_dir_all(&dir).expect("the target folder is writable");
     dir
@@ -30,7 +30,7 @@ fn folder(name: &str) -> PathBuf {
 const TIMED: [&str; 4] = ["token_copy", "mail", "teams", "relay"];
 
 /// What a compiler says about a source, if that is more than that all is well.
-fn complaint(path: &Path, command: &(impl Fn(&Path, &Path) -> Command + Sync)) -> Option<String> {
+pub fn complaint(path: &Path, command: &(impl Fn(&Path, &Path) -> Command + Sync)) -> Option<String> {
     let out = command(path, &path.with_extension("bin")).output().expect("the compiler starts");
     let said = String::from_utf8_lossy(&out.stderr).into_owned() + &String::from_utf8_lossy(&out.stdout);
     let spilled = said.lines().any(|l| l.contains("spill stores") && !l.contains(" 0 bytes spill stores"));
@@ -87,7 +87,7 @@ fn complaints(units: Vec<PathBuf>, command: impl Fn(&Path, &Path) -> Command + S
 }
 
 /// The command that compiles CUDA for an architecture.
-fn nvcc<'a>(nvcc: &'a str, arch: &'a str) -> impl Fn(&Path, &Path) -> Command + Sync {
+pub fn nvcc<'a>(nvcc: &'a str, arch: &'a str) -> impl Fn(&Path, &Path) -> Command + Sync {
     move |source, out| {
         let mut c = Command::new(nvcc);
         c.args(["-std=c++17", "-O3", "-cubin", "-Xptxas", "-v", &format!("-arch={arch}"), "-o"])
@@ -98,7 +98,7 @@ fn nvcc<'a>(nvcc: &'a str, arch: &'a str) -> impl Fn(&Path, &Path) -> Command + 
 }
 
 /// The command that compiles HIP for an architecture, and the stand-in for ROCm's header in the folder.
-fn clang<'a>(clang: &'a str, arch: &'a str, dir: &'a Path) -> impl Fn(&Path, &Path) -> Command + Sync {
+pub fn clang<'a>(clang: &'a str, arch: &'a str, dir: &'a Path) -> impl Fn(&Path, &Path) -> Command + Sync {
     let include = dir.join("hip");
     std::fs::create_dir_all(&include).expect("the target folder is writable");
     let prelude = hip_prelude().expect("the prelude renders");

@@ -22,6 +22,7 @@ pub mod family;
 mod findings;
 mod flight;
 mod gather;
+mod gin;
 mod goes_on;
 mod hip_conversions;
 mod histogram;

@@ -18,7 +18,7 @@ const TARGETS: [&str; 2] = ["cuda:sm_90a", "hip:gfx942"];
 
 /// A source as snapshots hold it, without the author's lines.
 fn reviewed(make: fn(u32) -> Kernel, target: &str, timed: bool) -> Source {
-    let options = EmitOptions { timeline: TIMED.timeline.filter(|_| timed), lines: false };
+    let options = EmitOptions { timeline: TIMED.timeline.filter(|_| timed), lines: false, ..TIMED };
     emitted_with(make, target, &options).unwrap_or_else(|e| panic!("{e}"))
 }
 
@@ -96,7 +96,7 @@ fn digests() {
 fn primitives(target: &str) -> BTreeMap<&'static str, Vec<String>> {
     let mut all: BTreeMap<&str, Vec<String>> = BTreeMap::new();
     for (make, timed) in ALL.iter().flat_map(|(_, make)| [(*make, false), (*make, true)]) {
-        let options = EmitOptions { timeline: TIMED.timeline.filter(|_| timed), lines: false };
+        let options = EmitOptions { timeline: TIMED.timeline.filter(|_| timed), lines: false, ..TIMED };
         let split = split(make, target, &options).unwrap_or_else(|e| panic!("{e}"));
         for (name, text) in split.primitives.iter() {
             let texts = all.entry(name).or_default();
@@ -139,7 +139,7 @@ fn machine_primitives() {
 fn split_sources_are_whole_ones() {
     for (target, (name, make)) in TARGETS.iter().flat_map(|target| ALL.iter().map(move |of| (target, of))) {
         for timed in [false, true] {
-            let options = EmitOptions { timeline: TIMED.timeline.filter(|_| timed), lines: false };
+            let options = EmitOptions { timeline: TIMED.timeline.filter(|_| timed), lines: false, ..TIMED };
             let whole = reviewed(*make, target, timed);
             let split = split(*make, target, &options).unwrap_or_else(|e| panic!("{e}"));
             assert_eq!(whole.roles(), split.source.roles(), "{name} for {target}");

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use peerwarp_codegen::family::{DynKernel, FamilyError, Target, Variant};
 use peerwarp_codegen::ir::{self, Kernel, Verified};
 use peerwarp_codegen::print::{
-    self, ArgsLayout, EmitInfo, EmitOptions, Primitives, PrintError, Source, Split, Timeline,
+    self, ArgsLayout, EmitInfo, EmitOptions, FarEngine, Primitives, PrintError, Source, Split, Timeline,
 };
 use peerwarp_codegen::threads::{self, ThreadsRefused};
 use rayon::prelude::*;
@@ -153,11 +153,21 @@ fn split(
 fn command(program: &str, kernel: &Verified, target: Target, options: &EmitOptions) -> String {
     let timeline = options.timeline.map(|slots| format!(" --timeline {slots}")).unwrap_or_default();
     let lines = if options.lines { "" } else { " --no-lines" };
-    format!("{program} show {} --target {target}{timeline}{lines}", kernel.variant)
+    let far = match options.far {
+        FarEngine::Ring => "",
+        FarEngine::Gin => " --far gin",
+    };
+    format!("{program} show {} --target {target}{timeline}{far}{lines}", kernel.variant)
 }
 
 fn unprinted(kernel: &Verified, e: PrintError) -> EmitError {
-    EmitError::Kernel { variant: kernel.variant.clone(), message: e.to_string() }
+    let (variant, message) = (kernel.variant.clone(), e.to_string());
+    match e {
+        PrintError::NothingFar { .. } => {
+            EmitError::Input(InputError::not_allowed("--far", FarEngine::Gin, format!("ring: {message}")))
+        }
+        _ => EmitError::Kernel { variant, message },
+    }
 }
 
 /// One file to emit.

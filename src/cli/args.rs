@@ -3,8 +3,9 @@
 
 use std::path::PathBuf;
 
-use peerwarp_codegen::print::EmitOptions;
+use peerwarp_codegen::print::{EmitOptions, FarEngine};
 
+use clap::builder::{PossibleValuesParser, TypedValueParser as _};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
 
@@ -255,12 +256,21 @@ pub(crate) struct Recording {
     /// Name files of the kernel's source without lines: an edit that moves lines changes no emitted file
     #[arg(long)]
     pub no_lines: bool,
+    /// What carries far channels: ring, commands to a proxy of the host, which hands them to libfabric; gin, puts of the GPU itself by
+    /// NCCL's GIN
+    #[arg(long, value_name = "ring|gin", default_value = FarEngine::Ring.name(), hide_possible_values = true)]
+    #[arg(value_parser = PossibleValuesParser::new(FarEngine::ALL.map(FarEngine::name)).map(|name| engine(&name)))]
+    pub far: FarEngine,
+}
+
+fn engine(name: &str) -> FarEngine {
+    FarEngine::ALL.into_iter().find(|engine| engine.name() == name).unwrap_or_default()
 }
 
 impl Recording {
     /// The printer's options.
     pub fn options(self) -> EmitOptions {
-        EmitOptions { timeline: self.timeline, lines: !self.no_lines }
+        EmitOptions { timeline: self.timeline, lines: !self.no_lines, far: self.far }
     }
 }
 

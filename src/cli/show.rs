@@ -4,7 +4,7 @@ use std::fmt::Display;
 
 use peerwarp_codegen::device::FarPath;
 use peerwarp_codegen::family::{CudaArch, DynConfig, HipArch, Target};
-use peerwarp_codegen::print::Warning;
+use peerwarp_codegen::print::{FarEngine, Warning};
 use serde_json::json;
 
 use crate::build::emit;
@@ -108,7 +108,7 @@ fn far_path(name: &str) -> Result<FarPath, InputError> {
 
 /// Whether an option asks for a source of a kind.
 fn shapes_source(args: &ShowArgs) -> bool {
-    args.recording.timeline.is_some() || args.split_primitives
+    args.recording.timeline.is_some() || args.recording.far != FarEngine::Ring || args.split_primitives
 }
 
 fn form(args: &ShowArgs) -> Result<(Form, Target), InputError> {
@@ -140,6 +140,9 @@ fn form(args: &ShowArgs) -> Result<(Form, Target), InputError> {
         };
         if let Some(slots) = args.recording.timeline {
             return Err(conflict("--timeline", &slots));
+        }
+        if args.recording.far != FarEngine::Ring {
+            return Err(conflict("--far", &args.recording.far));
         }
         if args.split_primitives {
             return Err(conflict("--split-primitives", &true));

@@ -113,6 +113,15 @@ const USAGE: &[(&str, &str, &[&str])] = &[
         "show --model glm-4.5 --ir --split-primitives",
         &["--split-primitives = true", "contradicts --ir"],
     ),
+    (
+        "an engine for what is near",
+        "generate --model glm-4.5 --far gin --out out",
+        &[
+            "--far = gin: ",
+            "`moe_dispatch_",
+            "has no far channels, so there is nothing for NCCL's GIN to carry",
+        ],
+    ),
     ("timeline of IR", "show --model glm-4.5 --ir --timeline", &["--timeline = 256", "contradicts --ir"]),
     ("tuning of nothing", "tune --ranks 2", &["selection is missing"]),
     (

@@ -25,6 +25,21 @@ fn shows_every_form_of_a_selection() {
         "{timed}"
     );
     assert!(shown("--header --timeline").contains("PeerwarpTimelineEvent* timeline;"));
+    let far = "show --family all_reduce --ranks 4 --nodes 2 elements=1024 dtype=bf16";
+    let [gin, ring] =
+        ["--far gin", "--cuda --far ring"].map(|far_by| place.say(&format!("{far} {far_by}")).stdout);
+    assert!(
+        gin.contains("#include <nccl_device.h>") && gin.contains("--target cuda:sm_90a --far gin"),
+        "{gin}"
+    );
+    assert!(ring.contains("u64* ring;") && !ring.contains("--far"), "{ring}");
+    assert!(place.say(&format!("{far} --header --far gin")).stdout.contains("PeerwarpGin far;"));
+    let explained = place.say(&format!("{far} --explain --far gin"));
+    assert!(
+        explained.code == 2 && explained.stderr.contains("--far = gin: contradicts --explain"),
+        "{}",
+        explained.report()
+    );
     // Lines of source move.
     let without_lines = |part: &str| part.trim_start_matches(|c: char| c.is_ascii_digit()).to_owned();
     let explained: Vec<String> = shown("--explain").split(".rs:").map(without_lines).collect();

@@ -9,7 +9,7 @@ mod digest;
 use difference::difference;
 use digest::digest;
 use peerwarp::build::emit;
-use peerwarp::codegen::print::{EmitOptions, Source};
+use peerwarp::codegen::print::{EmitOptions, FarEngine, Source};
 use peerwarp::families::collectives::{
     AllGather, AllReduce, AllToAll, Broadcast, RaggedAllToAll, ReduceScatter, RegisteredAllReduce,
 };
@@ -17,7 +17,7 @@ use peerwarp::prelude::*;
 
 use crate::support::config;
 
-const OPTIONS: EmitOptions = EmitOptions { timeline: None, lines: false };
+const OPTIONS: EmitOptions = EmitOptions { timeline: None, lines: false, far: FarEngine::Ring };
 
 fn emitted<F: Family>(settings: &str, target: &str) -> Source {
     let variant = config::<F>(settings).into_variant();

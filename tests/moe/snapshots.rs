@@ -21,7 +21,7 @@ fn tuning() -> MoeTuning {
 
 fn emitted(config: &impl Family, target: &str) -> Source {
     let variant = config.clone().into_variant();
-    let options = EmitOptions { timeline: None, lines: false };
+    let options = EmitOptions { lines: false, ..EmitOptions::default() };
     emit::source_with("peerwarp", &*variant, target.parse().unwrap(), &options).unwrap()
 }
 

@@ -39,8 +39,10 @@ use crate::{
     ir::{Verified, explain::Explain},
 };
 
+pub use analysis::gin::GIN_DEPTH;
 pub use analysis::waits::WaitSite;
 pub use control::flow::MOST_NAMED_BARRIERS;
+pub use facts::options::{EmitOptions, FarEngine};
 pub use facts::timeline::{SiteKind, SitePeers, Timeline, TimelineSite};
 pub use launch::args::{ArgField, ArgsLayout, TENSOR_MAP_BYTES, TENSOR_MAP_COLUMNS, TensorMap};
 pub use launch::host::{EmitInfo, LaunchShape};
@@ -48,22 +50,6 @@ pub use source::apart::Primitives;
 pub use source::assemble::{Excess, Source, Split};
 pub use source::idle::{Warning, warnings};
 pub use text::error::PrintError;
-
-/// How a kernel is emitted.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct EmitOptions {
-    /// Records that a warp has room for in a timeline, 1 to 65536; none for a kernel without one. With a timeline the argument
-    /// struct has one more member, `timeline`, which points to [`Timeline::bytes`] bytes on each rank.
-    pub timeline: Option<u32>,
-    /// Whether comments and tables name lines of the author's source, and not its files alone.
-    pub lines: bool,
-}
-
-impl Default for EmitOptions {
-    fn default() -> EmitOptions {
-        EmitOptions { timeline: None, lines: true }
-    }
-}
 
 /// What a kernel asks of a target's device beyond what that has.
 ///
@@ -96,11 +82,11 @@ pub fn emit_with(
     options: &EmitOptions,
 ) -> Result<Source, PrintError> {
     if options.lines {
-        return source::assemble::emit(kernel, target, info, options.timeline);
+        return source::assemble::emit(kernel, target, info, options);
     }
     let mut kernel = kernel.clone().into_kernel();
     kernel.forget_lines();
-    source::assemble::emit(&kernel, target, info, options.timeline)
+    source::assemble::emit(&kernel, target, info, options)
 }
 
 /// As [`emit_with`], with the machine primitives in a header below `folder`, a path that ends with `/` and that the source
@@ -116,7 +102,7 @@ pub fn emit_split(
     if !options.lines {
         kernel.forget_lines();
     }
-    source::assemble::emit_split(&kernel, target, info, options.timeline, Some(folder))
+    source::assemble::emit_split(&kernel, target, info, options, Some(folder))
 }
 
 /// A source without comments and empty lines: what is compiled, whatever is said about it.

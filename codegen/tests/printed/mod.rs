@@ -28,7 +28,7 @@ use peerwarp_codegen::dsl::prelude::*;
 use peerwarp_codegen::dsl::{Binder, F8, TraceMeta, trace};
 use peerwarp_codegen::family::Target;
 use peerwarp_codegen::ir::{Kernel, Verified, verify};
-use peerwarp_codegen::print::{EmitInfo, EmitOptions, PrintError, Source, emit_with};
+use peerwarp_codegen::print::{EmitInfo, EmitOptions, FarEngine, PrintError, Source, emit_with};
 
 /// A kernel and the name it is known by in tests.
 pub type Fixture = (&'static str, fn(u32) -> Kernel);
@@ -91,7 +91,7 @@ pub fn asked(make: fn(u32) -> Kernel, target: &str) -> (Verified, Target, EmitIn
 }
 
 /// Options of sources that record a timeline.
-pub const TIMED: EmitOptions = EmitOptions { timeline: Some(256), lines: true };
+pub const TIMED: EmitOptions = EmitOptions { timeline: Some(256), lines: true, far: FarEngine::Ring };
 
 #[track_caller]
 fn traced(name: &str, doc: &str, warp_size: u32, warps: u32, body: impl FnOnce(&mut Binder)) -> Kernel {

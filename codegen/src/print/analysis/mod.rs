@@ -3,6 +3,7 @@
 pub(super) mod ahead;
 pub(super) mod bounds;
 pub(super) mod describe;
+pub(super) mod gin;
 pub(super) mod linear;
 pub(super) mod multimem;
 pub(super) mod program;

@@ -2,12 +2,13 @@
 
 use std::collections::{HashMap, HashSet};
 
-use super::{Barriers, Forms, Sites};
+use super::{Barriers, EmitOptions, FarEngine, Forms, Sites};
 use crate::family::Target;
 use crate::ir::{Kernel, OpId, ParamId};
 use crate::print::analysis::{
     Program, Waits,
     ahead::{self, Ahead},
+    gin::{self, Burst},
     multimem, signals,
 };
 use crate::print::layout::{Fragments, Layout, Layouts, Moved, lane_order};
@@ -47,19 +48,23 @@ pub(crate) struct Facts<'k> {
     pub fenced: HashSet<OpId>,
     /// What the kernel records about itself, if it does.
     pub timeline: Option<Sites>,
+    /// What carries its far channels.
+    pub far: FarEngine,
+    /// The puts that GIN carries.
+    pub bursts: HashMap<OpId, Burst>,
     /// Which part of a kernel with loaders this is, if it is one.
     pub side: Option<Side>,
 }
 
 impl<'k> Facts<'k> {
     /// Runs the analyses.
-    pub fn new(kernel: &'k Kernel, target: Target, timeline: Option<u32>) -> Result<Facts<'k>, PrintError> {
+    pub fn new(kernel: &'k Kernel, target: Target, options: &EmitOptions) -> Result<Facts<'k>, PrintError> {
         let p = Program::new(kernel);
         let layouts = Layouts::new(&p, target)?;
         let forms = Forms::new(&p, &layouts);
         let barriers = Barriers::new(&p, &layouts, &forms);
         let lane_order = lane_order::matrices(&p, &layouts);
-        let timeline = timeline.map(|slots| Sites::new(&p, slots)).transpose()?;
+        let timeline = options.timeline.map(|slots| Sites::new(&p, slots)).transpose()?;
         Ok(Facts {
             layouts,
             barriers,
@@ -73,6 +78,8 @@ impl<'k> Facts<'k> {
             waits: Waits::of(kernel),
             fenced: multimem::fenced_stores(&p),
             timeline,
+            far: options.far,
+            bursts: gin::bursts(kernel),
             side: None,
             p,
         })
@@ -82,7 +89,8 @@ impl<'k> Facts<'k> {
     pub fn part(side: Side, kernel: &'k Kernel, whole: &Facts) -> Result<Facts<'k>, PrintError> {
         // The loaders' threads are not among those of the block as a group.
         let (side, waits) = (Some(side), whole.waits.clone());
-        Ok(Facts { side, waits, released: vec![], ..Facts::new(kernel, whole.target, None)? })
+        let options = EmitOptions { far: whole.far, ..EmitOptions::default() };
+        Ok(Facts { side, waits, released: vec![], ..Facts::new(kernel, whole.target, &options)? })
     }
 
     /// Whether what is written is run by loaders.

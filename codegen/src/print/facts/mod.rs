@@ -3,10 +3,12 @@
 pub(super) mod effects;
 pub(super) mod forms;
 pub(super) mod kernel;
+pub(super) mod options;
 pub(super) mod sync;
 pub(super) mod timeline;
 
 pub(super) use forms::{Form, Forms};
 pub(super) use kernel::{Facts, Side};
+pub(super) use options::{EmitOptions, FarEngine};
 pub(super) use sync::Barriers;
 pub(super) use timeline::{Sites, Timeline, TimelineSite};

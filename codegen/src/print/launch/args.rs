@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use serde::{Deserialize, Serialize};
 
 use crate::ir::{DOT_COLUMNS, Dtype, FarPart, Kernel, Param, ParamId, ParamKind, Part};
-use crate::print::facts::{Timeline, timeline::EVENT_BYTES};
+use crate::print::facts::{FarEngine, Timeline, timeline::EVENT_BYTES};
 use crate::print::text::{ArgNames, wrap_words};
 
 /// One member of the argument struct.
@@ -44,8 +44,13 @@ pub struct TensorMap {
 /// Size of a [`TensorMap`] in the argument struct, and what its offset is a multiple of.
 pub const TENSOR_MAP_BYTES: u32 = 128;
 
-/// Size of what carries far channels in the argument struct.
-pub const FAR_BYTES: u32 = 48;
+/// Bytes of what carries far channels in the argument struct.
+const fn far_bytes(engine: FarEngine) -> u32 {
+    match engine {
+        FarEngine::Ring => 48,
+        FarEngine::Gin => 40,
+    }
+}
 
 /// Columns of a box.
 pub const TENSOR_MAP_COLUMNS: u32 = DOT_COLUMNS;
@@ -70,6 +75,7 @@ impl ArgsLayout {
         names: &ArgNames,
         timeline: Option<&Timeline>,
         mut maps: Vec<TensorMap>,
+        engine: FarEngine,
     ) -> ArgsLayout {
         let mut fields = vec![];
         let mut end = 0u32;
@@ -97,7 +103,7 @@ impl ArgsLayout {
         add("wait_budget_ns", 8, 1);
         add("rank", 4, 1);
         if kernel.far_channel().is_some() {
-            add("far", 8, FAR_BYTES / 8);
+            add("far", 8, far_bytes(engine) / 8);
         }
         if timeline.is_some() {
             add("timeline", 8, 1);
@@ -223,7 +229,7 @@ pub(crate) fn documented(
     names: &ArgNames,
     timeline: Option<&Timeline>,
     maps: &[TensorMap],
-    width: usize,
+    (engine, width): (FarEngine, usize),
 ) -> Vec<DocumentedText> {
     let used = used(kernel);
     let about = |(i, text): (usize, String)| match kernel.params[i].kind {
@@ -237,8 +243,11 @@ pub(crate) fn documented(
     let budget = "How many nanoseconds a wait may last before the world is aborted, at least 1.";
     rows.push(("uint64_t wait_budget_ns;".into(), budget.into()));
     rows.push(("uint32_t rank;".into(), "This rank, from 0.".into()));
-    let far =
-        kernel.far_channel().map(|_| ("PeerwarpFar far;".into(), "What carries the far channels.".into()));
+    let carrier = match engine {
+        FarEngine::Ring => "PeerwarpFar far;",
+        FarEngine::Gin => "PeerwarpGin far;",
+    };
+    let far = kernel.far_channel().map(|_| (carrier.into(), "What carries the far channels.".into()));
     rows.extend(far);
     let records =
         |_| ("PeerwarpTimelineEvent* timeline;".into(), "Where this rank records its timeline.".into());
@@ -325,7 +334,12 @@ pub(crate) fn buffers(kernel: &Kernel, names: &ArgNames, timeline: Option<&Timel
 }
 
 /// The members whose pointers a launch checks.
-pub(crate) fn pointers(kernel: &Kernel, names: &ArgNames, timeline: Option<&Timeline>) -> Vec<PointerText> {
+pub(crate) fn pointers(
+    kernel: &Kernel,
+    names: &ArgNames,
+    timeline: Option<&Timeline>,
+    engine: FarEngine,
+) -> Vec<PointerText> {
     let multicast: Vec<&str> = kernel.multicast().into_iter().map(|p| names.of(p)).collect();
     let count = |b: &BufferText| match b.kind {
         "LOCAL" | "EPOCH" | "COUNTERS" | "BLOCK_FLAGS" | "TIMELINE" => 1,
@@ -335,8 +349,9 @@ pub(crate) fn pointers(kernel: &Kernel, names: &ArgNames, timeline: Option<&Time
     let pointer = |b: BufferText| PointerText { count: count(&b), name: b.name };
     let mut all: Vec<_> =
         buffers(kernel, names, timeline).into_iter().filter(|b| b.bytes > 0).map(pointer).collect();
-    // Rings, words, memory and numbers of commands.
-    all.extend(kernel.far_channel().map(|_| PointerText { name: "far".into(), count: 4 }));
+    // Rings, words, memory and numbers of commands; or communicators, memory and numbers of puts.
+    let count = if engine == FarEngine::Gin { 3 } else { 4 };
+    all.extend(kernel.far_channel().map(|_| PointerText { name: "far".into(), count }));
     all
 }
 

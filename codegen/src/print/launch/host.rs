@@ -9,8 +9,8 @@ use super::{
 };
 use crate::family::Target;
 use crate::ir::{Kernel, ParamKind};
-use crate::print::analysis::WaitSite;
-use crate::print::facts::Timeline;
+use crate::print::analysis::{WaitSite, gin::GIN_DEPTH};
+use crate::print::facts::{FarEngine, Timeline};
 use crate::print::text::{
     ArgNames, PrintError,
     names::{args_name, kernel_id, namespace},
@@ -94,11 +94,12 @@ pub(crate) struct Host<'a> {
     pub layout: &'a ArgsLayout,
     pub waits: &'a [WaitSite],
     pub timeline: Option<&'a Timeline>,
+    pub far: FarEngine,
 }
 
 /// The C header.
 pub(crate) fn header(host: &Host, info: &EmitInfo) -> Result<String, PrintError> {
-    let &Host { kernel, target, names, launch, layout, waits, timeline } = host;
+    let &Host { kernel, target, names, launch, layout, waits, timeline, far } = host;
     let prefix = kernel.variant.to_uppercase();
     let runtime = Runtime::of(target);
     texts::abi(&AbiText {
@@ -109,10 +110,11 @@ pub(crate) fn header(host: &Host, info: &EmitInfo) -> Result<String, PrintError>
         command: info.command.clone(),
         guard: format!("{prefix}_H"),
         args: args_name(kernel),
-        fields: args::documented(kernel, names, timeline, &layout.maps, WIDTH),
+        fields: args::documented(kernel, names, timeline, &layout.maps, (far, WIDTH)),
         tensor_maps: !layout.maps.is_empty(),
         buffers: args::buffers(kernel, names, timeline),
         far_channels: kernel.far_channels(),
+        gin_depth: (far == FarEngine::Gin).then_some(GIN_DEPTH),
         block_flags: kernel.params.iter().any(|p| p.kind == ParamKind::BlockFlags),
         waits: waits.iter().enumerate().map(WaitText::of).collect(),
         timeline: timeline.map(TimelineText::of),
@@ -139,7 +141,7 @@ fn uncommented(text: &str) -> String {
 
 /// The launcher.
 pub(crate) fn launcher(host: &Host) -> Result<String, PrintError> {
-    let &Host { kernel, target, names, launch, layout, timeline, .. } = host;
+    let &Host { kernel, target, names, launch, layout, timeline, far, .. } = host;
     texts::launch(
         target,
         &LaunchText {
@@ -155,7 +157,7 @@ pub(crate) fn launcher(host: &Host) -> Result<String, PrintError> {
             exclusive_sm_bytes: launch.exclusive_sm_bytes,
             large_shared: launch.shared_bytes > Runtime::of(target).shared_bytes,
             overlaps_previous: launch.overlaps_previous,
-            pointers: args::pointers(kernel, names, timeline),
+            pointers: args::pointers(kernel, names, timeline, far),
             maps: layout.maps.iter().map(MapText::of).collect(),
         },
     )

@@ -22,6 +22,8 @@ pub(crate) struct AbiText {
     pub fields: Vec<DocumentedText>,
     pub buffers: Vec<BufferText>,
     pub far_channels: u64,
+    /// Puts that queues have room for, where GIN carries them.
+    pub gin_depth: Option<u32>,
     pub block_flags: bool,
     pub tensor_maps: bool,
     pub waits: Vec<WaitText>,

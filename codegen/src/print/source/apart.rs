@@ -9,10 +9,11 @@ use crate::family::Target;
 use crate::print::text::{Prim, Used};
 
 /// Types that only some sources have, and the macros by which a source says that it has one.
-const TYPES: [(Prim, &str); 6] = [
+const TYPES: [(Prim, &str); 7] = [
     (Prim::TimelineEvent, "PEERWARP_TIMELINE"),
     (Prim::TensorMap, "PEERWARP_TENSOR_MAP"),
     (Prim::Far, "PEERWARP_FAR"),
+    (Prim::Gin, "PEERWARP_GIN"),
     (Prim::Fp16, "PEERWARP_FP16"),
     (Prim::Bf16, "PEERWARP_BF16"),
     (Prim::Fp8, "PEERWARP_FP8"),

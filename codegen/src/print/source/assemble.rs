@@ -15,9 +15,14 @@ use crate::family::Target;
 use crate::ir::{
     self, BlockWait, CommOp, FarPart, Kernel, OpKind, ParamId, ParamKind, SharedId, explain::Explain,
 };
-use crate::print::analysis::{WaitSite, ahead, multimem, signals, waits::polled};
+use crate::print::analysis::{
+    WaitSite, ahead,
+    gin::{self, GIN_DEPTH},
+    multimem, signals,
+    waits::polled,
+};
 use crate::print::control::timeline::use_types;
-use crate::print::facts::{Facts, Sites, Timeline};
+use crate::print::facts::{EmitOptions, Facts, FarEngine, Sites, Timeline};
 use crate::print::launch::{ArgsLayout, EmitInfo, LaunchShape, args, host};
 use crate::print::layout::{
     lane_order,
@@ -93,7 +98,7 @@ pub(crate) fn explain(kernel: &Kernel, target: Target) -> Result<Explain, PrintE
     check(kernel, target)?;
     let mut explained = ir::explain(kernel);
     let kernel = &ahead::hoist(splats_apart(kernel));
-    let facts = Facts::new(kernel, target, None)?;
+    let facts = Facts::new(kernel, target, &EmitOptions::default())?;
     let loaders = Loaders::of(&facts);
     let (_, shared_bytes) = shared_offsets(&facts, loaders.as_ref());
     let loader_warps = loaders.as_ref().map_or(0, |loaders| loaders.crew.warps);
@@ -116,9 +121,9 @@ pub(crate) fn emit(
     kernel: &Kernel,
     target: Target,
     info: &EmitInfo,
-    timeline: Option<u32>,
+    options: &EmitOptions,
 ) -> Result<Source, PrintError> {
-    emit_split(kernel, target, info, timeline, None).map(|split| split.source)
+    emit_split(kernel, target, info, options, None).map(|split| split.source)
 }
 
 /// Emits a kernel, which includes its primitives from `folder` if there is one.
@@ -126,12 +131,15 @@ pub(crate) fn emit_split(
     kernel: &Kernel,
     target: Target,
     info: &EmitInfo,
-    timeline: Option<u32>,
+    options: &EmitOptions,
     folder: Option<&str>,
 ) -> Result<Split, PrintError> {
     check(kernel, target)?;
+    if options.far == FarEngine::Gin {
+        gin::check(kernel)?;
+    }
     let kernel = &ahead::hoist(splats_apart(kernel));
-    let facts = Facts::new(kernel, target, timeline)?;
+    let facts = Facts::new(kernel, target, options)?;
     let loaders = Loaders::of(&facts);
     let timeline = facts.timeline.as_ref().map(|sites| sites.layout(kernel));
     let (offsets, shared_bytes) = shared_offsets(&facts, loaders.as_ref());
@@ -145,7 +153,7 @@ pub(crate) fn emit_split(
         waits: kernel.waits(),
     };
     let maps = loaders.as_ref().map_or(vec![], Loaders::maps);
-    let layout = ArgsLayout::new(kernel, &facts.args, timeline.as_ref(), maps);
+    let layout = ArgsLayout::new(kernel, &facts.args, timeline.as_ref(), maps, facts.far);
     check_args(kernel, target, &layout)?;
     let mut used = Used::default();
     used.add(Prim::Types);
@@ -161,7 +169,7 @@ pub(crate) fn emit_split(
         prim::use_dtype(&mut used, p.dtype);
     }
     if kernel.far_channel().is_some() {
-        used.add(Prim::Far);
+        used.add(far::carrier(facts.far));
     }
     if folder.is_some() {
         // Most primitives need it, and so a header of them takes it for granted.
@@ -187,7 +195,7 @@ pub(crate) fn emit_split(
         types: types.into_iter().map(|(_, text)| text.clone()).collect(),
         fields: args::fields(kernel, &facts.args, timeline.as_ref(), &layout.maps),
         ranks: kernel.ranks,
-        constants: constants(kernel, facts.timeline.as_ref(), folder.is_some()),
+        constants: constants(&facts, folder.is_some()),
         macros: folder.map_or(vec![], |_| apart::macros(&used)),
         primitives: folder.map(|folder| format!("{folder}{}", primitives.file_name())),
         before: sections.before,
@@ -209,6 +217,7 @@ pub(crate) fn emit_split(
         layout: &layout,
         waits: &waits,
         timeline: timeline.as_ref(),
+        far: facts.far,
     };
     let launcher = host::launcher(&host)?;
     let source = Source {
@@ -330,7 +339,7 @@ fn check_shared(facts: &Facts, bytes: u32) -> Result<(), PrintError> {
 pub(crate) fn excess(kernel: &Kernel, target: Target) -> Result<Excess, PrintError> {
     check(kernel, target)?;
     let kernel = &ahead::hoist(splats_apart(kernel));
-    let facts = Facts::new(kernel, target, None)?;
+    let facts = Facts::new(kernel, target, &EmitOptions::default())?;
     let loaders = Loaders::of(&facts);
     let (_, bytes) = shared_offsets(&facts, loaders.as_ref());
     let threads = block_threads(kernel) + loaders.as_ref().map_or(0, Loaders::threads);
@@ -353,23 +362,22 @@ fn texts(
 }
 
 fn includes(target: Target, used: &Used) -> Vec<&'static str> {
-    match target {
-        Target::Hip(_) => vec!["hip/hip_runtime.h"],
+    let own: &[_] = match target {
+        Target::Hip(_) => &[(Prim::Types, "hip/hip_runtime.h")],
         Target::Cuda(_) => {
-            [(Prim::Bf16, "cuda_bf16.h"), (Prim::Fp16, "cuda_fp16.h"), (Prim::Fp8, "cuda_fp8.h")]
-                .into_iter()
-                .filter(|(p, _)| used.contains(*p))
-                .map(|(_, header)| header)
-                .collect()
+            &[(Prim::Bf16, "cuda_bf16.h"), (Prim::Fp16, "cuda_fp16.h"), (Prim::Fp8, "cuda_fp8.h")]
         }
-    }
+    };
+    // RCCL's header has the name of NCCL's.
+    let all = own.iter().chain(&[(Prim::Gin, "nccl_device.h")]);
+    all.filter(|(prim, _)| used.contains(*prim)).map(|(_, header)| *header).collect()
 }
 
 /// The constants that the rest of the source names, or that a header of primitives may name.
-fn constants(kernel: &Kernel, timeline: Option<&Sites>, header: bool) -> Vec<ConstantText> {
-    let mut out = wait_constants(kernel, header);
-    out.extend(far_constants(kernel));
-    out.extend(timeline.iter().flat_map(|sites| sites.constants()));
+fn constants(facts: &Facts, header: bool) -> Vec<ConstantText> {
+    let mut out = wait_constants(facts.p.kernel, header);
+    out.extend(far_constants(facts.p.kernel, facts.far));
+    out.extend(facts.timeline.iter().flat_map(Sites::constants));
     out
 }
 
@@ -409,7 +417,7 @@ fn wait_constants(kernel: &Kernel, header: bool) -> Vec<ConstantText> {
 }
 
 /// How many ranks far channels reach, and the first channel of each array of far counters, among the kernel's.
-fn far_constants(kernel: &Kernel) -> Vec<ConstantText> {
+fn far_constants(kernel: &Kernel, engine: FarEngine) -> Vec<ConstantText> {
     let number =
         |name, value: u64| ConstantText { r#type: "u32", name, value: value.to_string(), comment: None };
     let counts = (0..kernel.params.len() as u32).map(ParamId);
@@ -420,5 +428,9 @@ fn far_constants(kernel: &Kernel) -> Vec<ConstantText> {
         comment: (kernel.nodes > 1).then(|| format!("of {} machines", kernel.nodes)),
         ..number("all_ranks".into(), kernel.all_ranks().into())
     });
-    all.into_iter().chain(channels).collect()
+    let depth = (engine == FarEngine::Gin).then(|| ConstantText {
+        comment: Some("puts in a context at most, whose queues have room for them".into()),
+        ..number("far_depth".into(), GIN_DEPTH.into())
+    });
+    all.into_iter().chain(depth).chain(channels).collect()
 }

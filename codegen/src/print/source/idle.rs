@@ -6,7 +6,7 @@ use std::fmt;
 use crate::family::Target;
 use crate::ir::{CommOp, Kernel, Loc, MemoryOp, OpId, OpKind, Put, Type, ValueId, Verified};
 use crate::print::analysis::Program;
-use crate::print::facts::Facts;
+use crate::print::facts::{EmitOptions, Facts};
 use crate::print::layout::{
     Layout, Layouts, WIDEST,
     spread::{is_wide, splats_apart},
@@ -73,7 +73,7 @@ pub fn warnings(kernel: &Verified, target: Target) -> Result<Vec<Warning>, Print
 
 /// The lines that keep roles from having a loader.
 fn without_loader(kernel: &Kernel, target: Target) -> Result<Vec<Warning>, PrintError> {
-    let facts = Facts::new(kernel, target, None)?;
+    let facts = Facts::new(kernel, target, &EmitOptions::default())?;
     let warning = |Obstacle { role, loc, why }| Warning {
         loc,
         message: format!("role `{}` has no loader: {why}", kernel.roles[role].name),

@@ -3,7 +3,7 @@
 use crate::{
     dsl::{Binder, Binding, ParamSpec, TraceMeta, prelude::*, trace},
     ir::{Dtype, Kernel, verify},
-    print::{EmitInfo, Source, explain, source::assemble, warnings},
+    print::{EmitInfo, EmitOptions, Source, explain, source::assemble, warnings},
 };
 
 use super::printed;
@@ -548,7 +548,8 @@ fn timelines_have_none() {
     let kernel = role_of(8, |b, g| g.store(g.product(b)));
     let info = EmitInfo { command: "peerwarp generate sample".into() };
     let target = "cuda:sm_90a".parse().expect("a target");
-    let emitted = assemble::emit(&kernel, target, &info, Some(16)).unwrap_or_else(|e| panic!("{e}"));
+    let options = EmitOptions { timeline: Some(16), ..EmitOptions::default() };
+    let emitted = assemble::emit(&kernel, target, &info, &options).unwrap_or_else(|e| panic!("{e}"));
     assert!(!has_loader(&emitted));
 }
 

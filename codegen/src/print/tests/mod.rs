@@ -9,7 +9,7 @@ mod text;
 use crate::{
     dsl::{Binder, TraceMeta, trace},
     ir::Kernel,
-    print::{EmitInfo, PrintError, Source, source::assemble},
+    print::{EmitInfo, EmitOptions, PrintError, Source, source::assemble},
 };
 
 /// A kernel of 4 ranks with 4 warps of 32 lanes a block.
@@ -21,7 +21,12 @@ fn kernel(body: impl FnOnce(&mut Binder)) -> Kernel {
 /// Emits a kernel for `target`. It need not verify: what the printer refuses by itself is tested, too.
 fn printed(kernel: &Kernel, target: &str) -> Result<Source, PrintError> {
     let info = EmitInfo { command: "peerwarp generate sample".into() };
-    assemble::emit(kernel, target.parse().expect("tests name targets that exist"), &info, None)
+    assemble::emit(
+        kernel,
+        target.parse().expect("tests name targets that exist"),
+        &info,
+        &EmitOptions::default(),
+    )
 }
 
 /// The body of the only role of a kernel, as CUDA.

@@ -158,6 +158,33 @@ pub enum PrintError {
         /// Where the tile is used.
         loc: Loc,
     },
+    /// A kernel without far channels for an engine that carries nothing else.
+    #[error(
+        "`{kernel}` has no far channels, so there is nothing for NCCL's GIN to carry; leave it out, or take a family over several nodes"
+    )]
+    NothingFar {
+        /// Variant name.
+        kernel: String,
+    },
+    /// More puts at once than a queue of GIN has room for.
+    #[error(
+        "{loc}: a group puts {each} messages at once to each of {ranks} ranks, counted in `{counts}`: {puts} puts, and NCCL's GIN has \
+         queues for {depth}; put to fewer ranks at once (`.rail(..)`), merge the fields of the message, or print for `--far ring`"
+    )]
+    FarDepth {
+        /// Where the first of them stands.
+        loc: Loc,
+        /// The counters of their channel.
+        counts: String,
+        /// Ranks that they go to.
+        ranks: u32,
+        /// Puts to each.
+        each: u32,
+        /// All of them.
+        puts: u64,
+        /// Puts that queues have room for.
+        depth: u32,
+    },
     /// A signal that publishes nothing.
     #[error(
         "{loc}: a relaxed signal does not publish the puts before it; it exists to test the checker and is never emitted"

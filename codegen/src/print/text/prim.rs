@@ -99,6 +99,8 @@ prims! {
     TensorMap = cuda "tensor_map", Nothing, [Types];
     /// What carries messages to far ranks.
     Far = common "far", Nothing, [Types];
+    /// The same for NCCL's GIN.
+    Gin = common "gin", Nothing, [Types];
     /// Thread and block index.
     Index = own "index", Nothing, [];
     /// Same bits, other type.
@@ -313,6 +315,20 @@ prims! {
     FarTake = common "far_take", Nothing, [FarPoll];
     /// Wait until what was put is delivered.
     FarSettle = common "far_settle", Nothing, [FarPoll];
+    /// How many puts there are, for GIN.
+    GinWords = own "gin_words", Nothing, [System];
+    /// Bounded polling of what NCCL counts.
+    GinPoll = common "gin_poll", Nothing, [Gin, Poll, GinWords];
+    /// Wait for room in its queues.
+    GinRoom = common "gin_room", Nothing, [GinPoll];
+    /// Put a message to far ranks by it.
+    GinPut = common "gin_put", Nothing, [GinRoom];
+    /// Count up at far ranks by it.
+    GinCount = common "gin_count", Nothing, [GinRoom];
+    /// Take what it brought from far ranks.
+    GinTake = common "gin_take", Nothing, [GinPoll];
+    /// Wait until what was put by it has been read.
+    GinSettle = common "gin_settle", Nothing, [GinPoll];
     /// Packets and their atomic accesses.
     Packet = own "packet", Nothing, [];
     /// Send a packet.
@@ -342,8 +358,8 @@ prims! {
 impl Prim {
     /// Whether it defines an element type, which the argument struct may need.
     pub fn is_type(self) -> bool {
-        use Prim::{Bf16, Bits, Far, Fp8, Fp16, TensorMap, TimelineEvent, Types};
-        matches!(self, Types | TimelineEvent | TensorMap | Far | Bits | Fp16 | Bf16 | Fp8)
+        use Prim::{Bf16, Bits, Far, Fp8, Fp16, Gin, TensorMap, TimelineEvent, Types};
+        matches!(self, Types | TimelineEvent | TensorMap | Far | Gin | Bits | Fp16 | Bf16 | Fp8)
     }
 
     /// The conversions and the type that an element type needs, if any.

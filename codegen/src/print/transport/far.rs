@@ -1,21 +1,23 @@
-//! Far channels: commands to this rank's proxy, and waits for what it tells.
+//! Far channels: commands to this rank's proxy or puts by GIN, and waits for what they count.
 //!
-//! An engine that carries these commands counts each put. So the end of a batch needs no command: its puts have counted themselves.
+//! Both engines count each put. So the end of a batch needs no command: its puts have counted themselves.
 
 use crate::ir::{FarPublish, FarPut, FarReach, FarSettle, FarWait, Kernel, OpId, ParamId, ValueId};
+use crate::print::analysis::gin::Burst;
 use crate::print::emit::Emitter;
+use crate::print::facts::FarEngine;
 use crate::print::text::{Expr, Prim, PrintError};
 
 impl Emitter<'_, '_> {
     /// A message to one rank or to all.
     pub fn far_put(&mut self, id: OpId, op: &FarPut) -> Result<(), PrintError> {
         self.flush()?;
-        self.used.add(Prim::FarPut);
         let FarPut { peer, outbox, from, inbox, index, len, counts, counter, reach, .. } = *op;
         let kernel = self.f.p.kernel;
         let [source, target] = [&kernel.params[outbox.index()], &kernel.params[inbox.index()]];
-        let what = format!("Put {} to {}: it may arrive from here on", source.name, target.name);
-        self.far_comment(id, &what);
+        let put = format!("ut {} to {}: it may arrive from here on", source.name, target.name);
+        let room = self.f.far == FarEngine::Gin && self.f.bursts[&id].puts.is_some();
+        self.far_comment(id, &format!("{}{put}", if room { "Once there is room, p" } else { "P" }));
         let (from, to) = (self.scalar(from)?, self.scalar(index)?);
         let (from, to) = (Expr::offset(&self.arg(outbox), &from), Expr::offset(&self.arg(inbox), &to));
         let (counter, ranks) = (self.far_counter(counts, counter)?, self.far_ranks(peer, reach)?);
@@ -23,10 +25,28 @@ impl Emitter<'_, '_> {
         let site = self.site(id, counts);
         let group = self.group.name;
         let (from, to) = (from.plain(), to.plain());
-        self.leave_unless(&format!(
-            "put_far({group}, args, {counter}, {ranks}, {from}, {to}, {bytes}, {site})"
-        ));
+        let of = format!("{group}, args, {counter}, {ranks}, {from}, {to}, {bytes}");
+        match self.f.far {
+            FarEngine::Ring => {
+                self.used.add(Prim::FarPut);
+                self.leave_unless(&format!("put_far({of}, {site})"));
+            }
+            FarEngine::Gin => {
+                self.used.add(Prim::GinPut);
+                let Burst { puts, more } = self.f.bursts[&id];
+                if let Some(puts) = puts {
+                    self.far_room(&counter, &ranks, puts, &site);
+                }
+                self.w.line(&format!("put_far{}({of});", if more { "<more_follow>" } else { "" }));
+            }
+        }
         Ok(())
+    }
+
+    /// A wait for room in the queues of GIN.
+    fn far_room(&mut self, counter: &str, ranks: &str, puts: u32, site: &str) {
+        let group = self.group.name;
+        self.leave_unless(&format!("room_far({group}, args, {counter}, {ranks}, {puts}, {site})"));
     }
 
     /// The end of a batch, or a credit.
@@ -38,18 +58,32 @@ impl Emitter<'_, '_> {
             self.far_comment(id, &format!("{name}: the puts of this batch have counted themselves"));
             return Ok(());
         }
-        self.used.add(Prim::FarCount);
-        self.far_comment(id, &format!("Count up {name}: what every lane did before comes before it"));
+        let count = if self.f.far == FarEngine::Gin { "Once there is room, count up" } else { "Count up" };
+        self.far_comment(id, &format!("{count} {name}: what every lane did before comes before it"));
         let (counter, ranks) = (self.far_counter(counts, counter)?, self.far_ranks(peer, reach)?);
         let (adds, site, group) = (self.scalar(adds)?, self.site(id, counts), self.group.name);
-        self.leave_unless(&format!("count_far({group}, args, {counter}, {ranks}, {}, {site})", adds.plain()));
+        let of = format!("{group}, args, {counter}, {ranks}, {}", adds.plain());
+        match self.f.far {
+            FarEngine::Ring => {
+                self.used.add(Prim::FarCount);
+                self.leave_unless(&format!("count_far({of}, {site})"));
+            }
+            FarEngine::Gin => {
+                self.used.add(Prim::GinCount);
+                self.far_room(&counter, &ranks, 1, &site);
+                self.w.line(&format!("count_far({of});"));
+            }
+        }
         Ok(())
     }
 
     /// A wait for a number of puts.
     pub fn far_wait(&mut self, id: OpId, op: &FarWait) -> Result<(), PrintError> {
         self.flush()?;
-        self.used.add(Prim::FarTake);
+        self.used.add(match self.f.far {
+            FarEngine::Ring => Prim::FarTake,
+            FarEngine::Gin => Prim::GinTake,
+        });
         let FarWait { receipt, counts, counter, count, from, value, reach } = *op;
         let name = &self.f.p.kernel.params[counts.index()].name;
         self.far_comment(id, &format!("Take {name}: what the puts brought can be read from here on"));
@@ -72,7 +106,10 @@ impl Emitter<'_, '_> {
     /// A wait for local completion.
     pub fn far_settle(&mut self, id: OpId, op: &FarSettle) -> Result<(), PrintError> {
         self.flush()?;
-        self.used.add(Prim::FarSettle);
+        self.used.add(match self.f.far {
+            FarEngine::Ring => Prim::FarSettle,
+            FarEngine::Gin => Prim::GinSettle,
+        });
         let kernel = self.f.p.kernel;
         let name = &kernel.params[op.outbox.index()].name;
         self.far_comment(id, &format!("Settle {name}: what was put from it may be written again"));
@@ -126,6 +163,14 @@ fn own_rank(kernel: &Kernel) -> &'static str {
         (1, _) => "args.rank",
         (_, 1) => "args.far.node",
         _ => "args.far.node * ranks + args.rank",
+    }
+}
+
+/// The primitive with the type of what carries far channels.
+pub(crate) fn carrier(engine: FarEngine) -> Prim {
+    match engine {
+        FarEngine::Ring => Prim::Far,
+        FarEngine::Gin => Prim::Gin,
     }
 }
 
