@@ -59,6 +59,7 @@ fn what(tool: Tool) -> &'static str {
         Tool::Nvrtc => {
             "the folder that holds libnvrtc.so, with CUDA's headers in the include folder beside it"
         }
+        Tool::Nccl => "the folder that holds nccl.h and nccl_device.h",
         _ => "the program",
     }
 }

@@ -115,7 +115,7 @@ pub(super) fn installed(tool: Tool, cache: &Path) -> Result<Option<PathBuf>, Dis
     trust::private_path(&cache, &below)?;
     let path = cache.join(&below);
     // A tool loads and starts what is beside it.
-    let folder = if tool == Tool::Nvrtc { &path } else { path.parent().unwrap_or(&cache) };
+    let folder = if tool.is_folder() { &path } else { path.parent().unwrap_or(&cache) };
     for entry in fs::read_dir(folder).map_err(|e| Distrust::io(folder, &e))? {
         let entry = entry.map_err(|e| Distrust::io(folder, &e))?;
         trust::private_path(folder, Path::new(&entry.file_name()))?;

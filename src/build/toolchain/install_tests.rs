@@ -200,7 +200,7 @@ fn a_folder_that_others_can_write_is_not_installed_to_and_not_taken_for_installe
 #[test]
 fn pins_are_exact() {
     let all: Vec<&Set> = sets().iter().collect();
-    assert_eq!(all.iter().map(|s| s.name.as_str()).collect::<Vec<_>>(), ["cuda", "hip"]);
+    assert_eq!(all.iter().map(|s| s.name.as_str()).collect::<Vec<_>>(), ["cuda", "hip", "nccl"]);
     for wheel in all.iter().flat_map(|s| &s.wheels) {
         let hashes = &wheel.sha256;
         assert_eq!(hashes.len(), 2, "{}: one for x86_64, one for aarch64", wheel.name);

@@ -60,11 +60,13 @@ pub enum Tool {
     Objdump,
     /// LLVM's reader of ELF files, `llvm-readelf`.
     Readelf,
+    /// The headers of NCCL, for kernels that put by its GIN; its path is the folder that holds `nccl_device.h`.
+    Nccl,
 }
 
 impl Tool {
     /// All of them, NVIDIA's first.
-    pub const ALL: [Tool; 10] = [
+    pub const ALL: [Tool; 11] = [
         Tool::Nvrtc,
         Tool::Nvcc,
         Tool::Ptxas,
@@ -75,6 +77,7 @@ impl Tool {
         Tool::Zig,
         Tool::Objdump,
         Tool::Readelf,
+        Tool::Nccl,
     ];
 
     /// What it is called, and the environment variable that names it.
@@ -90,6 +93,7 @@ impl Tool {
             Tool::Zig => ("zig", "PEERWARP_ZIG"),
             Tool::Objdump => ("llvm-objdump", "PEERWARP_OBJDUMP"),
             Tool::Readelf => ("llvm-readelf", "PEERWARP_READELF"),
+            Tool::Nccl => ("nccl", "PEERWARP_NCCL"),
         }
     }
 
@@ -98,9 +102,14 @@ impl Tool {
         self.names().0
     }
 
-    /// The environment variable that names it, by an absolute path: that of the program, or for NVRTC of the folder.
+    /// The environment variable that names it, by an absolute path: that of the program, or for NVRTC and NCCL of the folder.
     pub const fn variable(self) -> &'static str {
         self.names().1
+    }
+
+    /// Whether its path is that of a folder.
+    const fn is_folder(self) -> bool {
+        matches!(self, Tool::Nvrtc | Tool::Nccl)
     }
 
     /// How to get it.
@@ -113,6 +122,7 @@ impl Tool {
             Tool::Clang => "install clang 18 or newer and its lld (Debian: clang-19 lld-19), or use zig",
             Tool::Zig => "`peerwarp toolchain install hip` installs it",
             Tool::Objdump | Tool::Readelf => "install LLVM's tools, 18 or newer (Debian: llvm-19)",
+            Tool::Nccl => "`peerwarp toolchain install nccl` installs it",
         }
     }
 
@@ -129,6 +139,8 @@ impl Tool {
                 CudaArch::Sm120 | CudaArch::Sm120a => Version::new(12, 8),
                 CudaArch::Sm103a => Version::new(12, 9),
             }),
+            // Its GIN has puts that EFA carries, too.
+            (Tool::Nccl, Target::Cuda(_)) => Some(Version::new(2, 32)),
             (Tool::Clang | Tool::Objdump | Tool::Readelf, Target::Hip(arch)) => Some(match arch {
                 HipArch::Gfx90a | HipArch::Gfx942 => Version::new(18, 0),
                 HipArch::Gfx950 => Version::new(20, 0),
@@ -169,7 +181,7 @@ pub enum Origin {
 pub struct Found {
     /// Which.
     pub tool: Tool,
-    /// The program; for NVRTC the folder that holds the library.
+    /// The program; for NVRTC the folder that holds the library, for NCCL that of the headers.
     #[serde(serialize_with = "as_text")]
     pub path: PathBuf,
     /// Its version.

@@ -113,11 +113,15 @@ impl Search {
         let installed = self.cache().and_then(|cache| install::place(tool, &cache));
         let installed = installed.into_iter().map(|p| (p, Origin::Installed));
         let names = match tool {
-            Tool::Nvrtc => self.first.clone(),
+            _ if tool.is_folder() => self.first.clone(),
             _ => self.first.iter().map(|folder| folder.join(tool.name())).collect(),
         };
         let first = names.into_iter().map(|p| (p, Origin::System));
-        let system = if tool == Tool::Nvrtc { self.nvrtc_folders() } else { self.programs(tool) };
+        let system = match tool {
+            Tool::Nvrtc => self.nvrtc_folders(),
+            Tool::Nccl => self.nccl_folders(),
+            _ => self.programs(tool),
+        };
         first.chain(installed).chain(system.into_iter().map(|p| (p, Origin::System))).collect()
     }
 
@@ -131,10 +135,14 @@ impl Search {
         homes.chain(self.paths("LD_LIBRARY_PATH")).chain(self.libraries.clone()).collect()
     }
 
+    fn nccl_folders(&self) -> Vec<PathBuf> {
+        self.cuda_homes().into_iter().map(|h| h.join("include")).collect()
+    }
+
     fn programs(&self, tool: Tool) -> Vec<PathBuf> {
         let rocm = self.folder("ROCM_PATH").unwrap_or_else(|| self.rocm.clone());
         let (names, folders) = match tool {
-            Tool::Nvrtc => (vec![], vec![]),
+            Tool::Nvrtc | Tool::Nccl => (vec![], vec![]),
             Tool::Nvcc | Tool::Ptxas | Tool::Cuobjdump | Tool::Nvdisasm => {
                 let bins = self.cuda_homes().into_iter().map(|h| h.join("bin")).collect();
                 (vec![tool.name().to_owned()], bins)
@@ -168,6 +176,7 @@ impl Search {
         let path = if origin == Origin::Installed { self.installed(tool)? } else { path };
         let (version, include) = match tool {
             Tool::Nvrtc => nvrtc(&path)?,
+            Tool::Nccl => (nccl(&path)?, None),
             _ => (program(tool, &path, self.patience)?, None),
         };
         let oldest = peerwarp_codegen::family::Target::all().filter_map(|t| tool.oldest_for(t)).min();
@@ -207,6 +216,20 @@ fn nvrtc(folder: &Path) -> Result<(Version, Option<PathBuf>), Failed> {
             "CUDA's headers (cuda_bf16.h) are not in the include folder beside it".into(),
         )),
     }
+}
+
+/// The version of NCCL whose headers are in a folder.
+fn nccl(folder: &Path) -> Result<Version, Failed> {
+    let header = folder.join("nccl.h");
+    let said = std::fs::read_to_string(&header).map_err(|e| match e.kind() {
+        ErrorKind::NotFound | ErrorKind::NotADirectory => Failed::Absent,
+        _ => Failed::Unusable(format!("nccl.h cannot be read: {e}")),
+    })?;
+    if !folder.join("nccl_device.h").exists() {
+        return Err(Failed::Unusable("it has no nccl_device.h: its NCCL is older than 2.28".into()));
+    }
+    Version::said_by(Tool::Nccl, &said)
+        .ok_or_else(|| Failed::Unusable("its nccl.h does not say which version it is of".into()))
 }
 
 /// NVRTC's library in a folder.

@@ -196,6 +196,23 @@ fn nvrtc_needs_its_headers_and_must_be_a_library() {
 }
 
 #[test]
+fn headers_of_nccl_say_which_version_they_are_of() {
+    let place = Place::new();
+    let folder = place.path("cuda/include");
+    fs::create_dir_all(&folder).unwrap();
+    let search = || Search::with(&[("CUDA_HOME", &place.path("cuda"))]).find(Tool::Nccl);
+    assert_eq!(search(), Err(ToolError::NotFound { tool: Tool::Nccl }));
+    let header = |code: u32| fs::write(folder.join("nccl.h"), format!("#define NCCL_VERSION_CODE {code}\n"));
+    header(23203).unwrap();
+    assert!(search().unwrap_err().to_string().contains("no nccl_device.h"));
+    fs::write(folder.join("nccl_device.h"), "").unwrap();
+    let found = search().unwrap();
+    assert_eq!((found.path.as_path(), found.version.to_string()), (folder.as_path(), "2.32.3".into()));
+    header(22803).unwrap();
+    assert!(search().unwrap_err().to_string().contains("2.28.3 is too old, 2.32 or newer"));
+}
+
+#[test]
 fn folders_that_a_program_names_come_before_all_but_the_variable() {
     let place = Place::new();
     let [mine, path] = ["mine", "bin"].map(|folder| place.path(folder));

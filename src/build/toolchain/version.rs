@@ -23,6 +23,11 @@ impl Version {
         Version { major, minor, patch: 0 }
     }
 
+    /// A version of NCCL, from its number in headers and libraries: 23203 is 2.32.3.
+    pub const fn of_nccl(code: u32) -> Version {
+        Version { major: code / 10_000, minor: code / 100 % 100, patch: code % 100 }
+    }
+
     /// Reads a version from the start of a text, whatever follows it.
     fn leading(text: &str) -> Option<Version> {
         let end = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
@@ -40,8 +45,13 @@ impl Version {
             Tool::Hipcc => "HIP version: ",
             Tool::Clang => "clang version ",
             Tool::Objdump | Tool::Readelf => "LLVM version ",
+            Tool::Nccl => "NCCL_VERSION_CODE ",
         };
-        Version::leading(said.split_once(before)?.1)
+        let said = said.split_once(before)?.1;
+        match (tool, Version::leading(said)?) {
+            (Tool::Nccl, Version { major: code, .. }) => Some(Version::of_nccl(code)),
+            (_, version) => Some(version),
+        }
     }
 }
 
@@ -79,6 +89,7 @@ mod tests {
         );
         assert_eq!(said(Tool::Zig, "0.17.0-dev.5+abc\n").as_deref(), Some("0.17"));
         assert_eq!(said(Tool::Readelf, "LLVM (x):\n  LLVM version 18.1.8\n").as_deref(), Some("18.1.8"));
+        assert_eq!(said(Tool::Nccl, "#define NCCL_VERSION_CODE 23203\n").as_deref(), Some("2.32.3"));
         assert_eq!(said(Tool::Clang, "gcc 12.2"), None);
         assert_eq!(said(Tool::Nvcc, ", Vx"), None);
         assert_eq!(said(Tool::Zig, "99999999999.1"), None);
