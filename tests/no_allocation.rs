@@ -120,6 +120,7 @@ unsafe impl Images for Sources {
             waits: source.waits,
             timeline: None,
             compiler: String::new(),
+            nccl: None,
             module: vec![],
         })
     }

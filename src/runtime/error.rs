@@ -70,6 +70,31 @@ pub enum RuntimeError {
         /// The newest version of CUDA that the driver knows.
         driver: String,
     },
+    /// NCCL is of another version than a kernel that puts by its GIN.
+    #[error(
+        "{variant} was compiled for the GIN of NCCL {compiled}, and libnccl is {found}: let LD_LIBRARY_PATH lead to NCCL {compiled}, or \
+         compile with the headers of {found} (PEERWARP_NCCL names their folder)"
+    )]
+    NcclVersion {
+        /// The kernel.
+        variant: String,
+        /// The version of the headers that it was compiled with.
+        compiled: String,
+        /// The version of the library.
+        found: String,
+    },
+    /// A kernel puts by NCCL's GIN, and there is no NCCL.
+    #[error(
+        "{variant} was compiled for the GIN of NCCL {compiled}, which cannot be loaded: {why}; let LD_LIBRARY_PATH lead to it"
+    )]
+    NoNccl {
+        /// The kernel.
+        variant: String,
+        /// The version of the headers that it was compiled with.
+        compiled: String,
+        /// What is wrong.
+        why: String,
+    },
     /// There are fewer GPUs than ranks that need one.
     #[error("{needed} {backend} GPUs are needed and {found} can be seen{}{}", hidden_by(.backend), simulated(*.found))]
     TooFewGpus {

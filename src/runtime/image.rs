@@ -3,12 +3,15 @@
 use std::sync::Arc;
 
 use peerwarp_codegen::family::{DynKernel, Target};
-use peerwarp_codegen::print::{ArgsLayout, EmitOptions, LaunchShape, Source, Timeline, WaitSite, code};
+use peerwarp_codegen::print::{
+    ArgsLayout, EmitOptions, FarEngine, LaunchShape, Source, Timeline, WaitSite, code,
+};
 
 use super::RuntimeError;
 use super::cache::{Cached, Ingredients, ModuleCache};
 use super::cuda::Nvrtc;
 use super::gpu::GpuInfo;
+use super::nccl;
 use crate::build::emit;
 use crate::build::pack::{CompileError, Compiler};
 use crate::build::toolchain::Found;
@@ -36,13 +39,17 @@ pub struct KernelImage {
     pub timeline: Option<Timeline>,
     /// Name and version of the compiler: `nvrtc 13.0`.
     pub compiler: String,
+    /// The version of NCCL that it puts by, if it puts by NCCL's GIN: `2.32.3`.
+    pub nccl: Option<String>,
     /// The compiled module.
     pub module: Vec<u8>,
 }
 
 impl KernelImage {
-    /// Checks that a GPU's driver takes the module: a driver takes those of compilers up to its own major version of CUDA.
+    /// Checks that a GPU's driver takes the module: a driver takes those of compilers up to its own major version of CUDA. Where the kernel
+    /// puts by NCCL's GIN, checks that NCCL is of its version.
     pub(crate) fn serves(&self, gpu: &GpuInfo) -> Result<(), RuntimeError> {
+        self.nccl.as_ref().map_or(Ok(()), |nccl| nccl::serves(&self.variant, nccl))?;
         let major = |text: &str| text.split_whitespace().last()?.split('.').next()?.parse::<u32>().ok();
         let (made, has) = (major(&self.compiler), major(&gpu.driver));
         if self.target.backend() != "cuda" || made.zip(has).is_none_or(|(made, has)| made <= has) {
@@ -105,7 +112,7 @@ impl Jit {
         match target {
             Target::Cuda(_) => Jit::new(cache),
             Target::Hip(_) => {
-                let compiler = Arc::new(Compiler::find(target, &[])?);
+                let compiler = Arc::new(Compiler::find(target, &[], FarEngine::Ring)?);
                 Ok(Jit { with: With::Hip(compiler), cache, timeline: None })
             }
         }
@@ -159,6 +166,7 @@ impl Jit {
             waits,
             timeline,
             compiler,
+            nccl: None,
             module,
         };
         Ok((image, cached))

@@ -46,6 +46,7 @@ unsafe impl Images for Uncompiled {
             waits: source.waits,
             timeline: source.timeline,
             compiler: "mock".into(),
+            nccl: None,
             module: vec![],
         })
     }

@@ -19,6 +19,7 @@ pub mod image;
 #[cfg(test)]
 pub(crate) mod mock;
 mod module;
+mod nccl;
 pub mod net;
 pub mod op;
 mod packs;

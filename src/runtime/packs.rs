@@ -3,7 +3,7 @@
 mod select;
 
 use peerwarp_codegen::family::{DynKernel, Target};
-use peerwarp_codegen::print::{EmitOptions, Timeline};
+use peerwarp_codegen::print::{EmitOptions, FarEngine, Timeline};
 use serde::Serialize;
 
 use super::RuntimeError;
@@ -32,6 +32,7 @@ unsafe impl Images for Pack {
             waits: entry.waits.clone(),
             timeline: entry.timeline.clone(),
             compiler: format!("{} {}", entry.toolchain.name, entry.toolchain.version),
+            nccl: entry.toolchain.nccl.clone(),
             module: kernel.object.to_vec(),
         })
     }
@@ -42,7 +43,8 @@ unsafe impl Images for Pack {
 fn agrees(entry: &Entry, variant: &dyn DynKernel) -> Result<(), RuntimeError> {
     let kernel = emit::trace(variant, entry.target.warp_size())?;
     let timeline = entry.timeline.as_ref().map(|t| t.slots);
-    let options = EmitOptions { timeline, ..EmitOptions::default() };
+    let far = if entry.toolchain.nccl.is_some() { FarEngine::Gin } else { FarEngine::Ring };
+    let options = EmitOptions { timeline, far, ..EmitOptions::default() };
     let source = emit::with_options("peerwarp", &kernel, entry.target, &options)?;
     let roles: Vec<&str> = kernel.roles.iter().map(|role| role.name.as_str()).collect();
     let sizes = |t: &Timeline| (t.slots, t.warps, t.slices, t.bytes, t.sites.len());

@@ -77,7 +77,12 @@ fn entry(variant: &Variant, slots: Option<u32>, files: &mut BTreeMap<String, Vec
         waits: source.waits.clone(),
         source_sha256: sha256(source.text.as_bytes()),
         inputs_sha256: sha256(b""),
-        toolchain: Toolchain { name: "nvrtc".into(), version: "13.0".into(), options: vec!["-x".into()] },
+        toolchain: Toolchain {
+            name: "nvrtc".into(),
+            version: "13.0".into(),
+            options: vec!["-x".into()],
+            nccl: None,
+        },
     }
 }
 

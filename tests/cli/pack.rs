@@ -330,6 +330,47 @@ fn a_compiler_that_is_missing_or_too_old_is_reported_by_name() {
 }
 
 #[test]
+fn kernels_that_put_by_gin_are_of_one_version_of_nccl() {
+    let p = Packing::new();
+    let header = |code: u32| p.place.write("include/nccl.h", format!("#define NCCL_VERSION_CODE {code}\n"));
+    let include = header(23203).parent().unwrap().display().to_string();
+    let pack = |more: &str| {
+        let args = format!(
+            "pack --family all_reduce --ranks 4 --nodes 2 elements=1024 dtype=bf16 --compiler nvcc --out out {more}"
+        );
+        // What NCCL writes to the stack is no spill.
+        let env = [
+            ("PEERWARP_NVCC", &*p.nvcc),
+            ("CALLS", &*p.calls),
+            ("PEERWARP_NCCL", &*include),
+            ("STACK", "136"),
+        ];
+        p.place.run_with(&args.split_whitespace().collect::<Vec<_>>(), &env)
+    };
+    assert!(pack("--far gin").stderr.contains("no nccl_device.h"));
+    p.place.write("include/nccl_device.h", "");
+    let ran = pack("--far gin");
+    assert_eq!(ran.code, 0, "{}", ran.report());
+    assert!(fs::read_to_string(&p.calls).unwrap().contains(&format!("-I{include}")));
+    assert_eq!(p.manifest()["kernels"][0]["toolchain"]["nccl"], "2.32.3");
+    assert_eq!((p.compiled(), pack("--far gin").code, p.compiled()), (1, 0, 0));
+    header(23204);
+    assert_eq!((pack("--far gin").code, p.compiled()), (0, 1));
+    assert_eq!(p.manifest()["kernels"][0]["toolchain"]["nccl"], "2.32.4");
+    let pack_of = Pack::open(&p.place.path("out")).unwrap();
+    assert_eq!(pack_of.manifest().kernels[0].args.fields.last().unwrap().bytes, 40);
+
+    assert!(
+        pack("").stderr.contains("local memory, 0 allowed")
+            || pack("").stdout.contains("local memory, 0 allowed")
+    );
+    let nvrtc = p.place.say("pack --family all_reduce --ranks 4 --nodes 2 elements=1024 dtype=bf16 --compiler nvrtc --out o --far gin");
+    assert!(nvrtc.stderr.contains("for cuda:sm_90a among nvrtc: nvcc would do"), "{}", nvrtc.stderr);
+    let hip = pack("--target hip:gfx942 --far gin");
+    assert!(hip.stderr.contains("--far = gin: packs for hip:gfx942 cannot be made"), "{}", hip.stderr);
+}
+
+#[test]
 fn a_trace_of_a_pack_takes_kernels_that_record() {
     let packing = Packing::new();
     let trace = |tokens: u32| {

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use peerwarp_codegen::family::{DynConfig, FieldRole, Target};
 use peerwarp_codegen::ir::Kernel;
-use peerwarp_codegen::print::{EmitOptions, Source, code};
+use peerwarp_codegen::print::{EmitOptions, FarEngine, Source, code};
 use peerwarp_codegen::sim::WARP_SIZE;
 use peerwarp_codegen::threads;
 use rayon::prelude::*;
@@ -125,7 +125,7 @@ pub fn build(
     let wanted = wanted(jobs);
     let mut compilers = BTreeMap::new();
     for target in wanted.iter().map(|w| w.target).collect::<BTreeSet<_>>() {
-        compilers.insert(target, Compiler::find(target, &options.compilers)?);
+        compilers.insert(target, Compiler::find(target, &options.compilers, options.emit.far)?);
     }
     let earlier = Earlier::read(dir);
     let pack = |wanted: &Wanted<'_>| {
@@ -222,7 +222,7 @@ fn one(
     let compiled = kept.is_none();
     let made = kept.map_or_else(|| compiler.compile(&source), Ok)?;
     let refuse = |why| OneError::Refused(refusal(wanted, why));
-    if let Some(spills) = spills(&made.resources).filter(|_| !options.allow_spills) {
+    if let Some(spills) = spills(&made.resources, options.emit.far).filter(|_| !options.allow_spills) {
         return Err(refuse(spills));
     }
     let residency =
@@ -283,7 +283,7 @@ fn stored(file: String, bytes: &[u8]) -> Stored {
 }
 
 /// What is wrong with a kernel that keeps registers in memory, or has other memory of its threads' own.
-fn spills(used: &Resources) -> Option<String> {
+fn spills(used: &Resources, far: FarEngine) -> Option<String> {
     if used.spill_store_bytes + used.spill_load_bytes > 0 {
         let (stores, loads) = (used.spill_store_bytes, used.spill_load_bytes);
         let registers = used.registers;
@@ -297,7 +297,8 @@ fn spills(used: &Resources) -> Option<String> {
             "{spilled} vector registers are spilled beside {registers} that are used, 0 allowed"
         ));
     }
-    (used.local_bytes > 0)
+    // NCCL writes its requests to the stack, from where it copies them to queues.
+    (used.local_bytes > 0 && far == FarEngine::Ring)
         .then(|| format!("a thread uses {} bytes of local memory, 0 allowed", used.local_bytes))
 }
 

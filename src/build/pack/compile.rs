@@ -8,7 +8,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use peerwarp_codegen::family::Target;
-use peerwarp_codegen::print::{self, Source, code};
+use peerwarp_codegen::print::{self, FarEngine, Source, code};
 use sha2::{Digest, Sha256};
 use tempfile::TempDir;
 
@@ -21,12 +21,16 @@ use crate::build::digest::hex;
 /// How long a compiler may take for a kernel: none has taken a minute.
 const COMPILE: Duration = Duration::from_secs(1200);
 
-/// The compilers for a target, the best first.
-pub(super) fn compilers_for(target: Target) -> &'static [Tool] {
-    match target {
+/// The compilers for a target and what carries far channels, the best first.
+pub(super) fn compilers_for(target: Target, far: FarEngine) -> &'static [Tool] {
+    match (target, far) {
         // In process: no host compiler is needed, and nothing is started for each kernel.
-        Target::Cuda(_) => &[Tool::Nvrtc, Tool::Nvcc],
-        Target::Hip(_) => &[Tool::Clang, Tool::Zig, Tool::Hipcc],
+        (Target::Cuda(_), FarEngine::Ring) => &[Tool::Nvrtc, Tool::Nvcc],
+        // NVRTC has no headers of a host, which NCCL's include.
+        (Target::Cuda(_), FarEngine::Gin) => &[Tool::Nvcc],
+        (Target::Hip(_), FarEngine::Ring) => &[Tool::Clang, Tool::Zig, Tool::Hipcc],
+        // No pinned package has RCCL's headers.
+        (Target::Hip(_), FarEngine::Gin) => &[],
     }
 }
 
@@ -91,25 +95,29 @@ enum How {
 
 impl Compiler {
     /// The best compiler for a target that is there, out of `choice` if that isn't empty.
-    pub fn find(target: Target, choice: &[Tool]) -> Result<Compiler, CompilerError> {
-        let all = compilers_for(target);
+    pub fn find(target: Target, choice: &[Tool], far: FarEngine) -> Result<Compiler, CompilerError> {
+        let all = compilers_for(target, far);
+        if all.is_empty() {
+            return Err(CompilerError::Gin { target });
+        }
         let wanted: Vec<Tool> =
             all.iter().copied().filter(|t| choice.is_empty() || choice.contains(t)).collect();
         if wanted.is_empty() {
-            return Err(CompilerError::Choice { target, choice: choice.to_vec() });
+            return Err(CompilerError::Choice { target, choice: choice.to_vec(), all });
         }
         let mut missing = vec![];
         for tool in wanted {
             match find_for(tool, target) {
-                Ok(found) => return Compiler::new(target, &found),
+                Ok(found) => return Compiler::new(target, &found, far),
                 Err(e) => missing.push(e),
             }
         }
         Err(CompilerError::None { target, missing })
     }
 
-    fn new(target: Target, found: &Found) -> Result<Compiler, CompilerError> {
+    fn new(target: Target, found: &Found, far: FarEngine) -> Result<Compiler, CompilerError> {
         let mut includes = String::new();
+        let nccl = (far == FarEngine::Gin).then(|| find_for(Tool::Nccl, target)).transpose()?;
         let (how, version) = match found.tool {
             Tool::Nvrtc => {
                 let nvrtc = Nvrtc::load_from(found)?;
@@ -124,12 +132,14 @@ impl Compiler {
                     includes = hex(&Sha256::digest(&prelude));
                     paths = own_includes(found, dir.path(), &prelude).map_err(CompilerError::Io)?;
                 }
+                paths.extend(nccl.iter().map(|nccl| option("-I", &nccl.path)));
                 (How::Program(found.path.clone(), paths, dir), found.version)
             }
         };
         let options = options(found.tool, target).iter().map(|o| (*o).to_owned()).collect();
         let name = found.tool.name().to_owned();
-        let toolchain = Toolchain { name, version: version.to_string(), options };
+        let nccl = nccl.map(|nccl| nccl.version.to_string());
+        let toolchain = Toolchain { name, version: version.to_string(), options, nccl };
         Ok(Compiler { target, toolchain, how, includes })
     }
 
@@ -145,7 +155,7 @@ impl Compiler {
 
     /// SHA-256 of all that an object depends on.
     pub fn inputs(&self, source: &Source) -> String {
-        let Toolchain { name, version, options } = &self.toolchain;
+        let Toolchain { name, version, options, nccl } = &self.toolchain;
         let mut hash = Sha256::new();
         let (options, code) = (options.join("\n"), code(&source.text));
         for part in [name, version, &options, &self.includes, &source.entry, &code] {
@@ -153,6 +163,7 @@ impl Compiler {
             hash.update((part.len() as u64).to_le_bytes());
             hash.update(part);
         }
+        nccl.iter().for_each(|nccl| hash.update(nccl));
         hex(&hash.finalize())
     }
 
@@ -237,12 +248,23 @@ pub enum CompilerError {
         missing: Vec<ToolError>,
     },
     /// None of those to choose from is for this target.
-    #[error("there is no compiler for {target} among {}: {} would do", names(.choice), names(compilers_for(*.target)))]
+    #[error("there is no compiler for {target} among {}: {} would do", names(.choice), names(.all))]
     Choice {
         /// What for.
         target: Target,
         /// Those to choose from.
         choice: Vec<Tool>,
+        /// Those that there are.
+        all: &'static [Tool],
+    },
+    /// Kernels that put by GIN, for GPUs whose headers of it cannot be had.
+    #[error(
+        "--far = gin: packs for {target} cannot be made, as no package has RCCL's headers; `generate --far gin` writes the sources, or leave \
+         --far out"
+    )]
+    Gin {
+        /// What for.
+        target: Target,
     },
     /// One is found and cannot be loaded.
     #[error(transparent)]

@@ -165,6 +165,9 @@ pub struct Toolchain {
     pub version: String,
     /// Options, but for paths.
     pub options: Vec<String>,
+    /// The version of NCCL whose headers it was given: kernels that put by its GIN run with a library of this version alone.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub nccl: Option<String>,
 }
 
 /// What a compiled kernel uses.

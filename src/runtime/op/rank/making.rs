@@ -7,10 +7,11 @@ use std::sync::atomic::AtomicBool;
 
 use peerwarp_codegen::dsl::ParamSpec;
 use peerwarp_codegen::ir::signature_and_order;
+use peerwarp_codegen::print::FarEngine;
 
 use super::{Launch, RankOp};
 use crate::runtime::far::FarRanks;
-use crate::runtime::gpu::DevicePtr;
+use crate::runtime::gpu::{DevicePtr, Gpu};
 use crate::runtime::handles::Buffer;
 use crate::runtime::image::{Images, KernelImage};
 use crate::runtime::op::call::Passed;
@@ -93,6 +94,7 @@ impl Making<'_> {
         let (spec, params) = (&self.launches[number], &self.plan.params[number]);
         let member = &self.world.members()[self.index];
         let image = self.images.image(&*spec.variant, member.gpu.info().target)?;
+        carried(&image, &member.gpu)?;
         same_params(&image, params)?;
         for (param, words) in params.iter().zip(&image.params) {
             orders.add(&spec.label, spec.buffer(&param.name), words)?;
@@ -145,6 +147,17 @@ fn multicast(image: &KernelImage, params: &[ParamSpec], ranks: u32) -> Result<()
             Err(RuntimeError::NoMulticast { kernel, buffer })
         }
     }
+}
+
+/// Refuses kernels that put by NCCL's GIN: proxies of this runtime carry commands of rings.
+fn carried(image: &KernelImage, gpu: &Arc<dyn Gpu>) -> Result<(), RuntimeError> {
+    image.serves(gpu.info())?;
+    let Some(nccl) = &image.nccl else { return Ok(()) };
+    let allowed = format!(
+        "ring: {} puts by GIN of NCCL {nccl}, and a program in C launches it with a communicator of its own; pack it without --far gin",
+        image.variant
+    );
+    Err(RuntimeError::invalid("far", FarEngine::Gin, allowed))
 }
 
 /// Whether a kernel was compiled for just these parameters: its name says nothing of their lengths, which its author may have
