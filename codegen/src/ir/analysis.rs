@@ -11,6 +11,7 @@ use super::*;
 
 pub use banks::banks;
 pub use facts::Facts;
+pub(super) use fold::fold;
 
 /// Where an operation stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -208,7 +208,7 @@ pub fn explain(kernel: &Kernel) -> Explain {
             .filter(|p| matches!(p.kind, ParamKind::Flags | ParamKind::Counts))
             .map(|p| p.len)
             .sum(),
-        far: far::far_use(kernel, &facts, &defs, &teller),
+        far: far::far_use(kernel, &facts, (&tree, &defs), &teller),
         epochs: epochs(kernel),
         buffers: kernel.params.iter().map(buffer).collect(),
         shared: kernel.shared.iter().map(shared).collect(),

@@ -139,6 +139,97 @@ fn cards_move_what_goes_along_the_rail() {
     assert_eq!(report.far_puts(), 2 * ranks * 2 * (nodes - 1), "a put and a credit to each other node");
 }
 
+/// Rows that ranks of a node have in turn, and one that a block of one rank of each node has beside them.
+#[derive(Clone, Copy, Debug)]
+struct Turns {
+    nodes: u32,
+    local: u32,
+}
+
+/// Rows of all ranks of a node but for that one.
+const TURNS: u32 = 7;
+
+#[derive(KernelArgs)]
+#[args(config = Turns)]
+struct TurnsArgs {
+    #[input]
+    #[len(|_| ROW.into())]
+    x: Ptr<u32>,
+    #[output]
+    #[len(|c| u64::from(c.nodes * (TURNS + 1) * ROW))]
+    out: Ptr<u32>,
+    #[channel(|c| ChannelShape::new(Transport::Far, c.nodes, Slots::BySender(TURNS + 1)).rail(c.local).lanes(2))]
+    #[len(|_| ROW)]
+    rail: Channel<u32>,
+    epoch: EpochWord,
+}
+
+#[kernel]
+fn turns(c: &Turns, a: &TurnsArgs) {
+    let rail = a.rail.open(a.epoch.begin());
+    role("exchange", 2, |b| {
+        let rail = rail.lane(b.index());
+        let mut sent = var(0u32);
+        let put = |row: Val<u32>| {
+            let message = rail.to(Peers::others()).slot(row);
+            message.put(0, a.x.load(0, ROW));
+            message.done();
+        };
+        for row in b.strided(TURNS) {
+            if row % c.local == local_rank() {
+                put(row);
+                sent.set(sent.get() + 1);
+            }
+        }
+        if b.index() == 1 && local_rank() == 0 {
+            put(TURNS.val());
+            sent.set(sent.get() + 1);
+        }
+        let others = rail.wait_others(sent.get());
+        for from in 0..c.nodes.val() {
+            if from != node() {
+                for row in b.strided(TURNS) {
+                    if row % c.local == local_rank() {
+                        a.out.store((from * (TURNS + 1) + row) * ROW, others.slot(from, row).load(0, ROW));
+                    }
+                }
+            }
+        }
+        rail.settle();
+    });
+    rail.credits();
+}
+
+/// Conditions on ranks, groups and rounds are decided: each rank is counted by what it puts itself.
+#[test]
+fn puts_under_a_condition_are_counted_where_it_holds() {
+    let c = Turns { nodes: 3, local: 2 };
+    let meta = TraceMeta { nodes: c.nodes, ..TraceMeta::new("turns", c.nodes * c.local, 32, 2) };
+    let kernel = trace_args::<TurnsArgs>(meta, &c, turns).unwrap_or_else(|e| panic!("{e}"));
+    let kernel = verify(kernel).unwrap_or_else(|e| panic!("{e:?}"));
+    let told = explain(&kernel);
+    let moved = told.far.as_ref().unwrap().moved.unwrap();
+    // Rank 0 of a node has rows 0, 2, 4 and 6, and the last.
+    let (others, most) = (u64::from(c.nodes - 1), 5);
+    assert_eq!((moved.puts, moved.bytes, moved.credits), (most * others, most * others * 64, others));
+    let said = told.to_string();
+    assert!(said.contains("from all other ranks of the rail, takes `sent` from each"), "{said}");
+    assert!(said.contains("from all ranks of the rail, takes `1` from each"), "{said}");
+    let mut machine = Machine::of_nodes(c.nodes, c.local);
+    let kernel = Arc::new(Compiled::new(kernel));
+    machine.buffers_of(kernel.kernel()).unwrap();
+    for rank in 0..c.nodes * c.local {
+        let rows = [0u32; ROW as usize];
+        machine
+            .host(rank, "rows", move |memory| memory.write("x", 0, &rows).map_err(|e| e.to_string()))
+            .unwrap();
+        machine.launch(rank, &kernel, &Bindings::new()).unwrap();
+    }
+    let report = machine.run(&Options::default()).unwrap().report;
+    let credits = u64::from(c.nodes * c.local) * others;
+    assert_eq!(report.far_puts(), u64::from(c.nodes * (TURNS + 1)) * others + credits);
+}
+
 #[test]
 fn rows_reach_all_ranks_of_all_nodes() {
     for transport in [Transport::Flags, Transport::Bulk, Transport::Ll] {

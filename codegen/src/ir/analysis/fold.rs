@@ -4,7 +4,11 @@ use super::super::*;
 
 /// What an operation evaluates to when its operands are these constants; `None` if that is not known before it runs.
 /// Floats are left alone.
-pub(super) fn fold(kind: &OpKind, ty: Type, known: &dyn Fn(ValueId) -> Option<Const>) -> Option<Const> {
+pub(in crate::ir) fn fold(
+    kind: &OpKind,
+    ty: Type,
+    known: &dyn Fn(ValueId) -> Option<Const>,
+) -> Option<Const> {
     let OpKind::Value(op) = kind else { return None };
     if let ValueOp::Const { value, .. } = op {
         return Some(*value).filter(|_| !ty.is_tile());

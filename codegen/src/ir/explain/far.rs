@@ -1,5 +1,7 @@
 //! What a launch moves through the network cards of a GPU, and what that takes on a machine.
 
+use std::cell::{Cell, RefCell};
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
 use serde::Serialize;
@@ -7,7 +9,7 @@ use serde::Serialize;
 use super::steps::Teller;
 use super::*;
 use crate::device::{FarMoved, FarPath};
-use crate::ir::analysis::Def;
+use crate::ir::analysis::{Def, fold};
 
 /// What a launch moves through the network cards of the rank that moves most.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
@@ -20,14 +22,18 @@ pub struct FarUse {
 }
 
 /// The use of a kernel that has far channels.
-pub(super) fn far_use(kernel: &Kernel, facts: &Facts, defs: &DefUse, teller: &Teller<'_>) -> Option<FarUse> {
+pub(super) fn far_use(
+    kernel: &Kernel,
+    facts: &Facts,
+    (tree, defs): (&Tree, &DefUse),
+    teller: &Teller<'_>,
+) -> Option<FarUse> {
     kernel.far_channel()?;
-    let tally = Tally { kernel, facts, defs, teller };
-    let moved = kernel.roles.iter().enumerate().try_fold(FarMoved::default(), |all, (number, role)| {
-        let groups = kernel.role_blocks(number).into();
-        Some(sum(all, tally.region(&role.body, groups, Some(groups))?))
-    });
-    Some(FarUse { moved, path: None })
+    let is_far = |id: &&OpId| matches!(kernel.op(**id).kind, OpKind::Comm(any!(far)));
+    let holds =
+        tree.in_order().iter().filter(is_far).flat_map(|&id| tree.enclosing(id).chain([id])).collect();
+    let tally = Tally { kernel, facts, defs, teller, holds, known: RefCell::default(), work: Cell::new(0) };
+    Some(FarUse { moved: tally.ranks(), path: None })
 }
 
 fn sum(a: FarMoved, b: FarMoved) -> FarMoved {
@@ -49,26 +55,111 @@ fn most(a: FarMoved, b: FarMoved) -> FarMoved {
     }
 }
 
-/// Adds up the puts of regions.
+/// Evaluations up to which a condition is decided for each rank, group and round by itself.
+const WORK: u64 = 1 << 20;
+
+/// What differs between runs of an operation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Input {
+    Node,
+    Rank,
+    Group,
+    /// The counter of a loop.
+    Counter(ValueId),
+}
+
+/// A number for an input, or none yet and whether a condition asked for it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Number {
+    Is(u64),
+    Open { asked: bool },
+}
+
+const OPEN: Number = Number::Open { asked: false };
+
+/// How often a region runs.
+#[derive(Clone, Copy)]
+struct Runs {
+    /// The groups that run it. With a number for the group, it stands for that one of them.
+    groups: u64,
+    /// Runs of all groups, or of the one; none for any number.
+    times: Option<u64>,
+}
+
+/// Adds up the puts of regions. Conditions hold for some ranks, groups and rounds: an input gets its numbers one by one where a condition
+/// depends on it, and else no number.
 struct Tally<'a, 'k> {
     kernel: &'k Kernel,
     facts: &'a Facts,
     defs: &'a DefUse,
     teller: &'a Teller<'k>,
+    /// The far operations, and what holds them.
+    holds: BTreeSet<OpId>,
+    known: RefCell<BTreeMap<Input, Number>>,
+    work: Cell<u64>,
 }
 
 impl Tally<'_, '_> {
-    /// Of a region that all of these groups together run so many times; none if it puts and may run any number of times.
-    fn region(&self, region: &Region, groups: u64, times: Option<u64>) -> Option<FarMoved> {
-        let add = |all, &id: &OpId| Some(sum(all, self.op(&self.kernel.op(id).kind, groups, times)?));
-        region.ops.iter().try_fold(FarMoved::default(), add)
+    /// The most that a rank moves.
+    fn ranks(&self) -> Option<FarMoved> {
+        let (nodes, ranks) = (self.kernel.nodes.into(), self.kernel.ranks.into());
+        self.for_each(Input::Node, 0..nodes, most, |_| {
+            self.for_each(Input::Rank, 0..ranks, most, |_| {
+                let role = |(number, role): (usize, &Role)| self.role(role, self.kernel.role_blocks(number));
+                let mut roles = self.kernel.roles.iter().enumerate().map(role);
+                roles.try_fold(FarMoved::default(), |all, role| Some(sum(all, role?)))
+            })
+        })
     }
 
-    fn op(&self, op: &OpKind, groups: u64, times: Option<u64>) -> Option<FarMoved> {
+    fn role(&self, role: &Role, blocks: u32) -> Option<FarMoved> {
+        let groups = blocks.into();
+        self.for_each(Input::Group, 0..groups, sum, |one| {
+            let times = Some(if one { 1 } else { groups });
+            self.region(&role.body, Runs { groups, times })
+        })
+    }
+
+    /// What something moves without a number for an input, or if a condition asks for it, with each one. `act` is told whether it has one.
+    fn for_each(
+        &self,
+        input: Input,
+        numbers: impl Iterator<Item = u64>,
+        both: fn(FarMoved, FarMoved) -> FarMoved,
+        act: impl Fn(bool) -> Option<FarMoved>,
+    ) -> Option<FarMoved> {
+        let set = |number| self.known.borrow_mut().insert(input, number);
+        set(OPEN);
+        let mut moved = act(false);
+        // A number for an input further out is chosen first.
+        let asked = |number: &&Number| **number == Number::Open { asked: true };
+        let asked =
+            (self.known.borrow()[&input] != OPEN).then(|| self.known.borrow().values().filter(asked).count());
+        if asked == Some(1) && self.work.get() < WORK {
+            let each = { numbers }.try_fold(FarMoved::default(), |all, number| {
+                set(Number::Is(number));
+                let one = act(true)?;
+                // Without an end to it, the bound holds that takes each condition both ways.
+                (self.work.get() < WORK).then(|| both(all, one))
+            });
+            moved = each.or(moved);
+        }
+        self.known.borrow_mut().remove(&input);
+        moved
+    }
+
+    /// What a region moves; none if it puts and may run any number of times.
+    fn region(&self, region: &Region, runs: Runs) -> Option<FarMoved> {
+        let far = region.ops.iter().filter(|id| self.holds.contains(id));
+        far.map(|&id| self.op(&self.kernel.op(id).kind, runs))
+            .try_fold(FarMoved::default(), |all, op| Some(sum(all, op?)))
+    }
+
+    fn op(&self, op: &OpKind, runs: Runs) -> Option<FarMoved> {
         let nothing = Some(FarMoved::default());
         match op {
             OpKind::Comm(CommOp::FarPut(FarPut { peer, inbox, len, reach, .. })) => {
-                let puts = times?.saturating_mul(self.others(*peer, *reach));
+                let puts = runs.times?.saturating_mul(self.others(*peer, *reach));
                 let each = u64::from(*len) * u64::from(self.kernel.params[inbox.index()].element_bytes());
                 Some(FarMoved { puts, bytes: puts.saturating_mul(each), ..FarMoved::default() })
             }
@@ -76,49 +167,91 @@ impl Tally<'_, '_> {
             OpKind::Comm(CommOp::FarPublish(FarPublish { peer, counts, reach, .. }))
                 if !self.kernel.far_is_put(*counts) =>
             {
-                let credits = times?.saturating_mul(self.others(*peer, *reach));
+                let credits = runs.times?.saturating_mul(self.others(*peer, *reach));
                 Some(FarMoved { credits, ..FarMoved::default() })
             }
             OpKind::Comm(CommOp::FarSettle(_)) => Some(FarMoved { settles: true, ..FarMoved::default() }),
-            OpKind::Control(control) => self.control(control, groups, times),
+            OpKind::Control(control) => self.control(control, runs),
             OpKind::Comm(_) | OpKind::Value(_) | OpKind::Memory(_) | OpKind::Matrix(_) => nothing,
         }
     }
 
-    fn control(&self, op: &ControlOp, groups: u64, times: Option<u64>) -> Option<FarMoved> {
+    fn control(&self, op: &ControlOp, runs: Runs) -> Option<FarMoved> {
         match op {
-            ControlOp::If { then, otherwise, .. } => {
-                let both = [then, otherwise].map(|region| self.region(region, groups, times));
-                Some(most(both[0]?, both[1]?))
-            }
-            ControlOp::For { start, end, step, body, .. } => {
-                let int = |v: &ValueId| self.facts.int(*v).and_then(|n| u64::try_from(n).ok());
+            ControlOp::If { cond, then, otherwise, .. } => match self.value(*cond) {
+                Some(Const::Bool(true)) => self.region(then, runs),
+                Some(_) => self.region(otherwise, runs),
+                None => Some(most(self.region(then, runs)?, self.region(otherwise, runs)?)),
+            },
+            ControlOp::For { var, start, end, step, body } => {
+                let Runs { groups, times } = runs;
+                let by = self.int(*step).filter(|step| *step > 0);
                 // Rounds that are dealt to the groups are counted once for all of them.
-                let dealt = int(step) == Some(groups) && self.teller.is_group_index(*start);
-                let (first, times) = match dealt {
-                    true => (0, times.map(|times| times / groups.max(1))),
-                    false => (int(start).unwrap_or(0), times),
+                let shared = by == Some(groups)
+                    && self.teller.is_group_index(*start)
+                    && !matches!(self.known.borrow().get(&Input::Group), Some(Number::Is(_)));
+                let (first, by, times) = match shared {
+                    true => (0, Some(1), times.map(|times| times.div_ceil(groups.max(1)))),
+                    false => (self.int(*start).unwrap_or(0), by, times),
                 };
-                let by = if dealt { Some(1) } else { int(step).filter(|step| *step > 0) };
-                let rounds = self.most(*end).zip(by).map(|(end, by)| end.saturating_sub(first).div_ceil(by));
-                let times = times.zip(rounds).map(|(times, rounds)| times.saturating_mul(rounds));
-                self.region(body, groups, times)
+                let rounds = self.most(*end).zip(by).map(|(end, by)| (first..end).step_by(by as usize));
+                let all = rounds.clone().map(|rounds| rounds.count() as u64);
+                self.for_each(Input::Counter(*var), rounds.into_iter().flatten(), sum, |one| {
+                    let rounds = if one { Some(1) } else { all };
+                    let times = times.zip(rounds).map(|(times, rounds)| times.saturating_mul(rounds));
+                    self.region(body, Runs { groups, times })
+                })
             }
             ControlOp::While { header, body, .. } => {
-                Some(sum(self.region(header, groups, None)?, self.region(body, groups, None)?))
+                let any = Runs { times: None, ..runs };
+                Some(sum(self.region(header, any)?, self.region(body, any)?))
             }
             ControlOp::Split { warps, body } => {
                 let each = u64::from(self.kernel.block_warps / warps);
-                self.region(body, groups * each, times.map(|times| times.saturating_mul(each)))
+                // Its groups have numbers of their own: no condition on these is decided.
+                let group = self.known.borrow_mut().remove(&Input::Group);
+                let times = runs.times.map(|times| times.saturating_mul(each));
+                let moved = self.region(body, Runs { groups: runs.groups * each, times });
+                self.known.borrow_mut().extend(group.map(|group| (Input::Group, group)));
+                moved
             }
             any!(exits, variables) => Some(FarMoved::default()),
         }
     }
 
+    /// A value with the inputs' numbers. Of an input that has none it asks for one.
+    fn value(&self, v: ValueId) -> Option<Const> {
+        if let Some(constant) = self.facts.constant(v) {
+            return Some(constant);
+        }
+        self.work.set(self.work.get() + 1);
+        let input = match self.defs.def(v) {
+            Def::Counter(_) => Input::Counter(v),
+            Def::Nothing => return None,
+            Def::Op(id) => match &self.kernel.op(id).kind {
+                OpKind::Value(ValueOp::Rank { .. }) => Input::Rank,
+                OpKind::Value(ValueOp::Node { .. }) => Input::Node,
+                OpKind::Value(ValueOp::GroupIndex { .. }) => Input::Group,
+                kind => return fold(kind, self.kernel.ty(v), &|v| self.value(v)),
+            },
+        };
+        match self.known.borrow_mut().get_mut(&input)? {
+            Number::Is(number) => Const::U64(*number).cast(self.kernel.ty(v).dtype),
+            open => {
+                *open = Number::Open { asked: true };
+                None
+            }
+        }
+    }
+
+    fn int(&self, v: ValueId) -> Option<u64> {
+        self.value(v)?.as_int().and_then(|n| u64::try_from(n).ok())
+    }
+
     /// The most that a value is, as far as it is chosen from known numbers.
     fn most(&self, v: ValueId) -> Option<u64> {
-        if let Some(n) = self.facts.int(v) {
-            return u64::try_from(n).ok();
+        if let Some(n) = self.int(v) {
+            return Some(n);
         }
         let Def::Op(id) = self.defs.def(v) else { return None };
         match &self.kernel.op(id).kind {

@@ -309,12 +309,14 @@ impl<'k> Teller<'k> {
                     ..publish
                 }
             }
-            OpKind::Comm(CommOp::FarWait(FarWait { counts, counter, count, from, value, .. })) => {
+            OpKind::Comm(CommOp::FarWait(FarWait { counts, counter, count, from, value, reach, .. })) => {
                 let wait = at(Deed::Waits, Place::Param(*counts), counter, value);
                 let counters = self.facts.int(*count).and_then(|n| u64::try_from(n).ok()).unwrap_or(1);
-                let ranks = Some(format!("rank `{}`, takes `{}`", text(from), text(value)));
-                let count = (self.facts.int(*count) != Some(1)).then(|| text(count));
-                Action { count, ranks, bytes: wait.bytes * counters, ..wait }
+                let ranks = match (counters, *reach == FarReach::default()) {
+                    (1, true) => format!("rank `{}`, takes `{}`", text(from), text(value)),
+                    _ => format!("{}, takes `{}` from each", reach.words(), text(value)),
+                };
+                Action { ranks: Some(ranks), bytes: wait.bytes * counters, ..wait }
             }
             OpKind::Comm(CommOp::FarSettle(FarSettle { outbox })) => Action {
                 deed: Deed::Settles,
