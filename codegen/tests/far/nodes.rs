@@ -329,14 +329,48 @@ fn emitted_text_tells_nodes_from_ranks() {
     let source = emit(&traced(&CLEAN), target, &EmitInfo { command: "cargo test".into() }).unwrap();
     let (text, header) = (source.text, source.abi);
     for said in [
-        "inline constexpr u32 ranks = 2;",
+        "inline constexpr u32 ranks = 2;  // of this machine: functions mean these by every rank",
+        "raises `aborted` on all ranks of its machine,",
+        "A symmetric buffer is one pointer for each rank of this machine, one's own included.",
+        "// each rank's status, of this machine",
+        "// this rank's number on its machine",
         "inline constexpr u32 all_ranks = 6;  // of 3 machines",
         "{args.far.node * ranks + args.rank, 3, ranks}, 1, {",
         "channel_rail_ready, local_rank, {local_rank, 3, ranks}, 1,",
     ] {
         assert!(text.contains(said), "`{said}` is not in\n{text}");
     }
-    for said in ["_NODES 3", "_RANKS 2 /* of each node */"] {
+    for said in [
+        "_NODES 3",
+        "_RANKS 2 /* of each node */",
+        "raises `aborted` on every rank of its machine,",
+        "`rank` is not below the number of ranks of a machine",
+        "This rank's number on its machine, from 0.",
+        "pass a pointer for every rank of this machine,",
+    ] {
         assert!(header.contains(said), "`{said}` is not in\n{header}");
+    }
+}
+
+/// The launcher refuses what would be of another machine, or beyond the proxy's channels.
+#[test]
+fn launchers_check_what_carries_far_channels() {
+    for target in ["cuda:sm_90a", "hip:gfx942"] {
+        let c = Gather { local: if target.starts_with("hip") { 1 } else { 2 }, ..CLEAN };
+        let meta = TraceMeta { warp_size: if target.starts_with("hip") { 64 } else { 32 }, ..meta(&c) };
+        let kernel = verify(trace_args::<GatherArgs>(meta, &c, gather).unwrap_or_else(|e| panic!("{e}")));
+        let target: Target = target.parse().unwrap();
+        let source = emit(&kernel.unwrap(), target, &EmitInfo { command: "cargo test".into() }).unwrap();
+        for said in [
+            "if (args.far.node >= 3) return PEERWARP_BAD_NODE;",
+            "far.node: it must be below 3, the number of machines",
+            "if (args.far.log_slots < 1 || args.far.log_slots > 16) return PEERWARP_BAD_RING;",
+            // Two banks and the credits.
+            "if (args.far.channel > 61) return PEERWARP_BAD_CHANNEL;",
+            "it must be at most 61, as the kernel has 3 of the proxy's 64 channels",
+        ] {
+            assert!(source.text.contains(said), "`{said}` is not in\n{}", source.text);
+        }
+        assert!(source.abi.contains("#define PEERWARP_BAD_NODE (-5) "), "{}", source.abi);
     }
 }

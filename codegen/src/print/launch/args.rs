@@ -200,11 +200,12 @@ pub(crate) fn fields(
 ) -> Vec<FieldText> {
     let params = declarations(kernel, names, Language::Device).into_iter();
     let comments = comments(kernel).into_iter().map(|text| shorten(&text));
+    let (of_machine, on_machine) = of_several(kernel);
     let mut rows: Vec<_> = params.zip(comments).collect();
-    rows.push((format!("Status* status[{}];", kernel.ranks), "each rank's status".into()));
+    rows.push((format!("Status* status[{}];", kernel.ranks), format!("each rank's status{of_machine}")));
     let budget = "how long a wait may last before the world is aborted";
     rows.push(("u64 wait_budget_ns;".into(), budget.into()));
-    rows.push(("u32 rank;".into(), "this rank".into()));
+    rows.push(("u32 rank;".into(), format!("this rank{on_machine}")));
     let far = kernel.far_channel().map(|_| ("Far far;".into(), "what carries far channels".into()));
     rows.extend(far);
     let records =
@@ -232,6 +233,7 @@ pub(crate) fn documented(
     (engine, width): (FarEngine, usize),
 ) -> Vec<DocumentedText> {
     let used = used(kernel);
+    let (of_machine, on_machine) = of_several(kernel);
     let about = |(i, text): (usize, String)| match kernel.params[i].kind {
         kind if kind == ParamKind::Scalar || used.contains(&ParamId(i as u32)) => text,
         _ => format!("Not used by this variant, may be null. {text}"),
@@ -239,10 +241,13 @@ pub(crate) fn documented(
     let params = declarations(kernel, names, Language::Host);
     let mut rows: Vec<_> =
         params.into_iter().zip(comments(kernel).into_iter().enumerate().map(about)).collect();
-    rows.push((format!("PeerwarpStatus* status[{}];", kernel.ranks), "Each rank's status record.".into()));
+    rows.push((
+        format!("PeerwarpStatus* status[{}];", kernel.ranks),
+        format!("Each rank's status record{of_machine}."),
+    ));
     let budget = "How many nanoseconds a wait may last before the world is aborted, at least 1.";
     rows.push(("uint64_t wait_budget_ns;".into(), budget.into()));
-    rows.push(("uint32_t rank;".into(), "This rank, from 0.".into()));
+    rows.push(("uint32_t rank;".into(), format!("This rank{on_machine}, from 0.")));
     let carrier = match engine {
         FarEngine::Ring => "PeerwarpFar far;",
         FarEngine::Gin => "PeerwarpGin far;",
@@ -259,6 +264,11 @@ pub(crate) fn documented(
             DocumentedText { about, declaration }
         })
         .collect()
+}
+
+/// What members of ranks are of where ranks are on several machines, and where a rank's number counts.
+fn of_several(kernel: &Kernel) -> (&'static str, &'static str) {
+    if kernel.nodes > 1 { (", of this machine", "'s number on its machine") } else { ("", "") }
 }
 
 /// What the header says about boxes, for launchers of their own.

@@ -8,7 +8,7 @@ use super::{
     texts::{self, AbiText, LaunchText, TimelineText, WaitText},
 };
 use crate::family::Target;
-use crate::ir::{Kernel, ParamKind};
+use crate::ir::{FAR_CHANNELS, Kernel, ParamKind};
 use crate::print::analysis::{WaitSite, gin::GIN_DEPTH};
 use crate::print::facts::{FarEngine, Timeline};
 use crate::print::text::{
@@ -150,7 +150,11 @@ pub(crate) fn launcher(host: &Host) -> Result<String, PrintError> {
             args: args_name(kernel),
             args_bytes: layout.bytes,
             entry: kernel.variant.clone(),
+            nodes: (kernel.nodes > 1).then_some(kernel.nodes),
             ranks: kernel.ranks,
+            far_channels: kernel.far_channels(),
+            channels: FAR_CHANNELS,
+            most_first_channel: FAR_CHANNELS.saturating_sub(kernel.far_channels()),
             grid: launch.grid,
             threads: launch.block_threads,
             shared: launch.shared_bytes,

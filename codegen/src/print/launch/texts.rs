@@ -91,7 +91,14 @@ pub(crate) struct LaunchText {
     pub args: String,
     pub args_bytes: u32,
     pub entry: String,
+    /// Where there are several.
+    pub nodes: Option<u32>,
     pub ranks: u32,
+    pub far_channels: u64,
+    /// Channels that a proxy has.
+    pub channels: u64,
+    /// The last one that may be the kernel's first.
+    pub most_first_channel: u64,
     pub grid: u32,
     pub threads: u32,
     pub shared: u32,

@@ -194,6 +194,7 @@ pub(crate) fn emit_split(
         namespace: namespace(kernel),
         types: types.into_iter().map(|(_, text)| text.clone()).collect(),
         fields: args::fields(kernel, &facts.args, timeline.as_ref(), &layout.maps),
+        nodes: kernel.nodes > 1,
         ranks: kernel.ranks,
         constants: constants(&facts, folder.is_some()),
         macros: folder.map_or(vec![], |_| apart::macros(&used)),

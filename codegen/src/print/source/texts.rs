@@ -23,6 +23,8 @@ pub(crate) struct KernelText {
     pub namespace: String,
     pub types: Vec<String>,
     pub fields: Vec<FieldText>,
+    /// Whether ranks are on several machines.
+    pub nodes: bool,
     pub ranks: u32,
     pub constants: Vec<ConstantText>,
     /// Macros that the header of primitives asks for.
