@@ -35,6 +35,20 @@ pub enum RuntimeError {
         /// The words of the engine.
         reason: String,
     },
+    /// The far channels of an operation's launches are together more than an engine's commands can name.
+    #[error(
+        "far channels of {launches}: {sum} {what} together, of at most {most} an operation; give some launches an operation of their own"
+    )]
+    FarLimit {
+        /// Of what there is too much.
+        what: &'static str,
+        /// How much its launches have.
+        sum: u64,
+        /// The most that an operation may have.
+        most: u64,
+        /// The launches with far channels, by their labels.
+        launches: String,
+    },
     /// What a kernel recorded cannot be read.
     #[error(transparent)]
     Timeline(#[from] super::recording::TimelineError),

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use bytemuck::{Pod, Zeroable};
 use peerwarp_codegen::dsl::ParamSpec;
-use peerwarp_codegen::ir::{FarPart, ParamKind};
+use peerwarp_codegen::ir::{FAR_CHANNELS, FAR_MEMORY, FarPart, ParamKind};
 use peerwarp_fabric::{
     Book, Channel, Endpoint, EndpointOptions, Memory, Provider, Proxy, ProxyOptions, Ring, Station, UNIT,
     Words,
@@ -50,7 +50,7 @@ pub(super) struct FarPlan {
     bytes: u64,
     /// The first channel of each launch, and how many there are in all.
     first: Vec<u32>,
-    channels: u32,
+    channels: u64,
 }
 
 impl FarPlan {
@@ -64,9 +64,27 @@ impl FarPlan {
 
     /// Counts the channels of a launch's kernel.
     pub fn launch(&mut self, params: &[ParamSpec], ranks: u32) {
-        self.first.push(self.channels);
+        // More than an engine has are refused before they are used.
+        self.first.push(self.channels as u32);
         let counters = params.iter().filter(|p| p.kind == ParamKind::Far(FarPart::Counts)).map(|p| p.len);
-        self.channels += (counters.sum::<u64>() / u64::from(ranks.max(1))) as u32;
+        self.channels += counters.sum::<u64>() / u64::from(ranks.max(1));
+    }
+
+    /// Whether commands can name all of it: launches of an operation share one memory of puts, and the channels of one proxy.
+    ///
+    /// # Errors
+    /// It is more than commands can name.
+    pub fn check(&self, launches: &[&str]) -> Result<(), RuntimeError> {
+        let sums = [
+            ("bytes of outboxes and inboxes", self.bytes, FAR_MEMORY),
+            ("channels", self.channels, FAR_CHANNELS),
+        ];
+        match sums.into_iter().find(|(_, sum, most)| sum > most) {
+            None => Ok(()),
+            Some((what, sum, most)) => {
+                Err(RuntimeError::FarLimit { what, sum, most, launches: launches.join(", ") })
+            }
+        }
     }
 
     /// Gives a launch the channels of one before.

@@ -233,6 +233,11 @@ impl Plan {
         let (scalars, buffers) = (scalars(launches, &params)?, merged(launches, &params)?);
         let mut plan = Plan { scalars, params, far, ..Plan::default() };
         buffers.into_iter().for_each(|buffer| plan.add(buffer));
+        let far = launches
+            .iter()
+            .zip(&plan.params)
+            .filter(|(_, params)| params.iter().any(|p| p.kind.far().is_some()));
+        plan.far.check(&far.map(|(launch, _)| launch.label.as_str()).collect::<Vec<_>>())?;
         Ok(plan)
     }
 

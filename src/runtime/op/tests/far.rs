@@ -4,9 +4,11 @@ use std::ptr::NonNull;
 use std::time::Duration;
 
 use peerwarp_codegen::dsl::prelude::*;
+use peerwarp_codegen::ir::FAR_MEMORY;
 use peerwarp_fabric::{Command, LIBRARY_VARIABLE, Memory, Op, Ring, UNIT, Words, library_version};
 
 use super::*;
+use crate::runtime::far::FarPlan;
 
 /// A row for the next rank, which may be on another machine.
 #[derive(Family, Clone, Debug, PartialEq)]
@@ -144,6 +146,36 @@ fn a_world_with_far_channels_is_not_reset() {
     assert!(said.starts_with("operations of the world = one with far channels"), "{said}");
     drop(op);
     world.reset().unwrap();
+}
+
+/// The sum over launches is refused by the names of those with far channels.
+#[test]
+fn launches_have_no_more_than_commands_can_name() {
+    let mut plan = FarPlan::default();
+    plan.add("small", 1 << 20);
+    plan.check(&["mail"]).unwrap();
+    plan.add("rows", FAR_MEMORY);
+    let said = plan.check(&["mail", "more mail"]).unwrap_err().to_string();
+    assert!(
+        said.starts_with(
+            "far channels of mail, more mail: 68720525568 bytes of outboxes and inboxes together"
+        ),
+        "{said}"
+    );
+    assert!(said.contains(&format!("of at most {FAR_MEMORY} an operation")), "{said}");
+    // 22 launches of three channels each.
+    let machine = Machine::default();
+    let spec = |n: u32| {
+        let launch = LaunchSpec::new(format!("mail{n}"), Mail { ranks: 2, warps: 1 }.into_variant());
+        let own = ["rows", "rows_outbox", "rows_arrived", "rows_ready"];
+        own.into_iter().fold(launch, |launch, part| launch.with_buffer(part, &format!("{part}{n}")))
+    };
+    let many: Vec<LaunchSpec> = (0..22).map(spec).collect();
+    let said = Operation::new(&world(&machine), &many, &Uncompiled).unwrap_err().to_string();
+    assert!(
+        said.contains("mail0, mail1, ") && said.contains("66 channels together, of at most 64"),
+        "{said}"
+    );
 }
 
 #[test]
