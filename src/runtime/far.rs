@@ -5,6 +5,7 @@
 
 use std::collections::BTreeMap;
 use std::ffi::c_void;
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -12,8 +13,8 @@ use bytemuck::{Pod, Zeroable};
 use peerwarp_codegen::dsl::ParamSpec;
 use peerwarp_codegen::ir::{FAR_CHANNELS, FAR_MEMORY, FarPart, ParamKind};
 use peerwarp_fabric::{
-    Book, Channel, Endpoint, EndpointOptions, Memory, Provider, Proxy, ProxyOptions, Ring, Station, UNIT,
-    Words,
+    Book, Channel, CloseError, Endpoint, EndpointOptions, Memory, Provider, Proxy, ProxyOptions, Ring,
+    Station, UNIT, Words,
 };
 
 use super::gpu::{DevicePtr, Gpu};
@@ -141,25 +142,30 @@ fn carried(reason: impl std::fmt::Display) -> RuntimeError {
 pub(super) struct FarRank {
     // The proxy ends first: it uses the memory.
     proxy: Mutex<Option<Proxy>>,
-    ring: Mapped,
-    words: Mapped,
-    memory: Mapped,
-    /// How many commands kernels have given, in the GPU's memory.
-    sent: Buffer,
+    shared: Shared,
     delivered: Ring,
     budget: Duration,
     node: u32,
 }
 
-/// A rank whose peers are not known yet.
-struct Opened {
-    /// Its number in the world.
-    own: u16,
-    station: Station,
+/// What a rank's kernels and its proxy share.
+#[derive(Debug)]
+struct Shared {
     ring: Mapped,
     words: Mapped,
     memory: Mapped,
+    /// How many commands kernels have given, in the GPU's memory.
     sent: Buffer,
+}
+
+/// A rank of a world as stations count it.
+#[derive(Clone, Copy, Debug)]
+struct Seat {
+    rank: u16,
+    ranks: u16,
+    channels: u8,
+    /// Whether other ranks are in this process.
+    one_process: bool,
 }
 
 /// Whether a provider carries puts between ranks of one process, where they are in one.
@@ -173,48 +179,61 @@ fn suits(provider: Provider, one_process: bool) -> Result<(), RuntimeError> {
     }
 }
 
-impl Opened {
-    fn new(plan: &FarPlan, member: &Member, ranks: u32, one_process: bool) -> Result<Opened, RuntimeError> {
-        let gpu = &member.gpu;
+impl Seat {
+    /// An endpoint of its own, with a rank's memory of puts registered.
+    fn station(self, memory: &Mapped) -> Result<Station, RuntimeError> {
         let endpoint = Endpoint::open(&EndpointOptions::default()).map_err(carried)?;
-        suits(endpoint.provider(), one_process)?;
-        let memory = Mapped::new(gpu, plan.bytes as usize)?;
+        suits(endpoint.provider(), self.one_process)?;
         let channel = Channel { outbox: memory.memory.clone(), inbox: memory.memory.clone() };
-        let channels = vec![channel; plan.channels as usize];
-        let (rank, ranks) = (member.rank as u16, ranks as u16);
-        let station = Station::new(endpoint, rank, ranks, &channels).map_err(carried)?;
+        let channels = vec![channel; self.channels.into()];
+        Station::new(endpoint, self.rank, self.ranks, &channels).map_err(carried)
+    }
+
+    /// The proxy of a station whose peers are known by their cards.
+    fn proxy(
+        self,
+        station: Station,
+        cards: &[Vec<u8>],
+        (ring, words): (&Ring, &Mapped),
+        budget: Duration,
+    ) -> Result<Proxy, RuntimeError> {
+        let mut book = Book::new(&station);
+        for (rank, card) in (0..).zip(cards).filter(|(rank, _)| *rank != self.rank) {
+            book.insert(rank, card).map_err(carried)?;
+        }
+        let counts = Words::new(words.memory.clone(), self.channels, self.ranks).map_err(carried)?;
+        // Kernels wait for longer, so that the proxy names a peer that is gone.
+        let options = ProxyOptions { budget: budget / 2, ..ProxyOptions::default() };
+        Proxy::start(station, book, vec![ring.clone()], counts, &options).map_err(carried)
+    }
+}
+
+impl Shared {
+    fn new(plan: &FarPlan, gpu: &Arc<dyn Gpu>, ranks: u16) -> Result<Shared, RuntimeError> {
+        let memory = Mapped::new(gpu, plan.bytes as usize)?;
         let ring = Mapped::new(gpu, Ring::bytes(1 << LOG_SLOTS))?;
         let words = Mapped::new(gpu, Words::bytes(plan.channels as u8, ranks))?;
         let sent = Buffer::new(gpu, 8)?;
         sent.clear(0)?;
-        Ok(Opened { own: rank, station, ring, words, memory, sent })
+        Ok(Shared { ring, words, memory, sent })
     }
 
-    fn start(
-        self,
-        plan: &FarPlan,
-        cards: &[Vec<u8>],
-        (node, budget): (u32, Duration),
-    ) -> Result<FarRank, RuntimeError> {
-        let Opened { own, station, ring, words, memory, sent } = self;
-        let mut book = Book::new(&station);
-        for (rank, card) in (0..).zip(cards).filter(|(rank, _)| *rank != own) {
-            book.insert(rank, card).map_err(carried)?;
-        }
-        let delivered = Ring::new(ring.memory.clone(), 0, 1 << LOG_SLOTS).map_err(carried)?;
-        let counts =
-            Words::new(words.memory.clone(), plan.channels as u8, cards.len() as u16).map_err(carried)?;
-        // Kernels wait for longer, so that the proxy names a peer that is gone.
-        let options = ProxyOptions { budget: budget / 2, ..ProxyOptions::default() };
-        let proxy =
-            Proxy::start(station, book, vec![delivered.clone()], counts, &options).map_err(carried)?;
-        Ok(FarRank { proxy: Mutex::new(Some(proxy)), ring, words, memory, sent, delivered, budget, node })
+    /// No command was given and no put has arrived. The proxy has ended.
+    fn clear(&self) -> Result<(), RuntimeError> {
+        let words = [&self.ring, &self.words].into_iter().flat_map(|mapped| mapped.memory.words());
+        words.for_each(|word| word.store(0, Ordering::Release));
+        self.sent.clear(0)
     }
 }
 
 /// What carries the far channels of an operation on this process's ranks, in the order of [`World::members`].
 #[derive(Debug)]
-pub(super) struct FarRanks(Vec<FarRank>);
+pub(super) struct FarRanks {
+    ranks: Vec<FarRank>,
+    seats: Vec<Seat>,
+    /// Its number among those of the world, the same on all ranks.
+    number: u64,
+}
 
 /// Makes it, if something is far. All ranks come together.
 ///
@@ -225,36 +244,87 @@ pub(super) fn carry(world: &World, plan: &FarPlan) -> Result<Option<Arc<FarRanks
         return Ok(None);
     }
     let members = world.members();
-    let one_process = members.len() > 1;
-    let opened: Result<Vec<Opened>, RuntimeError> =
-        members.iter().map(|member| Opened::new(plan, member, world.ranks(), one_process)).collect();
-    let (opened, cards) = match opened {
+    let (ranks, channels, one_process) = (world.ranks() as u16, plan.channels as u8, members.len() > 1);
+    let seat = |member: &Member| Seat { rank: member.rank as u16, ranks, channels, one_process };
+    let seats: Vec<Seat> = members.iter().map(seat).collect();
+    let opened = members.iter().zip(&seats).map(|(member, seat)| {
+        let shared = Shared::new(plan, &member.gpu, ranks)?;
+        Ok((seat.station(&shared.memory)?, shared))
+    });
+    let (shared, opened) = match opened.collect::<Result<Vec<_>, RuntimeError>>() {
         Ok(opened) => {
-            let cards: Vec<Vec<u8>> = opened.iter().map(|one| one.station.card()).collect();
-            (opened, Ok(cards))
+            let (stations, shared): (Vec<_>, Vec<_>) = opened.into_iter().unzip();
+            (shared, Ok(stations))
         }
         Err(e) => (vec![], Err(e)),
     };
-    let cards = world.gather(cards)?.concat();
+    let (stations, cards) = introduced(world, opened)?;
     let budget = world.wait_budget();
-    let started = opened.into_iter().zip(0..).map(|(one, member)| {
-        let node = world.place(member).node;
-        one.start(plan, &cards, (node, budget))
-    });
-    let ranks = Arc::new(FarRanks(world.agree(started.collect())?));
-    world.watch(&ranks);
-    Ok(Some(ranks))
+    let started =
+        shared.into_iter().zip(stations).zip(&seats).zip(0..).map(|(((shared, station), seat), member)| {
+            let delivered = Ring::new(shared.ring.memory.clone(), 0, 1 << LOG_SLOTS).map_err(carried)?;
+            let proxy = seat.proxy(station, &cards, (&delivered, &shared.words), budget)?;
+            let node = world.place(member).node;
+            Ok(FarRank { proxy: Mutex::new(Some(proxy)), shared, delivered, budget, node })
+        });
+    let ranks = world.agree(started.collect())?;
+    Ok(Some(world.watch(|number| FarRanks { ranks, seats, number })))
+}
+
+/// Stations with the cards of all ranks' stations. All ranks come together.
+fn introduced(
+    world: &World,
+    opened: Result<Vec<Station>, RuntimeError>,
+) -> Result<(Vec<Station>, Vec<Vec<u8>>), RuntimeError> {
+    let (stations, cards) = match opened {
+        Ok(stations) => {
+            let cards: Vec<Vec<u8>> = stations.iter().map(Station::card).collect();
+            (stations, Ok(cards))
+        }
+        Err(e) => (vec![], Err(e)),
+    };
+    Ok((stations, world.gather(cards)?.concat()))
 }
 
 impl FarRanks {
     /// That of a member.
     pub fn of(&self, member: usize) -> &FarRank {
-        &self.0[member]
+        &self.ranks[member]
+    }
+
+    /// Its number among those of the world.
+    pub fn number(&self) -> u64 {
+        self.number
+    }
+
+    /// Begins anew, with no command given and no put arrived or under way. Kernels have ended on all ranks, which come together.
+    ///
+    /// What is under way is delivered first, as long as it can be. Then proxies end with their endpoints, so that no late put of
+    /// theirs arrives, and others start in the same memory, which kernels know.
+    ///
+    /// # Errors
+    /// A proxy does not end, or none can be started.
+    pub fn renew(&self, world: &World) -> Result<(), RuntimeError> {
+        self.ranks.iter().for_each(FarRank::drain);
+        world.agree(Ok(()))?;
+        world.agree(self.ranks.iter().try_for_each(FarRank::end))?;
+        let all = || self.ranks.iter().zip(&self.seats);
+        let opened = all().map(|(rank, seat)| {
+            rank.shared.clear()?;
+            seat.station(&rank.shared.memory)
+        });
+        let (stations, cards) = introduced(world, opened.collect())?;
+        let started = all().zip(stations).try_for_each(|((rank, seat), station)| {
+            let proxy = seat.proxy(station, &cards, (&rank.delivered, &rank.shared.words), rank.budget)?;
+            *lock(&rank.proxy) = Some(proxy);
+            Ok(())
+        });
+        world.agree(started)
     }
 
     /// What went wrong first on one of the ranks.
     pub fn fault(&self) -> Option<String> {
-        self.0.iter().find_map(FarRank::fault)
+        self.ranks.iter().find_map(FarRank::fault)
     }
 }
 
@@ -262,13 +332,9 @@ impl Drop for FarRanks {
     /// Kernels have ended, and have waited for what was put to them. All that they have put is delivered before a proxy ends, which takes
     /// part in the delivery.
     fn drop(&mut self) {
-        self.0.iter().for_each(FarRank::drain);
-        for rank in &self.0 {
-            if let Some(proxy) = lock(&rank.proxy).take() {
-                // A drop has no caller that takes the error.
-                let _ = proxy.close(Duration::from_secs(1));
-            }
-        }
+        self.ranks.iter().for_each(FarRank::drain);
+        // A drop has no caller that takes the error.
+        self.ranks.iter().for_each(|rank| drop(rank.end()));
     }
 }
 
@@ -276,10 +342,10 @@ impl FarRank {
     /// What a launch's kernel is given.
     pub fn args(&self, plan: &FarPlan, launch: usize) -> FarArgs {
         FarArgs {
-            ring: self.ring.ptr,
-            words: self.words.ptr,
-            memory: self.memory.ptr,
-            sent: self.sent.ptr(),
+            ring: self.shared.ring.ptr,
+            words: self.shared.words.ptr,
+            memory: self.shared.memory.ptr,
+            sent: self.shared.sent.ptr(),
             log_slots: LOG_SLOTS,
             channel: plan.channel(launch),
             node: self.node,
@@ -289,7 +355,19 @@ impl FarRank {
 
     /// Where the memory of puts begins.
     pub fn memory(&self) -> DevicePtr {
-        self.memory.ptr
+        self.shared.memory.ptr
+    }
+
+    /// Ends the proxy. What it has not delivered is lost.
+    ///
+    /// # Errors
+    /// It hangs in a call of libfabric: what it uses cannot be used again.
+    fn end(&self) -> Result<(), RuntimeError> {
+        let Some(proxy) = lock(&self.proxy).take() else { return Ok(()) };
+        match proxy.close(Duration::from_secs(1)) {
+            Err(stuck @ CloseError::Stuck { .. }) => Err(carried(stuck)),
+            Ok(_) | Err(_) => Ok(()),
+        }
     }
 
     fn fault(&self) -> Option<String> {
@@ -298,7 +376,7 @@ impl FarRank {
 
     /// Waits until all that kernels have commanded is delivered, while the proxies of all ranks run.
     fn drain(&self) {
-        let sent = self.sent.read::<u64>(0, 1).ok().and_then(|sent| sent.first().copied());
+        let sent = self.shared.sent.read::<u64>(0, 1).ok().and_then(|sent| sent.first().copied());
         if let (Some(sent), Some(proxy)) = (sent, lock(&self.proxy).as_ref()) {
             // A peer that is gone takes nothing in. A wait has named it before.
             let _ = self.delivered.wait_delivered(sent, proxy.words(), self.budget);

@@ -127,8 +127,8 @@ pub struct World {
     cleared: Mutex<Vec<Cleared>>,
     /// Memory that launches may be given for windows.
     shared: Mutex<Vec<Weak<Symmetric>>>,
-    /// What carries far channels of operations.
-    far: Mutex<Vec<Weak<FarRanks>>>,
+    /// How many operations with far channels there have been, and what carries those of operations that are there.
+    far: Mutex<(u64, Vec<Weak<FarRanks>>)>,
     /// The error after which nothing may be launched.
     poisoned: Mutex<Option<String>>,
 }
@@ -333,14 +333,18 @@ impl World {
         }
     }
 
-    /// Asks these for faults as long as they are there.
-    pub(super) fn watch(&self, far: &Arc<FarRanks>) {
-        lock(&self.far).push(Arc::downgrade(far));
+    /// Keeps what carries far channels, which is given its number, to ask for faults and to renew as long as it is there.
+    pub(super) fn watch(&self, far: impl FnOnce(u64) -> FarRanks) -> Arc<FarRanks> {
+        let (carried, all) = &mut *lock(&self.far);
+        let far = Arc::new(far(*carried));
+        *carried += 1;
+        all.push(Arc::downgrade(&far));
+        far
     }
 
     /// What carries far channels of operations that are there.
     fn far(&self) -> Vec<Arc<FarRanks>> {
-        let mut all = lock(&self.far);
+        let (_, all) = &mut *lock(&self.far);
         all.retain(|far| far.strong_count() > 0);
         all.iter().filter_map(Weak::upgrade).collect()
     }
@@ -400,8 +404,7 @@ impl World {
             Some(mut aborted) => {
                 let far = self.far();
                 aborted.carrier = far.iter().find_map(|far| far.fault());
-                // Rings and counts of far channels are where the abort left them.
-                aborted.recoverable = self.lost().is_none() && far.is_empty();
+                aborted.recoverable = self.lost().is_none();
                 lock(&self.poisoned).get_or_insert_with(|| aborted.to_string());
                 Err(RuntimeError::Aborted(Box::new(aborted)))
             }
@@ -429,27 +432,43 @@ impl World {
     }
 
     /// Makes the world usable again after a wait ran out of time: waits until all GPUs are idle, then clears status
-    /// records, flags and epochs. What kernels had not finished is lost. All ranks have to do so.
+    /// records, flags and epochs; far channels get other proxies, rings and counts. What kernels had not finished is lost. All ranks have
+    /// to do so, with the same operations.
     ///
     /// # Errors
-    /// A GPU does not come to rest, or there is an operation with far channels: drop it, and make it anew.
+    /// A GPU does not come to rest, ranks have dropped other operations with far channels, or a proxy of those does not end or start.
     pub fn reset(&self) -> Result<(), RuntimeError> {
-        let near = match self.far().is_empty() {
-            true => Ok(()),
-            false => Err(RuntimeError::invalid(
-                "operations of the world",
-                "one with far channels",
-                "none when it is reset: drop it, and make it anew",
-            )),
-        };
-        self.agree(near)?;
+        let reset = self.begin_anew();
+        if let Err(e) = &reset {
+            lock(&self.poisoned).get_or_insert_with(|| e.to_string());
+        }
+        reset
+    }
+
+    fn begin_anew(&self) -> Result<(), RuntimeError> {
+        let far = self.far();
+        self.same_far(&far)?;
         let idle = self.members.iter().try_for_each(|m| m.gpu.synchronize());
         self.agree(idle)?;
         let cleared = self.clear_all();
         self.agree(cleared)?;
+        far.iter().try_for_each(|far| far.renew(self))?;
         self.resets.fetch_add(1, Ordering::Relaxed);
         *lock(&self.poisoned) = None;
         Ok(())
+    }
+
+    /// Whether all ranks have the same operations with far channels.
+    fn same_far(&self, own: &[Arc<FarRanks>]) -> Result<(), RuntimeError> {
+        let all: Vec<Vec<u64>> = self.gather(Ok(own.iter().map(|far| far.number()).collect()))?;
+        match all.iter().position(|one| *one != all[0]) {
+            None => Ok(()),
+            Some(rank) => Err(RuntimeError::invalid(
+                "operations with far channels",
+                format!("numbers {:?} on rank {rank}, {:?} on rank 0", all[rank], all[0]),
+                "the same on all ranks when the world is reset: drop each on all of them",
+            )),
+        }
     }
 
     /// How often it was reset: what kernels had not finished before is lost.
