@@ -276,6 +276,9 @@ impl App {
 
     fn asked(&self, selection: &Selection, given: &Given, small: bool) -> Result<Asked, InputError> {
         let tuning = selection.tuning()?;
+        if let Some(nodes) = given.get(NODES).filter(|nodes| !nodes.parse().is_ok_and(|n: u32| n > 0)) {
+            return Err(InputError::not_allowed("--nodes", nodes, "a number of nodes, 1 or more"));
+        }
         let mut asked = match &selection.family {
             Some(name) => self.family(name, selection, given)?,
             None => self.unnamed(selection, given, small)?,
@@ -376,6 +379,16 @@ impl App {
             return Err(InputError::missing("--family", format!("the family that `{name}` is for")));
         }
         let mut request = Request::variant(name);
+        let own = request.resolve_own(self.registry())?.nodes();
+        if let Some(nodes) = given.get(NODES).filter(|nodes| **nodes != own.to_string()) {
+            let allowed = format!("--nodes {own}, or the name of a variant for {nodes}");
+            return Err(InputError::conflict(
+                "--nodes",
+                nodes,
+                format!("{name}, which runs on {own}"),
+                allowed,
+            ));
+        }
         self.set_fields(&mut request, given, "VARIANT")?;
         Ok(request)
     }

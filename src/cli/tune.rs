@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use peerwarp_codegen::family::{FieldRole, Target};
+use peerwarp_codegen::family::{FieldRole, Target, Variant};
 use serde_json::json;
 
 use crate::harness::choose::{Device, choose};
@@ -37,7 +37,7 @@ const PARTS: u64 = 1000;
 
 pub(super) fn tune(app: &App, args: &TuneArgs, given: &Given, style: Style) -> Result<Done, Failure> {
     let tasks = tasks(app, args, given)?;
-    let ranks = same_ranks(&tasks)?;
+    let (ranks, nodes) = (same("ranks", &tasks, |v| v.ranks())?, same("nodes", &tasks, |v| v.nodes())?);
     let budget = budget(args.budget)?;
     let profile = args.profile.as_deref().map(profile).transpose()?;
     let there = args.out.as_deref().map(existing).transpose()?.flatten();
@@ -46,7 +46,7 @@ pub(super) fn tune(app: &App, args: &TuneArgs, given: &Given, style: Style) -> R
         return Err(InputError::conflict("ranks", ranks, with, "one process, which uses all GPUs").into());
     }
     let wait_budget = wait_budget(Some(args.wait_budget.unwrap_or(WAIT_BUDGET)))?;
-    let options = WorldOptions { wait_budget, ..WorldOptions::default() };
+    let options = WorldOptions { wait_budget, nodes, ..WorldOptions::default() };
     let world = Arc::new(world_here(ranks, &options)?);
     let limits = limits(profile.as_ref(), &world)?;
     let (device, target) = device(&world)?;
@@ -148,15 +148,15 @@ fn refuse(args: &TuneArgs, given: &Given, chosen: &[Chosen]) -> Result<(), Input
     }
 }
 
-/// The world size that all tasks need.
-fn same_ranks(tasks: &[Task]) -> Result<u32, InputError> {
-    let all: BTreeSet<u32> = tasks.iter().flat_map(|t| t.defaults.variants()).map(|v| v.ranks()).collect();
+/// What all tasks have to have the same of: the world size, or its nodes.
+fn same(field: &str, tasks: &[Task], of: fn(&Variant) -> u32) -> Result<u32, InputError> {
+    let all: BTreeSet<u32> = tasks.iter().flat_map(|t| t.defaults.variants()).map(of).collect();
     match all.into_iter().collect::<Vec<_>>()[..] {
-        [ranks] => Ok(ranks),
+        [one] => Ok(one),
         [first, other, ..] => {
-            Err(InputError::conflict("ranks", other, format!("ranks = {first}"), "one world size"))
+            Err(InputError::conflict(field, other, format!("{field} = {first}"), "one world size"))
         }
-        [] => Err(InputError::missing("ranks", "1 to 64")),
+        [] => Err(InputError::missing(field, "kernels to tune")),
     }
 }
 

@@ -55,6 +55,26 @@ fn nodes_that_cannot_be_are_refused_by_name() {
             "run --hidden 64 --experts 8 --topk 3 --tokens 4 --ranks 4 --nodes 2 --fused",
             "--nodes = 2: contradicts moe",
         ),
+        (
+            "run --family all_reduce --ranks 4 --nodes 0 elements=1000 dtype=bf16",
+            "--nodes = 0: not allowed\n  allowed: a number of nodes, 1 or more",
+        ),
+        (
+            "show --hidden 64 --experts 6 --topk 3 --tokens 4 --ranks 4 --nodes few",
+            "--nodes = few: not allowed",
+        ),
+        (
+            "show --nodes 4 broadcast_nodes_n10_r4_o2_f32_root0_noi__packets_w4_c1024_b1",
+            "--nodes = 4: contradicts broadcast_nodes_n10_r4_o2_f32_root0_noi__packets_w4_c1024_b1, which runs on 2",
+        ),
+        (
+            "show --nodes 2 all_gather_n1024_r4_bf16_noi__push_packets_w4_c1024_b1",
+            "--nodes = 2: contradicts all_gather_n1024_r4_bf16_noi__push_packets_w4_c1024_b1, which runs on 1",
+        ),
+        (
+            "tune --family all_reduce --ranks 4 --nodes 1,2 elements=1000 dtype=bf16",
+            "nodes = 2: contradicts nodes = 1",
+        ),
     ] {
         let ran = place.say(asked);
         assert_eq!(ran.code, 2, "{}", ran.report());
