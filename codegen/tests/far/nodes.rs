@@ -158,7 +158,7 @@ struct TurnsArgs {
     #[output]
     #[len(|c| u64::from(c.nodes * (TURNS + 1) * ROW))]
     out: Ptr<u32>,
-    #[channel(|c| ChannelShape::new(Transport::Far, c.nodes, Slots::BySender(TURNS + 1)).rail(c.local).lanes(2))]
+    #[channel(|c| ChannelShape::new(Transport::Far, c.nodes, Slots::BySender(TURNS + 1)).rail(c.local).lanes(2).to_all())]
     #[len(|_| ROW)]
     rail: Channel<u32>,
     epoch: EpochWord,
@@ -208,6 +208,10 @@ fn puts_under_a_condition_are_counted_where_it_holds() {
     let kernel = trace_args::<TurnsArgs>(meta, &c, turns).unwrap_or_else(|e| panic!("{e}"));
     let kernel = verify(kernel).unwrap_or_else(|e| panic!("{e:?}"));
     let told = explain(&kernel);
+    // An outbox has a place for each row, an inbox one for each node and row.
+    let len = |name: &str| told.buffers.iter().find(|buffer| buffer.name == name).unwrap().len;
+    let slots = u64::from(2 * (TURNS + 1) * ROW);
+    assert_eq!((len("rail_outbox"), len("rail")), (slots, slots * u64::from(c.nodes)));
     let moved = told.far.as_ref().unwrap().moved.unwrap();
     // Rank 0 of a node has rows 0, 2, 4 and 6, and the last.
     let (others, most) = (u64::from(c.nodes - 1), 5);

@@ -21,6 +21,8 @@ enum Wrong {
     Parts,
     SharedSlots,
     NearBatch,
+    NearToAll,
+    ToAll,
     Mask,
     SlotWithoutWait,
     FromSome,
@@ -42,7 +44,7 @@ struct WrongArgs {
     x: Ptr<f32>,
     #[channel(|c| {
         let slots = if *c == Wrong::SharedSlots { Slots::Shared(6) } else { Slots::BySender(2) };
-        let near = [Wrong::NearBatch, Wrong::SettleNear, Wrong::WaitNear].contains(c);
+        let near = [Wrong::NearBatch, Wrong::NearToAll, Wrong::SettleNear, Wrong::WaitNear].contains(c);
         let transport = if near { Transport::Flags } else { Transport::Far };
         let shape = ChannelShape::new(transport, RANKS, slots).read_many();
         match c {
@@ -50,6 +52,7 @@ struct WrongArgs {
             Wrong::Batches => shape.batches(2),
             Wrong::Parts => ChannelShape::new(transport, RANKS, slots).parts(2),
             Wrong::NearBatch | Wrong::NeverPublished => shape.publish(Publish::Batch),
+            Wrong::NearToAll | Wrong::ToAll => shape.to_all(),
             _ => shape,
         }
     })]
@@ -65,7 +68,11 @@ fn wrong(c: &Wrong, a: &WrongArgs) {
         rows.settle();
     }
     role("send", 1, |_| {
-        let to = if *c == Wrong::Mask { Peers::mask(3u64) } else { Peers::all() };
+        let to = match c {
+            Wrong::Mask => Peers::mask(3u64),
+            Wrong::ToAll => Peers::rank(1),
+            _ => Peers::all(),
+        };
         let row = rows.to(to).slot(if *c == Wrong::NoSuchSlot { 2 } else { 0 });
         row.put(0, a.x.load(0, 64));
         row.done();
@@ -105,6 +112,8 @@ fn mistakes_end_the_trace_with_words() {
         (Wrong::Batches, "far channel `rows` has flags for batches"),
         (Wrong::Parts, "far channel `rows` has messages in parts"),
         (Wrong::SharedSlots, "far channel `rows` has slots that senders share"),
+        (Wrong::NearToAll, "messages of channel `rows` go to all ranks by their shape, and it is near"),
+        (Wrong::ToAll, "a message to one rank of channel `rows`, whose messages go to all"),
         (Wrong::NearBatch, "channel `rows` publishes batches, and is near"),
         (Wrong::Mask, "a far message to some ranks, which are a mask, of channel `rows`"),
         (Wrong::SlotWithoutWait, "a message by itself of channel `rows`, which is far"),

@@ -25,7 +25,7 @@ over_nodes! {
 
 impl AllGatherNodes {
     fn rail(&self) -> ChannelShape {
-        self.rail_of(Slots::BySender(self.cut().tiles()))
+        self.rail_of(Slots::BySender(self.cut().tiles())).to_all()
     }
 
     fn near(&self) -> ChannelShape {

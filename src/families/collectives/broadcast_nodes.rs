@@ -30,7 +30,7 @@ impl BroadcastNodes {
     }
 
     fn rail(&self) -> ChannelShape {
-        self.rail_of(Slots::BySender(self.cut().tiles()))
+        self.rail_of(Slots::BySender(self.cut().tiles())).to_all()
     }
 
     /// One rank of a node sends alone, so that ranks know nothing of each other but by credits.

@@ -62,7 +62,7 @@ macro_rules! over_nodes {
         impl Legal for $name {
             fn legal(&self) -> Result<(), Illegal> {
                 legal::nodes(self.ranks, self.nodes)?;
-                let bytes = 2 * self.rail().all_slots() * self.cut().bytes();
+                let bytes = self.rail().far_slots() * self.cut().bytes();
                 legal::rail((stringify!($elements), self.$elements), self.nodes, bytes)?;
                 $(
                     let also: fn(&$name) -> Result<(), Illegal> = $also;

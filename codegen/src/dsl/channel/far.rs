@@ -9,6 +9,7 @@ use std::cell::RefCell;
 
 use super::open::{Places, plus, times};
 use super::receive::{Incoming, Reading};
+use super::shape::Declared;
 use super::{Hub, OpenChannel, Payload, Store, Transport};
 use crate::dsl::comm::protocol::{Arrived, Peers, arrive};
 use crate::dsl::groups::group::{local_rank_at, rank_at};
@@ -65,9 +66,21 @@ impl Posted {
         loc: Loc,
     ) -> Option<Posted> {
         open.hub().far.as_ref()?;
-        // What goes to all ranks stands where a message to this one would.
-        let (row, counter) = (peers.far_rank(&open.hub().declared.name, loc), open.far_counter(loc));
-        let number = open.number(row, slot, loc);
+        let Declared { name, shape, .. } = &*open.hub().declared;
+        let (row, counter) = (peers.far_rank(name, loc), open.far_counter(loc));
+        let number = match (shape.to_all, row) {
+            (true, Some(_)) => {
+                let message = format!("a message to one rank of channel `{name}`, whose messages go to all");
+                fail_at(
+                    loc,
+                    message,
+                    "say `Peers::all()` or `Peers::others()`, or leave `.to_all()` out of its `#[channel(..)]`",
+                );
+            }
+            (true, None) => open.in_outbox(slot, loc),
+            // What goes to all ranks stands where a message to this one would.
+            (false, row) => open.number(row, slot, loc),
+        };
         let ends = RefCell::new(vec![0; open.hub().stores.len()]);
         Some(Posted { places: Places::of(open.hub(), number, loc), counter, ends })
     }

@@ -18,8 +18,8 @@ use crate::ir::{BinaryOp, Const, Dtype, Loc, ParamKind};
 pub struct OpenChannel<'a, T: Payload> {
     pub(super) channel: &'a Channel<T>,
     pub(super) epoch: Epoch,
-    /// The first slot and the first flag of this launch's bank, if there are several banks.
-    bank: Option<[Val<u32>; 2]>,
+    /// The first slot and the first flag of this launch's bank, and the first slot of its outbox, if there are several banks.
+    bank: Option<[Val<u32>; 3]>,
     /// Of the lanes of a far channel, the one that is meant.
     pub(super) lane: Option<Val<u32>>,
 }
@@ -52,13 +52,15 @@ impl<T: Payload> Channel<T> {
             // Epochs that wrap around go on with these remainders.
             let (op, by) = if shape.banks == 2 { (BinaryOp::And, 1) } else { (BinaryOp::Rem, shape.banks) };
             let turn = binary(op, epoch.value.to_raw(), host(by, loc).to_raw(), loc);
-            [shape.bank_slots(), shape.bank_flags()].map(|len| times(turn, len as u32, loc))
+            let first = |len| times(turn, len as u32, loc);
+            let (slots, flags) = (first(shape.bank_slots()), first(shape.bank_flags()));
+            [slots, flags, if shape.to_all { first(shape.outbox_slots()) } else { slots }]
         });
         attempt(loc, |t| {
             t.channels[*channel].opened.get_or_insert(loc);
             // Before the roles they are values that all of these are given: the names are theirs in emitted source.
             if t.open.len() == 1 {
-                let bank = bank.map(|[slots, _]| (slots, "bank"));
+                let bank = bank.map(|[slots, ..]| (slots, "bank"));
                 for (value, name) in [Some((epoch.value, "epoch")), bank].into_iter().flatten() {
                     t.builder.kernel.values[value.to_raw().id.index()]
                         .name
@@ -160,15 +162,24 @@ impl<'a, T: Payload> OpenChannel<'a, T> {
     /// The number of a flag among all: where flags are not slots', of a batch.
     pub(super) fn in_flags(&self, number: Val<u32>, loc: Loc) -> Val<u32> {
         match self.bank {
-            Some([_, bank]) => plus(number, bank, loc),
+            Some([_, bank, _]) => plus(number, bank, loc),
             None => number,
         }
     }
 
     pub(super) fn in_bank(&self, number: Val<u32>, loc: Loc) -> Val<u32> {
         match self.bank {
-            Some([bank, _]) => plus(number, bank, loc),
+            Some([bank, ..]) => plus(number, bank, loc),
             None => number,
+        }
+    }
+
+    /// The number of a message's place in the outbox, which has one for each slot: it goes to all ranks.
+    pub(super) fn in_outbox(&self, slot: Val<u32>, loc: Loc) -> Val<u32> {
+        self.check_slot(slot, loc);
+        match self.bank {
+            Some([.., bank]) => plus(slot, bank, loc),
+            None => slot,
         }
     }
 

@@ -94,6 +94,8 @@ pub struct ChannelShape {
     pub(super) rail: Option<u32>,
     /// How often the puts of a far channel's launch are counted apart.
     pub(super) lanes: u32,
+    /// Whether each message of a far channel goes to all ranks, or all others.
+    pub(super) to_all: bool,
     float_words: bool,
     names: Vec<(&'static str, &'static str)>,
 }
@@ -113,6 +115,7 @@ impl ChannelShape {
             publish: Publish::Each,
             rail: None,
             lanes: 1,
+            to_all: false,
             float_words: false,
             names: vec![],
         }
@@ -191,6 +194,13 @@ impl ChannelShape {
         ChannelShape { lanes, ..self }
     }
 
+    /// Lets each message of a far channel go to all of its ranks, or to all others. The outbox then has a place for each slot, not one for
+    /// each target and slot: puts to several ranks read the same message until they are settled.
+    #[must_use]
+    pub fn to_all(self) -> Self {
+        ChannelShape { to_all: true, ..self }
+    }
+
     /// Ranks of all nodes, of a far channel.
     pub(super) fn far_ranks(&self) -> u64 {
         u64::from(self.ranks) * u64::from(self.rail.unwrap_or(1))
@@ -249,6 +259,20 @@ impl ChannelShape {
     #[doc(hidden)]
     pub fn all_slots(&self) -> u64 {
         self.bank_slots() * u64::from(self.banks)
+    }
+
+    /// Slots of a far channel's outbox in a bank.
+    pub(super) fn outbox_slots(&self) -> u64 {
+        match self.slots {
+            Slots::BySender(n) | Slots::ByNumber(n) if self.to_all => n.into(),
+            Slots::BySender(_) | Slots::ByNumber(_) | Slots::Shared(_) => self.bank_slots(),
+        }
+    }
+
+    /// Messages that all inboxes and outboxes of a far channel have room for on a rank.
+    #[doc(hidden)]
+    pub fn far_slots(&self) -> u64 {
+        self.all_slots() + self.outbox_slots() * u64::from(self.banks)
     }
 
     /// Elements from the beginning of a field in a message to that in the next one. An engine of far channels moves [`FAR_UNIT`] bytes or
@@ -359,8 +383,10 @@ impl Declared {
             params.push(spec(f.name, shape.transport.kind(), f.dtype, len, doc.to_owned()));
             if shape.transport == Transport::Far {
                 let of = if f.name.is_empty() { "outbox".to_owned() } else { format!("{}_outbox", f.name) };
+                let len = shape.outbox_slots() * u64::from(shape.banks) * u64::from(shape.stride(f));
+                let target = if shape.to_all { "" } else { "[target]" };
                 let doc =
-                    format!("Messages of `{name}` on their way, `{}[target][slot]`.", shape.bank_order());
+                    format!("Messages of `{name}` on their way, `{}{target}[slot]`.", shape.bank_order());
                 params.push(spec(&of, ParamKind::Far(FarPart::Outbox), f.dtype, len, doc));
             }
         }
@@ -457,6 +483,11 @@ impl Declared {
             return wrong(
                 format!("channel `{name}` has lanes, and is near"),
                 "leave `.lanes(..)` out: each message of a near channel is taken by itself".to_owned(),
+            );
+        } else if shape.to_all {
+            return wrong(
+                format!("messages of channel `{name}` go to all ranks by their shape, and it is near"),
+                "leave `.to_all()` out: a near channel has no outbox".to_owned(),
             );
         } else if shape.publish == Publish::Batch {
             return wrong(

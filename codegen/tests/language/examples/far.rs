@@ -77,11 +77,11 @@ examples! {
     }
 
     along_a_rail [
-        "node", "nodes", "local_rank", "local_ranks", "ChannelShape::rail", "ChannelShape::lanes", "OpenChannel::lane",
+        "node", "nodes", "local_rank", "local_ranks", "ChannelShape::rail", "ChannelShape::lanes", "ChannelShape::to_all", "OpenChannel::lane",
         "OpenChannel::wait_others", "InboundOthers::slot"
     ]
     (x: Ptr<f32>[128] = own,
-     words: Channel<f32>[ChannelShape::new(Transport::Far, 2, Slots::BySender(2)).rail(1).lanes(2), 64], word: EpochWord[1],
+     words: Channel<f32>[ChannelShape::new(Transport::Far, 2, Slots::BySender(2)).rail(1).lanes(2).to_all(), 64], word: EpochWord[1],
      out: Ptr<f32>[128])
     -> (out: theirs)
     {
