@@ -14,7 +14,7 @@ use super::nodes::{
 over_nodes! {
     /// A variant of all-gather over nodes.
     #[derive(Family, Clone, Debug, PartialEq)]
-    #[family(name = "all_gather_nodes", kernel = all_gather_nodes, args = AllGatherNodesArgs, warps = warps)]
+    #[family(name = "all_gather_nodes", kernel = all_gather_nodes, args = AllGatherNodesArgs, warps = warps, revision = 2)]
     pub struct AllGatherNodes, AllGatherNodesKey {
         /// Elements of a rank's vector.
         #[key(short = "n", range = 1..=67108864)]

@@ -66,8 +66,7 @@ impl AllReduceNodes {
     }
 
     fn rail(&self) -> ChannelShape {
-        // Each launch waits for all other nodes: what they have sent says that they have read what was sent two launches before.
-        self.rail_of(Slots::BySender(self.owned())).to_all().credits(false)
+        self.rail_of(Slots::BySender(self.owned())).to_all()
     }
 
     fn over_ranks(&self) -> Reduce {

@@ -12,7 +12,7 @@ use super::nodes::{self, dealt, each_other_local, each_other_node, on_both_level
 over_nodes! {
     /// A variant of all-to-all over nodes.
     #[derive(Family, Clone, Debug, PartialEq)]
-    #[family(name = "all_to_all_nodes", kernel = all_to_all_nodes, args = AllToAllNodesArgs, warps = warps)]
+    #[family(name = "all_to_all_nodes", kernel = all_to_all_nodes, args = AllToAllNodesArgs, warps = warps, revision = 2)]
     pub struct AllToAllNodes, AllToAllNodesKey {
         /// Elements of a rank's vector: a part for each rank, of which the last ones are shorter where that does not divide it.
         #[key(short = "n", range = 1..=268435456)]

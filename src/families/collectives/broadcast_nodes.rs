@@ -30,7 +30,8 @@ impl BroadcastNodes {
     }
 
     fn rail(&self) -> ChannelShape {
-        self.rail_of(Slots::BySender(self.cut().tiles())).to_all()
+        // One rank sends alone: it hears of the others by credits.
+        self.rail_of(Slots::BySender(self.cut().tiles())).to_all().credits(true)
     }
 
     /// One rank of a node sends alone, so that ranks know nothing of each other but by credits.

@@ -82,9 +82,11 @@ macro_rules! over_nodes {
                 Cut::new(length(&self.key()), self.chunk, self.dtype)
             }
 
-            /// The channel to the ranks of the same number on all nodes: a block has a lane.
+            /// The channel to the ranks of the same number on all nodes: a block has a lane. It has no credits where each launch waits
+            /// for all other nodes: what they have sent says that they have read what was sent two launches before.
             fn rail_of(&self, slots: Slots) -> ChannelShape {
-                ChannelShape::new(Transport::Far, self.nodes, slots).rail(self.local()).lanes(self.blocks)
+                let shape = ChannelShape::new(Transport::Far, self.nodes, slots).credits(false);
+                shape.rail(self.local()).lanes(self.blocks)
             }
         }
     };

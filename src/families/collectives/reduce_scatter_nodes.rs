@@ -12,7 +12,7 @@ use super::nodes::{self, dealt, each_other_local, each_other_node, of_nodes, on_
 over_nodes! {
     /// A variant of reduce-scatter over nodes.
     #[derive(Family, Clone, Debug, PartialEq)]
-    #[family(name = "reduce_scatter_nodes", kernel = reduce_scatter_nodes, args = ReduceScatterNodesArgs, warps = warps)]
+    #[family(name = "reduce_scatter_nodes", kernel = reduce_scatter_nodes, args = ReduceScatterNodesArgs, warps = warps, revision = 2)]
     pub struct ReduceScatterNodes, ReduceScatterNodesKey {
         /// Elements of a rank's vector: a part for each rank, of which the last ones are shorter where that does not divide it.
         #[key(short = "n", range = 1..=268435456)]

@@ -120,7 +120,7 @@ impl Tally<'_, '_> {
         })
     }
 
-    /// What something moves without a number for an input, or if a condition asks for it, with each one. `act` is told whether it has one.
+    /// What something moves without a number for an input, or if a condition asks for it, with each one. `act` gets whether it has one.
     fn for_each(
         &self,
         input: Input,
