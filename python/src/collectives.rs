@@ -6,8 +6,10 @@ use std::sync::{Arc, Mutex};
 use peerwarp::codegen::family::{Choice, Family, Variant};
 use peerwarp::codegen::ir::mutate::{Mutation, every, mutate};
 use peerwarp::families::collectives::{
-    AllGather, AllGatherKey, AllReduce, AllReduceKey, AllToAll, AllToAllKey, Broadcast, BroadcastKey, Hook,
-    ReduceScatter, ReduceScatterKey, Reduction,
+    AllGather, AllGatherKey, AllGatherNodes, AllGatherNodesKey, AllReduce, AllReduceKey, AllReduceNodes,
+    AllReduceNodesKey, AllToAll, AllToAllKey, AllToAllNodes, AllToAllNodesKey, Broadcast, BroadcastKey,
+    BroadcastNodes, BroadcastNodesKey, Hook, ReduceScatter, ReduceScatterKey, ReduceScatterNodes,
+    ReduceScatterNodesKey, Reduction,
 };
 use peerwarp::harness::choose::{self, Device};
 use peerwarp::harness::session::{HostSteps, SimLaunches, SimRanks};
@@ -43,6 +45,8 @@ pub struct Asked<'a> {
     pub dtype: &'a str,
     pub elements: u64,
     pub ranks: u32,
+    /// Nodes that they are on.
+    pub nodes: u32,
     /// The most blocks of a launch, if there is a limit.
     pub most: Option<u32>,
     /// What runs it.
@@ -52,11 +56,36 @@ pub struct Asked<'a> {
 impl Asked<'_> {
     /// The variant that is chosen for the length.
     pub fn variant(&self) -> Result<Variant, Failure> {
-        let Asked { name, root, ranks, most, ref device, .. } = *self;
+        let Asked { name, root, ranks, nodes, most, ref device, .. } = *self;
         let elements = u32::try_from(self.elements);
         let elements = elements.map_err(|_| Failure::invalid("elements", self.elements, "fewer"))?;
         let dtype = choice::<Dtype>("dtype", self.dtype)?;
         let (op, in_place) = (choice::<Reduction>("op", self.op)?, false);
+        if nodes > 1 {
+            return match name {
+                "all_reduce" => {
+                    let key = AllReduceNodesKey { elements, ranks, nodes, dtype, op };
+                    over_nodes::<AllReduceNodes>(&key, most, device, |c| &mut c.blocks)
+                }
+                "reduce_scatter" => {
+                    let key = ReduceScatterNodesKey { elements, ranks, nodes, dtype, op };
+                    over_nodes::<ReduceScatterNodes>(&key, most, device, |c| &mut c.blocks)
+                }
+                "all_gather" => {
+                    let key = AllGatherNodesKey { elements, ranks, nodes, dtype };
+                    over_nodes::<AllGatherNodes>(&key, most, device, |c| &mut c.blocks)
+                }
+                "all_to_all" => {
+                    let key = AllToAllNodesKey { elements, ranks, nodes, dtype };
+                    over_nodes::<AllToAllNodes>(&key, most, device, |c| &mut c.blocks)
+                }
+                "broadcast" => {
+                    let key = BroadcastNodesKey { elements, ranks, nodes, dtype, root, in_place };
+                    over_nodes::<BroadcastNodes>(&key, most, device, |c| &mut c.blocks)
+                }
+                other => Err(Failure::invalid("collective", other, "the name of a collective")),
+            };
+        }
         match name {
             "all_reduce" => {
                 let (hook, hidden) = (Hook::None, 0);
@@ -100,6 +129,18 @@ fn fewer(blocks: &mut u32, most: Option<u32>) {
     while *blocks > 1 && most.is_some_and(|most| 2 * *blocks + 2 > most) {
         *blocks = 1 << (*blocks - 1).ilog2();
     }
+}
+
+/// The variant of a family over nodes that is chosen for a key.
+fn over_nodes<F: Family>(
+    key: &F::Key,
+    most: Option<u32>,
+    device: &Device,
+    blocks: fn(&mut F) -> &mut u32,
+) -> Result<Variant, Failure> {
+    let mut config: F = choose::config(key, device)?;
+    fewer(blocks(&mut config), most);
+    checked(config)
 }
 
 fn checked<F: Family>(config: F) -> Result<Variant, Failure> {
@@ -152,7 +193,7 @@ impl Collectives {
         let ((op, root), (dtype, elements)) = (op_root, dtype_elements);
         let out = detached(py, || {
             let (ranks, device) = (self.ranks.ranks(), Device::default());
-            let asked = Asked { name, op, root, dtype, elements, ranks, most: None, device };
+            let asked = Asked { name, op, root, dtype, elements, ranks, nodes: 1, most: None, device };
             let variant = asked.variant()?;
             run(&self.ranks, &*self.traced(name, variant)?, x)
         })?;

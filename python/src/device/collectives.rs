@@ -116,7 +116,8 @@ impl DeviceCollectives {
         let launches = self.world.get().with(py, |world, images| {
             let (ranks, most) = (world.ranks(), world.blocks_per_launch());
             let device = Device::of_gpu(world.members()[0].gpu.info());
-            let variant = Asked { name, op, root, dtype, elements, ranks, most, device }.variant()?;
+            let nodes = world.teams().nodes();
+            let variant = Asked { name, op, root, dtype, elements, ranks, nodes, most, device }.variant()?;
             Ok(Operation::new(world, &[LaunchSpec::new(name, variant)], images)?)
         })?;
         let takes_x = launches.ranks()[0].operands().iter().map(|spec| match &*spec.name {

@@ -20,6 +20,9 @@ over_nodes! {
         /// The rank whose vector it is.
         #[key(short = "root", range = 0..=1023, default = 0)]
         pub root: u32,
+        /// Whether the root's vector is where the others get it.
+        #[key(short = "i", default = false)]
+        pub in_place: bool,
     }
     length = |key| key.elements, also = BroadcastNodes::root_is_a_rank
 }
@@ -45,11 +48,11 @@ impl BroadcastNodes {
 #[derive(KernelArgs)]
 #[args(config = BroadcastNodes)]
 pub struct BroadcastNodesArgs {
-    /// The vector, read on the root alone.
+    /// The vector, read on the root alone; in place, it is `out`.
     #[input]
-    #[len(|c| c.elements.into())]
+    #[len(|c| if c.in_place { 0 } else { c.elements.into() })]
     #[dtype(|c| c.dtype)]
-    pub x: AnyPtr,
+    pub x: Option<AnyPtr>,
     /// The root's vector.
     #[output]
     #[len(|c| c.elements.into())]
@@ -84,10 +87,12 @@ fn spread(c: &BroadcastNodes, a: &BroadcastNodesArgs, b: Group, rail: &Tiles<'_>
     let (root_node, root_local) = (c.root / c.local(), c.root % c.local());
     if rank() == c.root {
         cut.each(b, |t| {
-            let tile = all.load(&a.x, &t);
+            let tile = all.load(&a.x.unwrap_or(a.out), &t);
             exchange::send(rail, Peers::others(), t.index, tile);
             send_to_node(near, t.index, tile);
-            all.store(&a.out, &t, tile);
+            if !c.in_place {
+                all.store(&a.out, &t, tile);
+            }
         });
     } else if local_rank() == root_local {
         let got = rail.from(root_node).wait(dealt(b, cut.tiles()));

@@ -2,13 +2,17 @@
 
 use std::sync::Arc;
 
-use peerwarp_codegen::family::{Family, FamilyKey};
+use peerwarp_codegen::family::{Family, FamilyKey, Variant};
 use peerwarp_codegen::ir::Dtype;
 
 use super::{
-    AllGather, AllGatherLaunch, AllReduce, AllReduceLaunch, AllToAll, AllToAllLaunch, Broadcast,
-    BroadcastLaunch, Hook, NormLaunch, RaggedAllToAll, RaggedAllToAllLaunch, ReduceScatter,
-    ReduceScatterLaunch, Reduction, RegisteredAllReduce, RegisteredAllReduceLaunch,
+    AllGather, AllGatherKey, AllGatherLaunch, AllGatherNodes, AllGatherNodesKey, AllGatherNodesLaunch,
+    AllReduce, AllReduceKey, AllReduceLaunch, AllReduceNodes, AllReduceNodesKey, AllReduceNodesLaunch,
+    AllToAll, AllToAllKey, AllToAllLaunch, AllToAllNodes, AllToAllNodesKey, AllToAllNodesLaunch, Broadcast,
+    BroadcastKey, BroadcastLaunch, BroadcastNodes, BroadcastNodesKey, BroadcastNodesLaunch, Hook, NormLaunch,
+    RaggedAllToAll, RaggedAllToAllLaunch, ReduceScatter, ReduceScatterKey, ReduceScatterLaunch,
+    ReduceScatterNodes, ReduceScatterNodesKey, ReduceScatterNodesLaunch, Reduction, RegisteredAllReduce,
+    RegisteredAllReduceLaunch,
 };
 use crate::harness::choose::{self, Device};
 use crate::runtime::image::Images;
@@ -40,10 +44,39 @@ pub trait Collective: Family {
     /// Elements of a rank's vector.
     #[doc(hidden)]
     fn elements(&self) -> u32;
+    /// Prepares the family that stands for it in a world of several nodes.
+    #[doc(hidden)]
+    fn over_nodes(
+        all: &mut Collectives,
+        key: &Self::Key,
+        nodes: u32,
+        images: &dyn Images,
+    ) -> Result<Variant, RuntimeError>;
+}
+
+macro_rules! over_nodes {
+    // A key of another family, or none.
+    ($family:ident $key:expr) => {
+        fn over_nodes(
+            all: &mut Collectives,
+            key: &Self::Key,
+            nodes: u32,
+            images: &dyn Images,
+        ) -> Result<Variant, RuntimeError> {
+            let with: fn(&Self::Key, u32) -> Option<<$family as Family>::Key> = $key;
+            match with(key, nodes) {
+                Some(key) => all.make::<$family>(&key, images),
+                None => {
+                    let field = format!("nodes of the world, for {} of {}", Self::NAME, words(key));
+                    Err(RuntimeError::invalid(field, nodes, "1: several nodes have no such variant"))
+                }
+            }
+        }
+    };
 }
 
 macro_rules! collectives {
-    ($($family:ident $field:ident $elements:expr),+) => {
+    ($($family:ident $field:ident $elements:expr, $nodes:ident $key:expr;)+) => {
         /// The collectives of a world.
         ///
         /// What is to be launched is [prepared](Collectives::prepare) once for its length, type and so on: that allocates, on all ranks.
@@ -74,18 +107,40 @@ macro_rules! collectives {
                 let elements: fn(&$family) -> u32 = $elements;
                 elements(self)
             }
+            over_nodes!($nodes $key);
         })+
     };
 }
-collectives!(
-    AllReduce all_reduce |c| c.elements,
-    RegisteredAllReduce registered_all_reduce |c| c.elements,
-    ReduceScatter reduce_scatter |c| c.elements,
-    AllGather all_gather |c| c.elements,
-    AllToAll all_to_all |c| c.elements,
-    RaggedAllToAll ragged_all_to_all |c| c.capacity * c.ranks,
-    Broadcast broadcast |c| c.elements
-);
+collectives! {
+    AllReduce all_reduce |c| c.elements, AllReduceNodes |key, nodes| {
+        let &AllReduceKey { elements, ranks, dtype, op, in_place, hook, .. } = key;
+        let same = !in_place && hook == Hook::None;
+        same.then_some(AllReduceNodesKey { elements, ranks, nodes, dtype, op })
+    };
+    RegisteredAllReduce registered_all_reduce |c| c.elements, RegisteredAllReduce |_, _| None;
+    ReduceScatter reduce_scatter |c| c.elements, ReduceScatterNodes |key, nodes| {
+        let &ReduceScatterKey { elements, ranks, dtype, op, in_place } = key;
+        (!in_place).then_some(ReduceScatterNodesKey { elements, ranks, nodes, dtype, op })
+    };
+    AllGather all_gather |c| c.elements, AllGatherNodes |key, nodes| {
+        let &AllGatherKey { elements, ranks, dtype, in_place } = key;
+        (!in_place).then_some(AllGatherNodesKey { elements, ranks, nodes, dtype })
+    };
+    AllToAll all_to_all |c| c.elements, AllToAllNodes |key, nodes| {
+        let &AllToAllKey { elements, ranks, dtype, in_place } = key;
+        (!in_place).then_some(AllToAllNodesKey { elements, ranks, nodes, dtype })
+    };
+    RaggedAllToAll ragged_all_to_all |c| c.capacity * c.ranks, RaggedAllToAll |_, _| None;
+    Broadcast broadcast |c| c.elements, BroadcastNodes |key, nodes| {
+        let &BroadcastKey { elements, ranks, dtype, root, in_place } = key;
+        Some(BroadcastNodesKey { elements, ranks, nodes, dtype, root, in_place })
+    };
+    AllReduceNodes all_reduce_nodes |c| c.elements, AllReduceNodes |key, _| Some(key.clone());
+    ReduceScatterNodes reduce_scatter_nodes |c| c.elements, ReduceScatterNodes |key, _| Some(key.clone());
+    AllGatherNodes all_gather_nodes |c| c.elements, AllGatherNodes |key, _| Some(key.clone());
+    AllToAllNodes all_to_all_nodes |c| c.elements, AllToAllNodes |key, _| Some(key.clone());
+    BroadcastNodes broadcast_nodes |c| c.elements, BroadcastNodes |key, _| Some(key.clone());
+}
 
 /// What the hook behind an all-reduce takes and yields besides: see [`Hook::RmsNorm`].
 pub struct Norm<'a> {
@@ -114,12 +169,24 @@ impl Collectives {
     }
 
     /// Prepares a problem: chooses its variant, which is returned, allocates and loads. A problem that is prepared stays as it is. In
-    /// a world of several processes all have to do so in the same order.
+    /// a world of several processes all have to do so in the same order. In a world of several nodes the variant is of the family that
+    /// runs on these, such as [`AllReduceNodes`] for [`AllReduce`]; launches are the same.
     ///
     /// # Errors
-    /// There is no variant for it, it is for another world size, the kernel cannot be had or its blocks cannot be resident at once,
-    /// or memory runs out.
-    pub fn prepare<F: Collective>(&mut self, key: &F::Key, images: &dyn Images) -> Result<&F, RuntimeError> {
+    /// There is no variant for it, it is for another world size or for one node alone, the kernel cannot be had or its blocks cannot be
+    /// resident at once, or memory runs out.
+    pub fn prepare<F: Collective>(
+        &mut self,
+        key: &F::Key,
+        images: &dyn Images,
+    ) -> Result<Variant, RuntimeError> {
+        match self.world.teams().nodes() {
+            1 => self.make::<F>(key, images),
+            nodes => F::over_nodes(self, key, nodes, images),
+        }
+    }
+
+    fn make<F: Collective>(&mut self, key: &F::Key, images: &dyn Images) -> Result<Variant, RuntimeError> {
         let world = Arc::clone(&self.world);
         let Prepared { registry, ops } = F::prepared(self);
         let at = match ops.iter().position(|op| op.config().key() == *key) {
@@ -130,10 +197,14 @@ impl Collectives {
                 ops.len() - 1
             }
         };
-        Ok(ops[at].config())
+        Ok(ops[at].config().clone().into_variant())
     }
 
-    /// The operation for a problem that is prepared: for launches into a graph, by [`OpRank::capture`](crate::runtime::op::OpRank::capture).
+    fn on_several_nodes(&self) -> bool {
+        self.world.teams().nodes() > 1
+    }
+
+    /// The operation for a problem that is prepared, of several nodes by the key of the family for these: for launches into a graph, by [`OpRank::capture`](crate::runtime::op::OpRank::capture).
     ///
     /// # Errors
     /// It is not prepared.
@@ -186,6 +257,10 @@ impl Collectives {
         x: &dyn Readable,
         out: &mut dyn Writable,
     ) -> Result<(), RuntimeError> {
+        if self.on_several_nodes() {
+            let is = |c: &AllReduceNodes| c.op == op;
+            return self.launch(rank, stream, x.info(), is, AllReduceNodesLaunch { x, out });
+        }
         let is = |c: &AllReduce| c.op == op && !c.in_place && c.hook == Hook::None;
         self.launch(rank, stream, x.info(), is, AllReduceLaunch { x: Some(x), out, norm: no_norm() })
     }
@@ -261,6 +336,10 @@ impl Collectives {
         x: &dyn Readable,
         out: &mut dyn Writable,
     ) -> Result<(), RuntimeError> {
+        if self.on_several_nodes() {
+            let is = |c: &ReduceScatterNodes| c.op == op;
+            return self.launch(rank, stream, x.info(), is, ReduceScatterNodesLaunch { x, out });
+        }
         let is = |c: &ReduceScatter| c.op == op && !c.in_place;
         self.launch(rank, stream, x.info(), is, ReduceScatterLaunch { x: Some(x), out })
     }
@@ -276,6 +355,10 @@ impl Collectives {
         x: &dyn Readable,
         out: &mut dyn Writable,
     ) -> Result<(), RuntimeError> {
+        if self.on_several_nodes() {
+            let is = |_: &AllGatherNodes| true;
+            return self.launch(rank, stream, x.info(), is, AllGatherNodesLaunch { x, out });
+        }
         self.launch(rank, stream, x.info(), |c: &AllGather| !c.in_place, AllGatherLaunch { x: Some(x), out })
     }
 
@@ -290,6 +373,10 @@ impl Collectives {
         x: &dyn Readable,
         out: &mut dyn Writable,
     ) -> Result<(), RuntimeError> {
+        if self.on_several_nodes() {
+            let is = |_: &AllToAllNodes| true;
+            return self.launch(rank, stream, x.info(), is, AllToAllNodesLaunch { x, out });
+        }
         self.launch(rank, stream, x.info(), |c: &AllToAll| !c.in_place, AllToAllLaunch { x: Some(x), out })
     }
 
@@ -320,6 +407,10 @@ impl Collectives {
         stream: impl Into<StreamRef<'s>>,
         data: &mut dyn Writable,
     ) -> Result<(), RuntimeError> {
+        if self.on_several_nodes() {
+            let is = |c: &BroadcastNodes| c.in_place && c.root == root;
+            return self.launch(rank, stream, data.info(), is, BroadcastNodesLaunch { x: None, out: data });
+        }
         let is = |c: &Broadcast| c.in_place && c.root == root;
         self.launch(rank, stream, data.info(), is, BroadcastLaunch { x: None, out: data })
     }

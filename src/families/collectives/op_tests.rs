@@ -1,7 +1,10 @@
+use peerwarp_fabric::{LIBRARY_VARIABLE, library_version};
+
 use super::*;
 use crate::families::collectives::{Algorithm, AllReduceKey, BroadcastKey, RegisteredAllReduceKey};
+use crate::runtime::WorldOptions;
 use crate::runtime::gpu::RawStream;
-use crate::runtime::mock::{self, Machine, Uncompiled, world};
+use crate::runtime::mock::{self, Machine, MockGpu, Uncompiled, world};
 use crate::runtime::op::RawTensor;
 
 fn collectives(machine: &Machine) -> Collectives {
@@ -11,6 +14,11 @@ fn collectives(machine: &Machine) -> Collectives {
 fn key(elements: u32, in_place: bool) -> AllReduceKey {
     let (op, dtype, hook) = (Reduction::Sum, Dtype::Bf16, Hook::None);
     AllReduceKey { elements, ranks: 2, dtype, op, in_place, hook, hidden: 0 }
+}
+
+/// The configuration of a variant that was prepared.
+fn all_reduce(variant: &Variant) -> AllReduce {
+    variant.as_any().downcast_ref::<AllReduce>().unwrap().clone()
 }
 
 /// Memory of GPU 0.
@@ -32,9 +40,9 @@ fn grids(machine: &Machine) -> Vec<u32> {
 fn the_variant_goes_by_the_size() {
     let machine = Machine::default();
     let mut all = collectives(&machine);
-    let small = all.prepare::<AllReduce>(&key(1000, false), &Uncompiled).unwrap().clone();
-    let large = all.prepare::<AllReduce>(&key(1 << 20, false), &Uncompiled).unwrap().clone();
-    let in_place = all.prepare::<AllReduce>(&key(1000, true), &Uncompiled).unwrap().clone();
+    let mut prepare = |key: AllReduceKey| all_reduce(&all.prepare::<AllReduce>(&key, &Uncompiled).unwrap());
+    let (small, large) = (prepare(key(1000, false)), prepare(key(1 << 20, false)));
+    let in_place = prepare(key(1000, true));
     assert_eq!((small.blocks, large.blocks), (1, 128));
     assert_eq!((small.algorithm, in_place.in_place), (Algorithm::OneShot, true));
 
@@ -119,7 +127,7 @@ fn a_registry_chooses() {
     let machine = Machine::default();
     let config = AllReduce { blocks: 4, ..AllReduce::with_defaults(&key(1000, false)).unwrap() };
     let mut all = collectives(&machine).with(Registry::new([config.clone()], false));
-    assert_eq!(*all.prepare::<AllReduce>(&key(1000, false), &Uncompiled).unwrap(), config);
+    assert_eq!(all_reduce(&all.prepare::<AllReduce>(&key(1000, false), &Uncompiled).unwrap()), config);
     let error = all.prepare::<AllReduce>(&key(1001, false), &Uncompiled).unwrap_err();
     assert!(error.to_string().contains("no compiled variant"), "{error}");
 }
@@ -143,4 +151,45 @@ fn a_world_without_multicast_memory_has_no_multimem() {
     let error = all.prepare::<AllReduce>(&config.key(), &Uncompiled).unwrap_err();
     assert!(matches!(&error, RuntimeError::NoMulticast { buffer, .. } if buffer == "vector"), "{error}");
     assert!(error.to_string().contains("this world has no multicast memory"), "{error}");
+}
+
+/// The calls are the same in a world of several nodes.
+#[test]
+fn worlds_of_several_nodes_have_families_of_their_own() {
+    if std::env::var_os(LIBRARY_VARIABLE).is_none() && library_version().is_err() {
+        return println!("skipped: libfabric is not installed, and PEERWARP_LIBFABRIC is not set");
+    }
+    let machine = Machine::default();
+    let options = WorldOptions { nodes: 2, ..WorldOptions::default() };
+    let world = Arc::new(World::of_gpus(&MockGpu::all(&machine, 4), &options).unwrap());
+    let mut all = Collectives::new(&world);
+    let (ranks, dtype, op, in_place) = (4, Dtype::Bf16, Reduction::Max, false);
+    let key = AllReduceKey { ranks, op, ..key(1000, false) };
+    let name = |variant: Variant| variant.family().name();
+    assert_eq!(name(all.prepare::<AllReduce>(&key, &Uncompiled).unwrap()), "all_reduce_nodes");
+    let scatter = ReduceScatterKey { elements: 4000, ranks, dtype, op, in_place };
+    assert_eq!(name(all.prepare::<ReduceScatter>(&scatter, &Uncompiled).unwrap()), "reduce_scatter_nodes");
+    let gather = AllGatherKey { elements: 1000, ranks, dtype, in_place };
+    assert_eq!(name(all.prepare::<AllGather>(&gather, &Uncompiled).unwrap()), "all_gather_nodes");
+    let exchange = AllToAllKey { elements: 4000, ranks, dtype, in_place };
+    assert_eq!(name(all.prepare::<AllToAll>(&exchange, &Uncompiled).unwrap()), "all_to_all_nodes");
+    let spread = BroadcastKey { elements: 1000, ranks, dtype, root: 3, in_place: true };
+    assert_eq!(name(all.prepare::<Broadcast>(&spread, &Uncompiled).unwrap()), "broadcast_nodes");
+
+    let (x, long) = (tensor(0x1000, 2000), tensor(0x10_0000, 8000));
+    let mut out = tensor(0x2000, 2000);
+    all.all_reduce(op, 0, stream(), &x, &mut out).unwrap();
+    all.reduce_scatter(op, 0, stream(), &long, &mut out).unwrap();
+    all.all_gather(0, stream(), &x, &mut tensor(0x20_0000, 8000)).unwrap();
+    all.all_to_all(0, stream(), &long, &mut tensor(0x20_0000, 8000)).unwrap();
+    all.broadcast(3, 0, stream(), &mut out).unwrap();
+    assert_eq!(grids(&machine).len(), 5);
+    assert!(all.all_reduce(Reduction::Sum, 0, stream(), &x, &mut out).is_err(), "the maximum is prepared");
+
+    // One node alone has these.
+    let refused = all.prepare::<AllReduce>(&AllReduceKey { in_place: true, ..key }, &Uncompiled).unwrap_err();
+    let said = refused.to_string();
+    assert!(said.starts_with("nodes of the world, for all_reduce of elements=1000 ranks=4"), "{said}");
+    let registered = RegisteredAllReduceKey { elements: 500, ranks, dtype, op };
+    assert!(all.prepare::<RegisteredAllReduce>(&registered, &Uncompiled).is_err());
 }

@@ -352,7 +352,7 @@ impl Workload for AllGatherNodes {
 impl Workload for BroadcastNodes {
     fn inputs(&self, turn: Turn) -> Vec<Contents> {
         // Also the others: what they have is not to be found in the result.
-        vec![vector(false, turn, self.elements, self.dtype)]
+        vec![vector(self.in_place, turn, self.elements, self.dtype)]
     }
 
     fn expected(&self, turn: Turn) -> Vec<Expected> {
