@@ -556,4 +556,4 @@ mod tests;
 
 #[cfg(test)]
 #[path = "world_process_tests.rs"]
-mod process_tests;
+pub(super) mod process_tests;

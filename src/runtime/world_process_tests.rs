@@ -21,14 +21,19 @@ fn process(rank: u32, ranks: u32, port: u16, part: &str) -> Child {
 
 /// The same on a node of this name, if it has one.
 fn process_on(node: &str, rank: u32, ranks: u32, port: u16, part: &str) -> Child {
+    process_of(CHILD, node, rank, ranks, port).env("PEERWARP_TEST_PART", part).spawn().unwrap()
+}
+
+/// The command of a process of its own that runs an ignored test as a rank on a node of this name, if it has one.
+pub(in crate::runtime) fn process_of(child: &str, node: &str, rank: u32, ranks: u32, port: u16) -> Command {
     let mut command = Command::new(std::env::current_exe().unwrap());
-    command.args(["--exact", CHILD, "--ignored", "--nocapture"]);
+    command.args(["--exact", child, "--ignored", "--nocapture"]);
     for (name, value) in
         [("RANK", rank), ("WORLD_SIZE", ranks), ("LOCAL_RANK", rank), ("MASTER_PORT", port.into())]
     {
         command.env(name, value.to_string());
     }
-    command.env("MASTER_ADDR", "127.0.0.1").env("PEERWARP_TEST_PART", part);
+    command.env("MASTER_ADDR", "127.0.0.1");
     command.env("PEERWARP_SECRET", secret().expose()).env_remove("PEERWARP_SECRET_FILE");
     command.env_remove("PEERWARP_RENDEZVOUS").env_remove("TORCHELASTIC_USE_AGENT_STORE");
     command.env_remove(NODE_VARIABLE);
@@ -36,7 +41,7 @@ fn process_on(node: &str, rank: u32, ranks: u32, port: u16, part: &str) -> Child
         command.env(NODE_VARIABLE, node);
     }
     command.stdout(std::process::Stdio::null());
-    command.spawn().unwrap()
+    command
 }
 
 /// What a process does as one rank. Not a test of its own.
@@ -104,7 +109,7 @@ fn processes_of_two_nodes_form_a_world() {
     }
 }
 
-fn port(address: &str) -> u16 {
+pub(in crate::runtime) fn port(address: &str) -> u16 {
     address.rsplit_once(':').unwrap().1.parse().unwrap()
 }
 

@@ -9,6 +9,10 @@ use peerwarp_fabric::{Command, LIBRARY_VARIABLE, Memory, Op, Ring, UNIT, Words, 
 
 use super::*;
 use crate::runtime::far::FarPlan;
+use crate::runtime::mock::MockGpu;
+use crate::runtime::net::free_address;
+use crate::runtime::world::process_tests::{port, process_of};
+use crate::runtime::{Launched, WorldOptions};
 
 /// A row for the next rank, which may be on another machine.
 #[derive(Family, Clone, Debug, PartialEq)]
@@ -179,6 +183,58 @@ fn a_world_with_far_channels_is_reset() {
         }
     }
     assert_eq!(op.world().resets(), 3);
+}
+
+const CHILD: &str = "runtime::op::tests::far::child";
+
+/// What a process does as one of two ranks: each puts to the other, then both reset the world, again and again. Not a test of its own.
+#[test]
+#[ignore = "run by another test, in processes of their own"]
+fn child() {
+    let Ok(Some(launched)) = Launched::here() else { return };
+    let (machine, long) = (Machine::default(), Duration::from_secs(20));
+    let world = World::of_process(&MockGpu::all(&machine, 2), &launched, &WorldOptions::default()).unwrap();
+    let spec = LaunchSpec::new("mail", Mail { ranks: 2, warps: 1 }.into_variant());
+    let mut op = Operation::new(&Arc::new(world), &[spec], &Uncompiled).unwrap();
+    // SAFETY: nothing runs on mocks.
+    unsafe { op.ranks_mut()[0].launch_raw(0, &[0x1000, 0x2000], RawStream::DEFAULT).unwrap() };
+    let (own, peer) = (launched.rank as u16, 1 - launched.rank as u16);
+    let words = Words::new(memory(address(&machine, 0, "far", 1), Words::bytes(3, 2)), 3, 2).unwrap();
+    let ring = Ring::new(memory(address(&machine, 0, "far", 0), Ring::bytes(4096)), 0, 4096).unwrap();
+    let put = Command { op: Op::PutAndCount, channel: 0, peer, from: 0, to: 0, units: 1 };
+    let puts = |rank: u16| 3 + 2 * u64::from(rank);
+    for reset in 0..3 {
+        for _ in 0..puts(own) {
+            ring.push(&put, &words, long).unwrap();
+        }
+        assert_eq!(words.wait_count(0, peer, puts(peer), long), Ok(puts(peer)), "reset {reset}");
+        if (reset, own) == (1, 0) {
+            // A fault of one rank alone: there is no such peer.
+            ring.push(&Command { peer: 1023, ..put }, &words, long).unwrap();
+            assert!(words.wait_count(0, peer, 99, long).is_err() && words.status().is_some());
+        }
+        op.world().reset().unwrap();
+        assert_eq!((words.status(), words.count(0, peer)), (None, 0));
+    }
+}
+
+#[test]
+fn processes_reset_a_world_with_far_channels() {
+    if !library_is_there() {
+        return println!("skipped: libfabric is not installed, and PEERWARP_LIBFABRIC is not set");
+    }
+    // Without a name it is tcp, which libfabric 1.17 does not find by that one.
+    for provider in [None, Some("shm")] {
+        let address = free_address();
+        let start = |rank| {
+            let mut process = process_of(CHILD, "", rank, 2, port(&address));
+            provider.map(|name| process.env("FI_PROVIDER", name));
+            process.spawn().unwrap()
+        };
+        for mut child in [start(0), start(1)] {
+            assert!(child.wait().unwrap().success(), "{provider:?}");
+        }
+    }
 }
 
 /// The sum over launches is refused by the names of those with far channels.
