@@ -10,7 +10,7 @@ use crate::harness::topo::{Profile, limits_of};
 use crate::input::InputError;
 use crate::runtime::cache::ModuleCache;
 use crate::runtime::image::{Images, Jit};
-use crate::runtime::{Launched, RuntimeError, World, WorldOptions, for_ranks, gpus};
+use crate::runtime::{Launched, NODE_VARIABLE, RuntimeError, World, WorldOptions, for_ranks, gpus};
 
 use super::args::GpuArgs;
 use super::output::Failure;
@@ -122,8 +122,20 @@ pub(super) fn world(
         options.facts.insert(format!("variants{of}"), variants.join(", "));
     }
     // Processes have their nodes by their computers, or by name.
-    options.nodes = 1;
-    Ok(World::of_process(&gpus()?, &launched, &options)?)
+    let wanted = std::mem::replace(&mut options.nodes, 1);
+    let world = World::of_process(&gpus()?, &launched, &options)?;
+    same_nodes(wanted, world.teams().nodes(), launched.launcher)?;
+    Ok(world)
+}
+
+/// Whether processes are on as many nodes as kernels are for.
+fn same_nodes(wanted: u32, found: u32, launcher: &str) -> Result<(), InputError> {
+    if wanted == found {
+        return Ok(());
+    }
+    let with = format!("processes on {found}, as {launcher} started them");
+    let allowed = format!("--nodes {found}, or {NODE_VARIABLE} with the name of each process's node");
+    Err(InputError::conflict("--nodes", wanted, with, allowed))
 }
 
 /// All ranks in this process.
@@ -150,6 +162,17 @@ mod tests {
         assert!(error.to_string().starts_with("--share-gpus = true: contradicts the simulator"), "{error}");
         let error = GpuArgs { wait_budget: Some(1.5), ..none }.refuse("as there are 0").unwrap_err();
         assert!(error.to_string().starts_with("--wait-budget = 1.5: contradicts the simulator"), "{error}");
+    }
+
+    #[test]
+    fn processes_are_on_the_nodes_that_kernels_are_for() {
+        same_nodes(2, 2, "torchrun").unwrap();
+        let said = same_nodes(2, 1, "torchrun").unwrap_err().to_string();
+        assert!(
+            said.starts_with("--nodes = 2: contradicts processes on 1, as torchrun started them"),
+            "{said}"
+        );
+        assert!(said.contains("--nodes 1, or PEERWARP_NODE"), "{said}");
     }
 
     #[test]
