@@ -56,7 +56,7 @@ fn most(a: FarMoved, b: FarMoved) -> FarMoved {
 }
 
 /// Evaluations up to which a condition is decided for each rank, group and round by itself.
-const WORK: u64 = 1 << 20;
+const WORK: u64 = 1 << 23;
 
 /// What differs between runs of an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
