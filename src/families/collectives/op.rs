@@ -54,28 +54,8 @@ pub trait Collective: Family {
     ) -> Result<Variant, RuntimeError>;
 }
 
-macro_rules! over_nodes {
-    // A key of another family, or none.
-    ($family:ident $key:expr) => {
-        fn over_nodes(
-            all: &mut Collectives,
-            key: &Self::Key,
-            nodes: u32,
-            images: &dyn Images,
-        ) -> Result<Variant, RuntimeError> {
-            let with: fn(&Self::Key, u32) -> Option<<$family as Family>::Key> = $key;
-            match with(key, nodes) {
-                Some(key) => all.make::<$family>(&key, images),
-                None => {
-                    let field = format!("nodes of the world, for {} of {}", Self::NAME, words(key));
-                    Err(RuntimeError::invalid(field, nodes, "1: several nodes have no such variant"))
-                }
-            }
-        }
-    };
-}
-
 macro_rules! collectives {
+    // Of each family its elements, and the family and the key that stand for it in a world of several nodes.
     ($($family:ident $field:ident $elements:expr, $nodes:ident $key:expr;)+) => {
         /// The collectives of a world.
         ///
@@ -107,7 +87,21 @@ macro_rules! collectives {
                 let elements: fn(&$family) -> u32 = $elements;
                 elements(self)
             }
-            over_nodes!($nodes $key);
+            fn over_nodes(
+                all: &mut Collectives,
+                key: &Self::Key,
+                nodes: u32,
+                images: &dyn Images,
+            ) -> Result<Variant, RuntimeError> {
+                let key_over_nodes: fn(&Self::Key, u32) -> Option<<$nodes as Family>::Key> = $key;
+                match key_over_nodes(key, nodes) {
+                    Some(key) => all.make::<$nodes>(&key, images),
+                    None => {
+                        let field = format!("nodes of the world, for {} of {}", Self::NAME, words(key));
+                        Err(RuntimeError::invalid(field, nodes, "1: several nodes have no such variant"))
+                    }
+                }
+            }
         })+
     };
 }
