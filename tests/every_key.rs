@@ -53,8 +53,9 @@ fn key(family: &dyn DynFamily, rng: &mut ChaCha8Rng) -> Key {
     if let (Some(experts), Some(topk)) = (number(&key, "experts"), number(&key, "topk")) {
         let experts = experts.max(topk);
         let over_nodes = key.contains_key("nodes");
-        set(&mut key, "experts", if over_nodes { (experts / ranks).clamp(1, 63) * ranks } else { experts });
-        set(&mut key, "topk", topk.min(number(&key, "experts").expect("a number")));
+        let experts = if over_nodes { (experts / ranks).clamp(1, 63) * ranks } else { experts };
+        set(&mut key, "experts", experts);
+        set(&mut key, "topk", topk.min(experts));
         rows(family, &mut key, rng);
     }
     if let Some(root) = number(&key, "root") {
