@@ -90,9 +90,9 @@ fn moe_on_several_nodes_is_four_launches_and_six_in_halves() {
     for (rest, launches) in [("", 4), (" --layout expert-major --phase split", 6)] {
         let ran = place.say(&format!("{asked}{rest}"));
         assert_eq!(ran.code, 0, "{}", ran.report());
-        let named = ran.out.lines().take_while(|line| line.starts_with("moe_")).count();
+        let named = ran.stdout.lines().take_while(|line| line.starts_with("moe_")).count();
         assert_eq!(named, launches, "{}", ran.report());
-        assert!(ran.out.contains("one for each token and node"), "{}", ran.report());
-        assert!(ran.out.ends_with("ok: the result agrees with the reference\n"), "{}", ran.report());
+        assert!(ran.stdout.contains("one for each token and node"), "{}", ran.report());
+        assert!(ran.stdout.ends_with("ok: the result agrees with the reference\n"), "{}", ran.report());
     }
 }

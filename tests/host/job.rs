@@ -321,6 +321,18 @@ impl Job {
             places[buffer] = Some(at);
             at
         };
+        // What ranks of a node reach of each other.
+        let near = self.launches.iter().filter(|launch| launch.near > 1);
+        let mut reached: BTreeSet<usize> = BTreeSet::new();
+        for (_, field) in near.flat_map(|launch| &launch.fields) {
+            if let Field::Symmetric(buffer) = *field
+                && reached.insert(buffer)
+            {
+                let Buffer { name, fill, .. } = &self.buffers[buffer];
+                assert!(fill.is_none_or(|byte| byte == 0), "{name} begins with zeros, as the file does");
+                place(buffer, 256);
+            }
+        }
         // The memory of puts last, with what is put behind it.
         let [ring_at, words_at, sent_at, memory_at] =
             [0, 1, 3, 2].map(|i: usize| place(self.find(ENGINE[i]), PAGE));

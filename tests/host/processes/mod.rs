@@ -4,6 +4,7 @@
 mod all_reduce;
 #[path = "../../../fabric/tests/processes/lines.rs"]
 mod lines;
+mod nodes;
 #[path = "../../../fabric/tests/processes/parent.rs"]
 mod parent;
 mod rank;
@@ -98,6 +99,7 @@ impl World {
             program: program.clone(),
             job: path.clone(),
             result: result(&folder, rank),
+            files: vec![(rank, memory(&folder, rank))],
             engine: engine.clone(),
             tells_at: plan.victim.filter(|(victim, _)| *victim == rank).map(|(_, commands)| commands),
         };
@@ -143,6 +145,11 @@ impl World {
 
 fn result(folder: &tempfile::TempDir, rank: u16) -> PathBuf {
     folder.path().join(format!("result.{rank}"))
+}
+
+/// What a rank shares with its program.
+fn memory(folder: &tempfile::TempDir, rank: u16) -> PathBuf {
+    folder.path().join(format!("memory.{rank}"))
 }
 
 /// Rounds that left what they should, bit for bit, up to the first that did not.

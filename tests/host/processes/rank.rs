@@ -2,8 +2,7 @@
 
 use std::any::Any;
 use std::fs::File;
-use std::os::fd::AsRawFd;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::ptr::NonNull;
 use std::sync::Arc;
@@ -12,7 +11,6 @@ use std::time::Duration;
 use peerwarp_fabric::{
     Book, Channel, Endpoint, EndpointOptions, Memory, Provider, Proxy, ProxyOptions, Ring, Station, Words,
 };
-use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 use serde::{Deserialize, Serialize};
 
@@ -33,6 +31,8 @@ pub struct Task {
     pub program: PathBuf,
     pub job: PathBuf,
     pub result: PathBuf,
+    /// The file that the rank shares with its program, and then those of the other ranks of its node.
+    pub files: Vec<(u16, PathBuf)>,
     pub engine: EngineFile,
     /// Says so when the first ring has given so many commands.
     pub tells_at: Option<u64>,
@@ -51,11 +51,10 @@ impl Task {
     }
 }
 
-/// A file in memory, mapped.
+/// A file, mapped.
 struct Mapped {
     first: NonNull<u8>,
     bytes: usize,
-    file: File,
 }
 
 // SAFETY: it is memory, and reached through `Memory` only.
@@ -71,13 +70,13 @@ impl Drop for Mapped {
 }
 
 impl Mapped {
-    fn new(bytes: usize) -> Arc<Mapped> {
-        let file = memfd_create("engine", MemfdFlags::CLOEXEC).unwrap();
-        ftruncate(&file, bytes as u64).unwrap();
+    fn new(path: &Path, bytes: usize) -> Arc<Mapped> {
+        let file = File::options().read(true).write(true).create_new(true).open(path).unwrap();
+        file.set_len(bytes as u64).unwrap();
         let access = ProtFlags::READ | ProtFlags::WRITE;
         // SAFETY: the system chooses the place.
         let first = unsafe { mmap(std::ptr::null_mut(), bytes, access, MapFlags::SHARED, &file, 0) }.unwrap();
-        Arc::new(Mapped { first: NonNull::new(first.cast()).unwrap(), bytes, file: file.into() })
+        Arc::new(Mapped { first: NonNull::new(first.cast()).unwrap(), bytes })
     }
 
     /// A part of it.
@@ -92,7 +91,7 @@ impl Mapped {
 
 pub fn run(task: &Task) {
     let engine = &task.engine;
-    let file = Mapped::new(engine.bytes as usize);
+    let file = Mapped::new(&task.files[0].1, engine.bytes as usize);
     let (channels, slots) = (engine.channels as u8, 1 << LOG_SLOTS);
     let puts = file.part(engine.memory_at, (engine.bytes - engine.memory_at) as usize);
     let channel = Channel { outbox: puts.clone(), inbox: puts };
@@ -116,9 +115,11 @@ pub fn run(task: &Task) {
     say("ready");
 
     assert_eq!(hear(), "go");
-    let shared = format!("/proc/{}/fd/{}", std::process::id(), file.file.as_raw_fd());
     let mut program = Command::new(&task.program);
-    program.arg(&task.job).arg(&task.result).arg(task.rank.to_string()).arg(shared);
+    program.arg(&task.job).arg(&task.result);
+    for (rank, path) in &task.files {
+        program.arg(rank.to_string()).arg(path);
+    }
     let mut program = program.spawn().unwrap();
     if let Some(commands) = task.tells_at {
         while ring.taken() < commands {

@@ -13,7 +13,7 @@
 
 namespace host {
 
-Alone Alone::map(const char* const rank, const char* const path, const u64 bytes) {
+void Alone::map(const char* const of, const char* const path, const u64 bytes) {
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     const int file = open(path, O_RDWR);
     void* const mapped = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
@@ -22,7 +22,16 @@ Alone Alone::map(const char* const rank, const char* const path, const u64 bytes
         std::exit(2);
     }
     close(file);
-    return {u32(std::strtoul(rank, nullptr, 10)), static_cast<char*>(mapped)};
+    const u32 other = u32(std::strtoul(of, nullptr, 10));
+    if (files.empty()) rank = other;
+    files.emplace_back(other, static_cast<char*>(mapped));
+}
+
+char* Alone::of(const u32 other) const {
+    for (const auto& [of, file] : files) {
+        if (of == other) return file;
+    }
+    return nullptr;
 }
 
 u64 system_ns() {

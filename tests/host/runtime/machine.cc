@@ -75,8 +75,8 @@ void Machine::place_memory() {
     for (u32 r = 0; r < job_.ranks; ++r) {
         const std::string of_rank = " of rank " + std::to_string(r);
         for (Buffer& b : job_.buffers) {
-            const bool shared = job_.alone.is(r) && b.in_file != 0;
-            b.of_rank.push_back(shared ? job_.alone.file + b.in_file - 1
+            char* const file = job_.alone.of(r);
+            b.of_rank.push_back(file && b.in_file != 0 ? file + b.in_file - 1
                                        : memory.place("`" + b.name + "`" + of_rank, b.bytes));
         }
         for (u32 i = 0; i < blocks; ++i) {

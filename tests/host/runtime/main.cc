@@ -159,12 +159,12 @@ static void catch_faults() {
 
 int main(const int count, char** const args) {
     using namespace host;
-    if (count != 3 && count != 5) refuse("usage: program JOB RESULT [RANK FILE]");
+    if (count < 3 || count % 2 == 0) refuse("usage: program JOB RESULT [RANK FILE]..");
     std::ifstream file(args[1], std::ios::binary);
     if (!file) refuse(std::string("cannot read ") + args[1]);
     Input in(std::string(std::istreambuf_iterator<char>(file), {}));
     Job job = read_job(in);
-    if (count == 5) job.alone = Alone::map(args[3], args[4], job.file_bytes);
+    for (int at = 3; at < count; at += 2) job.alone.map(args[at], args[at + 1], job.file_bytes);
     catch_faults();
     static Machine the_machine(job);
     machine = &the_machine;
