@@ -193,6 +193,10 @@ fn a_table_gives_its_values_and_set_wins() {
     assert_eq!(chosen(&place, "--tuned t.toml"), tuned);
     let listed = place.say(&format!("list variants {SHAPE} --tuned t.toml --json")).json();
     assert_eq!(of_all(&listed, "selected"), tuned);
+    for family in listed.as_array().unwrap() {
+        let others = family["others"].as_array().unwrap();
+        assert!(!others.is_empty() && !others.contains(&family["selected"]), "{}", family["family"]);
+    }
     let set = chosen(&place, "--set warps=8 --tuned t.toml");
     assert_eq!(set, chosen(&place, "--set warps=8 --set group_warps=1"));
     // What does not go with the tuned values goes with the defaults.
