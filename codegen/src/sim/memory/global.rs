@@ -12,6 +12,7 @@ use crate::sim::schedule::World;
 use crate::sim::setup::{
     error::SimError,
     machine::{Buffer, Machine},
+    names::Names,
 };
 use crate::sim::transport::Messages;
 
@@ -100,15 +101,14 @@ pub(crate) fn is_plain(kind: ParamKind) -> bool {
 #[derive(Debug)]
 pub struct Memory {
     ranks: Vec<Vec<(Bytes, Option<Shadow>)>>,
-    names: Vec<Arc<str>>,
+    names: Arc<Names>,
 }
 
 impl Memory {
-    pub(crate) fn new(ranks: Vec<Vec<Block>>, buffers: &[Buffer]) -> Memory {
+    pub(crate) fn new(ranks: Vec<Vec<Block>>, names: Arc<Names>) -> Memory {
         let content =
             |blocks: Vec<Block>| blocks.into_iter().map(|block| (block.bytes, block.shadow)).collect();
-        let ranks = ranks.into_iter().map(content).collect();
-        Memory { ranks, names: buffers.iter().map(|b| b.name.clone()).collect() }
+        Memory { ranks: ranks.into_iter().map(content).collect(), names }
     }
 
     /// The content of a rank's buffer as elements of type `T`. Memory without a write is zero, and so is a packet buffer: all
@@ -128,12 +128,7 @@ impl Memory {
     fn content(&self, rank: u32, name: &str) -> Result<&(Bytes, Option<Shadow>), SimError> {
         let ranks = self.ranks.len() as u32;
         let memory = self.ranks.get(rank as usize).ok_or(SimError::UnknownRank { rank, ranks })?;
-        let at = self
-            .names
-            .iter()
-            .position(|n| **n == *name)
-            .ok_or_else(|| SimError::UnknownBuffer { name: name.into(), known: self.names.join(", ") })?;
-        Ok(&memory[at])
+        Ok(&memory[self.names.find(name)?])
     }
 }
 

@@ -173,7 +173,10 @@ impl<'m> World<'m> {
             for rank in 0..self.wires.len() {
                 self.deliver_all(rank);
             }
-            return Ok(Outcome { report, memory: global::Memory::new(self.memory, &self.machine.buffers) });
+            return Ok(Outcome {
+                report,
+                memory: global::Memory::new(self.memory, self.machine.names.clone()),
+            });
         }
         Err(Box::new(Findings::new(self.options.seed, self.found, report)))
     }

@@ -1,12 +1,12 @@
 //! What to simulate: ranks, buffers with their first content, and a program for each rank.
 
-use std::collections::HashMap;
 use std::fmt;
 use std::sync::Arc;
 
 use bytemuck::Pod;
 
 use super::error::SimError;
+use super::names::Names;
 use super::options::Options;
 use super::report::Report;
 use crate::ir::{CommOp, Const, Dtype, FarPart, Kernel, OpKind, Param, ParamKind, WaitAll};
@@ -94,7 +94,8 @@ pub struct Machine {
     pub(crate) ranks: u32,
     nodes: u32,
     pub(crate) buffers: Vec<Buffer>,
-    by_name: HashMap<Arc<str>, usize>,
+    /// Of the buffers, in their order; what runs leave behind has them too.
+    pub(crate) names: Arc<Names>,
     pub(crate) inputs: Vec<Input>,
     pub(crate) kernels: Vec<Arc<Compiled>>,
     pub(crate) programs: Vec<Vec<Step>>,
@@ -123,7 +124,7 @@ impl Machine {
             ranks,
             nodes: 1,
             buffers: vec![],
-            by_name: HashMap::new(),
+            names: Arc::default(),
             inputs: vec![],
             kernels: vec![],
             programs: vec![vec![]; ranks as usize],
@@ -146,7 +147,7 @@ impl Machine {
     pub fn buffer(&mut self, name: &str, kind: ParamKind, dtype: Dtype, len: u64) -> Result<(), SimError> {
         let bytes = len.saturating_mul(u64::from(kind.element_bytes(dtype)));
         self.check_size(name, bytes)?;
-        if let Some(&at) = self.by_name.get(name) {
+        if let Some(at) = self.names.get(name) {
             let buffer = &mut self.buffers[at];
             if buffer.kind != kind && !(is_plain(kind) && is_plain(buffer.kind)) {
                 let (old, new) = (buffer.kind.noun(), kind.noun());
@@ -159,7 +160,7 @@ impl Machine {
             return Ok(());
         }
         let name: Arc<str> = name.into();
-        self.by_name.insert(name.clone(), self.buffers.len());
+        Arc::make_mut(&mut self.names).add(name.clone());
         self.buffers.push(Buffer { name, kind, bytes, zeroed: kind == ParamKind::Counters, grows: false });
         Ok(())
     }
@@ -257,7 +258,8 @@ impl Machine {
 
     /// Memory that is never touched costs nothing, but needs addresses.
     fn check_size(&self, name: &str, bytes: u64) -> Result<(), SimError> {
-        let others = self.buffers.iter().filter(|b| *b.name != *name).map(|b| b.bytes).sum::<u64>();
+        let there = self.names.get(name).map_or(0, |at| self.buffers[at].bytes);
+        let others = self.buffers.iter().map(|b| b.bytes).sum::<u64>() - there;
         let all = others.saturating_add(bytes).saturating_mul(u64::from(self.ranks));
         if all <= MAX_BYTES {
             return Ok(());
@@ -270,10 +272,7 @@ impl Machine {
     }
 
     pub(crate) fn find(&self, name: &str) -> Result<usize, SimError> {
-        self.by_name.get(name).copied().ok_or_else(|| {
-            let known: Vec<&str> = self.buffers.iter().map(|b| &*b.name).collect();
-            SimError::UnknownBuffer { name: name.into(), known: known.join(", ") }
-        })
+        self.names.find(name)
     }
 
     fn kernel_number(&mut self, kernel: &Arc<Compiled>) -> usize {

@@ -3,6 +3,7 @@
 pub(super) mod error;
 pub(super) mod explore;
 pub(super) mod machine;
+pub(super) mod names;
 pub(super) mod options;
 pub(super) mod report;
 
