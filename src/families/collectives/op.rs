@@ -129,11 +129,11 @@ collectives! {
         let &BroadcastKey { elements, ranks, dtype, root, in_place } = key;
         Some(BroadcastNodesKey { elements, ranks, nodes, dtype, root, in_place })
     };
-    AllReduceNodes all_reduce_nodes |c| c.elements, AllReduceNodes |key, _| Some(key.clone());
-    ReduceScatterNodes reduce_scatter_nodes |c| c.elements, ReduceScatterNodes |key, _| Some(key.clone());
-    AllGatherNodes all_gather_nodes |c| c.elements, AllGatherNodes |key, _| Some(key.clone());
-    AllToAllNodes all_to_all_nodes |c| c.elements, AllToAllNodes |key, _| Some(key.clone());
-    BroadcastNodes broadcast_nodes |c| c.elements, BroadcastNodes |key, _| Some(key.clone());
+    AllReduceNodes all_reduce_nodes |c| c.elements, AllReduceNodes |key, _| Some(*key);
+    ReduceScatterNodes reduce_scatter_nodes |c| c.elements, ReduceScatterNodes |key, _| Some(*key);
+    AllGatherNodes all_gather_nodes |c| c.elements, AllGatherNodes |key, _| Some(*key);
+    AllToAllNodes all_to_all_nodes |c| c.elements, AllToAllNodes |key, _| Some(*key);
+    BroadcastNodes broadcast_nodes |c| c.elements, BroadcastNodes |key, _| Some(*key);
 }
 
 /// What the hook behind an all-reduce takes and yields besides: see [`Hook::RmsNorm`].

@@ -228,12 +228,18 @@ impl Tally<'_, '_> {
         let input = match self.defs.def(v) {
             Def::Counter(_) => Input::Counter(v),
             Def::Nothing => return None,
-            Def::Op(id) => match &self.kernel.op(id).kind {
-                OpKind::Value(ValueOp::Rank { .. }) => Input::Rank,
-                OpKind::Value(ValueOp::Node { .. }) => Input::Node,
-                OpKind::Value(ValueOp::GroupIndex { .. }) => Input::Group,
-                kind => return fold(kind, self.kernel.ty(v), &|v| self.value(v)),
-            },
+            Def::Op(id) => {
+                let kind = &self.kernel.op(id).kind;
+                let inputs = [
+                    (matches!(kind, OpKind::Value(ValueOp::Rank { .. })), Input::Rank),
+                    (matches!(kind, OpKind::Value(ValueOp::Node { .. })), Input::Node),
+                    (matches!(kind, OpKind::Value(ValueOp::GroupIndex { .. })), Input::Group),
+                ];
+                match inputs.into_iter().find(|(is, _)| *is) {
+                    Some((_, input)) => input,
+                    None => return fold(kind, self.kernel.ty(v), &|v| self.value(v)),
+                }
+            }
         };
         match self.known.borrow_mut().get_mut(&input)? {
             Number::Is(number) => Const::U64(*number).cast(self.kernel.ty(v).dtype),
