@@ -41,7 +41,8 @@ pub(super) fn bench(app: &App, args: &BenchArgs, given: &Given, style: Style) ->
     let cases = cases(&chosen, args)?;
     let world = world_of(args, &cases)?;
     drop(found);
-    let notes = notes(&world);
+    let mut notes = notes(&world);
+    notes.extend(limit_over_nodes(world.teams().nodes()));
     let images = jit(&world)?;
     let options = BenchOptions {
         iterations: args.iterations,
@@ -68,6 +69,13 @@ pub(super) fn bench(app: &App, args: &BenchArgs, given: &Given, style: Style) ->
     }
     let from: Vec<Choice> = chosen.iter().map(|c| c.from.clone()).collect();
     Ok(if first { done(&timed, &from, style).noted(notes) } else { Done::nothing() })
+}
+
+/// What users must know of the limits of kernels over several nodes.
+fn limit_over_nodes(nodes: u32) -> Option<(&'static str, String)> {
+    let said =
+        "limits count bytes between nodes at the rate of the links within one: no network reaches them";
+    (nodes > 1).then(|| ("limit_over_nodes", said.to_owned()))
 }
 
 /// The scripts that time other libraries.
@@ -223,5 +231,12 @@ mod tests {
         let bench: Bench = serde_json::from_str(made_up).unwrap();
         insta::assert_snapshot!(text(&bench, &[Choice::Tuned], Style::stdout(When::Never)));
         assert_eq!(done(&bench, &[Choice::Default], Style::stdout(When::Never)).json["ok"], true);
+    }
+
+    #[test]
+    fn limits_over_nodes_are_said_to_be_of_links() {
+        assert_eq!(limit_over_nodes(1), None);
+        let (name, said) = limit_over_nodes(2).unwrap();
+        assert!(name == "limit_over_nodes" && said.contains("no network reaches them"), "{said}");
     }
 }

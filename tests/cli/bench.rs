@@ -30,6 +30,10 @@ fn a_process_for_each_rank_is_one_of_so_many_and_has_no_peers() {
         ("PEERWARP_SECRET", "the secret of a world that is never formed"),
     ];
     for (args, said) in [
+        (
+            "bench --family all_reduce --nodes 2 --ranks 4 elements=1024 dtype=bf16",
+            "--ranks = 4: contradicts 2 processes, as torchrun started them",
+        ),
         ("bench --model glm-4.5 --ranks 4", "--ranks = 4: contradicts 2 processes, as torchrun started them"),
         (
             "bench --model glm-4.5 --ranks 2 --compare",
