@@ -67,6 +67,15 @@ mod tests {
     }
 
     #[test]
+    fn another_library_lacks_the_call() {
+        // SAFETY: this program has loaded it.
+        let libc = unsafe { library::open(&["libc.so.6"]) }.unwrap();
+        // SAFETY: it has none of the calls.
+        let MissingCall(name) = unsafe { Api::of(libc) }.unwrap_err();
+        assert_eq!(Api::CALLS, [name]);
+    }
+
+    #[test]
     fn the_library_says_its_version_or_why_it_is_not_there() {
         match version() {
             Ok(version) => assert!(version >= Version::new(2, 0), "{version}"),
