@@ -98,7 +98,7 @@ fn what_does_not_go_together_is_refused_by_name() {
             on(2, of(256, 256)),
             "`ranks` = 256 is not allowed: it must be a multiple of the 2 nodes, which have at most 64 ranks each",
         ),
-        (on(129, of(129, 129)), "nodes"),
+        (on(65, of(65, 65)), "nodes"),
     ] {
         assert!(said(key).contains(words), "{}", said(key));
     }

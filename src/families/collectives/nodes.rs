@@ -3,6 +3,7 @@
 
 use peerwarp_codegen::dsl::prelude::*;
 use peerwarp_codegen::dsl::{Any, InboundOthers};
+use peerwarp_codegen::ir::Dtype;
 
 use super::exchange::{self, Reduce, Tiles};
 
@@ -56,7 +57,7 @@ macro_rules! over_nodes {
         }
 
         fn chunk(key: &$key) -> u32 {
-            nodes::chunk(length(key))
+            nodes::chunk(length(key), key.dtype)
         }
 
         impl Legal for $name {
@@ -94,9 +95,10 @@ macro_rules! over_nodes {
 
 pub(super) use over_nodes;
 
-/// Elements of a tile where so many elements are shared among all blocks.
-pub(super) fn chunk(elements: u32) -> u32 {
-    elements.div_ceil(BLOCKS).next_power_of_two().clamp(1024, 8192)
+/// Elements of a tile: two of a vector, or as many as 32 KiB have. A proxy takes longer for a put than for some KiB more in it
+/// (`bench/results/far.md`).
+pub(super) fn chunk(elements: u32, dtype: Dtype) -> u32 {
+    elements.div_ceil(2).next_power_of_two().clamp(1024, 32768 / dtype.bytes())
 }
 
 /// A block for each tile, up to the most.

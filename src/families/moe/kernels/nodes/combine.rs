@@ -33,7 +33,7 @@ pub struct CombineNodes {
     #[key(short = "r", range = 2..=1024, ranks)]
     pub ranks: u32,
     /// Nodes, with as many ranks each.
-    #[key(short = "o", range = 2..=128, nodes)]
+    #[key(short = "o", range = 2..=64, nodes)]
     pub nodes: u32,
     /// Type of the sums and of the combined rows.
     #[key]

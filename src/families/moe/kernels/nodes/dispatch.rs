@@ -36,7 +36,7 @@ pub struct DispatchNodes {
     #[key(short = "r", range = 2..=1024, ranks)]
     pub ranks: u32,
     /// Nodes, with as many ranks each.
-    #[key(short = "o", range = 2..=128, nodes)]
+    #[key(short = "o", range = 2..=64, nodes)]
     pub nodes: u32,
     /// What rows are sent as.
     #[key]
