@@ -226,7 +226,10 @@ impl<'f, 'k> Emitter<'f, 'k> {
         let blocks = role.map_or(1, |r| self.f.p.kernel.role_blocks(r));
         match self.f.p.split(id) {
             // A block's groups see its index too.
-            None => Expr::atom(if self.f.loads() { "loader.index" } else { "block.index" }),
+            None => match self.group.name {
+                "group" => Expr::atom("block.index"),
+                own => Expr::atom(format!("{own}.index")),
+            },
             Some(_) if blocks == 1 => Expr::atom("group.number"),
             Some(_) => {
                 let by_block = Expr::binary(
