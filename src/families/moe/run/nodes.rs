@@ -1,7 +1,5 @@
 //! What a round over several nodes has to yield: rounds within each, and the sums of what these bring home.
 
-use rayon::prelude::*;
-
 use super::data::{Round, Semantics};
 use crate::families::moe::reference::Tokens;
 use crate::families::moe::{MoeKey, MoeShape, Routing};
@@ -12,8 +10,8 @@ impl Round {
     /// experts on its node. The nodes' sums come home rounded, and are added from the own node's on.
     pub(super) fn over_nodes(mut self) -> Round {
         let nodes = self.semantics.key.nodes;
-        self.nodes = (0..nodes).into_par_iter().map(|node| self.on_node(node)).collect();
-        self.out = (0..self.shape.ranks).into_par_iter().map(|rank| self.sums_of_nodes(rank)).collect();
+        self.nodes = (0..nodes).map(|node| self.on_node(node)).collect();
+        self.out = (0..self.shape.ranks).map(|rank| self.sums_of_nodes(rank)).collect();
         self
     }
 
