@@ -310,8 +310,9 @@ impl Job {
             .unwrap_or_else(|| panic!("no buffer is called {name}"))
     }
 
-    /// Where each buffer is in the file that a rank shares with its proxy, and the file's layout. None without far channels.
-    fn places(&self) -> Option<(Vec<Option<u64>>, EngineFile)> {
+    /// Where each buffer is in the file that a rank shares with its proxy, and, if it is `apart` from the other ranks, with those of its
+    /// node; and the file's layout. None without far channels.
+    fn places(&self, apart: bool) -> Option<(Vec<Option<u64>>, EngineFile)> {
         let channels = self.engine?;
         let mut places = vec![None; self.buffers.len()];
         let mut bytes = 0u64;
@@ -322,7 +323,7 @@ impl Job {
             at
         };
         // What ranks of a node reach of each other.
-        let near = self.launches.iter().filter(|launch| launch.near > 1);
+        let near = self.launches.iter().filter(|launch| apart && launch.near > 1);
         let mut reached: BTreeSet<usize> = BTreeSet::new();
         for (_, field) in near.flat_map(|launch| &launch.fields) {
             if let Field::Symmetric(buffer) = *field
@@ -348,8 +349,8 @@ impl Job {
     /// # Panics
     /// When no kernel has far channels.
     pub fn write_for_processes(&self, path: &Path, seed: u64) -> EngineFile {
-        let (_, file) = self.places().expect("a kernel has far channels");
-        std::fs::write(path, self.bytes(Mode::Fast, vec![seed])).expect("the folder is writable");
+        let (_, file) = self.places(true).expect("a kernel has far channels");
+        std::fs::write(path, self.bytes(Mode::Fast, vec![seed], true)).expect("the folder is writable");
         file
     }
 
@@ -363,7 +364,7 @@ impl Job {
         let dir = Path::new(env!("CARGO_TARGET_TMPDIR")).join("host");
         let name = |what| dir.join(format!("{}.{number}.{what}", std::process::id()));
         let (job, result) = (name("job"), name("result"));
-        std::fs::write(&job, self.bytes(program.mode, seeds.into_iter().collect()))
+        std::fs::write(&job, self.bytes(program.mode, seeds.into_iter().collect(), false))
             .expect("the target folder is writable");
         let out = Command::new(&program.path).arg(&job).arg(&result).output().expect("the program starts");
         let said = String::from_utf8_lossy(&out.stderr);
@@ -396,14 +397,15 @@ impl Job {
         seeds.into_iter().any(|seed| self.run(program, [seed]).iter().any(&is))
     }
 
-    fn bytes(&self, mode: Mode, seeds: Vec<u64>) -> Vec<u8> {
+    fn bytes(&self, mode: Mode, seeds: Vec<u64>, apart: bool) -> Vec<u8> {
         let hip = self.language == Language::Hip;
         let mut out = Writer::default();
         for n in [self.language.target().warp_size(), self.ranks, (mode == Mode::Checked).into(), hip.into()]
         {
             out.number(n.into());
         }
-        let (places, file_bytes) = self.places().map_or((vec![], 0), |(places, file)| (places, file.bytes));
+        let (places, file_bytes) =
+            self.places(apart).map_or((vec![], 0), |(places, file)| (places, file.bytes));
         let places = places.into_iter().chain(std::iter::repeat(None));
         out.list(&seeds, |out, seed| out.number(*seed));
         out.list(&self.buffers.iter().zip(places).collect::<Vec<_>>(), |out, (b, at)| {
