@@ -67,7 +67,7 @@ pub(super) fn requests(
         (field.clone(), text)
     };
     let of_node: Vec<(String, String)> = sizes.iter().map(near).collect();
-    let of_node = (&Shape { experts: shape.experts / count, ..shape.clone() }, &of_node[..]);
+    let of_node = (&Shape { experts: shape.experts / count, ..*shape }, &of_node[..]);
     let (mut dispatch, mut combine) = (own(Dispatch::entry(), of_node), own(Combine::entry(), of_node));
     dispatch.key.push(("of_node".into(), "true".into()));
     set_dtype(&mut combine, combined);
