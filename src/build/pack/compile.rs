@@ -254,7 +254,7 @@ pub enum CompilerError {
         target: Target,
         /// Those to choose from.
         choice: Vec<Tool>,
-        /// Those that there are.
+        /// All compilers that Peerwarp knows.
         all: &'static [Tool],
     },
     /// Kernels that put by GIN, for GPUs whose headers of it cannot be had.

@@ -17,7 +17,7 @@ pub struct NodesPlan {
     pub combine: CombineNodesPlan,
 }
 
-/// What is a caller's where there is one node is, within one of several, what is here of all nodes.
+/// The buffers of launches of one node where there are several, by parameter: the tokens of all nodes.
 const OF_NODES: [(&str, &str); 7] = [
     ("x", "node_x"),
     ("x_scale", "node_scale"),
@@ -55,7 +55,7 @@ impl MoeTuning {
         phases.filter_map(|phase| Some((phase, self.plan.nodes?))).map(of).collect()
     }
 
-    /// A launch of one node on each of several, where it takes what is here of all nodes.
+    /// A launch of one node, with the tokens of all nodes where there are several.
     pub(super) fn within_node(&self, spec: LaunchSpec) -> LaunchSpec {
         match self.key.nodes {
             1 => spec,

@@ -16,7 +16,7 @@ impl Names {
         self.places.get(name).copied()
     }
 
-    /// The place of a name; an error names all that there are.
+    /// The place of a name. The error lists all names.
     pub fn find(&self, name: &str) -> Result<usize, SimError> {
         self.get(name).ok_or_else(|| {
             let mut known: Vec<(usize, &str)> = self.places.iter().map(|(name, &at)| (at, &**name)).collect();

@@ -72,8 +72,8 @@ pub struct Dispatch {
     /// many as there can be, or at a fixed stride as many as there are tokens. Rows beyond have no place.
     #[key(short = "m", range = 0..=2147483647, default = 0, omitted)]
     pub max_rows: u32,
-    /// Whether it is one node's part of a dispatch over several: `ids` number the experts of the node, those that come out count from
-    /// `node_first` on.
+    /// Whether it is one node's part of a dispatch over several nodes. `ids` then number the node's experts, and ids that come out count
+    /// from `node_first`.
     #[key(short = "ofnode", default = false, omitted)]
     pub of_node: bool,
     /// Which half of the operation a launch does.

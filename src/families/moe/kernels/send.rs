@@ -103,7 +103,7 @@ impl<'a> Sender<'a> {
         }
     }
 
-    /// Does something with a row that goes to these ranks. Of one that goes to none, no row is here from another node.
+    /// Sends a row that goes to some rank. In one node's part, a row that goes to none may not be in memory.
     #[kernel]
     fn if_there(self, to: Val<u64>, send: &dyn Fn()) {
         if !self.c.of_node {

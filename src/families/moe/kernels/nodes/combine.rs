@@ -88,7 +88,7 @@ pub struct CombineNodesArgs {
     /// Of dispatch: how many tokens this rank has.
     #[input]
     pub n: Ptr<u32>,
-    /// Of dispatch: rows that there are of tokens. So many there are of ids and of combined rows.
+    /// Of dispatch: the number of token rows. `ids` and `out` have as many.
     pub rows_there: Val<u32>,
     /// Of dispatch: expert ids, `[token][k]`.
     #[input]

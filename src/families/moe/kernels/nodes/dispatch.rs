@@ -120,10 +120,10 @@ pub struct DispatchNodesArgs {
     #[len(|c| u64::from(c.tokens) * u64::from(c.scales()))]
     #[rows(rows_there, |c| c.tokens)]
     pub x_scale: Option<Ptr<u32>>,
-    /// How many tokens there are: at most as many as rows; of more than these, these.
+    /// The number of tokens. A number beyond the rows stands for all rows.
     #[input]
     pub n: Ptr<u32>,
-    /// Rows that there are of tokens, with scales, ids and weights: nothing beyond them is touched.
+    /// The number of token rows. `x`, `x_scale`, `ids` and `weights` have as many; nothing beyond them is touched.
     pub rows_there: Val<u32>,
     /// Expert ids, `[token][k]`; ids of no expert mask their entry.
     #[input]

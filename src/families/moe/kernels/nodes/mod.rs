@@ -64,8 +64,8 @@ impl Rails {
         shape.rail(self.ranks / self.nodes).lanes(self.lanes).banks(1)
     }
 
-    /// Where a token of a node's rank stands among those of all nodes'. Those of a number stand together, so that tokens that no rank has
-    /// are the last.
+    /// The place of a token of a node's rank among the tokens of all nodes. Tokens of one number stand together, so that places without a
+    /// token are the last.
     #[kernel]
     fn place(self, token: Val<u32>, node: Val<u32>) -> Val<u32> {
         token * self.nodes + node
@@ -87,7 +87,7 @@ impl Rails {
         token
     }
 
-    /// How many of a lane's tokens, of the `n` that there are, have experts on a node.
+    /// The number of a lane's tokens below `n` that have experts on a node.
     #[kernel]
     fn going(self, ids: &Ptr<i32>, lane: Val<u32>, n: Val<u32>, node: Val<u32>) -> Val<u32> {
         let mut going = var(0u32);
