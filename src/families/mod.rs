@@ -20,3 +20,4 @@
 pub mod collectives;
 pub mod matmul;
 pub mod moe;
+mod nodes;

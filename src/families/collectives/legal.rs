@@ -2,23 +2,10 @@
 
 use peerwarp_codegen::dsl::Transport;
 use peerwarp_codegen::family::Illegal;
-use peerwarp_codegen::ir::{Dtype, FAR_MEMORY, PACKET_BYTES};
+use peerwarp_codegen::ir::{Dtype, PACKET_BYTES};
 
 /// Blocks that a launch has at most by default: with one more, each has one of an H200's 132 SMs to itself.
 const BLOCKS: u32 = 128;
-
-/// Each node has as many ranks, which one of its near channels reaches.
-pub(super) fn nodes(ranks: u32, nodes: u32) -> Result<(), Illegal> {
-    let allowed = || format!("a multiple of the {nodes} nodes, which have at most 64 ranks each");
-    Illegal::unless(ranks.is_multiple_of(nodes) && ranks / nodes <= 64, "ranks", ranks, allowed)
-}
-
-/// A card reaches all outboxes and inboxes along a rail.
-pub(super) fn rail((field, value): (&str, u32), nodes: u32, bytes: u64) -> Result<(), Illegal> {
-    let allowed =
-        || format!("fewer: {nodes} nodes take {bytes} bytes for messages on their way, of {FAR_MEMORY}");
-    Illegal::unless(bytes < FAR_MEMORY, field, value, allowed)
-}
 
 /// A vector's root is one of the ranks.
 pub(super) fn root(root: u32, ranks: u32) -> Result<(), Illegal> {

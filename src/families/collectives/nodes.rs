@@ -6,6 +6,7 @@ use peerwarp_codegen::dsl::{Any, InboundOthers};
 use peerwarp_codegen::ir::Dtype;
 
 use super::exchange::{self, Reduce, Tiles};
+pub(super) use crate::families::nodes::{divide, each_other_node, rail};
 
 /// Blocks that a launch has at most by default: an engine has channels for no more lanes in two banks.
 const BLOCKS: u32 = 24;
@@ -62,9 +63,9 @@ macro_rules! over_nodes {
 
         impl Legal for $name {
             fn legal(&self) -> Result<(), Illegal> {
-                legal::nodes(self.ranks, self.nodes)?;
+                nodes::divide(self.ranks, self.nodes)?;
                 let bytes = self.rail().far_slots() * self.cut().bytes();
-                legal::rail((stringify!($elements), self.$elements), self.nodes, bytes)?;
+                nodes::rail((stringify!($elements), self.$elements), self.nodes, bytes)?;
                 $(
                     let also: fn(&$name) -> Result<(), Illegal> = $also;
                     also(self)?;
@@ -151,14 +152,6 @@ pub(super) fn of_nodes(
 pub(super) fn send_to_node(near: Option<&Tiles<'_>>, slot: Val<u32>, tile: AnyTile) {
     if let Some(near) = near {
         exchange::send(near, Peers::others(), slot, tile);
-    }
-}
-
-/// Does something for each other node. The next one is the first, so that not all send to the same one.
-#[kernel]
-pub(super) fn each_other_node(mut act: impl FnMut(Val<u32>)) {
-    for i in 1..nodes().val() {
-        act((node() + i) % nodes());
     }
 }
 

@@ -19,9 +19,9 @@ mod dispatch;
 
 use peerwarp_codegen::dsl::prelude::*;
 use peerwarp_codegen::family::Illegal;
-use peerwarp_codegen::ir::FAR_MEMORY;
 
 use super::pieces::{each_piece, piece_len};
+use crate::families::nodes::{self, each_other_node};
 
 pub use combine::{CombineNodes, CombineNodesArgs, CombineNodesKey, CombineNodesPlan, combine_nodes};
 pub use dispatch::{DispatchNodes, DispatchNodesArgs, DispatchNodesKey, DispatchNodesPlan, dispatch_nodes};
@@ -105,14 +105,8 @@ impl Rails {
     }
 
     fn legal(self, bytes: u64) -> Result<(), Illegal> {
-        let Rails { ranks, nodes, .. } = self;
-        let local = ranks / nodes;
-        Illegal::unless(ranks.is_multiple_of(nodes) && local <= 64, "ranks", ranks, || {
-            format!("a multiple of the {nodes} nodes, which have at most 64 ranks each")
-        })?;
-        Illegal::unless(bytes < FAR_MEMORY, "tokens", self.tokens, || {
-            format!("fewer: {nodes} nodes take {bytes} bytes for rows on their way, of {FAR_MEMORY}")
-        })
+        nodes::divide(self.ranks, self.nodes)?;
+        nodes::rail(("tokens", self.tokens), self.nodes, bytes)
     }
 }
 
@@ -136,12 +130,4 @@ fn words(row: u32, group_warps: u32) -> u32 {
 /// A block for so many tokens, unless they are more than all blocks take.
 fn lanes(tokens: u32) -> u32 {
     tokens.div_ceil(4).next_power_of_two().min(8)
-}
-
-/// Does something for each other node. The next one is the first, so that not all send to the same one.
-#[kernel]
-fn each_other_node(mut act: impl FnMut(Val<u32>)) {
-    for i in 1..nodes().val() {
-        act((node() + i) % nodes());
-    }
 }
