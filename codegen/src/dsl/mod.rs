@@ -86,7 +86,8 @@ pub use comm::packets::{AnyPackets, Packets};
 pub use comm::protocol::{Arrived, FlagsFrom, Parcel, Peers, multicast, send_to};
 pub use groups::dynamic::{Counter, Counters, Dynamic, DynamicIter};
 pub use groups::group::{
-    DevRange, Group, local_rank, local_ranks, node, nodes, rank, ranks, role, role_beside, role_on,
+    DevRange, Group, active_ranks, is_active, local_rank, local_ranks, node, nodes, rank, ranks, role,
+    role_beside, role_on,
 };
 pub use groups::tiles::{GroupTiles, TileRange, Tiles, TilesIter, tiles};
 pub use matrix::any::{AnyMatrix, AnySymMatrix, MatrixRows};
@@ -125,8 +126,8 @@ pub mod prelude {
         Element, Epoch, EpochWord, F8, Field, Flags, Group, Incoming, Index, IntoIndex, IntoTile, IntoVal,
         KernelArgs, Ll, Matrix, MatrixRows, Message, OpenChannel, Operand, Outgoing, Packets, Parcel, Peers,
         Ptr, Publish, Shared, Slots, Sym, SymMatrix, Tile, TileRange, TileVar, Tiles, TraceError, Transport,
-        Val, Var, Window, WindowMatrix, arange, bit, local_rank, local_ranks, multicast, node, nodes, rank,
-        ranks, role, role_beside, role_on, send_to, shared, splat, tiles, var,
+        Val, Var, Window, WindowMatrix, active_ranks, arange, bit, is_active, local_rank, local_ranks,
+        multicast, node, nodes, rank, ranks, role, role_beside, role_on, send_to, shared, splat, tiles, var,
     };
     pub use crate::ir::ReduceOp;
     pub use half::{bf16, f16};

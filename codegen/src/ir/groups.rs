@@ -8,7 +8,7 @@ macro_rules! any {
     // Values without operands.
     (given) => { ValueOp::Const { .. } | any!(of_launch) };
     (of_launch) => {
-        ValueOp::Rank { .. } | ValueOp::Node { .. } | ValueOp::ScalarParam { .. } | ValueOp::Epoch { .. } | ValueOp::GroupIndex { .. }
+        ValueOp::Rank { .. } | ValueOp::Node { .. } | ValueOp::Active { .. } | ValueOp::ScalarParam { .. } | ValueOp::Epoch { .. } | ValueOp::GroupIndex { .. }
     };
     // Arithmetic, element by element.
     (by_element) => { ValueOp::Binary { .. } | ValueOp::Select { .. } | any!(pointwise, casts) };
@@ -38,7 +38,7 @@ macro_rules! any {
             | Insn::Select { .. } | Insn::Cast { .. } | Insn::Fma { .. }
     };
     (launched) => {
-        Insn::Rank { .. } | Insn::Node { .. } | Insn::ScalarParam { .. } | Insn::Epoch { .. } | Insn::GroupIndex { .. }
+        Insn::Rank { .. } | Insn::Node { .. } | Insn::Active { .. } | Insn::ScalarParam { .. } | Insn::Epoch { .. } | Insn::GroupIndex { .. }
     };
     (ends) => { Insn::Split { .. } | Insn::Join | Insn::End };
     // Parameters: what peers reach, and a rank's own that hold no data.

@@ -172,6 +172,9 @@ operations! {
         Rank = "rank", { out: Out }
         /// The number of this rank's machine, `U32`.
         Node = "node", { out: Out }
+        /// The active ranks of this machine as a mask, `U64`: bit `r` is rank `r`'s. All of them, unless the world has gone on without
+        /// some. It stays the same for the whole launch.
+        Active = "active ranks", { out: Out }
         /// The value of a scalar parameter.
         ScalarParam = "scalar parameter", { out: Out, param: ParamId }
         /// The epoch that this launch works in, `U32`: the successor of the word at `word[0]` (never 0; after the largest

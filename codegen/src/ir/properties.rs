@@ -244,6 +244,7 @@ impl ValueOp {
             | ValueOp::Const { .. }
             | ValueOp::Rank { .. }
             | ValueOp::Node { .. }
+            | ValueOp::Active { .. }
             | ValueOp::ScalarParam { .. }
             | ValueOp::GroupIndex { .. } => Effect::None,
         }

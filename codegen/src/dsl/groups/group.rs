@@ -13,8 +13,8 @@ use crate::dsl::trace::{
 };
 use crate::dsl::values::{
     FromRaw, IntoVal, Val,
-    element::Int,
-    val::{binary, host},
+    element::{Element, Int},
+    val::{binary, bit, host},
 };
 use crate::ir::{Beside, BinaryOp, CompareOp, ControlOp, Dtype, Loc, Role, verify::MAX_BLOCK_THREADS};
 
@@ -81,8 +81,24 @@ pub(crate) fn node_at(loc: Loc) -> Val<u32> {
     }
 }
 
+/// The active ranks of this node as a mask: bit `r` is that of [`local_rank`] `r`. These are all, unless the world goes on without some,
+/// which neither send nor receive any more: what waits for them ends at once, and finds zeros. The mask is the same for a whole launch.
+///
+/// A kernel asks for it where zeros are not what a missing rank should count for: to leave it out of a maximum, or to do what was its
+/// part.
+#[track_caller]
+pub fn active_ranks() -> Val<u64> {
+    given(Pure::Active, "active", Loc::caller())
+}
+
+/// Whether a rank of this node is active: see [`active_ranks`].
+#[track_caller]
+pub fn is_active(local_rank: Val<u32>) -> Val<bool> {
+    (active_ranks() & bit(local_rank)).ne_to(0u64)
+}
+
 /// What a launch is given, for all of the kernel.
-fn given(what: Pure, name: &str, loc: Loc) -> Val<u32> {
+fn given<T: Element>(what: Pure, name: &str, loc: Loc) -> Val<T> {
     Val::from_raw(with(loc, |t| {
         let out = t.keep_at(0, what, Some(name), loc);
         t.raw(out)

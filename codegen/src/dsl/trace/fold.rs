@@ -20,6 +20,7 @@ pub(crate) enum Pure {
     Splat(ValueId, Extent),
     Rank,
     Node,
+    Active,
     GroupIndex,
     Reduce(ReduceOp, ValueId),
     Scan(ReduceOp, ValueId, bool),
@@ -40,6 +41,7 @@ impl Pure {
             Pure::Splat(a, _) => ValueOp::Splat { out, a },
             Pure::Rank => ValueOp::Rank { out },
             Pure::Node => ValueOp::Node { out },
+            Pure::Active => ValueOp::Active { out },
             Pure::GroupIndex => ValueOp::GroupIndex { out },
             Pure::Reduce(op, a) => ValueOp::Reduce { out, op, a },
             Pure::Scan(op, a, exclusive) => ValueOp::Scan { out, op, a, exclusive },
@@ -59,6 +61,7 @@ impl Pure {
             Pure::Compare(_, a, _) => k.ty(a).with_dtype(Dtype::Bool),
             Pure::Cast(to, a) | Pure::Bitcast(to, a) => k.ty(a).with_dtype(to),
             Pure::Splat(a, extent) => extent.of(k.ty(a).dtype),
+            Pure::Active => Type::scalar(Dtype::U64),
             Pure::Rank | Pure::Node | Pure::GroupIndex => Type::scalar(Dtype::U32),
             Pure::Reduce(_, a) => Type::scalar(k.ty(a).dtype),
         }
@@ -116,6 +119,7 @@ pub(crate) fn fold(t: &Trace, op: Pure) -> Result<Folded, Why> {
         | Pure::Splat(..)
         | Pure::Rank
         | Pure::Node
+        | Pure::Active
         | Pure::GroupIndex
         | Pure::Reduce(..)
         | Pure::Scan(..) => Folded::No,

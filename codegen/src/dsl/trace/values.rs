@@ -127,6 +127,7 @@ impl Trace {
             | Pure::Bitcast(..)
             | Pure::Rank
             | Pure::Node
+            | Pure::Active
             | Pure::GroupIndex
             | Pure::Reduce(..)
             | Pure::Scan(..) => None,

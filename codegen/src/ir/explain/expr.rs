@@ -81,6 +81,7 @@ impl Exprs<'_> {
             }
             OpKind::Value(ValueOp::Rank { .. }) => "rank".into(),
             OpKind::Value(ValueOp::Node { .. }) => "node".into(),
+            OpKind::Value(ValueOp::Active { .. }) => "active_ranks".into(),
             OpKind::Value(ValueOp::GroupIndex { .. }) => "group".into(),
             OpKind::Value(ValueOp::Arange { .. }) => "lanes".into(),
             OpKind::Control(ControlOp::VarGet { var, .. }) => {

@@ -133,6 +133,7 @@ impl Line<'_> {
             OpKind::Value(ValueOp::Const { value, .. }) => value.to_string(),
             OpKind::Value(ValueOp::Rank { .. }) => "rank".into(),
             OpKind::Value(ValueOp::Node { .. }) => "node".into(),
+            OpKind::Value(ValueOp::Active { .. }) => "active_ranks".into(),
             OpKind::Value(ValueOp::ScalarParam { param, .. }) => self.param(*param),
             OpKind::Value(ValueOp::Epoch { word, advance: true, .. }) => {
                 format!("epoch {}, advance", self.param(*word))

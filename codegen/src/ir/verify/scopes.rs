@@ -266,6 +266,7 @@ fn allowed_in_prologue(kernel: &Kernel, kind: &OpKind) -> bool {
             ValueOp::Const { .. }
             | ValueOp::Rank { .. }
             | ValueOp::Node { .. }
+            | ValueOp::Active { .. }
             | ValueOp::ScalarParam { .. }
             | ValueOp::Epoch { .. },
         ) => true,

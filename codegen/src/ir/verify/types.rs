@@ -31,6 +31,7 @@ impl Check<'_, '_> {
             OpKind::Value(ValueOp::Rank { out } | ValueOp::Node { out } | ValueOp::GroupIndex { out }) => {
                 self.result(*out, U32)
             }
+            OpKind::Value(ValueOp::Active { out }) => self.result(*out, Type::scalar(Dtype::U64)),
             OpKind::Value(ValueOp::ScalarParam { out, param }) => {
                 self.param(*param, ParamKind::Scalar, "a scalar parameter");
                 self.result(*out, Type::scalar(self.report.param(*param).dtype));

@@ -155,6 +155,7 @@ impl<'k> Search<'k> {
             | ValueOp::Const { .. }
             | ValueOp::Rank { .. }
             | ValueOp::Node { .. }
+            | ValueOp::Active { .. }
             | ValueOp::ScalarParam { .. }
             | ValueOp::GroupIndex { .. } => true,
         }

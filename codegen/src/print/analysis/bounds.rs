@@ -53,6 +53,7 @@ impl Bounds<'_> {
             ValueOp::Binary { op, a, b, .. } => self.binary(*op, *a, *b),
             any!(casts, pointwise, spreads, reductions)
             | ValueOp::Const { .. }
+            | ValueOp::Active { .. }
             | ValueOp::ScalarParam { .. }
             | ValueOp::Epoch { .. } => None,
         }

@@ -64,6 +64,7 @@ fn computed(p: &Program, op: &ValueOp, v: ValueId) -> String {
         ValueOp::GroupIndex { .. } => "group_index".into(),
         ValueOp::Rank { .. } => "rank".into(),
         ValueOp::Node { .. } => "node".into(),
+        ValueOp::Active { .. } => "active".into(),
         ValueOp::Epoch { word, .. } => {
             let name = &p.kernel.params[word.index()].name;
             if p.kernel.params.iter().filter(|q| q.kind == ParamKind::EpochWord).count() > 1 {

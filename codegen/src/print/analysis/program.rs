@@ -88,6 +88,7 @@ impl<'k> Program<'k> {
         match op {
             ValueOp::Rank { .. } => Some("rank"),
             ValueOp::Node { .. } => Some("node"),
+            ValueOp::Active { .. } => Some("active"),
             ValueOp::GroupIndex { .. } => Some("group"),
             ValueOp::ScalarParam { param, .. } => Some(&self.kernel.params[param.index()].name),
             any!(by_element, spreads, reductions) | ValueOp::Const { .. } | ValueOp::Epoch { .. } => None,

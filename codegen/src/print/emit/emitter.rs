@@ -195,7 +195,8 @@ impl<'f, 'k> Emitter<'f, 'k> {
             any!(by_element, spreads, reductions)
             | ValueOp::Const { .. }
             | ValueOp::Rank { .. }
-            | ValueOp::Node { .. } => {
+            | ValueOp::Node { .. }
+            | ValueOp::Active { .. } => {
                 let mut used = std::mem::take(self.used);
                 let e = ops::expression(&self.f.p, &mut used, op, loc, &mut |u, v| {
                     std::mem::swap(u, self.used);

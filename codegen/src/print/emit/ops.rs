@@ -57,6 +57,10 @@ pub(crate) fn expression(
         ValueOp::Const { value, .. } => Ok(Expr::literal(value)),
         ValueOp::Rank { .. } => Ok(Expr::atom("args.rank")),
         ValueOp::Node { .. } => Ok(Expr::atom("args.far.node")),
+        ValueOp::Active { .. } => {
+            used.add(Prim::Active);
+            Ok(Expr::call("active_ranks", [&Expr::atom("args")]))
+        }
         any!(spreads, reductions)
         | ValueOp::ScalarParam { .. }
         | ValueOp::Epoch { .. }

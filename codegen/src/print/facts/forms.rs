@@ -206,6 +206,7 @@ fn is_everywhere(p: &Program, op: &ValueOp, v: ValueId) -> bool {
             p.name(v).is_none() && p.def_id(v).is_some_and(|def| p.split(def).is_none())
         }
         any!(casts, reductions)
+        | ValueOp::Active { .. }
         | ValueOp::Epoch { .. }
         | ValueOp::Binary { .. }
         | ValueOp::Unary { .. }
@@ -223,6 +224,7 @@ pub(crate) fn is_expression(kind: &OpKind) -> bool {
         | ValueOp::Const { .. }
         | ValueOp::Rank { .. }
         | ValueOp::Node { .. }
+        | ValueOp::Active { .. }
         | ValueOp::ScalarParam { .. }
         | ValueOp::Epoch { .. } => false,
     }

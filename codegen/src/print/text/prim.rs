@@ -287,8 +287,10 @@ prims! {
     Clock = own "clock", Nothing, [];
     /// What records the timeline.
     Timeline = common "timeline", Block, [Index, Clock, TimelineEvent];
+    /// Which ranks are active.
+    Active = common "active", Nothing, [];
     /// Bounded polling, and what happens when it fails.
-    Poll = own "poll", Block, [Index, System, Clock];
+    Poll = own "poll", Block, [Index, System, Clock, Active];
     /// Wait for one flag.
     Wait = common "wait", Nothing, [Poll];
     /// Take what is counted.
@@ -478,6 +480,6 @@ mod tests {
         let mut used = Used::default();
         used.add(Prim::Wait);
         let all: Vec<Prim> = used.iter().collect();
-        assert_eq!(all, [Prim::Index, Prim::System, Prim::Clock, Prim::Poll, Prim::Wait]);
+        assert_eq!(all, [Prim::Index, Prim::System, Prim::Clock, Prim::Active, Prim::Poll, Prim::Wait]);
     }
 }
