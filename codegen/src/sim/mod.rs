@@ -57,7 +57,7 @@ pub use memory::global::{HostMemory, Memory};
 pub use setup::error::SimError;
 pub use setup::explore::{Exploration, check};
 pub use setup::machine::{Bindings, Machine, Outcome};
-pub use setup::options::{Options, Strategy};
+pub use setup::options::{Death, Options, Strategy};
 pub use setup::report::{Counts, Report};
 
 #[cfg(test)]

@@ -19,6 +19,7 @@ use crate::sim::schedule::{
     Agent, AgentId, World,
     turns::{Delivery, Task},
 };
+use crate::sim::setup::options::Death;
 use crate::sim::values::value::runs;
 
 /// A wait on one flag.
@@ -82,7 +83,14 @@ impl World<'_> {
             TargetReg::Rank(r) => smallvec![agent.get(r)],
             TargetReg::Mask(m) => (0..64).filter(|bit| agent.get(m) >> bit & 1 != 0).collect(),
         };
-        list.into_iter().map(|number| Ok(self.near(agent, number)? as usize)).collect()
+        let mut ranks = SmallVec::new();
+        for number in list {
+            let rank = self.near(agent, number)? as usize;
+            if self.machine.is_active(rank) {
+                ranks.push(rank);
+            }
+        }
+        Ok(ranks)
     }
 
     /// The rank with a number among those of the agent's machine.
@@ -234,6 +242,14 @@ impl World<'_> {
     /// Puts a store on its way. Stores to the same place that are ordered before it arrive first.
     pub fn send(&mut self, agent: &Agent, rank: usize, pending: Pending) {
         self.progress();
+        if self.dead == Some(agent.rank) {
+            return;
+        }
+        let stores = &mut self.stores[agent.rank as usize];
+        *stores += 1;
+        if self.options.death == Some(Death { rank: agent.rank, after: *stores }) {
+            self.dead = Some(agent.rank);
+        }
         self.settle(rank, pending.spot, Who { clock: &agent.clock, event: pending.by });
         self.wires[rank].push(pending);
         if self.wires[rank].len() > self.options.max_delayed {
@@ -345,6 +361,11 @@ impl World<'_> {
     /// Whether a flag has the value; else registers the agent as waiting for it.
     fn wait(&mut self, id: AgentId, agent: &mut Agent, w: &Awaited) -> Result<bool, Fault> {
         self.flag_exists(agent, w.flag, w.index)?;
+        if let Sender::Rank(from) = w.from
+            && !self.machine.is_active(from as usize)
+        {
+            return Ok(true);
+        }
         let (rank, buffer) = (agent.rank as usize, agent.buffer(w.flag));
         let event = agent.event(&self.sites);
         let Some(flags) = &mut self.memory[rank][buffer].flags else { return Ok(true) };

@@ -181,6 +181,7 @@ impl World<'_> {
             Insn::CopyTile { out, a } => agent.tiles[out as usize] = agent.tile(a).clone(),
             Insn::Rank { out } => agent.set(out, agent.near().into()),
             Insn::Node { out } => agent.set(out, agent.node().into()),
+            Insn::Active { out } => agent.set(out, self.active(agent)),
             Insn::ScalarParam { out, param } => match agent.params[param.index()] {
                 Bound::Scalar(bits) => agent.set(out, bits),
                 Bound::Buffer(_) => unreachable!("the verifier tells buffers from scalars"),

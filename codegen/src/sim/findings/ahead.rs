@@ -141,6 +141,7 @@ impl Known<'_> {
             Insn::Select { cond, a, b, .. } => &[cond, a, b],
             Insn::Fma { a, b, c, .. } => &[a, b, c],
             any!(ends)
+            | Insn::Active { .. }
             | Insn::Epoch { .. }
             | Insn::GroupIndex { .. }
             | Insn::CopyTile { .. }

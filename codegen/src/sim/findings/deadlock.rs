@@ -41,8 +41,12 @@ enum Cause {
 impl World<'_> {
     /// Called when nothing can run and nothing is on its way: either all is done, or there is a deadlock.
     pub fn check_end(&mut self) {
-        let done = self.streams.iter().zip(&self.machine.programs).all(|(s, p)| s.step == p.len());
-        if done {
+        let done = (0..).zip(self.streams.iter().zip(&self.machine.programs));
+        let done =
+            done.filter(|(rank, _)| self.machine.is_active(*rank)).all(|(_, (s, p))| s.step == p.len());
+        if self.dead.is_some() {
+            // What it was to send is waited for, or left behind.
+        } else if done {
             self.check_left_over();
         } else if !self.explain_far_deadlock() {
             self.explain_deadlock();

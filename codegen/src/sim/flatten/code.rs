@@ -76,6 +76,9 @@ pub(crate) enum Insn {
     Node {
         out: Reg,
     },
+    Active {
+        out: Reg,
+    },
     ScalarParam {
         out: Reg,
         param: ParamId,
@@ -249,6 +252,7 @@ impl Insn {
             | Insn::Fma { out, .. }
             | Insn::Rank { out }
             | Insn::Node { out }
+            | Insn::Active { out }
             | Insn::ScalarParam { out, .. }
             | Insn::Epoch { out, .. }
             | Insn::GroupIndex { out, .. }

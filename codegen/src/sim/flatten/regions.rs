@@ -80,6 +80,7 @@ impl Facts {
             | ValueOp::Const { .. }
             | ValueOp::Rank { .. }
             | ValueOp::Node { .. }
+            | ValueOp::Active { .. }
             | ValueOp::ScalarParam { .. }
             | ValueOp::GroupIndex { .. }
             | ValueOp::Compare { .. }

@@ -11,6 +11,7 @@ impl Flattener<'_> {
             ValueOp::Const { out, value } => return self.preset(out, value),
             ValueOp::Rank { out } => Insn::Rank { out: self.reg(out) },
             ValueOp::Node { out } => Insn::Node { out: self.reg(out) },
+            ValueOp::Active { out } => Insn::Active { out: self.reg(out) },
             ValueOp::ScalarParam { out, param } => Insn::ScalarParam { out: self.reg(out), param },
             ValueOp::Epoch { out, word, advance } => Insn::Epoch { out: self.reg(out), word, advance },
             ValueOp::GroupIndex { out } => Insn::GroupIndex { out: self.reg(out), team: self.team },

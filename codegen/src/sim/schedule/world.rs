@@ -24,7 +24,7 @@ use crate::sim::memory::{
 };
 use crate::sim::setup::{
     Bound, Step,
-    machine::{HostStep, Machine, Outcome},
+    machine::{Buffer, HostStep, Machine, Outcome},
     options::Options,
     report::{Counts, Report},
 };
@@ -59,6 +59,10 @@ pub(crate) struct World<'m> {
     /// What those have released who took tickets at a counter, by rank, buffer and index.
     pub tickets: HashMap<(u32, usize, u64), Rc<Clock>>,
     pub far: Far,
+    /// The rank that has died.
+    pub dead: Option<u32>,
+    /// Stores to ranks, by the rank that did them.
+    pub stores: Vec<u64>,
     max_resident: u32,
     /// Scratch of the accesses.
     pub clashes: Vec<Clash>,
@@ -69,6 +73,9 @@ pub(crate) struct World<'m> {
 pub(crate) const SPIN_STEPS: u64 = 8_000_000;
 /// How many more for each agent that there is.
 const SPIN_STEPS_EACH: u64 = 1 << 15;
+
+/// Every byte of the memory of a rank that is not active.
+const ANYTHING: u8 = 0xff;
 
 /// Site of what hosts do.
 pub(crate) const HOST_SITE: u32 = u32::MAX >> 1;
@@ -118,6 +125,8 @@ impl<'m> World<'m> {
             draws: HashMap::new(),
             tickets: HashMap::new(),
             far: Far::default(),
+            dead: options.death.filter(|death| death.after == 0).map(|death| death.rank),
+            stores: vec![0; ranks],
             max_resident: 0,
             clashes: vec![],
         };
@@ -128,9 +137,15 @@ impl<'m> World<'m> {
     /// Writes what the machine has as first content, as the ranks' hosts at time 0.
     fn write_inputs(&mut self) {
         let machine = self.machine;
-        for (at, buffer) in machine.buffers.iter().enumerate().filter(|(_, b)| b.zeroed) {
+        // The others share fresh memory once a rank has left.
+        let fresh =
+            |b: &Buffer| machine.inactive != 0 && matches!(b.kind, ParamKind::Symmetric | ParamKind::Window);
+        for (at, buffer) in machine.buffers.iter().enumerate().filter(|(_, b)| b.zeroed || fresh(b)) {
             for rank in 0..machine.ranks {
                 self.setup_write(rank, at, 0, buffer.bytes);
+                if fresh(buffer) && !machine.is_active(rank as usize) {
+                    self.memory[rank as usize][at].bytes_mut().fill(ANYTHING);
+                }
             }
         }
         for input in &machine.inputs {
@@ -153,12 +168,16 @@ impl<'m> World<'m> {
     /// Runs to the end, or to the first finding that ends the run.
     pub fn run(mut self) -> Result<Outcome, Box<Findings>> {
         for rank in 0..self.machine.ranks {
-            self.stream_ready(rank);
+            if self.machine.is_active(rank as usize) {
+                self.stream_ready(rank);
+            }
         }
         while !self.found.ended() {
             self.deliver_by_chance();
             self.fly_by_chance();
             match self.sched.pick() {
+                // A rank that is dead does nothing any more.
+                Some(task) if self.is_dead(task) => {}
                 Some(Task::Agent(agent)) => self.run_agent(agent),
                 Some(Task::Stream(rank)) => self.run_stream(rank),
                 None if self.deliver_one() || self.fly_one() => {}
@@ -186,6 +205,8 @@ impl<'m> World<'m> {
             steps: self.steps,
             picks: self.sched.picks(),
             max_resident_blocks: self.max_resident,
+            stores: self.stores.clone(),
+            steps_done: self.streams.iter().map(|stream| stream.step as u32).collect(),
             ..Report::default()
         };
         for (kernel, counts) in self.machine.kernels.iter().zip(&self.counts) {
@@ -217,6 +238,21 @@ impl<'m> World<'m> {
             self.find(FindingKind::HostFailed, message, at, None);
         }
         self.end_step(rank);
+    }
+
+    /// Whether a task is of the rank that has died.
+    fn is_dead(&self, task: Task) -> bool {
+        let Some(dead) = self.dead else { return false };
+        match task {
+            Task::Agent(id) => self.agents.get(id).is_some_and(|agent| agent.rank == dead),
+            Task::Stream(rank) => rank == dead,
+        }
+    }
+
+    /// The active ranks of an agent's machine, as a mask.
+    pub fn active(&self, agent: &Agent) -> u64 {
+        let near = agent.compiled.kernel().ranks;
+        !self.machine.inactive & (u64::MAX >> (64 - near.clamp(1, 64)))
     }
 
     /// Somebody has done something that others may have waited for.

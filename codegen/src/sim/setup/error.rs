@@ -134,6 +134,18 @@ pub enum SimError {
         /// How many are possible.
         most: u32,
     },
+    /// A rank that cannot be left out.
+    #[error(
+        "rank {rank} of {ranks} ranks on {nodes} machines cannot be left out: another one has to stay, on one machine of at most 64"
+    )]
+    Inactive {
+        /// The rank.
+        rank: u32,
+        /// Ranks of all machines.
+        ranks: u32,
+        /// Machines.
+        nodes: u32,
+    },
     /// A host access outside a buffer.
     #[error("bytes {from}..{to} are outside of buffer `{name}`, which has {bytes}")]
     OutOfBounds {

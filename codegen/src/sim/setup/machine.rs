@@ -93,6 +93,8 @@ impl Bindings {
 pub struct Machine {
     pub(crate) ranks: u32,
     nodes: u32,
+    /// Ranks that are not active, as a mask.
+    pub(crate) inactive: u64,
     pub(crate) buffers: Vec<Buffer>,
     /// Of the buffers, in their order; what runs leave behind has them too.
     pub(crate) names: Arc<Names>,
@@ -123,6 +125,7 @@ impl Machine {
         Machine {
             ranks,
             nodes: 1,
+            inactive: 0,
             buffers: vec![],
             names: Arc::default(),
             inputs: vec![],
@@ -140,6 +143,26 @@ impl Machine {
     /// Number of ranks, of all computers.
     pub fn ranks(&self) -> u32 {
         self.ranks
+    }
+
+    /// Leaves a rank out: its program does not run, what goes to it goes nowhere, and what waits for it ends at once, with zeros. What
+    /// it shares with others holds anything, all other memory that is shared zeros.
+    ///
+    /// # Errors
+    /// There is no such rank, it is the last one, or there are several computers.
+    pub fn deactivate(&mut self, rank: u32) -> Result<(), SimError> {
+        self.check_rank(rank)?;
+        let inactive = self.inactive | 1 << rank;
+        if self.nodes > 1 || self.ranks > 64 || inactive.count_ones() == self.ranks {
+            return Err(SimError::Inactive { rank, ranks: self.ranks, nodes: self.nodes });
+        }
+        self.inactive = inactive;
+        Ok(())
+    }
+
+    /// Whether a rank is active.
+    pub(crate) fn is_active(&self, rank: usize) -> bool {
+        self.inactive >> rank.min(63) & 1 == 0 || rank > 63
     }
 
     /// Declares a buffer of `len` elements on every rank. Memory without a write is uninitialised, except flags and
@@ -247,6 +270,11 @@ impl Machine {
         self.check_rank(rank)?;
         self.programs[rank as usize].push(Step::Host { label: label.into(), run: Arc::new(run) });
         Ok(())
+    }
+
+    /// How many steps a rank's program has.
+    pub fn steps(&self, rank: u32) -> usize {
+        self.programs.get(rank as usize).map_or(0, Vec::len)
     }
 
     /// Runs all programs from the start under one schedule. Finding nothing means that this schedule showed nothing

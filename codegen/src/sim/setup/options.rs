@@ -16,6 +16,15 @@ pub enum Strategy {
     Adversarial,
 }
 
+/// The end of a rank in the middle of a run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Death {
+    /// The rank.
+    pub rank: u32,
+    /// How many stores to ranks it does before, signals among them. They arrive as they would.
+    pub after: u64,
+}
+
 /// Options of a run. The same machine with the same options runs the same way.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Options {
@@ -36,6 +45,8 @@ pub struct Options {
     pub staged: Option<bool>,
     /// A mistake that printers could make with what runs by itself.
     pub mistake: Option<Mistake>,
+    /// A rank that dies. The others go on as far as they come: what they wait for after that is no finding.
+    pub death: Option<Death>,
     /// Peer stores that may be invisible at once on one rank; the oldest becomes visible beyond that.
     pub max_delayed: usize,
 }
@@ -51,6 +62,7 @@ impl Default for Options {
             max_findings: 32,
             staged: None,
             mistake: None,
+            death: None,
             max_delayed: 1024,
         }
     }

@@ -77,6 +77,12 @@ pub struct Report {
     pub picks: u64,
     /// Most blocks that were resident on one rank at once.
     pub max_resident_blocks: u32,
+    /// Stores to ranks, signals among them, by the rank that did them.
+    #[serde(skip)]
+    pub stores: Vec<u64>,
+    /// Steps of its program that each rank came to the end of.
+    #[serde(skip)]
+    pub steps_done: Vec<u32>,
     /// Counts by kernel.
     pub kernels: BTreeMap<String, Counts>,
 }

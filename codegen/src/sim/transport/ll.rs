@@ -202,6 +202,9 @@ impl World<'_> {
                 return Err(self.out_of_bounds(agent, Place::Param(ll), (at, at + 1), len));
             }
             let from = self.near(agent, from[i].into())? as u32;
+            if !self.machine.is_active(from as usize) {
+                continue;
+            }
             if last.0.contains(&at) && found.last().is_some_and(|f| (f.0, f.2) == (last.1, from)) {
                 continue;
             }

@@ -183,14 +183,18 @@ impl World<'_> {
         let (mask, rank) = (agent.get(mask), agent.rank as usize);
         let whole = u64::from(len) * u64::from(dtype.bytes());
         let bytes = moved(agent, whole, count, dtype);
-        let mask = if bytes == 0 { 0 } else { mask };
+        let mut mask = if bytes == 0 { 0 } else { mask };
         let mut found: SmallVec<[(usize, Stretch); 4]> = smallvec![];
         for (i, tile) in tiles.iter().enumerate() {
             if mask >> i & 1 == 0 {
                 continue;
             }
             let stretch = self.stretch(agent, packets, dtype, agent.get(tile.index), bytes)?;
-            self.near(agent, agent.get(tile.from))?;
+            let from = self.near(agent, agent.get(tile.from))?;
+            if !self.machine.is_active(from as usize) {
+                mask &= !(1 << i);
+                continue;
+            }
             let Some(array) = self.memory[rank][stretch.buffer].packets() else { return Ok(true) };
             if let Some(missing) = array.missing(stretch.packets.clone()) {
                 array.wait(missing, id);
