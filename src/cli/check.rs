@@ -7,7 +7,7 @@ use std::time::Instant;
 use peerwarp_codegen::family::Variant;
 use serde_json::json;
 
-use crate::harness::check::{Exploration, Wrong, default_epochs, explore};
+use crate::harness::check::{Exploration, Wrong, WrongDeath, deaths, default_epochs, explore};
 use crate::harness::choose::Device;
 use crate::harness::hints::{Hint, hints, spares};
 use crate::harness::workload::{Given, Inputs, Suite};
@@ -86,6 +86,34 @@ pub(super) fn check(
             epochs,
             first.saturating_add(args.seeds - 1),
         );
+        if let Some(count) = args.deaths {
+            let died = died(suite, &variants, &exploration, count)?;
+            json["deaths"] = count.into();
+            match died {
+                None => writeln!(
+                    text,
+                    "{}: let a rank die {count} times and the others go on without it, found nothing wrong",
+                    style.good("ok")
+                )
+                .expect("string"),
+                Some(WrongDeath { seed, death, without, wrong }) => {
+                    let bad = style.bad("found something wrong");
+                    let (rank, after) = (death.rank, death.after);
+                    writeln!(text, "{bad}: seed {seed}, rank {rank} dies after {after} stores")
+                        .expect("string");
+                    if let Some(without) = without {
+                        let left: Vec<String> =
+                            (0..64).filter(|r| without >> r & 1 != 0).map(|r: u32| r.to_string()).collect();
+                        writeln!(text, "the others go on without rank {}", left.join(" and "))
+                            .expect("string");
+                    }
+                    json["ok"] = false.into();
+                    json["death"] = json!({ "seed": seed, "rank": rank, "after": after, "without": without });
+                    tell(&wrong, &mut text, &mut json);
+                    return Ok(Done { text, json, ok: false });
+                }
+            }
+        }
         if args.hints {
             let found = hinted(suite, &variants, &exploration);
             found.iter().for_each(|hint| writeln!(text, "hint: {hint}").expect("string"));
@@ -100,6 +128,13 @@ pub(super) fn check(
     json["seed"] = seed.into();
     json["replay"] = replay.clone().into();
     let mut text = format!("{}\n\n{}: seed {seed}\n", names.join("\n"), style.bad("found something wrong"));
+    tell(&wrong, &mut text, &mut json);
+    writeln!(text, "\nreplay: {replay}").expect("string");
+    Ok(Done { text, json, ok: false })
+}
+
+/// Says what is wrong.
+fn tell(wrong: &Wrong, text: &mut String, json: &mut serde_json::Value) {
     match wrong {
         Wrong::Protocol(findings) => {
             writeln!(text, "{findings}").expect("string");
@@ -113,8 +148,19 @@ pub(super) fn check(
             json["verdict"] = json!(verdict);
         }
     }
-    writeln!(text, "\nreplay: {replay}").expect("string");
-    Ok(Done { text, json, ok: false })
+}
+
+/// The first death after which something is wrong.
+fn died(
+    suite: &dyn Suite,
+    variants: &[Variant],
+    exploration: &Exploration,
+    count: u64,
+) -> Result<Option<WrongDeath>, Failure> {
+    let progress = Progress::new("letting ranks die", count);
+    let found = deaths(suite, variants, exploration, count, || progress.tick());
+    progress.finish();
+    Ok(found?)
 }
 
 /// What the channels have and do not need.

@@ -1,17 +1,19 @@
 //! Checks of the communication protocol: many schedules of simulated ranks, each with inputs of its own.
 
-use std::sync::Arc;
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex};
 
 use peerwarp_codegen::dsl::{self, Spare};
 use peerwarp_codegen::family::Variant;
 use peerwarp_codegen::ir::analysis::banks;
-use peerwarp_codegen::sim::{Findings, Options, Strategy, WARP_SIZE};
+use peerwarp_codegen::sim::{Death, Findings, Options, Strategy, WARP_SIZE};
 use peerwarp_codegen::threads;
 use rayon::prelude::*;
 
 use super::session::{SimSession, room_for};
 use super::verdict::Verdict;
 use super::workload::{Inputs, Problem, Suite, WorkloadError};
+use crate::input::InputError;
 
 /// What to explore.
 #[derive(Clone, Debug)]
@@ -99,6 +101,97 @@ fn explore_as(
         let found = session(&Inputs { seed, ..inputs.clone() }).map(|session| one(&session, &options));
         tick();
         found.transpose().map(|found| found.map(|wrong| (seed, wrong)))
+    });
+    found.transpose()
+}
+
+/// What a rank's death showed, and what came after it.
+#[derive(Debug)]
+pub struct WrongDeath {
+    /// The seed of the schedule.
+    pub seed: u64,
+    /// Which rank died, and when.
+    pub death: Death,
+    /// The ranks without which the world went on, a mask, if that is where something is wrong.
+    pub without: Option<u64>,
+    /// What is wrong.
+    pub wrong: Wrong,
+}
+
+/// Lets a rank die `deaths` times, after stores that lie evenly among all that ranks do: after every store, if there are as many
+/// deaths. The others have to come as far as they can, with right results; then, in fresh memory, they and a schedule of their own go on
+/// without it, and every other time without one more. Yields the first death that shows something wrong.
+///
+/// # Errors
+/// As of [`explore`]; or the kernels are for several nodes.
+pub fn deaths(
+    suite: &dyn Suite,
+    variants: &[Variant],
+    exploration: &Exploration,
+    deaths: u64,
+    tick: impl Fn() + Sync,
+) -> Result<Option<WrongDeath>, WorkloadError> {
+    threads::pool()?;
+    let Exploration { inputs, resident_blocks, .. } = exploration;
+    room_for(variants)?;
+    let problem: Arc<dyn Problem> = Arc::from(suite.problem(variants, inputs)?);
+    let (whole, ranks) = (SimSession::new(Arc::clone(&problem))?, problem.ranks());
+    if ranks < 2 || problem.nodes() > 1 {
+        let found = format!("{ranks} ranks on {} nodes", problem.nodes());
+        return Err(InputError::not_allowed("--deaths", found, "at least 2 ranks on one node").into());
+    }
+    let options = |seed| Options { resident_blocks: *resident_blocks, ..schedule(seed) };
+    let stores = match whole.run(&options(inputs.seed)) {
+        Ok(ran) => ran.report.stores,
+        Err(findings) => {
+            let (seed, death) = (inputs.seed, Death { rank: 0, after: u64::MAX });
+            return Ok(Some(WrongDeath { seed, death, without: None, wrong: Wrong::Protocol(findings) }));
+        }
+    };
+    // One before the first store of each.
+    let places: u64 = stores.iter().map(|stores| stores + 1).sum();
+    let of = |n: u64| {
+        let mut after = if deaths >= places { n % places } else { n * places / deaths };
+        let of_rank = |rank: &u32| {
+            let own = stores[*rank as usize] + 1;
+            let here = after < own;
+            after -= if here { 0 } else { own };
+            here
+        };
+        let rank = (0..ranks).find(of_rank).unwrap_or(0);
+        Death { rank, after }
+    };
+    let sessions: Mutex<BTreeMap<u64, Arc<SimSession>>> = Mutex::default();
+    let session = |without: u64| {
+        let mut all = sessions.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        if let Some(session) = all.get(&without) {
+            return Ok(Arc::clone(session));
+        }
+        let session = Arc::new(SimSession::without(Arc::clone(&problem), without)?);
+        all.insert(without, Arc::clone(&session));
+        Ok::<_, WorkloadError>(session)
+    };
+    let one = |n: u64| {
+        let (seed, death) = (inputs.seed.wrapping_add(n), of(n));
+        let wrong = |without, wrong| Ok(Some(WrongDeath { seed, death, without, wrong }));
+        match whole.run_until_death(&Options { death: Some(death), ..options(seed) }) {
+            Err(findings) => return wrong(None, Wrong::Protocol(findings)),
+            Ok(ran) if !ran.verdict.ok() => return wrong(None, Wrong::Result(ran.verdict)),
+            Ok(_) => {}
+        }
+        let other = (u64::from(death.rank) + 1 + n / 2 % u64::from(ranks - 1)) % u64::from(ranks);
+        let more = if n % 2 == 1 && ranks > 2 { 1 << other } else { 0 };
+        let without = 1 << death.rank | more;
+        match session(without)?.run(&options(seed)) {
+            Err(findings) => wrong(Some(without), Wrong::Protocol(findings)),
+            Ok(ran) if !ran.verdict.ok() => wrong(Some(without), Wrong::Result(ran.verdict)),
+            Ok(_) => Ok(None),
+        }
+    };
+    let found = (0..deaths as usize).into_par_iter().with_max_len(1).find_map_first(|n| {
+        let found = one(n as u64);
+        tick();
+        found.transpose()
     });
     found.transpose()
 }

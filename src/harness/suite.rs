@@ -1,5 +1,7 @@
 //! Suites of one family: one that has a [`Workload`], and one of which nothing is known but its parameters.
 
+use std::sync::Arc;
+
 use std::fmt;
 use std::marker::PhantomData;
 
@@ -57,7 +59,7 @@ impl<F: Workload> Suite for Described<F> {
     fn problem(&self, variants: &[Variant], inputs: &Inputs) -> Result<Box<dyn Problem>, WorkloadError> {
         let (config, launches) = one::<F>(variants)?;
         let (seed, rounds) = (inputs.seed, inputs.rounds);
-        Ok(Box::new(DescribedProblem { config, launches: [launches], seed, rounds }))
+        Ok(Box::new(DescribedProblem { config, launches: [launches], seed, rounds, inactive: 0 }))
     }
 
     fn baselines(&self) -> Option<Baseline> {
@@ -97,12 +99,14 @@ fn one<F: Family>(variants: &[Variant]) -> Result<(F, LaunchSpec), WorkloadError
     }
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct DescribedProblem<F> {
     config: F,
     launches: [LaunchSpec; 1],
     seed: u64,
     rounds: u32,
+    /// Ranks without which the world goes on, as a mask.
+    inactive: u64,
 }
 
 impl<F: Workload> Problem for DescribedProblem<F> {
@@ -127,7 +131,18 @@ impl<F: Workload> Problem for DescribedProblem<F> {
     }
 
     fn expected(&self, rank: u32, round: u32) -> Vec<Expected> {
-        self.config.expected(Turn { seed: self.seed, rank, round })
+        let turn = Turn { seed: self.seed, rank, round };
+        match self.inactive {
+            0 => self.config.expected(turn),
+            inactive if inactive >> rank & 1 != 0 => vec![],
+            inactive => self.config.expected_without(turn, inactive).unwrap_or_default(),
+        }
+    }
+
+    fn without(&self, inactive: u64) -> Option<Arc<dyn Problem>> {
+        let turn = Turn { seed: self.seed, rank: inactive.trailing_ones(), round: 0 };
+        self.config.expected_without(turn, inactive)?;
+        Some(Arc::new(DescribedProblem { inactive, ..self.clone() }))
     }
 
     fn timing_inputs(&self, rank: u32) -> Vec<Contents> {

@@ -9,6 +9,7 @@ use std::any::Any;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::ops::Range;
+use std::sync::Arc;
 
 use peerwarp_codegen::family::{DynKernel, Family, FamilyEntry, FamilyError, Registry, Variant};
 use peerwarp_codegen::ir::Const;
@@ -262,6 +263,11 @@ pub trait Problem: Any + fmt::Debug + Send + Sync {
     }
     /// What a rank has to hold after a round.
     fn expected(&self, rank: u32, round: u32) -> Vec<Expected>;
+    /// The same in a world that goes on without some ranks, a mask of them. `None` if what comes out there is not known: the protocol
+    /// alone is checked then.
+    fn without(&self, _inactive: u64) -> Option<Arc<dyn Problem>> {
+        None
+    }
     /// Compares what was found in the place of one of [`Problem::expected`].
     fn compare(&self, rank: u32, round: u32, expected: &Expected, found: &[u8], verdict: &mut Verdict) {
         expected.compare(found, &format!("round {round}, rank {rank}"), verdict);
@@ -440,6 +446,11 @@ pub trait Workload: Family {
     }
     /// What a rank has to hold after it.
     fn expected(&self, turn: Turn) -> Vec<Expected>;
+    /// The same in a world that goes on without some ranks, a mask of them: the part of such a rank is zeros, and counts for nothing where
+    /// parts are reduced. `None` if it is not known.
+    fn expected_without(&self, _turn: Turn, _inactive: u64) -> Option<Vec<Expected>> {
+        None
+    }
     /// What a launch moves; the limit is unknown without.
     fn work(&self) -> Work {
         Work::default()

@@ -34,6 +34,15 @@ impl Answered {
         let expected = Arc::new((0..problem.rounds()).into_par_iter().map(round).collect());
         Answered { problem, expected }
     }
+
+    /// The same in a world that goes on without some ranks, a mask of them, with results as far as they are known.
+    fn without(problem: Arc<dyn Problem>, inactive: u64) -> Answered {
+        if let Some(problem) = problem.without(inactive) {
+            return Answered::new(problem);
+        }
+        let unknown = vec![vec![]; problem.ranks() as usize];
+        Answered { expected: Arc::new(vec![unknown; problem.rounds() as usize]), problem }
+    }
 }
 
 /// A problem on simulated ranks: run any number of times, each from the start.
@@ -64,6 +73,19 @@ impl SimSession {
     pub fn with_fewer_rows(problem: Arc<dyn Problem>, seed: u64) -> Result<SimSession, WorkloadError> {
         threads::pool()?;
         SimSession::build(Answered::new(problem), Some(seed), &mut |kernel| Compiled::new(kernel))
+    }
+
+    /// As [`SimSession::new`], in a world that goes on without some ranks, a mask of them.
+    ///
+    /// # Errors
+    /// As there, or no rank would be left.
+    pub fn without(problem: Arc<dyn Problem>, inactive: u64) -> Result<SimSession, WorkloadError> {
+        threads::pool()?;
+        let of = Answered::without(problem, inactive);
+        let mut session = SimSession::build(of, None, &mut |kernel| Compiled::new(kernel))?;
+        let ranks = (0..session.machine.ranks()).filter(|rank| inactive >> rank & 1 != 0);
+        ranks.into_iter().try_for_each(|rank| session.machine.deactivate(rank))?;
+        Ok(session)
     }
 
     /// As [`SimSession::new`], with bugs planted into its kernels by `plant`.
@@ -131,14 +153,27 @@ impl SimSession {
         if let Some(fewer_rows) = &self.fewer_rows {
             fewer_rows.run(options)?;
         }
-        Ok(Ran { verdict: self.verdict(&outcome.memory), report: outcome.report })
+        let done = vec![self.of.problem.rounds(); self.of.problem.ranks() as usize];
+        Ok(Ran { verdict: self.verdict(&outcome.memory, &done), report: outcome.report })
     }
 
-    /// How the results that a run left behind compare.
-    fn verdict(&self, memory: &Memory) -> Verdict {
+    /// Runs it until a rank dies and the others come no further: what they finished is compared.
+    ///
+    /// # Errors
+    /// What the checker found.
+    pub fn run_until_death(&self, options: &Options) -> Result<Ran, Box<Findings>> {
+        let outcome = self.machine.run(options)?;
+        let of_round = self.machine.steps(0) as u32 / self.of.problem.rounds();
+        let done: Vec<u32> = outcome.report.steps_done.iter().map(|steps| steps / of_round).collect();
+        Ok(Ran { verdict: self.verdict(&outcome.memory, &done), report: outcome.report })
+    }
+
+    /// How the results that a run left behind compare, of the rounds that each rank has done.
+    fn verdict(&self, memory: &Memory, done: &[u32]) -> Verdict {
         let Answered { problem, expected } = &self.of;
         let turns: Vec<(u32, u32)> = (0..problem.rounds())
             .flat_map(|round| (0..problem.ranks()).map(move |rank| (round, rank)))
+            .filter(|(round, rank)| *round < done[*rank as usize])
             .collect();
         let of_turn = |(round, rank): (u32, u32)| {
             let mut verdict = Verdict::default();
