@@ -3,7 +3,7 @@
 use peerwarp_codegen::dsl::prelude::*;
 
 use super::all_reduce_config::{Algorithm, AllReduce};
-use super::cut::{Part, Piece, owner};
+use super::cut::{Part, Piece, all_active, owner};
 use super::exchange::{self, Tiles, send_to_all};
 use super::multimem::MultimemArgs;
 use super::norm::{NormArgs, NormLaunch};
@@ -39,8 +39,11 @@ pub struct AllReduceArgs {
 #[args(config = AllReduce)]
 pub enum ExchangeArgs {
     /// They are sent.
-    #[when(|c| !c.algorithm.pulls())]
+    #[when(|c| c.algorithm == Algorithm::OneShot)]
     Push(PushArgs),
+    /// They are sent to their owners, which send what becomes of them.
+    #[when(|c| c.algorithm == Algorithm::TwoShot)]
+    TwoShot(TwoShotArgs),
     /// All ranks read them where they are.
     #[when(|c| c.algorithm == Algorithm::Pull)]
     #[group(|c| c.pull())]
@@ -61,6 +64,31 @@ pub struct PushArgs {
     #[len(|c| c.cut().longest())]
     #[dtype(|c| c.dtype)]
     pub tiles: AnyChannel,
+}
+
+/// Parameters where ranks send twice.
+#[derive(KernelArgs)]
+#[args(config = AllReduce)]
+pub struct TwoShotArgs {
+    /// What they send.
+    #[group]
+    pub push: PushArgs,
+    /// What they show of tiles without an owner.
+    #[group]
+    pub orphans: OrphanArgs,
+}
+
+/// Parameters of tiles whose owners are not active.
+#[derive(KernelArgs)]
+#[args(config = AllReduce)]
+pub struct OrphanArgs {
+    /// Tiles that ranks show each other, `[parity][turn][block][element]`.
+    #[len(|c| 4 * u64::from(c.blocks) * u64::from(c.cut().longest()))]
+    #[dtype(|c| c.dtype)]
+    pub shown: AnyWindow,
+    /// A rank shows its tile, `[parity][tile][rank]`.
+    #[len(|c| 2 * u64::from(c.cut().tiles()) * u64::from(c.ranks))]
+    pub shown_ready: Flags,
 }
 
 /// Parameters where ranks read of each other twice.
@@ -93,7 +121,12 @@ pub fn all_reduce(c: &AllReduce, a: &AllReduceArgs) {
     let epoch = a.epoch.begin();
     let x = a.x.unwrap_or(a.out);
     match &a.exchange {
-        ExchangeArgs::Push(push) => self::push(c, a, &push.tiles.open(epoch), &x),
+        ExchangeArgs::Push(args) => one_shot(c, a, &args.tiles.open(epoch), &x),
+        ExchangeArgs::TwoShot(args) => {
+            let tiles = args.push.tiles.open(epoch);
+            role("exchange", c.blocks, |b| two_shot(c, a, b, (&tiles, &args.orphans), &x, epoch));
+            tiles.credits();
+        }
         ExchangeArgs::Pull(args) => role("exchange", c.blocks, |b| pull(c, a, b, args, &x, epoch)),
         ExchangeArgs::PullTwoShot(args) => {
             role("exchange", c.blocks, |b| pull_two_shot(c, a, b, args, &x, epoch));
@@ -102,13 +135,12 @@ pub fn all_reduce(c: &AllReduce, a: &AllReduceArgs) {
     }
 }
 
-/// Every rank sends.
+/// One-shot: every rank sends all its tiles to all.
 #[kernel]
-fn push(c: &AllReduce, a: &AllReduceArgs, tiles: &Tiles<'_>, x: &AnyPtr) {
+fn one_shot(c: &AllReduce, a: &AllReduceArgs, tiles: &Tiles<'_>, x: &AnyPtr) {
     let send = |b| send_to_all(b, tiles, c.cut(), (x, Part::whole()), |_, _| {});
-    match c.algorithm {
-        Algorithm::TwoShot => role("exchange", c.blocks, |b| two_shot(c, a, b, tiles, x)),
-        Algorithm::OneShot if c.senders > 0 => {
+    match c.senders {
+        1.. => {
             role("send", c.senders, send);
             role("reduce", c.blocks, |b| reduce_all(c, a, b, tiles, x));
         }
@@ -144,7 +176,14 @@ fn owned(c: &AllReduce, b: Group, t: &Piece) -> Val<u32> {
 
 /// Two-shot: every tile has an owner, which every rank sends it to, and which sends the reduction to all ranks.
 #[kernel]
-fn two_shot(c: &AllReduce, a: &AllReduceArgs, b: Group, tiles: &Tiles<'_>, x: &AnyPtr) {
+fn two_shot(
+    c: &AllReduce,
+    a: &AllReduceArgs,
+    b: Group,
+    (tiles, orphans): (&Tiles<'_>, &OrphanArgs),
+    x: &AnyPtr,
+    epoch: Epoch,
+) {
     let (cut, all) = (c.cut(), Part::whole());
     let owner = |t: &Piece| owner(c.ranks, b, t);
     let owned = |t: &Piece| owned(c, b, t);
@@ -163,9 +202,33 @@ fn two_shot(c: &AllReduce, a: &AllReduceArgs, b: Group, tiles: &Tiles<'_>, x: &A
     });
     cut.each(b, |t| {
         let from = owner(&t);
-        if from != rank() {
+        if from != rank() && is_active(from) {
             let sum = tiles.from(from).slot(owned(&t) + c.owned()).load(0, t.len);
             a.norm.store(&a.out, &t, sum);
+        }
+    });
+    if !all_active() {
+        one_by_one(c, a, b, orphans, x, epoch);
+    }
+}
+
+/// Tiles whose owners are not active, one after the other: every rank shows its own, and reduces what all show.
+#[kernel]
+fn one_by_one(c: &AllReduce, a: &AllReduceArgs, b: Group, args: &OrphanArgs, x: &AnyPtr, epoch: Epoch) {
+    let (cut, shown) = (c.cut(), args.shown);
+    let mut turn = var(0u32.val());
+    cut.each(b, |t| {
+        if !is_active(owner(c.ranks, b, &t)) {
+            // Who shows the tile after this one knows that all have read the one before.
+            let at = ((epoch.parity() * 2 + turn.get()) * b.count() + b.index()) * cut.longest();
+            turn.set(1 - turn.get());
+            shown.store(at, Part::whole().load(x, &t));
+            let first = (epoch.parity() * cut.tiles() + t.index) * c.ranks;
+            shown.signal(Peers::all(), &args.shown_ready, first + rank(), epoch);
+            let got = args.shown_ready.wait_all(first, c.ranks, 1, epoch);
+            let load = |of: Val<u32>| shown.of(of).load_if(&got, at, t.len, is_active(of));
+            let sum = c.reduce().loaded(t.len, load);
+            a.norm.store(&a.out, &t, AnyTile::rounded(sum, c.dtype));
         }
     });
 }
@@ -202,16 +265,19 @@ fn pull_two_shot(
     let (cut, sums) = (c.cut(), args.pull_sums.open(epoch, c.pull_sums()));
     let slot = |t: &Piece| owned(c, b, t) * cut.longest();
     cut.each(b, |t| {
-        if owner(c.ranks, b, &t) == rank() {
+        let from = owner(c.ranks, b, &t);
+        if from == rank() || !is_active(from) {
             let sum = AnyTile::rounded(c.reduce().published(&all, &got, &t), c.dtype);
-            sums.store(slot(&t), sum);
+            if from == rank() {
+                sums.store(slot(&t), sum);
+            }
             a.norm.store(&a.out, &t, sum);
         }
     });
     let got = sums.exchange(b);
     cut.each(b, |t| {
         let from = owner(c.ranks, b, &t);
-        if from != rank() {
+        if from != rank() && is_active(from) {
             a.norm.store(&a.out, &t, sums.load(from, &got, slot(&t), t.len));
         }
     });

@@ -1,6 +1,5 @@
 //! Vectors of any length, cut into tiles that travel as whole packets.
 
-use peerwarp_codegen::dsl::AnyPeerWindow;
 use peerwarp_codegen::dsl::prelude::*;
 use peerwarp_codegen::ir::{Dtype, PACKET_BYTES};
 
@@ -93,6 +92,16 @@ pub(super) fn owner(ranks: u32, b: Group, t: &Piece) -> Val<u32> {
     (t.index / b.count() + t.index % b.count()) % ranks
 }
 
+/// Whether all ranks are active.
+pub(super) fn all_active() -> Val<bool> {
+    active_ranks().eq_to(u64::MAX >> (64 - local_ranks()))
+}
+
+/// Who does the part of a rank: itself, or the first active rank in its place.
+pub(super) fn stand_in(of: Val<u32>) -> Val<u32> {
+    is_active(of).select(of, active_ranks().trailing_zeros())
+}
+
 /// Where in a buffer a vector is.
 #[derive(Clone, Copy)]
 pub(super) struct Part {
@@ -140,11 +149,12 @@ impl Part {
         }
     }
 
-    /// The same of another rank's.
-    pub fn load_of(&self, x: &AnyPeerWindow, got: &Arrived, t: &Piece) -> AnyTile {
+    /// The same of a rank's, and zeros if it is not active.
+    pub fn load_of(&self, x: &AnyWindow, of: Val<u32>, got: &Arrived, t: &Piece) -> AnyTile {
+        let (active, x) = (is_active(of), x.of(of));
         match self.there(t) {
-            None => x.load(got, self.first + t.at, t.len),
-            Some(there) => x.load_where(got, self.first + t.at, there),
+            None => x.load_if(got, self.first + t.at, t.len, active),
+            Some(there) => x.load_where(got, self.first + t.at, there & active.splat(t.len)),
         }
     }
 

@@ -42,6 +42,17 @@ impl Reduction {
         }
     }
 
+    /// What counts of a rank's tile: all of it, or nothing if the rank is not active. Zeros come in its place, which are nothing to a
+    /// sum.
+    fn counted(self, of: Val<u32>, tile: Tile<f32>, len: u32) -> Tile<f32> {
+        match self {
+            Reduction::Sum => tile,
+            Reduction::Max | Reduction::Min => {
+                is_active(of).splat(len).select(tile, splat(self.identity(), len))
+            }
+        }
+    }
+
     fn tiles(self, a: Tile<f32>, b: Tile<f32>) -> Tile<f32> {
         match self {
             Reduction::Sum => a + b,
@@ -144,7 +155,8 @@ impl Reduce {
         self.all(len, |first, count| {
             let each = (0..count).zip(theirs.load_each(first, count, 0, len));
             let mine = |i: u32| (first + i).eq_to(local_rank()).splat(len);
-            each.map(|(i, tile)| mine(i).select(own, tile.to_f32())).collect()
+            let counted = |i, tile: AnyTile| self.op.counted(first + i, tile.to_f32(), len);
+            each.map(|(i, tile)| mine(i).select(own, counted(i, tile))).collect()
         })
     }
 
@@ -157,7 +169,8 @@ impl Reduce {
     pub fn loaded(&self, len: u32, load: impl Fn(Val<u32>) -> AnyTile) -> Tile<f32> {
         self.all(len, |first, count| {
             let each: Vec<AnyTile> = (0..count).map(|i| load(first + i)).collect();
-            each.into_iter().map(AnyTile::to_f32).collect()
+            let counted = |(i, tile): (u32, AnyTile)| self.op.counted(first + i, tile.to_f32(), len);
+            (0..count).zip(each).map(counted).collect()
         })
     }
 

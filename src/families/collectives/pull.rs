@@ -115,7 +115,7 @@ impl Published {
 
     /// `len` elements of a rank's, from element `at` on.
     pub fn load(&self, of: Val<u32>, got: &Arrived, at: Val<u32>, len: u32) -> AnyTile {
-        self.window.of(of).load(got, self.bank + at, len)
+        self.window.of(of).load_if(got, self.bank + at, len, is_active(of))
     }
 
     /// A tile of all ranks' vectors, reduced by the switch.

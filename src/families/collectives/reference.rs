@@ -18,6 +18,25 @@ pub fn vectors(turn: Turn, ranks: u32, elements: u32, dtype: Dtype) -> Vec<Vec<f
     (0..ranks).map(|rank| vector(Turn { rank, ..turn }, elements, dtype)).collect()
 }
 
+/// The same where some ranks, a mask of them, are not active: zeros for those.
+pub fn vector_without(turn: Turn, inactive: u64, elements: u32, dtype: Dtype) -> Vec<f32> {
+    match inactive >> turn.rank & 1 {
+        0 => vector(turn, elements, dtype),
+        _ => vec![0.0; elements as usize],
+    }
+}
+
+/// The same of all ranks.
+pub fn vectors_without(turn: Turn, ranks: u32, inactive: u64, elements: u32, dtype: Dtype) -> Vec<Vec<f32>> {
+    (0..ranks).map(|rank| vector_without(Turn { rank, ..turn }, inactive, elements, dtype)).collect()
+}
+
+/// The vectors of the active ranks.
+pub fn active_vectors(turn: Turn, ranks: u32, inactive: u64, elements: u32, dtype: Dtype) -> Vec<Vec<f32>> {
+    let active = (0..ranks).filter(|rank| inactive >> rank & 1 == 0);
+    active.map(|rank| vector(Turn { rank, ..turn }, elements, dtype)).collect()
+}
+
 /// Element by element the reduction over all ranks: in `f32`, in the order of ranks, rounded once.
 pub fn reduction(op: Reduction, vectors: &[Vec<f32>], dtype: Dtype) -> Vec<f32> {
     let mut all = vectors.iter();

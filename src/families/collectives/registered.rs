@@ -4,7 +4,7 @@ use peerwarp_codegen::dsl::prelude::*;
 use peerwarp_codegen::family::{Choice, Family, Illegal, Legal};
 use peerwarp_codegen::ir::Dtype;
 
-use super::cut::{Cut, Part, Piece, owner};
+use super::cut::{Cut, Part, Piece, owner, stand_in};
 use super::exchange::{Reduce, Reduction};
 use super::legal;
 
@@ -177,7 +177,7 @@ fn published(b: Group, data: &AnyWindow, flags: &Flags, epoch: Epoch) -> Arrived
 
 /// All ranks' tiles as one.
 fn reduced(c: &RegisteredAllReduce, a: &RegisteredAllReduceArgs, got: &Arrived, t: &Piece) -> AnyTile {
-    let load = |of: Val<u32>| Part::whole().load_of(&a.data.of(of), got, t);
+    let load = |of: Val<u32>| Part::whole().load_of(&a.data, of, got, t);
     AnyTile::rounded(c.reduce().loaded(t.len, load), c.dtype)
 }
 
@@ -213,15 +213,15 @@ fn two_shots(
 ) {
     let (cut, all) = (c.cut(), Part::whole());
     cut.each(b, |t| {
-        if owner(c.ranks, b, &t) == rank() {
+        if stand_in(owner(c.ranks, b, &t)) == rank() {
             all.store(&a.data, &t, reduced(c, a, got, &t));
         }
     });
     let got = published(b, &a.data, &read.sums_ready, epoch);
     cut.each(b, |t| {
-        let from = owner(c.ranks, b, &t);
+        let from = stand_in(owner(c.ranks, b, &t));
         if from != rank() {
-            all.store(&a.data, &t, all.load_of(&a.data.of(from), &got, &t));
+            all.store(&a.data, &t, all.load_of(&a.data, from, &got, &t));
         }
     });
     let first = b.index() * c.ranks;

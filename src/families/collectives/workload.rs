@@ -56,11 +56,11 @@ fn two_levels((ranks, local): (u32, u32), (far, near): (u64, u64), hops: u32) ->
 }
 
 /// What a rank gets from every rank by an all-to-all of vectors of so many elements.
-fn exchanged((elements, ranks): (u32, u32), dtype: Dtype, turn: Turn) -> Vec<Expected> {
+fn exchanged((elements, ranks): (u32, u32), dtype: Dtype, turn: Turn, inactive: u64) -> Vec<Expected> {
     let own = reference::part(elements, ranks, turn.rank);
     let row = bytes(elements.div_ceil(ranks), dtype);
     let from = |rank: u32| {
-        let vector = reference::vector(Turn { rank, ..turn }, elements, dtype);
+        let vector = reference::vector_without(Turn { rank, ..turn }, inactive, elements, dtype);
         let expected = exactly("out", dtype, &vector[own.clone()]);
         Expected { at: u64::from(rank) * row, ..expected }.called(&format!("part from rank {rank}"))
     };
@@ -75,6 +75,26 @@ impl AllReduce {
     fn residual_and_weight(&self, turn: Turn) -> [Vec<f32>; 2] {
         let of = |rank, elements| reference::vector(Turn { rank, ..turn }, elements, self.dtype);
         [of(self.ranks, self.elements), of(self.ranks + 1, self.hidden)]
+    }
+
+    /// What a rank has to hold where some ranks, a mask of them, are not active.
+    fn results(&self, turn: Turn, inactive: u64) -> Vec<Expected> {
+        let all = reference::active_vectors(turn, self.ranks, inactive, self.elements, self.dtype);
+        let sum = reference::reduction(self.op, &all, self.dtype);
+        if self.hook == Hook::None {
+            return vec![exactly("out", self.dtype, &sum)];
+        }
+        let [residual, weight] = self.residual_and_weight(turn);
+        let added = reference::added(&sum, &residual, self.dtype);
+        let normalised = reference::rms_norm(&added, &weight, EPS, self.dtype);
+        // Twice what rounding to the type may change: the mean's additions have another order.
+        let rel = match self.dtype {
+            Dtype::Bf16 => 1.0 / 128.0,
+            Dtype::Fp16 => 1.0 / 1024.0,
+            _ => 1e-5,
+        };
+        let normalised = exactly("out", self.dtype, &normalised).within(1e-6, rel);
+        vec![exactly("residual_out", self.dtype, &added), normalised]
     }
 }
 
@@ -94,22 +114,12 @@ impl Workload for AllReduce {
     }
 
     fn expected(&self, turn: Turn) -> Vec<Expected> {
-        let all = reference::vectors(turn, self.ranks, self.elements, self.dtype);
-        let sum = reference::reduction(self.op, &all, self.dtype);
-        if self.hook == Hook::None {
-            return vec![exactly("out", self.dtype, &sum)];
-        }
-        let [residual, weight] = self.residual_and_weight(turn);
-        let added = reference::added(&sum, &residual, self.dtype);
-        let normalised = reference::rms_norm(&added, &weight, EPS, self.dtype);
-        // Twice what rounding to the type may change: the mean's additions have another order.
-        let rel = match self.dtype {
-            Dtype::Bf16 => 1.0 / 128.0,
-            Dtype::Fp16 => 1.0 / 1024.0,
-            _ => 1e-5,
-        };
-        let normalised = exactly("out", self.dtype, &normalised).within(1e-6, rel);
-        vec![exactly("residual_out", self.dtype, &added), normalised]
+        self.results(turn, 0)
+    }
+
+    fn expected_without(&self, turn: Turn, inactive: u64) -> Option<Vec<Expected>> {
+        // The switch reads what ranks have that are not active.
+        (self.algorithm != Algorithm::Multimem).then(|| self.results(turn, inactive))
     }
 
     fn work(&self) -> Work {
@@ -158,14 +168,25 @@ impl Workload for AllReduceNodes {
     }
 }
 
+impl RegisteredAllReduce {
+    /// What a rank has to hold where some ranks, a mask of them, are not active.
+    fn results(&self, turn: Turn, inactive: u64) -> Vec<Expected> {
+        let all = reference::active_vectors(turn, self.ranks, inactive, self.elements, self.dtype);
+        vec![exactly("data", self.dtype, &reference::reduction(self.op, &all, self.dtype))]
+    }
+}
+
 impl Workload for RegisteredAllReduce {
     fn inputs(&self, turn: Turn) -> Vec<Contents> {
         vec![contents("data", self.dtype, &reference::vector(turn, self.elements, self.dtype))]
     }
 
     fn expected(&self, turn: Turn) -> Vec<Expected> {
-        let all = reference::vectors(turn, self.ranks, self.elements, self.dtype);
-        vec![exactly("data", self.dtype, &reference::reduction(self.op, &all, self.dtype))]
+        self.results(turn, 0)
+    }
+
+    fn expected_without(&self, turn: Turn, inactive: u64) -> Option<Vec<Expected>> {
+        Some(self.results(turn, inactive))
     }
 
     fn work(&self) -> Work {
@@ -181,17 +202,10 @@ impl Workload for RegisteredAllReduce {
     }
 }
 
-impl Workload for ReduceScatter {
-    fn baselines() -> Option<Baseline> {
-        Some(BASELINES)
-    }
-
-    fn inputs(&self, turn: Turn) -> Vec<Contents> {
-        vec![vector(self.in_place, turn, self.elements, self.dtype)]
-    }
-
-    fn expected(&self, turn: Turn) -> Vec<Expected> {
-        let all = reference::vectors(turn, self.ranks, self.elements, self.dtype);
+impl ReduceScatter {
+    /// What a rank has to hold where some ranks, a mask of them, are not active.
+    fn results(&self, turn: Turn, inactive: u64) -> Vec<Expected> {
+        let all = reference::active_vectors(turn, self.ranks, inactive, self.elements, self.dtype);
         let mut result = reference::reduction(self.op, &all, self.dtype);
         let part = reference::part(self.elements, self.ranks, turn.rank);
         if !self.in_place {
@@ -202,10 +216,36 @@ impl Workload for ReduceScatter {
         vector[part.clone()].swap_with_slice(&mut result[part]);
         vec![exactly("out", self.dtype, &vector)]
     }
+}
+
+impl Workload for ReduceScatter {
+    fn baselines() -> Option<Baseline> {
+        Some(BASELINES)
+    }
+
+    fn inputs(&self, turn: Turn) -> Vec<Contents> {
+        vec![vector(self.in_place, turn, self.elements, self.dtype)]
+    }
+
+    fn expected(&self, turn: Turn) -> Vec<Expected> {
+        self.results(turn, 0)
+    }
+
+    fn expected_without(&self, turn: Turn, inactive: u64) -> Option<Vec<Expected>> {
+        Some(self.results(turn, inactive))
+    }
 
     fn work(&self) -> Work {
         let flops = u64::from(self.elements.div_ceil(self.ranks)) * u64::from(self.ranks - 1);
         Work { flops, ..parts(self.elements, self.ranks, self.dtype) }
+    }
+}
+
+impl AllGather {
+    /// What a rank has to hold where some ranks, a mask of them, are not active.
+    fn results(&self, turn: Turn, inactive: u64) -> Vec<Expected> {
+        let all = reference::vectors_without(turn, self.ranks, inactive, self.elements, self.dtype);
+        vec![exactly("out", self.dtype, &all.concat())]
     }
 }
 
@@ -224,12 +264,22 @@ impl Workload for AllGather {
     }
 
     fn expected(&self, turn: Turn) -> Vec<Expected> {
-        let all = reference::vectors(turn, self.ranks, self.elements, self.dtype);
-        vec![exactly("out", self.dtype, &all.concat())]
+        self.results(turn, 0)
+    }
+
+    fn expected_without(&self, turn: Turn, inactive: u64) -> Option<Vec<Expected>> {
+        Some(self.results(turn, inactive))
     }
 
     fn work(&self) -> Work {
         Work::all_to_all(self.ranks, bytes(self.elements, self.dtype))
+    }
+}
+
+impl AllToAll {
+    /// What a rank has to hold where some ranks, a mask of them, are not active.
+    fn results(&self, turn: Turn, inactive: u64) -> Vec<Expected> {
+        exchanged((self.elements, self.ranks), self.dtype, turn, inactive)
     }
 }
 
@@ -243,7 +293,11 @@ impl Workload for AllToAll {
     }
 
     fn expected(&self, turn: Turn) -> Vec<Expected> {
-        exchanged((self.elements, self.ranks), self.dtype, turn)
+        self.results(turn, 0)
+    }
+
+    fn expected_without(&self, turn: Turn, inactive: u64) -> Option<Vec<Expected>> {
+        Some(self.results(turn, inactive))
     }
 
     fn work(&self) -> Work {
@@ -259,6 +313,34 @@ impl RaggedAllToAll {
 
     fn x(&self, turn: Turn) -> Contents {
         contents(if self.in_place { "out" } else { "x" }, self.dtype, &self.rows(turn))
+    }
+
+    /// What a rank has to hold where some ranks, a mask of them, are not active.
+    fn results(&self, turn: Turn, inactive: u64) -> Vec<Expected> {
+        let capacity = self.capacity as usize;
+        let own = self.rows(turn);
+        let row = |rows: &[f32], of: u32| rows[of as usize * capacity..][..capacity].to_vec();
+        let count = |rank: u32| {
+            if inactive >> rank & 1 != 0 {
+                return 0;
+            }
+            let counts = reference::counts(Turn { rank, ..turn }, self.ranks, self.capacity);
+            counts[turn.rank as usize].min(self.capacity)
+        };
+        let from = |rank: u32| {
+            let mut received = row(&self.rows(Turn { rank, ..turn }), turn.rank);
+            received.truncate(count(rank) as usize);
+            if self.in_place {
+                // What was in the row stays behind it.
+                received.extend(&row(&own, rank)[received.len()..]);
+            }
+            let expected = exactly("out", self.dtype, &received);
+            let at = u64::from(rank) * bytes(self.capacity, self.dtype);
+            Expected { at, ..expected }.called(&format!("row from rank {rank}"))
+        };
+        let counts: Vec<u32> = (0..self.ranks).map(count).collect();
+        let counts = Expected::exactly("recv_counts", Dtype::U32, bytemuck::cast_slice(&counts).to_vec());
+        (0..self.ranks).map(from).filter(|row| !row.bytes.is_empty()).chain([counts]).collect()
     }
 }
 
@@ -279,32 +361,28 @@ impl Workload for RaggedAllToAll {
     }
 
     fn expected(&self, turn: Turn) -> Vec<Expected> {
-        let capacity = self.capacity as usize;
-        let own = self.rows(turn);
-        let row = |rows: &[f32], of: u32| rows[of as usize * capacity..][..capacity].to_vec();
-        let count = |rank| {
-            let counts = reference::counts(Turn { rank, ..turn }, self.ranks, self.capacity);
-            counts[turn.rank as usize].min(self.capacity)
-        };
-        let from = |rank: u32| {
-            let mut received = row(&self.rows(Turn { rank, ..turn }), turn.rank);
-            received.truncate(count(rank) as usize);
-            if self.in_place {
-                // What was in the row stays behind it.
-                received.extend(&row(&own, rank)[received.len()..]);
-            }
-            let expected = exactly("out", self.dtype, &received);
-            let at = u64::from(rank) * bytes(self.capacity, self.dtype);
-            Expected { at, ..expected }.called(&format!("row from rank {rank}"))
-        };
-        let counts: Vec<u32> = (0..self.ranks).map(count).collect();
-        let counts = Expected::exactly("recv_counts", Dtype::U32, bytemuck::cast_slice(&counts).to_vec());
-        (0..self.ranks).map(from).filter(|row| !row.bytes.is_empty()).chain([counts]).collect()
+        self.results(turn, 0)
+    }
+
+    fn expected_without(&self, turn: Turn, inactive: u64) -> Option<Vec<Expected>> {
+        Some(self.results(turn, inactive))
     }
 
     /// Of whole rows.
     fn work(&self) -> Work {
         Work::all_to_all(self.ranks, bytes(self.capacity, self.dtype))
+    }
+}
+
+impl Broadcast {
+    /// What a rank has to hold where some ranks, a mask of them, are not active.
+    fn results(&self, turn: Turn, inactive: u64) -> Vec<Expected> {
+        let turn = Turn { rank: self.root, ..turn };
+        vec![exactly(
+            "out",
+            self.dtype,
+            &reference::vector_without(turn, inactive, self.elements, self.dtype),
+        )]
     }
 }
 
@@ -319,8 +397,11 @@ impl Workload for Broadcast {
     }
 
     fn expected(&self, turn: Turn) -> Vec<Expected> {
-        let turn = Turn { rank: self.root, ..turn };
-        vec![exactly("out", self.dtype, &reference::vector(turn, self.elements, self.dtype))]
+        self.results(turn, 0)
+    }
+
+    fn expected_without(&self, turn: Turn, inactive: u64) -> Option<Vec<Expected>> {
+        Some(self.results(turn, inactive))
     }
 
     fn work(&self) -> Work {
@@ -402,7 +483,7 @@ impl Workload for AllToAllNodes {
     }
 
     fn expected(&self, turn: Turn) -> Vec<Expected> {
-        exchanged((self.elements, self.ranks), self.dtype, turn)
+        exchanged((self.elements, self.ranks), self.dtype, turn, 0)
     }
 
     fn work(&self) -> Work {
