@@ -91,7 +91,8 @@ fn tell(c: &RoundTrip, a: &RoundTripArgs, g: Group, epoch: Epoch) {
         let expert = a.tokens.ids.gather(entry, there, -1).cast::<u32>();
         let weight = a.tokens.weights.gather(entry, there, 0.0);
         let valid = (entry < n * c.topk) & (expert < c.experts);
-        let expert = valid.select(expert, NOWHERE);
+        // Zeros, which come from ranks that are not active, are entries that go nowhere.
+        let expert = valid.select(!expert, !NOWHERE);
         let weight = valid.select(weight, 0.0).bitcast::<u32>();
         let words = (i % 2 == 0).select(expert, weight);
         a.entries.send(Peers::rank(to), (bank(c, rank(), epoch) + first) * 2, words, epoch);
@@ -116,7 +117,7 @@ fn answer(c: &RoundTrip, a: &RoundTripArgs, g: Group, epoch: Epoch, hook: RowHoo
         let (source, token) = out.travel().arriving(message);
         let entry = bank(c, source, epoch) + token * c.topk;
         let words = a.entries.load(entry * 2, 2 * c.topk, source, epoch);
-        let (_, owned) = local_experts(out.map(), words);
+        let (_, owned) = local_experts(out.map(), !words);
         let bits = ((word % 2 == 0) & owned).select(splat(1u32, 2 * c.topk) << (word / 2), 0);
         let mine = bits.or_all();
         if mine != 0 {

@@ -32,8 +32,8 @@ pub struct FlagRecordArgs {
     /// Entries of the chunk by expert, `[parity][source][chunk][expert]`.
     #[len(|c| c.record_words() * u64::from(c.experts))]
     pub rec_count: Sym<u32>,
-    /// Expert of each entry, and its rank among those of its chunk with the same expert in the upper half,
-    /// `[parity][source][chunk][entry]`.
+    /// The complement of each entry's word: its expert, and its rank among those of its chunk with the same expert in the upper half,
+    /// `[parity][source][chunk][entry]`. Zeros, which come from ranks that are not active, are entries that go nowhere.
     #[len(|c| c.record_words() * u64::from(c.record_entries()))]
     pub rec_route: Sym<u32>,
     /// Weight of each entry, `[parity][source][chunk][entry]`.
@@ -54,7 +54,7 @@ pub struct LlRecordArgs {
     /// Entries of the chunk by expert of this rank, `[parity][source][chunk][expert]`.
     #[len(|c| if c.receivers_count() { 0 } else { c.record_words() * u64::from(c.map().at_most()) })]
     pub ll_count: Option<Ll<u32>>,
-    /// Expert and rank of each entry, `[parity][source][chunk][entry]`.
+    /// The complement of each entry's word, `[parity][source][chunk][entry]`.
     #[len(|c| c.record_words() * u64::from(c.record_entries()))]
     pub ll_route: Ll<u32>,
     /// Weight of each entry, `[parity][source][chunk][entry]`.
@@ -167,7 +167,7 @@ impl FlagRecord<'_> {
     /// Puts the words and the weights of some entries.
     pub fn put_where(&mut self, Entries { start, sent, words, weights }: Entries) {
         let at = at_entry(self.l.c, self.number, start).only(sent);
-        self.parcel.put(&self.a.rec_route, at, words);
+        self.parcel.put(&self.a.rec_route, at, !words);
         self.put_weights(at, weights);
     }
 
@@ -187,7 +187,7 @@ impl FlagRecord<'_> {
 
 impl OpenRecord for FlagRecord<'_> {
     fn words(&mut self, start: Val<u32>, words: Tile<u32>) {
-        self.parcel.put(&self.a.rec_route, at_entry(self.l.c, self.number, start), words);
+        self.parcel.put(&self.a.rec_route, at_entry(self.l.c, self.number, start), !words);
     }
 
     fn weights(&mut self, start: Val<u32>, weights: Option<Tile<f32>>) {
@@ -238,13 +238,13 @@ impl Records for FlagRecords<'_> {
 
     fn words(&self, record: Val<u32>, entry: Val<u32>, len: u32) -> Tile<u32> {
         let FlagRecords(l, a, arrived) = self;
-        a.rec_route.load(arrived, at_entry(l.c, l.bank + record, entry), len)
+        !a.rec_route.load(arrived, at_entry(l.c, l.bank + record, entry), len)
     }
 
     fn all_words(&self) -> Tile<u32> {
         let FlagRecords(Launch { c, bank, .. }, a, arrived) = self;
         let entry = arange(c.records() * c.record_entries());
-        a.rec_route.gather(arrived, entry + *bank * c.record_entries(), true, 0)
+        !a.rec_route.gather(arrived, entry + *bank * c.record_entries(), true, 0)
     }
 
     fn weights(&self, record: Val<u32>, entry: Val<u32>, len: u32) -> Option<Tile<f32>> {
@@ -273,7 +273,7 @@ struct LlRecord<'a> {
 
 impl OpenRecord for LlRecord<'_> {
     fn words(&mut self, start: Val<u32>, words: Tile<u32>) {
-        self.a.ll_route.send(self.to, at_entry(self.l.c, self.number, start), words, self.l.epoch);
+        self.a.ll_route.send(self.to, at_entry(self.l.c, self.number, start), !words, self.l.epoch);
     }
 
     fn weights(&mut self, start: Val<u32>, weights: Option<Tile<f32>>) {
@@ -345,14 +345,14 @@ impl Records for LlRecords<'_> {
 
     fn words(&self, record: Val<u32>, entry: Val<u32>, len: u32) -> Tile<u32> {
         let LlRecords(l, a) = self;
-        a.ll_route.load(at_entry(l.c, l.bank + record, entry), len, record / l.c.chunks(), l.epoch)
+        !a.ll_route.load(at_entry(l.c, l.bank + record, entry), len, record / l.c.chunks(), l.epoch)
     }
 
     fn all_words(&self) -> Tile<u32> {
         let LlRecords(Launch { c, bank, epoch, .. }, a) = self;
         let entry = arange(c.records() * c.record_entries());
         let source = entry / (c.chunks() * c.record_entries());
-        a.ll_route.gather(entry + *bank * c.record_entries(), source, true, *epoch)
+        !a.ll_route.gather(entry + *bank * c.record_entries(), source, true, *epoch)
     }
 
     fn weights(&self, record: Val<u32>, entry: Val<u32>, len: u32) -> Option<Tile<f32>> {

@@ -126,7 +126,21 @@ fn padded<T: Copy>(values: &[T], len: u32, pad: T) -> Vec<T> {
 impl Round {
     /// A round of a problem, by its number from 0 on, as it is to be computed.
     pub fn new(problem: &MoeProblem, semantics: Semantics, round: u32) -> Round {
-        let (shape, routing) = (problem.shape, problem.routing(round).clone());
+        Round::without(problem, semantics, round, 0)
+    }
+
+    /// The same in a world that goes on without some ranks, a mask of them: they have no tokens, and their experts are none.
+    pub fn without(problem: &MoeProblem, semantics: Semantics, round: u32, inactive: u64) -> Round {
+        let (shape, mut routing) = (problem.shape, problem.routing(round).clone());
+        let is_inactive = |rank: u32| inactive >> rank & 1 != 0;
+        for (rank, ids) in (0..).zip(&mut routing.ids) {
+            if is_inactive(rank) {
+                ids.clear();
+                routing.weights[rank as usize].clear();
+            }
+            let lost = |id: &&mut i32| shape.map().owner(**id).is_some_and(is_inactive);
+            ids.iter_mut().filter(lost).for_each(|id| *id = -1);
+        }
         let n = routing.tokens_per_rank(shape.topk);
         let from = semantics.key.quantise.from();
         let random = |rank| random_tokens(&shape, from, n[rank as usize], stream(problem.seed, round, rank));

@@ -23,7 +23,7 @@ use crate::runtime::op::LaunchSpec;
 const PATTERN: usize = 1 << 20;
 
 /// Rounds of a problem, back to back.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct MoeRounds {
     problem: MoeProblem,
     semantics: Semantics,
@@ -33,6 +33,8 @@ pub struct MoeRounds {
     /// Whether a round is one launch, with the experts in it.
     one_launch: bool,
     rounds: u32,
+    /// Ranks without which the world goes on, as a mask.
+    inactive: u64,
     /// What the reference says, once it is asked.
     reference: Arc<OnceLock<Arc<[Round]>>>,
 }
@@ -78,12 +80,12 @@ impl MoeRounds {
         // The reference is computed in parallel.
         threads::pool()?;
         let (problem, reference) = (problem.clone(), Arc::default());
-        Ok(MoeRounds { problem, semantics, launches, dispatches, one_launch, rounds, reference })
+        Ok(MoeRounds { problem, semantics, launches, dispatches, one_launch, rounds, inactive: 0, reference })
     }
 
     /// What the reference says of each round. Computed when it is first asked: of many tokens it takes seconds.
     pub fn reference(&self) -> &Arc<[Round]> {
-        let round = |i| Round::new(&self.problem, self.semantics, i);
+        let round = |i| Round::without(&self.problem, self.semantics, i, self.inactive);
         self.reference.get_or_init(|| (0..self.rounds).map(round).collect())
     }
 
@@ -111,7 +113,13 @@ impl MoeRounds {
 
     /// What there is of the caller's, by name and in bytes.
     fn sent(&self, rank: u32, round: u32) -> Vec<Contents> {
-        let sent = self.reference()[round as usize].inputs(rank);
+        let mut sent = self.reference()[round as usize].inputs(rank);
+        if self.inactive != 0 {
+            // Callers know nothing of ranks that are not active.
+            let ids = &self.problem.routing(round).ids[rank as usize];
+            let there = ids.len().min(sent.ids.len());
+            sent.ids[..there].copy_from_slice(&ids[..there]);
+        }
         let mut all = vec![
             Contents::of("n", &[sent.n]),
             Contents::new("x", sent.x),
@@ -167,6 +175,10 @@ impl Problem for MoeRounds {
     fn expected(&self, rank: u32, round: u32) -> Vec<Expected> {
         let out = self.reference()[round as usize].out[rank as usize].clone();
         vec![Expected::exactly("out", self.semantics.key.combined.dtype(), out)]
+    }
+
+    fn without(&self, inactive: u64) -> Option<Arc<dyn Problem>> {
+        Some(Arc::new(MoeRounds { inactive, reference: Arc::default(), ..self.clone() }))
     }
 
     fn compare(&self, rank: u32, round: u32, _expected: &Expected, found: &[u8], verdict: &mut Verdict) {
