@@ -309,6 +309,12 @@ pub enum RuntimeError {
         /// The error that did it.
         first: String,
     },
+    /// The world goes on without this rank.
+    #[error("the world goes on without rank {rank}, which launches nothing any more")]
+    Inactive {
+        /// The rank.
+        rank: u32,
+    },
     /// A GPU did not finish in time, and no kernel said why.
     #[error("GPU {gpu} of rank {rank} is still busy after {waited:?}")]
     Busy {

@@ -38,6 +38,8 @@ pub struct Status {
     pub expected: u32,
     /// What stood there instead.
     pub seen: u32,
+    /// Ranks without which the world goes on, as a mask: set by hosts.
+    pub inactive: u64,
 }
 
 /// The bit of [`Status::peer`] that says that it is a block of the rank itself.

@@ -30,6 +30,7 @@ fn expired() -> Status {
         site: 1,
         expected: 8,
         seen: 7,
+        inactive: 0,
     }
 }
 

@@ -121,6 +121,8 @@ pub struct World {
     status: Arc<Symmetric>,
     /// How often it was reset.
     resets: AtomicU64,
+    /// Ranks without which it goes on, as a mask.
+    inactive: AtomicU64,
     /// None if all ranks are in this one.
     processes: Option<Arc<Processes>>,
     kernels: Mutex<Vec<KernelNames>>,
@@ -213,6 +215,7 @@ impl World {
             wait_budget,
             status: Arc::new(status),
             resets: AtomicU64::new(0),
+            inactive: AtomicU64::new(0),
             processes,
             kernels,
             cleared,
@@ -445,6 +448,46 @@ impl World {
         reset
     }
 
+    /// Goes on without a rank, with what it had not finished lost as by [`World::reset`]: kernels of the others do not wait for it any
+    /// more, and find zeros in place of what it would have sent. Graphs that were captured before stay as they are. Operations whose
+    /// kernels need more than that of each rank say so; `peerwarp check --deaths` finds those that do not.
+    ///
+    /// # Errors
+    /// There is no such rank, it has left already, it is the last one, or ranks have processes of their own or are on several nodes.
+    /// As of [`World::reset`].
+    pub fn deactivate(&self, rank: u32) -> Result<(), RuntimeError> {
+        let inactive = self.without(rank)?;
+        self.inactive.store(inactive, Ordering::Relaxed);
+        self.reset()
+    }
+
+    /// The mask of ranks that are not active once this one is not, either.
+    fn without(&self, rank: u32) -> Result<u64, RuntimeError> {
+        let (inactive, ranks) = (self.inactive(), self.ranks());
+        if self.processes.is_some() || self.teams.nodes() > 1 {
+            let found = if self.processes.is_some() { "of several processes" } else { "of several nodes" };
+            let allowed = "one process on one node: others leave the world, and form it anew";
+            return Err(RuntimeError::invalid("world that goes on without a rank", found, allowed));
+        }
+        if !self.is_active(rank) || inactive.count_ones() + 1 == ranks {
+            let active: Vec<String> =
+                (0..ranks).filter(|r| self.is_active(*r)).map(|r| r.to_string()).collect();
+            let allowed = format!("an active rank, of {}, that is not the last one", active.join(", "));
+            return Err(RuntimeError::invalid("rank to go on without", rank, allowed));
+        }
+        Ok(inactive | 1 << rank)
+    }
+
+    /// Ranks without which it goes on, as a mask: bit `r` is rank `r`'s.
+    pub fn inactive(&self) -> u64 {
+        self.inactive.load(Ordering::Relaxed)
+    }
+
+    /// Whether there is such a rank, and the world does not go on without it.
+    pub fn is_active(&self, rank: u32) -> bool {
+        rank < self.ranks() && (rank > 63 || self.inactive() >> rank & 1 == 0)
+    }
+
     fn begin_anew(&self) -> Result<(), RuntimeError> {
         let far = self.far();
         self.same_far(&far)?;
@@ -508,7 +551,12 @@ impl World {
             // SAFETY: held by this world, or by the owners that are held here.
             unsafe { gpu.fill(ptr, bytes, value, RawStream::DEFAULT)? };
         }
-        self.members.iter().try_for_each(|m| m.gpu.synchronize())
+        self.members.iter().try_for_each(|m| m.gpu.synchronize())?;
+        let status = Status { inactive: self.inactive(), ..Status::default() };
+        (0..self.members.len()).try_for_each(|member| {
+            // SAFETY: this world's memory, as large as all records.
+            unsafe { self.members[member].gpu.upload(self.own_status(member), bytemuck::bytes_of(&status)) }
+        })
     }
 
     pub(super) fn own_status(&self, member: usize) -> DevicePtr {

@@ -225,6 +225,48 @@ fn an_expired_wait_poisons_the_world_until_it_is_reset() {
     assert_eq!(read_own(&world, 0, &flags)[0], word(0, 0));
 }
 
+/// The status record of a member.
+fn status_of(world: &World, member: usize) -> Status {
+    let mut status = Status::default();
+    let at = world.own_status(member);
+    // SAFETY: the world's memory.
+    unsafe { world.members()[member].gpu.download(at, bytemuck::bytes_of_mut(&mut status)).unwrap() };
+    status
+}
+
+#[test]
+fn a_world_goes_on_without_ranks_and_says_so_to_kernels() {
+    let machine = Machine::default();
+    let world = World::of_gpus(&MockGpu::all(&machine, 3), &options()).unwrap();
+    let shared = world.allocate(64).unwrap();
+    let alive: Arc<dyn std::any::Any + Send + Sync> = Arc::new(());
+    world.clear(2, (shared.bases(2)[2], 8), 0, &alive).unwrap();
+    write_all(&world, 1, &shared);
+    world.deactivate(1).unwrap();
+    assert_eq!((world.inactive(), world.is_active(0), world.is_active(1)), (0b10, true, false));
+    assert_eq!(read_own(&world, 2, &shared)[0], 0, "what kernels share is cleared");
+    for member in 0..3 {
+        assert_eq!(status_of(&world, member), Status { inactive: 0b10, ..Status::default() });
+    }
+    world.reset().unwrap();
+    assert_eq!(status_of(&world, 0).inactive, 0b10, "a reset does not bring it back");
+    let refused = |rank: u32| world.deactivate(rank).unwrap_err().to_string();
+    assert!(refused(1).contains("an active rank, of 0, 2"), "{}", refused(1));
+    assert!(refused(9).contains("rank to go on without = 9"), "{}", refused(9));
+    world.deactivate(2).unwrap();
+    assert!(refused(0).contains("not the last one"), "{}", refused(0));
+    world.usable().unwrap();
+}
+
+#[test]
+fn a_world_of_several_nodes_does_not_go_on_without_a_rank() {
+    let machine = Machine::default();
+    let world = World::of_gpus(&MockGpu::all(&machine, 4), &WorldOptions { nodes: 2, ..options() }).unwrap();
+    let refused = world.deactivate(1).unwrap_err().to_string();
+    assert!(refused.contains("of several nodes"), "{refused}");
+    assert_eq!(world.inactive(), 0);
+}
+
 #[test]
 fn what_kernels_may_still_write_to_is_not_freed_with_the_world() {
     let machine = Machine::default();

@@ -1,11 +1,13 @@
 //! Variants of families with a workload: right to the bit, one round after the other without a barrier, and in graphs.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
-use peerwarp::codegen::family::FamilyError;
+use peerwarp::codegen::family::{FamilyError, Target, Variant};
 use peerwarp::harness::session::GpuSession;
 use peerwarp::harness::suite;
 use peerwarp::harness::workload::{Inputs, Workload};
+use peerwarp::runtime::image::Images;
 use peerwarp::runtime::{RuntimeError, World, WorldOptions};
 use serde_json::json;
 
@@ -18,6 +20,8 @@ const REPLAYS: u32 = 51;
 /// A test of one family.
 pub struct Cases<'a> {
     world: &'a Arc<World>,
+    /// Instead of running them: the variants, to be compiled side by side.
+    to_compile: Option<Vec<Variant>>,
     done: u32,
     /// Not legal.
     refused: u32,
@@ -36,6 +40,9 @@ impl Cases<'_> {
             }
             Err(e) => panic!("{e}"),
         };
+        if let Some(variants) = &mut self.to_compile {
+            return variants.push(config.into_variant());
+        }
         let inputs = Inputs { seed: u64::from(self.done), rounds: ROUNDS, ..Inputs::default() };
         let problem = suite::of::<F>().problem(&[config.clone().into_variant()], &inputs).unwrap();
         let results = problem.expected(0, 0);
@@ -59,25 +66,44 @@ impl Cases<'_> {
     }
 }
 
+/// Compiles variants on all cores: later ones find the modules in the user's cache.
+fn compile(variants: &[Variant], target: Target) {
+    let next = AtomicUsize::new(0);
+    std::thread::scope(|scope| {
+        for _ in 0..std::thread::available_parallelism().map_or(1, usize::from).min(variants.len()) {
+            scope.spawn(|| {
+                let jit = jit();
+                while let Some(variant) = variants.get(next.fetch_add(1, Ordering::Relaxed)) {
+                    // The session says why a kernel cannot be compiled.
+                    let _ = jit.image(&**variant, target);
+                }
+            });
+        }
+    });
+}
+
 /// Runs the cases of a test in a world of two ranks.
-pub fn cases(name: &str, least: u32, run: impl FnOnce(&mut Cases<'_>)) {
+pub fn cases(name: &str, least: u32, run: impl Fn(&mut Cases<'_>)) {
     cases_of(2, name, least, run);
 }
 
 /// Runs the cases of a test in a world of so many ranks, at most two.
-pub fn cases_of(ranks: usize, name: &str, least: u32, run: impl FnOnce(&mut Cases<'_>)) {
+pub fn cases_of(ranks: usize, name: &str, least: u32, run: impl Fn(&mut Cases<'_>)) {
     cases_with(ranks, options(), name, least, run);
 }
 
 /// The same of two ranks that play two nodes.
-pub fn cases_of_nodes(name: &str, least: u32, run: impl FnOnce(&mut Cases<'_>)) {
+pub fn cases_of_nodes(name: &str, least: u32, run: impl Fn(&mut Cases<'_>)) {
     cases_with(2, WorldOptions { nodes: 2, ..options() }, name, least, run);
 }
 
-fn cases_with(ranks: usize, options: WorldOptions, name: &str, least: u32, run: impl FnOnce(&mut Cases<'_>)) {
+fn cases_with(ranks: usize, options: WorldOptions, name: &str, least: u32, run: impl Fn(&mut Cases<'_>)) {
     let Some((_one, gpus)) = gpus() else { return };
     let world = Arc::new(World::of_gpus(&gpus[..ranks], &options).unwrap());
-    let mut cases = Cases { world: &world, done: 0, refused: 0, crowded: 0 };
+    let mut ahead = Cases { world: &world, to_compile: Some(vec![]), done: 0, refused: 0, crowded: 0 };
+    run(&mut ahead);
+    compile(&ahead.to_compile.unwrap_or_default(), gpus[0].info().target);
+    let mut cases = Cases { world: &world, to_compile: None, done: 0, refused: 0, crowded: 0 };
     run(&mut cases);
     assert!(cases.done >= least, "{} cases of {name} are legal", cases.done);
     let Cases { done, refused, crowded, .. } = cases;

@@ -9,6 +9,7 @@ mod collectives;
 mod endurance;
 mod every_bit;
 mod far;
+mod missing;
 mod op_families;
 mod ops;
 mod processes;

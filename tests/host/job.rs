@@ -13,7 +13,9 @@ use super::build::{Language, Mode, Program};
 
 /// Name of the buffer with each rank's status record, and its bytes.
 pub const STATUS: &str = "status";
-const STATUS_BYTES: u64 = 56;
+const STATUS_BYTES: u64 = 64;
+/// Where it has the mask of ranks that are not active.
+const INACTIVE_AT: u64 = 56;
 
 /// How long a wait may last, by a clock that stands while any thread can go on.
 pub const WAIT_BUDGET_NS: u64 = 10_000_000;
@@ -101,6 +103,8 @@ pub struct Job {
     buffers: Vec<Buffer>,
     launches: Vec<Launch>,
     programs: Vec<Vec<Step>>,
+    /// Ranks that are not active, as a mask.
+    inactive: u64,
     /// Channels of the engine, if a kernel has far ones.
     engine: Option<u64>,
     /// The first channel of each kernel that has some, by the first of its counters' buffers.
@@ -126,10 +130,18 @@ impl Job {
             buffers: vec![],
             launches: vec![],
             programs,
+            inactive: 0,
             engine: None,
             first_channels: BTreeMap::new(),
         };
         job.buffer(STATUS, STATUS_BYTES, Some(0));
+        job
+    }
+
+    /// The same where some ranks, a mask of them, are not active: the others share zeros.
+    pub fn without(language: Language, ranks: u32, inactive: u64) -> Job {
+        let mut job = Job { inactive, ..Job::new(language, ranks) };
+        (0..ranks).for_each(|rank| job.write(rank, STATUS, INACTIVE_AT, &[inactive]));
         job
     }
 
@@ -154,6 +166,7 @@ impl Job {
                 | ParamKind::Counters
                 | ParamKind::Far(FarPart::Counts) => Some(0),
                 ParamKind::Messages(transport) => Some(transport.traits().empty),
+                ParamKind::Symmetric if self.inactive != 0 => Some(0),
                 ParamKind::Local
                 | ParamKind::Symmetric
                 | ParamKind::Window

@@ -14,6 +14,7 @@ mod job;
 mod looks;
 mod matmul;
 mod misses;
+mod missing;
 mod moe;
 mod moe_nodes;
 mod norms;

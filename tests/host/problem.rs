@@ -15,7 +15,15 @@ use crate::job::{Emitted, Job, WAIT_BUDGET_NS};
 #[track_caller]
 pub fn run(problem: &dyn Problem) {
     assert!(!problem.host_writes(), "{}", problem.title());
-    Language::ALL.iter().for_each(|&language| run_in(problem, language));
+    Language::ALL.iter().for_each(|&language| run_in(problem, language, 0));
+}
+
+/// Runs it where some ranks, a mask of them, are not active.
+#[track_caller]
+pub fn run_without(problem: &dyn Problem, inactive: u64) {
+    assert!(!problem.host_writes(), "{}", problem.title());
+    let problem = problem.without(inactive).unwrap_or_else(|| panic!("{}", problem.title()));
+    Language::ALL.iter().for_each(|&language| run_in(&*problem, language, inactive));
 }
 
 fn traced(variant: &dyn DynKernel, language: Language) -> Emitted {
@@ -40,15 +48,25 @@ fn bytes_of(numbers: &[(String, Const)], name: &str) -> Vec<u8> {
 
 /// The rounds of a problem on every rank, with a look at what each leaves, and the sources of its launches.
 pub fn job_of(problem: &dyn Problem, language: Language, wait_budget_ns: u64) -> (Job, Vec<Text>) {
+    job_without(problem, language, wait_budget_ns, 0)
+}
+
+/// The same where some ranks, a mask of them, are not active.
+fn job_without(
+    problem: &dyn Problem,
+    language: Language,
+    wait_budget_ns: u64,
+    inactive: u64,
+) -> (Job, Vec<Text>) {
     let launches = problem.launches();
     let emitted: Vec<Emitted> = launches.iter().map(|l| traced(&*l.variant, language)).collect();
-    let mut job = Job::new(language, problem.ranks());
+    let mut job = Job::without(language, problem.ranks(), inactive);
     for (launch, emitted) in launches.iter().zip(&emitted) {
         job.buffers_of(&emitted.kernel, |name| launch.buffer(name).to_owned());
     }
     // A launch for each choice of the numbers that it is passed.
     let mut known: BTreeMap<(usize, Vec<Vec<u8>>), usize> = BTreeMap::new();
-    for rank in 0..problem.ranks() {
+    for rank in (0..problem.ranks()).filter(|rank| inactive >> rank & 1 == 0) {
         for (launch, emitted) in launches.iter().zip(&emitted) {
             let words = emitted.kernel.params.iter().filter(|p| p.kind == ParamKind::EpochWord);
             words.for_each(|p| job.write(rank, launch.buffer(&p.name), 0, &[u32::MAX - 1, 0]));
@@ -86,11 +104,11 @@ pub fn compare(problem: &dyn Problem, rank: u32, mut read: &[u8], verdict: &mut 
 }
 
 #[track_caller]
-fn run_in(problem: &dyn Problem, language: Language) {
-    let (job, texts) = job_of(problem, language, WAIT_BUDGET_NS);
+fn run_in(problem: &dyn Problem, language: Language, inactive: u64) {
+    let (job, texts) = job_without(problem, language, WAIT_BUDGET_NS, inactive);
     for run in job.run(&Program::new(&texts, Mode::Checked), 0..2) {
         let mut verdict = Verdict::default();
-        for (rank, read) in (0..).zip(&run.read) {
+        for (rank, read) in (0..).zip(&run.read).filter(|(rank, _)| inactive >> rank & 1 == 0) {
             compare(problem, rank, read, &mut verdict);
         }
         let (title, seed) = (problem.title(), run.seed);

@@ -1,6 +1,7 @@
 //! MoE dispatch and combine: on the simulator against the reference, in all their configurations, and as emitted.
 
 mod batches;
+mod deaths;
 mod early;
 mod harness;
 mod hooks;

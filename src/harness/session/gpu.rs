@@ -248,7 +248,9 @@ impl GpuSession {
         let launches = self.problem.launches().len();
         let host_steps = self.problem.has_host_steps();
         for launch in 0..launches {
-            for (place, rank) in self.places.iter().zip(self.op.ranks_mut()) {
+            let world = Arc::clone(self.op.world());
+            let all = self.places.iter().zip(self.op.ranks_mut());
+            for (place, rank) in all.filter(|(_, rank)| world.is_active(rank.rank())) {
                 let stream = place.stream.raw();
                 if launch == 0 || host_steps {
                     place.events[launch].record(stream)?;
@@ -281,6 +283,9 @@ impl GpuSession {
     /// The host's steps after a launch, on all ranks at once: references are a lot to compute and to read.
     fn after_launch(&self, launch: usize, number: u32, verdict: &mut Verdict) {
         let found = self.places.par_iter().zip(self.op.ranks().par_iter()).map(|(place, rank)| {
+            if !self.op.world().is_active(rank.rank()) {
+                return None;
+            }
             let mut host = Host { place, round: number as usize, rank, poisoned: self.poisoned };
             let done = self.problem.after_launch(launch, number, &mut host);
             done.err().map(|e| format!("round {number}, rank {}: {e}", rank.rank()))
@@ -392,11 +397,17 @@ impl GpuSession {
         Ok(times.into_iter().max().unwrap_or_default())
     }
 
+    /// The places and graphs of the ranks that are active.
+    fn active<'a>(&'a self, graphs: &'a [Graph]) -> impl Iterator<Item = (&'a Place, &'a Graph)> {
+        let all = self.op.ranks().iter().zip(self.places.iter().zip(graphs));
+        all.filter(|(rank, _)| self.op.world().is_active(rank.rank())).map(|(_, one)| one)
+    }
+
     fn launch_graphs(&self, graphs: &[Graph], times: u32) -> Result<(), RuntimeError> {
         // SAFETY: the session has all that was captured, and waits for graphs before it goes.
         let launch = |place: &Place, graph: &Graph| unsafe { graph.launch(place.stream.raw()) };
         let Some(seed) = self.delays else {
-            let mut all = (0..times).flat_map(|_| self.places.iter().zip(graphs));
+            let mut all = (0..times).flat_map(|_| self.active(graphs));
             return all.try_for_each(|(place, graph)| launch(place, graph));
         };
         let on_rank = |(number, (place, graph)): (u64, (&Place, &Graph))| {
@@ -407,7 +418,7 @@ impl GpuSession {
             })
         };
         std::thread::scope(|scope| {
-            let ranks = (0..).zip(self.places.iter().zip(graphs));
+            let ranks = (0..).zip(self.active(graphs));
             let started = ranks.map(|rank| threads::spawn_scoped(scope, move || on_rank(rank)));
             let started = started.collect::<Result<Vec<_>, _>>()?;
             started.into_iter().try_for_each(|t| t.join().unwrap_or_else(|panic| resume_unwind(panic)))
@@ -430,6 +441,39 @@ impl GpuSession {
         let kernels = by_rank.first().map_or(0, Vec::len);
         let of_kernel = |k: usize| by_rank.iter().map(move |all| all[k].clone());
         Ok((0..kernels).flat_map(of_kernel).collect())
+    }
+
+    /// Lets the world go on without a rank after all rounds have run; then they run without it, and, if the host writes nothing in between,
+    /// `replays` times as the graphs that were captured before. Yields how results compare, and how long the world took to go on.
+    ///
+    /// # Errors
+    /// As of [`GpuSession::run`] and [`World::deactivate`]; or what comes out without the rank is not known.
+    pub fn run_without(&mut self, rank: u32, replays: u32) -> Result<(Verdict, Duration), RuntimeError> {
+        let mut verdict = Verdict::default();
+        let rounds = self.problem.rounds();
+        (0..rounds).try_for_each(|round| self.round(round, &mut verdict))?;
+        let alone = replays > 0 && !self.problem.host_writes();
+        let graphs = alone.then(|| self.capture()).transpose()?;
+        if let Some(graphs) = &graphs {
+            self.replay_times(graphs, 1)?;
+        }
+        let world = Arc::clone(self.op.world());
+        let begun = Instant::now();
+        world.deactivate(rank)?;
+        let took = begun.elapsed();
+        self.problem = self.problem.without(world.inactive()).ok_or_else(|| {
+            RuntimeError::invalid(
+                "problem",
+                self.problem.short_title(),
+                "one whose results are known without a rank",
+            )
+        })?;
+        (0..rounds).try_for_each(|round| self.round(round, &mut verdict))?;
+        if let Some(graphs) = &graphs {
+            self.replay_times(graphs, replays)?;
+            (0..rounds).try_for_each(|round| self.compare(round, &mut verdict))?;
+        }
+        Ok((verdict, took))
     }
 
     /// All rounds of each rank as a graph.

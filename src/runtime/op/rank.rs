@@ -242,7 +242,7 @@ impl RankOp {
 
     /// Whether there is such a launch, with as many operands, in a world that can be used.
     fn ready_for(&self, launch: usize, operands: usize) -> Result<(), RuntimeError> {
-        self.world.usable()?;
+        self.usable()?;
         self.there_are(launch..launch + 1)?;
         let taken = self.operands.len();
         match operands == taken {
@@ -305,7 +305,7 @@ impl RankOp {
         stream: StreamRef<'_>,
         mut args: L,
     ) -> Result<(), RuntimeError> {
-        self.world.usable()?;
+        self.usable()?;
         self.there_are(launches.clone())?;
         let _held = args.pass(&mut Call::new(self, stream))?;
         for &(at, _) in self.launches[launches.clone()].iter().flat_map(Launch::operands) {
@@ -320,6 +320,15 @@ impl RankOp {
             unsafe { self.launch_passed(launch, stream.raw())? };
         }
         Ok(())
+    }
+
+    /// Whether this rank may launch.
+    fn usable(&self) -> Result<(), RuntimeError> {
+        self.world.usable()?;
+        match self.world.is_active(self.rank) {
+            true => Ok(()),
+            false => Err(RuntimeError::Inactive { rank: self.rank }),
+        }
     }
 
     /// Whether operands that were passed have as many rows as their numbers say, and how many bytes they are.

@@ -402,4 +402,22 @@ examples! {
             out.set(0, first.blocks());
         });
     }
+
+    what_a_missing_rank_counts_for ["active_ranks", "is_active"]
+    (x: Ptr<f32>[64] = own, words: Channel<f32>[ChannelShape::new(Transport::Ll, 2, Slots::BySender(1)), 64], word: EpochWord[1],
+     out: Ptr<f32>[64])
+    -> (out: theirs)
+    {
+        let (words, peer) = (words.open(word.begin()), 1 - rank());
+        role("exchange", 1, |_| {
+            let own = x.load(0, 64);
+            let message = words.to(Peers::others()).slot(0);
+            message.put(0, own);
+            message.done();
+            let theirs = words.from(peer).slot(0).load(0, 64);
+            let alone = active_ranks() == bit(rank());
+            out.store(0, (is_active(peer) & !alone).splat(64).select(theirs, own));
+        });
+        words.credits();
+    }
 }

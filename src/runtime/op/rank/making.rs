@@ -49,6 +49,8 @@ impl Making<'_> {
         let far = self.far.map_or(0, |far| far.of(self.index).memory());
         let buffers = self.plan.placed(own, memory.local.ptr(), far);
         let owner: Arc<dyn Any + Send + Sync> = Arc::clone(&memory) as _;
+        // Where a rank is missing, what it shares is zeros.
+        let shared = self.world.clear(self.index, (own, self.shared.bytes()), 0, &owner);
         let mut cleared = self.plan.cleared.iter();
         let cleared =
             cleared.try_for_each(|(name, value)| self.world.clear(self.index, buffers[name], *value, &owner));
@@ -57,7 +59,7 @@ impl Making<'_> {
             std::mem::forget(memory);
             return Err(e);
         }
-        cleared?;
+        shared.and(cleared)?;
         let mut orders = Orders::default();
         let launches = (0..self.launches.len()).map(|at| self.launch(at, &memory, &buffers, &mut orders));
         let launches = launches.collect::<Result<_, RuntimeError>>()?;
