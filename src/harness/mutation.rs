@@ -3,17 +3,18 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::sync::{Arc, LazyLock};
 
 use peerwarp_codegen::family::Variant;
 use peerwarp_codegen::ir::mutate::{Mutant, every, mutate};
-use peerwarp_codegen::ir::{Kernel, Planted, verify};
+use peerwarp_codegen::ir::{Kernel, OpKind, Planted, ValueOp, verify};
 use peerwarp_codegen::sim::Options;
 use peerwarp_codegen::threads;
 use rayon::prelude::*;
 
 use super::check::{Exploration, schedule};
 use super::session::{Answered, SimSession};
-use super::workload::{Inputs, Suite, WorkloadError};
+use super::workload::{Inputs, Problem, Suite, WorkloadError};
 
 /// A bug that nothing found.
 #[derive(Clone, Debug)]
@@ -102,8 +103,10 @@ pub fn plant_each_in(
     threads::pool()?;
     let Exploration { inputs, seeds, .. } = exploration;
     let seeded = |seed| {
-        let problem = suite.problem(variants, &Inputs { seed, ..inputs.clone() })?;
-        Ok(Seeded { seed, problem: Answered::new(problem.into()) })
+        let problem: Arc<dyn Problem> = suite.problem(variants, &Inputs { seed, ..inputs.clone() })?.into();
+        let inactive = 1 << (seed % u64::from(problem.ranks().max(1)));
+        let without = LazyLock::new(of_others(Arc::clone(&problem), inactive));
+        Ok(Seeded { seed, problem: Answered::new(problem), inactive, without })
     };
     let all: Result<Vec<Seeded>, WorkloadError> =
         (inputs.seed..inputs.seed + seeds.max(&1)).map(seeded).collect();
@@ -121,7 +124,7 @@ pub fn plant_each_in(
         // Some changes are none: a signal without puts cannot go before them.
         let Ok(planted) = mutate(&kernels[n], &mutant.mutation) else { return Ok(MutationRun::default()) };
         let mut run = MutationRun { planted: 1, ..MutationRun::default() };
-        match finds(explored, n, &planted, max_steps)? {
+        match finds(explored, n, &planted, max_steps, goes_on(&kernels[n]))? {
             Some(kind) => drop(run.found.insert(kind, 1)),
             None => run.survivors.push(Survivor { kernel: kernels[n].name.clone(), mutant }),
         }
@@ -134,15 +137,32 @@ pub fn plant_each_in(
     }))
 }
 
+/// Whether a kernel does something else in a world that goes on without a rank.
+fn goes_on(kernel: &Kernel) -> bool {
+    let asks = kernel.ops.iter().any(|op| matches!(op.kind, OpKind::Value(ValueOp::Active { .. })));
+    asks && kernel.ranks > 1 && kernel.nodes == 1
+}
+
 /// The problem of a seed.
 struct Seeded {
     seed: u64,
     problem: Answered,
+    /// The rank of this seed, as a mask, and the problem without it.
+    inactive: u64,
+    without: LazyLock<Answered, Box<dyn FnOnce() -> Answered + Send>>,
+}
+
+fn of_others(problem: Arc<dyn Problem>, inactive: u64) -> Box<dyn FnOnce() -> Answered + Send> {
+    Box::new(move || Answered::without(problem, inactive))
 }
 
 impl Seeded {
     fn session(&self, plant: &mut dyn FnMut(&mut Planted)) -> Result<SimSession, WorkloadError> {
         SimSession::planted_with_fewer_rows(self.problem.clone(), Some(self.seed), plant)
+    }
+
+    fn session_without(&self, plant: &mut dyn FnMut(&mut Planted)) -> Result<SimSession, WorkloadError> {
+        SimSession::planted_without(Answered::clone(&self.without), self.inactive, plant)
     }
 }
 
@@ -152,18 +172,22 @@ fn finds(
     n: usize,
     planted: &Planted,
     max_steps: u64,
+    goes_on: bool,
 ) -> Result<Option<String>, WorkloadError> {
     if verify(Kernel::clone(planted)).is_err() {
         return Ok(Some("refused".into()));
     }
-    for one in explored {
+    let whole = explored.iter().map(|one| (one, false));
+    let without = explored.iter().filter(|_| goes_on).map(|one| (one, true));
+    for (one, is_without) in whole.chain(without) {
         let mut at = 0;
-        let session = one.session(&mut |kernel| {
+        let mut plant = |kernel: &mut Planted| {
             if at == n {
                 *kernel = planted.clone();
             }
             at += 1;
-        })?;
+        };
+        let session = if is_without { one.session_without(&mut plant)? } else { one.session(&mut plant)? };
         match session.run(&Options { max_steps, ..schedule(one.seed) }) {
             Err(findings) => return Ok(Some(findings.list[0].kind.name().into())),
             Ok(ran) if !ran.verdict.ok() => return Ok(Some("result".into())),

@@ -128,10 +128,11 @@ fn emitted_sources_call_themselves_and_lay_the_record_out_so() {
             "u32 flag",
             "u32 site",
             "u32 expected",
-            "u32 seen"
+            "u32 seen",
+            "u64 inactive"
         ]
     );
-    assert_eq!(size_of::<Status>(), 56);
+    assert_eq!(size_of::<Status>(), 64);
 }
 
 #[test]

@@ -36,7 +36,7 @@ impl Answered {
     }
 
     /// The same in a world that goes on without some ranks, a mask of them, with results as far as they are known.
-    fn without(problem: Arc<dyn Problem>, inactive: u64) -> Answered {
+    pub(crate) fn without(problem: Arc<dyn Problem>, inactive: u64) -> Answered {
         if let Some(problem) = problem.without(inactive) {
             return Answered::new(problem);
         }
@@ -82,10 +82,7 @@ impl SimSession {
     pub fn without(problem: Arc<dyn Problem>, inactive: u64) -> Result<SimSession, WorkloadError> {
         threads::pool()?;
         let of = Answered::without(problem, inactive);
-        let mut session = SimSession::build(of, None, &mut |kernel| Compiled::new(kernel))?;
-        let ranks = (0..session.machine.ranks()).filter(|rank| inactive >> rank & 1 != 0);
-        ranks.into_iter().try_for_each(|rank| session.machine.deactivate(rank))?;
-        Ok(session)
+        SimSession::build(of, None, &mut |kernel| Compiled::new(kernel))?.deactivated(inactive)
     }
 
     /// As [`SimSession::new`], with bugs planted into its kernels by `plant`.
@@ -109,6 +106,22 @@ impl SimSession {
             plant(&mut kernel);
             Compiled::planted(kernel)
         })
+    }
+
+    /// As [`SimSession::planted`], of an answer without some ranks, a mask of them.
+    pub(crate) fn planted_without(
+        of: Answered,
+        inactive: u64,
+        plant: &mut dyn FnMut(&mut Planted),
+    ) -> Result<SimSession, WorkloadError> {
+        let session = SimSession::planted_with_fewer_rows(of, None, plant)?;
+        session.deactivated(inactive)
+    }
+
+    fn deactivated(mut self, inactive: u64) -> Result<SimSession, WorkloadError> {
+        let mut ranks = (0..self.machine.ranks()).filter(|rank| inactive >> rank & 1 != 0);
+        ranks.try_for_each(|rank| self.machine.deactivate(rank))?;
+        Ok(self)
     }
 
     fn build(
