@@ -47,6 +47,8 @@ impl Reduction {
     fn counted(self, of: Val<u32>, tile: Tile<f32>, len: u32) -> Tile<f32> {
         match self {
             Reduction::Sum => tile,
+            // Worlds of several nodes need all ranks.
+            Reduction::Max | Reduction::Min if nodes() > 1 => tile,
             Reduction::Max | Reduction::Min => {
                 is_active(of).splat(len).select(tile, splat(self.identity(), len))
             }
