@@ -1,6 +1,8 @@
 //! What the derives say about mistakes, and where.
 
+use crate::refused;
+
 #[test]
 fn mistakes_are_told_at_their_tokens() {
-    trybuild::TestCases::new().compile_fail("ui/derive/*.rs");
+    refused::of_codegen("ui/derive");
 }

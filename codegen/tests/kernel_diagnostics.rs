@@ -1,6 +1,8 @@
 //! What rustc tells the author of a `#[kernel]` function, for each mistake that it can see.
 
+use crate::refused;
+
 #[test]
 fn compile_errors() {
-    trybuild::TestCases::new().compile_fail("ui/kernel/*.rs");
+    refused::of_codegen("ui/kernel");
 }

@@ -41,6 +41,7 @@ mod print;
 mod printed;
 mod products;
 mod random;
+mod refused;
 mod same_on_device;
 mod signals;
 mod staging;

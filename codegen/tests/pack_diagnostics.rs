@@ -3,10 +3,14 @@
 use std::fs;
 use std::path::Path;
 
-/// Puts a pack where the crate looks that trybuild makes of each case.
+use crate::refused;
+
+/// What the programs have for their package's folder.
+const FOLDER: &str = env!("CARGO_TARGET_TMPDIR");
+
+/// Puts a pack where a program looks for it.
 fn put(name: &str, manifest: &str, object: Option<&str>) {
-    let target = Path::new(env!("CARGO_TARGET_TMPDIR")).parent().expect("it is in the target folder");
-    let dir = target.join("tests/trybuild/peerwarp-codegen-tests/packs").join(name);
+    let dir = Path::new(FOLDER).join("packs").join(name);
     let _ = fs::remove_dir_all(&dir);
     fs::create_dir_all(dir.join("sm_90a")).expect("the target folder is writable");
     fs::write(dir.join("pack.json"), manifest).expect("the target folder is writable");
@@ -26,5 +30,5 @@ fn compile_errors() {
     put("missing_object", &good, None);
     put("other_schema", &good.replace("\"schema\": 2", "\"schema\": 3"), Some("abc"));
     put("truncated_manifest", &good[..60], Some("abc"));
-    trybuild::TestCases::new().compile_fail("ui/pack/*.rs");
+    refused::all("ui/pack", &[("peerwarp_macros", "codegen/macros/src/lib.rs")], Path::new(FOLDER));
 }

@@ -1,5 +1,4 @@
 //! Element types never mix, and not every type can be calculated with.
-use half::bf16;
 use peerwarp_codegen::dsl::prelude::*;
 
 fn scalars(n: Val<u32>, weight: Val<f32>) -> Val<f32> {
