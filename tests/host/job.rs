@@ -535,11 +535,7 @@ fn name_sites(program: &Path, runs: &mut [Run]) {
     for finding in runs.iter().flat_map(|r| &r.findings) {
         sites.extend(finding.split("<@").skip(1).filter_map(|s| s.split_once('>')).map(|s| s.0.to_owned()));
     }
-    if sites.is_empty() {
-        return;
-    }
-    let names: BTreeMap<_, _> =
-        sites.into_iter().filter_map(|s| site_name(program, &s).map(|name| (s, name))).collect();
+    let names = site_names(program, sites).unwrap_or_default();
     for finding in runs.iter_mut().flat_map(|r| &mut r.findings) {
         for (site, name) in &names {
             *finding = finding.replace(&format!("<@{site}>"), name);
@@ -547,12 +543,33 @@ fn name_sites(program: &Path, runs: &mut [Run]) {
     }
 }
 
-/// `inner:line < caller:line < ..`, of an address after a call.
-fn site_name(program: &Path, site: &str) -> Option<String> {
-    let at = format!("{:x}", u64::from_str_radix(site, 16).ok()? - 1);
-    let out = Command::new("addr2line").args(["-i", "-f", "-C", "-e"]).arg(program).arg(at).output().ok()?;
+/// `inner:line < caller:line < ..` of each site, which is an address after a call. One process names all: it reads the program once.
+fn site_names(program: &Path, sites: BTreeSet<String>) -> Option<Vec<(String, String)>> {
+    let calls: Vec<u64> =
+        sites.iter().map(|s| Some(u64::from_str_radix(s, 16).ok()? - 1)).collect::<Option<_>>()?;
+    if calls.is_empty() {
+        return None;
+    }
+    let mut addr2line = Command::new("addr2line");
+    addr2line
+        .args(["-a", "-i", "-f", "-C", "-e"])
+        .arg(program)
+        .args(calls.iter().map(|at| format!("{at:x}")));
+    let out = addr2line.output().ok()?;
     let text = String::from_utf8_lossy(&out.stdout);
-    let lines: Vec<&str> = text.lines().collect();
+    // An address, then a function and its place for each frame.
+    let mut frames: Vec<Vec<&str>> = vec![];
+    for line in text.lines() {
+        match frames.last_mut() {
+            Some(lines) if !line.starts_with("0x") => lines.push(line),
+            _ => frames.push(vec![]),
+        }
+    }
+    let named = sites.into_iter().zip(frames).filter_map(|(site, lines)| Some((site, site_name(&lines)?)));
+    Some(named.collect())
+}
+
+fn site_name(lines: &[&str]) -> Option<String> {
     let frames = lines.chunks(2).filter_map(|frame| {
         let (function, place) = (frame.first()?, frame.get(1)?);
         let line = place.rsplit_once(':')?.1.split_whitespace().next()?;
