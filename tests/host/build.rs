@@ -43,11 +43,13 @@ pub struct Text {
     pub language: Language,
     pub entry: String,
     pub text: String,
+    /// Whether it differs from what was emitted.
+    is_edited: bool,
 }
 
 impl Text {
     pub fn of(source: &Source, language: Language) -> Text {
-        Text { language, entry: source.entry.clone(), text: source.text.clone() }
+        Text { language, entry: source.entry.clone(), text: source.text.clone(), is_edited: false }
     }
 
     /// The text with one of its parts replaced, which must occur `count` times.
@@ -56,6 +58,7 @@ impl Text {
         let found = self.text.matches(from).count();
         assert_eq!(found, count, "occurrences of `{from}` in {}", self.entry);
         self.text = self.text.replace(from, to);
+        self.is_edited = true;
         self
     }
 }
@@ -74,6 +77,8 @@ pub enum Mode {
 pub struct Program {
     pub path: PathBuf,
     pub mode: Mode,
+    /// Whether findings can name lines. Of texts with planted bugs they need not, and compiling takes a fifth less time without.
+    pub has_lines: bool,
 }
 
 /// The clang that `PEERWARP_CLANG` names.
@@ -106,7 +111,8 @@ impl Program {
             link.args(clang().map(|_| "-fuse-ld=lld")).args(["-no-pie", "-o"]).arg(out).args(&objects);
             link
         });
-        Program { path, mode }
+        let has_lines = units.iter().flat_map(|texts| texts.iter()).all(|text| !text.is_edited);
+        Program { path, mode, has_lines }
     }
 }
 
@@ -195,12 +201,13 @@ fn object(texts: &[Text], mode: Mode) -> PathBuf {
     let source: String = texts.iter().map(registered).collect();
     // Kernels that share a unit run for less time than it takes to optimise them.
     let effort = if texts.len() == 1 { "-O1" } else { "-O0" };
+    let lines = if texts.iter().any(|text| text.is_edited) { "-g0" } else { "-g1" };
     let dir = runtime_dir();
     let (prelude, include) = match texts[0].language {
         Language::Cuda => (dir.join("cuda/cuda_runtime.h"), dir.join("cuda")),
         Language::Hip => (dir.join("hip/hip_runtime.h"), dir),
     };
-    cached(&(&source, mode, effort, prelude_text()), "o", |out| {
+    cached(&(&source, mode, effort, lines, prelude_text()), "o", |out| {
         // A name of its own, as `out` has: another thread may be compiling the same.
         let file = PathBuf::from(format!("{}.cc", out.display()));
         fs::write(&file, &source).unwrap_or_else(|e| panic!("{}: {e}", file.display()));
@@ -210,7 +217,7 @@ fn object(texts: &[Text], mode: Mode) -> PathBuf {
             "c++",
             "-std=c++17",
             effort,
-            "-g1",
+            lines,
             "-fno-pie",
             "-ffp-contract=off",
             "-fno-strict-aliasing",

@@ -393,7 +393,9 @@ impl Job {
             std::fs::remove_file(file).expect("the target folder is writable");
         }
         let mut runs = self.parse(&bytes);
-        name_sites(&program.path, &mut runs);
+        if program.has_lines {
+            name_sites(&program.path, &mut runs);
+        }
         runs
     }
 
