@@ -21,6 +21,7 @@ mod early;
 pub mod family;
 mod findings;
 mod flight;
+mod fp8;
 mod gather;
 mod gin;
 mod goes_on;

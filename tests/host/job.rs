@@ -54,8 +54,8 @@ enum Field {
     Rank,
     /// That of its node.
     Node,
-    /// A matrix of which boxes are brought: the buffer, its rows and columns, and the rows of a box.
-    Map(usize, [u64; 3]),
+    /// A matrix of which boxes are brought: the buffer, its rows and columns, the rows of a box, and the bytes of an element.
+    Map(usize, [u64; 4]),
 }
 
 #[derive(Clone, Debug)]
@@ -289,7 +289,7 @@ impl Job {
         for map in &source.args.maps {
             let of = kernel.params.iter().zip(params).find(|(_, field)| field.name == map.of);
             let (param, _) = of.expect("maps are of parameters");
-            let shape = [map.rows, map.columns, map.box_rows.into()];
+            let shape = [map.rows, map.columns, map.box_rows.into(), map.dtype.bytes().into()];
             fields.push((map.offset, Field::Map(self.find(&renamed(&param.name)), shape)));
         }
         self.launches.push(Launch {

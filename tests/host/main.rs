@@ -8,6 +8,7 @@ mod bugs;
 mod build;
 mod collectives;
 mod far;
+mod fp8;
 mod functions;
 mod histogram;
 mod job;

@@ -75,6 +75,7 @@ fn statement(instruction: &str, operands: &[String], registers: &[&str]) -> Resu
         (["cvt", "rn", "bf16x2", "f32"], [to, high, low]) => {
             format!("{to} = unsigned(::host::bf16_from({high})) << 16 | ::host::bf16_from({low});")
         }
+        (["fma", "rn", "bf16x2"], [to, a, b, c]) => format!("{to} = ::host::fma_bf16s({a}, {b}, {c});"),
         (["mov", "u64"], [to, "%globaltimer"]) => format!("{to} = ::host::now_ns();"),
         (["barrier", "cta", "sync"] | ["bar", "sync"], [number, threads]) => {
             format!("::host::barrier({number}, {threads}, true);")
@@ -156,26 +157,29 @@ fn statement(instruction: &str, operands: &[String], registers: &[&str]) -> Resu
         (["wgmma", "wait_group", "sync", "aligned"], [most]) => format!("::host::products_done_but({most});"),
         (
             ["wgmma", "mma_async", "sync", "aligned", shape, "f32", ty, other],
-            [sums, a, b, _, "1", "1", "0", "0"],
-        ) if ty == other && shape.starts_with("m64n") && shape.ends_with("k16") => {
-            let to = match *ty {
-                "bf16" => "bf16_to",
-                "f16" => "fp16_to",
+            [sums, a, b, _, "1", "1", transposed @ ..],
+        ) if ty == other && shape.starts_with("m64n") => {
+            let k = shape.rsplit('k').next().unwrap_or_default();
+            // Only those of 16 bits could be transposed.
+            let elements = match (*ty, k, transposed) {
+                ("bf16", "16", ["0", "0"]) => "Bf16s",
+                ("f16", "16", ["0", "0"]) => "Fp16s",
+                ("e4m3", "32", []) => "Fp8s",
                 _ => return Err(refused()),
             };
-            format!("::host::multiply_later(::host::{to}, {a}, {b}, {});", vector(sums, operands)?)
+            format!("::host::multiply_later<::host::{elements}>({a}, {b}, {});", vector(sums, operands)?)
         }
         (["ldmatrix", "sync", "aligned", "m8n8", "x4", "shared", "b16"], [to, from]) => {
             let (from, to) = (address(from).ok_or_else(refused)?, vector(to, operands)?);
             format!("::host::load_blocks({from}, {to});")
         }
-        (
-            ["mma", "sync", "aligned", "m16n8k16", "row", "col", "f32", ty, other, "f32"],
-            [sums, a, b, before],
-        ) if ty == other && sums == before => {
-            let elements = match *ty {
-                "bf16" => "Bf16s",
-                "f16" => "Fp16s",
+        (["mma", "sync", "aligned", shape, "row", "col", "f32", ty, other, "f32"], [sums, a, b, before])
+            if ty == other && sums == before =>
+        {
+            let elements = match (*ty, *shape) {
+                ("bf16", "m16n8k16") => "Bf16s",
+                ("f16", "m16n8k16") => "Fp16s",
+                ("e4m3", "m16n8k32") => "Fp8s",
                 _ => return Err(refused()),
             };
             let [sums, a, b] = [sums, a, b].map(|v| vector(v, operands));

@@ -374,8 +374,13 @@ const fn one_node() -> u32 {
 /// Bytes that a lane sends and takes at once, and that a packet buffer's tiles and indices are multiples of.
 pub const PACKET_BYTES: u32 = 16;
 
-/// Columns of the pieces that a `Dot` brings to shared memory: 128 bytes of each row.
-pub const DOT_COLUMNS: u32 = 64;
+/// Bytes that a piece of a `Dot` has of each row in shared memory.
+pub const DOT_ROW_BYTES: u32 = 128;
+
+/// Columns of the pieces that a `Dot` brings to shared memory: 64 of a 16-bit type, 128 of fp8.
+pub const fn dot_columns(dtype: Dtype) -> u32 {
+    DOT_ROW_BYTES / dtype.bytes()
+}
 
 impl Kernel {
     /// Ranks of all machines, which far channels reach: `node * ranks + rank` each.

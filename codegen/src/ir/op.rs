@@ -84,6 +84,12 @@ impl Lines {
             Lines::Columns => "columns",
         }
     }
+
+    /// How many a matrix has; one of what is no matrix.
+    pub(crate) fn count(self, ty: super::Type) -> u64 {
+        let (rows, columns) = ty.shape().unwrap_or((1, 1));
+        u64::from(if self == Lines::Rows { rows } else { columns })
+    }
 }
 
 /// Which memory an access goes to. The space decides the memory scope: shared is block, param is gpu, peer is system.
@@ -259,9 +265,9 @@ operation_structs! {
     /// zero and is not written. Elementwise operations and reductions take matrices as they take vectors.
     MatrixOp {
         /// `out[i][j]` is `acc[i][j]`, or zero without `acc`, plus the sum of `a[i][x] * b[j][x]` over the `count` (`U32`) columns `x`
-        /// from column `from` (`U32`) on. The elements of both are of one 16-bit float type, `out` is `F32`; products are added in `F32`, in an
-        /// order of the target's own. Both have as many columns, in whole 16 bytes, and so are `from` and `count`. Pieces of
-        /// [`DOT_COLUMNS`](crate::ir::DOT_COLUMNS) columns go through `room`, a shared array of the group with space for `stages` of them.
+        /// from column `from` (`U32`) on. The elements of both are of one float type of 8 or 16 bits, `out` is `F32`; products are added in
+        /// `F32`, in an order of the target's own. Both have as many columns, in whole 16 bytes, and so are `from` and `count`. Pieces of
+        /// [`dot_columns`](crate::ir::dot_columns) columns go through `room`, a shared array of the group with space for `stages` of them.
         Dot = "dot", {
             out: Out,
             acc: OptIn,
@@ -274,8 +280,8 @@ operation_structs! {
         }
         /// Reads rows of a matrix in memory, from `column` (`U32`) on.
         LoadMatrix = "load_matrix", { out: Out, at: Rows, column: In }
-        /// A matrix each of whose rows is elements `index` on of a vector in memory.
-        LoadRow = "load_row", { out: Out, place: Place, index: In, receipt: OptReceipt }
+        /// A matrix each of whose rows, or each of whose columns, is elements `index` on of a vector in memory.
+        LoadRow = if matches!(lines, Lines::Rows) { "load_row" } else { "load_column" }, { out: Out, lines: Lines, place: Place, index: In, receipt: OptReceipt }
         /// Reduction of each row, or each column, of a matrix of `F32` by itself: `out`, of the same shape, has it in each element of that
         /// row or column. Only sums, minima and maxima; in which order elements are added is the target's own.
         ReduceLines = op.along(*lines), { out: Out, op: ReduceOp, lines: Lines, a: In }

@@ -44,7 +44,7 @@ pub use analysis::waits::WaitSite;
 pub use control::flow::MOST_NAMED_BARRIERS;
 pub use facts::options::{EmitOptions, FarEngine};
 pub use facts::timeline::{SiteKind, SitePeers, Timeline, TimelineSite};
-pub use launch::args::{ArgField, ArgsLayout, TENSOR_MAP_BYTES, TENSOR_MAP_COLUMNS, TensorMap};
+pub use launch::args::{ArgField, ArgsLayout, TENSOR_MAP_BYTES, TensorMap};
 pub use launch::host::{EmitInfo, LaunchShape};
 pub use source::apart::Primitives;
 pub use source::assemble::{Excess, Source, Split};

@@ -6,6 +6,7 @@ pub mod broadcast;
 pub mod census;
 pub mod difference;
 pub mod digest;
+pub mod fp8;
 pub mod freight;
 pub mod functions;
 pub mod gather;

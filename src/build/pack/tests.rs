@@ -257,7 +257,7 @@ fn maps_that_cannot_be_true_are_told_by_field() {
             serde_json::json!(true),
             "of of args.x_boxes = \"x\": must be a member of 2 pointers",
         ),
-        (0, "dtype", serde_json::json!("f32"), "dtype of args.x_boxes = f32: must be bf16 or fp16"),
+        (0, "dtype", serde_json::json!("f32"), "dtype of args.x_boxes = f32: must be bf16, fp16 or fp8"),
         (0, "rows", serde_json::json!(0), "rows of args.x_boxes = 0: must be 1 to 4294967296"),
         (0, "columns", serde_json::json!(60), "columns of args.x_boxes = 60: must be a multiple of 8"),
         (0, "box_rows", serde_json::json!(257), "box_rows of args.x_boxes = 257: must be 1 to 256"),

@@ -179,16 +179,17 @@ fn map_of<'a>(
         format!("a member of {pointers} pointers"),
     )?;
     ensure(
-        matches!(dtype, Dtype::Bf16 | Dtype::Fp16),
+        matches!(dtype, Dtype::Bf16 | Dtype::Fp16 | Dtype::Fp8),
         format!("dtype of args.{name}"),
         dtype,
-        "bf16 or fp16",
+        "bf16, fp16 or fp8",
     )?;
     for (what, value, most) in [("rows", rows, 1 << 32), ("columns", columns, 1 << 32)] {
         ensure((1..=most).contains(value), format!("{what} of args.{name}"), value, format!("1 to {most}"))?;
     }
-    let whole = columns.is_multiple_of(8);
-    ensure(whole, format!("columns of args.{name}"), columns, "a multiple of 8: rows are whole 16 bytes")?;
+    let unit = 16 / u64::from(dtype.bytes());
+    let allowed = format!("a multiple of {unit}: rows are whole 16 bytes");
+    ensure(columns.is_multiple_of(unit), format!("columns of args.{name}"), columns, allowed)?;
     ensure((1..=256).contains(box_rows), format!("box_rows of args.{name}"), box_rows, "1 to 256")
 }
 

@@ -159,7 +159,7 @@ fn stages(key: &AllGatherMatmulKey) -> u32 {
 
 impl Legal for AllGatherMatmul {
     fn legal(&self) -> Result<(), Illegal> {
-        order::whole_rows(self.n, self.k)?;
+        order::whole_rows(self.n, self.k, self.dtype)?;
         order::shared_rows(self.m, self.ranks)?;
         let (chunk, beside) = (self.chunk(), self.beside());
         let allowed = || format!("one that divides {}, the elements of {} rows", self.band(), self.tile_rows);
@@ -254,7 +254,7 @@ impl AllGatherMatmul {
     }
 
     fn split_parts(&self) -> Split {
-        self.cut().split(self.split, self.k, if self.together() { 1 } else { self.ranks })
+        self.cut().split(self.split, self.k, self.dtype, if self.together() { 1 } else { self.ranks })
     }
 
     /// Elements of a rank's rows.

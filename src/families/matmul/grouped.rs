@@ -79,7 +79,7 @@ fn blocks(key: &GroupedMatmulKey) -> u32 {
 
 impl Legal for GroupedMatmul {
     fn legal(&self) -> Result<(), Illegal> {
-        order::whole_rows(self.n, self.k)?;
+        order::whole_rows(self.n, self.k, self.dtype)?;
         order::legal(self.tile_rows, self.tile_columns, self.warps, self.stages)
     }
 }

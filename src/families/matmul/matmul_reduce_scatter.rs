@@ -113,7 +113,7 @@ const LINK_COLUMNS: u32 = 2560;
 
 impl Legal for MatmulReduceScatter {
     fn legal(&self) -> Result<(), Illegal> {
-        order::whole_rows(self.n, self.k)?;
+        order::whole_rows(self.n, self.k, self.dtype)?;
         order::shared_rows(self.m, self.ranks)?;
         order::legal(self.tile_rows, self.tile_columns, self.warps(), self.stages)?;
         let (lead, abreast) = (self.lead(), self.abreast());
@@ -167,7 +167,7 @@ impl MatmulReduceScatter {
     }
 
     fn split_parts(&self) -> Split {
-        self.cut().split(self.split, self.k, self.ranks)
+        self.cut().split(self.split, self.k, self.dtype, self.ranks)
     }
 
     /// Tiles for others that come before each second one is this rank's own; all of them if there are no more.

@@ -3,7 +3,7 @@
 use peerwarp_codegen::device::Device;
 use peerwarp_codegen::dsl::prelude::*;
 use peerwarp_codegen::family::{Choice, Illegal};
-use peerwarp_codegen::ir::DOT_COLUMNS;
+use peerwarp_codegen::ir::{DOT_ROW_BYTES, Dtype};
 
 use super::split::Split;
 
@@ -58,9 +58,15 @@ impl Cut {
         self.bands() * self.strips()
     }
 
-    /// The products of so many columns for as many ranks, cut into parts.
-    pub fn split(&self, parts: u32, columns: u32, ranks: u32) -> Split {
-        Split { parts, columns, tiles: ranks * self.tiles(), tile: [self.tile_rows, self.tile_columns] }
+    /// The products of so many columns of a type for as many ranks, cut into parts.
+    pub fn split(&self, parts: u32, columns: u32, dtype: Dtype, ranks: u32) -> Split {
+        Split {
+            parts,
+            columns,
+            dtype,
+            tiles: ranks * self.tiles(),
+            tile: [self.tile_rows, self.tile_columns],
+        }
     }
 
     /// Whose tile the `i`-th one of as many ranks is, and which of those: all of one rank's before the next one's, or those of one place
@@ -92,12 +98,13 @@ impl Cut {
 /// stage, whatever is asked for.
 const MOST_SHARED: u32 = Device::measured().block_shared_bytes;
 
-/// Whether rows of `n` and of `k` elements are whole 16 bytes.
-pub(super) fn whole_rows(n: u32, k: u32) -> Result<(), Illegal> {
-    let whole = |(field, value): (&'static str, u32)| {
-        Illegal::unless(value.is_multiple_of(8), field, value, || "a multiple of 8: rows are whole 16 bytes")
+/// Whether rows of `n` elements of 16 bits and of `k` operands of `dtype` are whole 16 bytes.
+pub(super) fn whole_rows(n: u32, k: u32, dtype: Dtype) -> Result<(), Illegal> {
+    let whole = |(field, value, unit): (&'static str, u32, u32)| {
+        let allowed = || format!("a multiple of {unit}: rows are whole 16 bytes");
+        Illegal::unless(value.is_multiple_of(unit), field, value, allowed)
     };
-    [("n", n), ("k", k)].into_iter().try_for_each(whole)
+    [("n", n, 8), ("k", k, 16 / dtype.bytes())].into_iter().try_for_each(whole)
 }
 
 /// Whether all ranks have equally many of `m` rows.
@@ -130,7 +137,7 @@ pub(super) fn legal(rows: u32, columns: u32, warps: u32, stages: u32) -> Result<
 
 /// Bytes of shared memory that a stage takes.
 fn stage(rows: u32, columns: u32) -> u32 {
-    (rows + columns) * DOT_COLUMNS * 2
+    (rows + columns) * DOT_ROW_BYTES
 }
 
 /// Bytes of shared memory that so many stages leave; none if they do not fit. Less 3 KiB, which barriers, reductions and what is drawn have room
@@ -170,11 +177,14 @@ pub(super) struct Tiling {
     pub split: u32,
 }
 
+/// Columns of a piece of 16-bit operands. Those of 8 bits count as half as many of 16.
+const HALVES: u32 = DOT_ROW_BYTES / 2;
+
 impl Tiling {
     /// The one with which so many blocks have been through all tiles the soonest, of so many rows of tiles. Columns are shared where
     /// there are no more parts than blocks.
     pub fn of([tile_rows, bands]: [u32; 2], columns: u32, k: u32, blocks: u32, passage: Passage) -> Tiling {
-        let whole = |split: &u32| *split == 1 || k.is_multiple_of(split * DOT_COLUMNS);
+        let whole = |split: &u32| *split == 1 || k.is_multiple_of(split * HALVES);
         let all = [1, 2, 4, 8].into_iter().filter(whole);
         let all = all.flat_map(|split| [64, 128, 256].map(|columns| Tiling { columns, split }));
         let few = |t: &Tiling| t.split == 1 || t.items(bands, columns) <= blocks;
@@ -205,7 +215,7 @@ impl Tiling {
         // multiplied meanwhile.
         let comes = 60 + (rows + width) * 17 / 16;
         let piece = (if turns > 2 { comes * 4 / 3 } else { comes }).max(rows * width / 51);
-        let pieces = u64::from(k.div_ceil(DOT_COLUMNS * self.split));
+        let pieces = u64::from(k.div_ceil(HALVES * self.split));
         let multiplied = turns * (pieces * piece + 1500);
         // The right matrix comes from memory, 4.3 TB/s, and not evenly.
         let from_memory = 2 * elements / 4300 + multiplied / 5;

@@ -77,7 +77,7 @@ fn stages(key: &MatmulKey) -> u32 {
 
 impl Legal for Matmul {
     fn legal(&self) -> Result<(), Illegal> {
-        order::whole_rows(self.n, self.k)?;
+        order::whole_rows(self.n, self.k, self.dtype)?;
         order::legal(self.tile_rows, self.tile_columns, self.warps(), self.stages)?;
         self.order.legal(self.split)?;
         self.parts().legal()
@@ -91,7 +91,7 @@ impl Matmul {
     }
 
     fn parts(&self) -> Split {
-        self.cut().split(self.split, self.k, 1)
+        self.cut().split(self.split, self.k, self.dtype, 1)
     }
 }
 

@@ -2,15 +2,16 @@
 
 use peerwarp_codegen::dsl::prelude::*;
 use peerwarp_codegen::family::Illegal;
-use peerwarp_codegen::ir::{DOT_COLUMNS, Dtype};
+use peerwarp_codegen::ir::{Dtype, dot_columns};
 
 /// How the products of a kernel are cut into parts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Split {
     /// Parts of the columns: 1 if the block of a tile multiplies all of them.
     pub parts: u32,
-    /// Columns of operands.
+    /// Columns of operands, and their type.
     pub columns: u32,
+    pub dtype: Dtype,
     /// Tiles that a rank multiplies.
     pub tiles: u32,
     /// Rows and columns of a tile.
@@ -20,11 +21,12 @@ pub struct Split {
 impl Split {
     /// Whether all parts are of equally many pieces in shared memory.
     pub(super) fn legal(&self) -> Result<(), Illegal> {
-        let pieces = self.columns / DOT_COLUMNS;
-        let whole = self.columns.is_multiple_of(DOT_COLUMNS * self.parts);
-        let allowed = || match self.columns.is_multiple_of(DOT_COLUMNS) {
-            true => format!("one that divides {pieces}, k in pieces of {DOT_COLUMNS}"),
-            false => format!("1 with k = {}, which is no multiple of {DOT_COLUMNS}", self.columns),
+        let piece = dot_columns(self.dtype);
+        let pieces = self.columns / piece;
+        let whole = self.columns.is_multiple_of(piece * self.parts);
+        let allowed = || match self.columns.is_multiple_of(piece) {
+            true => format!("one that divides {pieces}, k in pieces of {piece}"),
+            false => format!("1 with k = {}, which is no multiple of {piece}", self.columns),
         };
         Illegal::unless(self.parts == 1 || whole, "split", self.parts, allowed)?;
         // Rows of sums are counted in 32 bits.

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use cudarc::driver::sys::{self, CUdevice_attribute, CUfunction_attribute};
 use peerwarp_codegen::ir::Dtype;
-use peerwarp_codegen::print::{TENSOR_MAP_BYTES, TENSOR_MAP_COLUMNS, TensorMap};
+use peerwarp_codegen::print::{TENSOR_MAP_BYTES, TensorMap};
 
 use super::api::Api;
 use super::{cuda_version, memory, target, text};
@@ -334,13 +334,14 @@ unsafe impl Gpu for CudaGpu {
         let dtype = match map.dtype {
             Dtype::Fp16 => sys::CUtensorMapDataType::CU_TENSOR_MAP_DATA_TYPE_FLOAT16,
             Dtype::Bf16 => sys::CUtensorMapDataType::CU_TENSOR_MAP_DATA_TYPE_BFLOAT16,
+            Dtype::Fp8 => sys::CUtensorMapDataType::CU_TENSOR_MAP_DATA_TYPE_UINT8,
             other => {
-                return Err(RuntimeError::invalid(format!("type of {}", map.of), other, "bf16 or fp16"));
+                return Err(RuntimeError::invalid(format!("type of {}", map.of), other, "bf16, fp16 or fp8"));
             }
         };
         let sizes = [map.columns, map.rows];
         let strides = [map.columns * u64::from(map.dtype.bytes())];
-        let (boxes, steps) = ([TENSOR_MAP_COLUMNS, map.box_rows], [1, 1]);
+        let (boxes, steps) = ([map.box_columns(), map.box_rows], [1, 1]);
         cu!(
             self,
             cuTensorMapEncodeTiled(

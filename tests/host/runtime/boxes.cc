@@ -8,7 +8,7 @@
 namespace host {
 
 // Boxes are of rows of 128 bytes, of which eight 16 bytes change places by the row's address.
-static constexpr u32 row_bytes = 128, chunk_bytes = 16, element_bytes = 2;
+static constexpr u32 row_bytes = 128, chunk_bytes = 16;
 
 void Boxes::begin_barrier(const void* const barrier, const u32 arrivals, const Site site) {
     if (machine->checks()) memory.write(*me, barrier, 8, site);
@@ -77,12 +77,12 @@ void Boxes::land(const u64 random) {
     const Box box = coming_.back();
     coming_.pop_back();
     const u64 columns = box.column < box.map.columns ? box.map.columns - box.column : 0;
-    const u64 bytes = std::min<u64>(columns * element_bytes, row_bytes);
+    const u64 bytes = std::min<u64>(columns * box.map.element_bytes, row_bytes);
     for (u32 r = 0; r < box.map.box_rows; ++r) {
         char row[row_bytes] = {};  // zeros for what the matrix has not
         const u64 number = u64(box.row) + r;
         if (number < box.map.rows && bytes > 0) {
-            const char* const from = box.map.matrix + (number * box.map.columns + box.column) * element_bytes;
+            const char* const from = box.map.matrix + (number * box.map.columns + box.column) * box.map.element_bytes;
             if (machine->checks()) memory.read(*box.by, from, bytes, box.site);
             std::memcpy(row, from, bytes);
         }

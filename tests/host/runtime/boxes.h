@@ -14,7 +14,7 @@ struct Thread;
 // What the argument struct has of a matrix: where a CUtensorMap would be.
 struct BoxMap {
     const char* matrix;
-    u64 rows, columns, box_rows;
+    u64 rows, columns, box_rows, element_bytes;
 };
 
 class Boxes {

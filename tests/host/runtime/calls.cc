@@ -39,9 +39,9 @@ void atomic(const void* p, u32 bytes, Access access, Order order, Scope scope) {
 void copy_later(void* to, const void* from, const u32 bytes, const u32 room) {
     me->copies.later(to, from, bytes, room, HERE);
 }
-void products_later(float (*const to)(std::uint16_t), const u64 a, const u64 b, float* const* const sums,
+void products_later(float (*const to)(u32), const u32 bytes, const u64 a, const u64 b, float* const* const sums,
                     const u32 count) {
-    me->products.later(to, a, b, {sums, sums + count}, HERE);
+    me->products.later(to, bytes, a, b, {sums, sums + count}, HERE);
 }
 void products_group() { me->products.group(); }
 // All lanes of a warp do this together (`.sync.aligned`): none goes on before the last has read what it multiplies.

@@ -66,7 +66,8 @@ void bring_box(void* to, const void* map, u32 column, u32 row, const void* barri
 
 // ---- Products of matrices that go on while the thread does
 
-void products_later(float (*to)(std::uint16_t), u64 a, u64 b, float* const* sums, u32 count);
+// Of elements of so many bytes, in the lowest bits of a word.
+void products_later(float (*to)(u32), u32 bytes, u64 a, u64 b, float* const* sums, u32 count);
 void products_group();               // those since the last time are a group
 void products_done_but(u32 most);    // all groups but the newest
 

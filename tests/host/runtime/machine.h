@@ -85,7 +85,7 @@ struct Buffer {
 };
 
 struct Field {
-    enum Kind : u32 { Local, Symmetric, Value, Rank, Everyone, Map, Node } kind;  // Map: `value` is rows, columns and a box's rows
+    enum Kind : u32 { Local, Symmetric, Value, Rank, Everyone, Map, Node } kind;  // Map: `value` is rows, columns, a box's rows and an element's bytes
     u32 offset;
     u32 buffer;
     std::string value;

@@ -11,9 +11,9 @@ namespace host {
 
 class Products {
   public:
-    // Sums of a lane, those of wgmma.m64nNk16: `a` and `b` say where 64 rows and N others are.
-    void later(float (*to_float)(std::uint16_t), u64 a, u64 b, std::vector<float*> sums, Site site) {
-        open_.push_back({to_float, a, b, std::move(sums), site});
+    // Sums of a lane, those of wgmma.m64nN over 32 bytes of elements of so many: `a` and `b` say where 64 rows and N others are.
+    void later(float (*to_float)(u32), u32 bytes, u64 a, u64 b, std::vector<float*> sums, Site site) {
+        open_.push_back({to_float, bytes, a, b, std::move(sums), site});
     }
     void group();
     // All groups are done but the newest `most`. `shared` is where the block's shared memory begins.
@@ -21,16 +21,18 @@ class Products {
     bool waited_for() const { return open_.empty() && groups_.empty(); }
 
   private:
-    struct Sixteen {
-        float of[16];
+    // At most 32 elements.
+    struct Row {
+        float of[32];
     };
     struct Product {
-        float (*to_float)(std::uint16_t);
+        float (*to_float)(u32);
+        u32 bytes;
         u64 a, b;
         std::vector<float*> sums;
         Site site;
 
-        Sixteen sixteen(Actor& who, const char* shared, u64 matrix, u32 row) const;
+        Row row_of(Actor& who, const char* shared, u64 matrix, u32 row) const;
         void add(Actor& who, u32 thread, const char* shared) const;
     };
     std::vector<Product> open_;

@@ -13,8 +13,8 @@ use crate::dsl::values::{
     AnyTile, Element, FromRaw, IntoTile, IntoVal, Raw, Tile, Val, tile::check_len, val::host,
 };
 use crate::ir::{
-    CommOp, DOT_COLUMNS, Dot, Dtype, Lines, LoadMatrix, LoadRow, Loc, MatrixOp, ParamKind, PutMatrix,
-    ReduceLines, ReduceOp, Rows, SharedId, StoreMatrix, Type, ValueId,
+    CommOp, Dot, Dtype, Lines, LoadMatrix, LoadRow, Loc, MatrixOp, ParamKind, PutMatrix, ReduceLines,
+    ReduceOp, Rows, SharedId, StoreMatrix, Type, ValueId, dot_columns,
 };
 
 /// A matrix in this rank's global memory, whose shape and element type the config chooses (`#[shape(|c| [rows, columns])]`,
@@ -110,8 +110,8 @@ impl MatrixRows {
         MatrixRows { buf, row, count, end: None, columns: None, receipt }
     }
 
-    /// The `count` columns from column `from` on, both multiples of 8 and known to be: of an operand of a product. Loads and stores have
-    /// a first column of their own, and as many columns as their tile.
+    /// The `count` columns from column `from` on, both multiples of 8, of fp8 of 16, and known to be: of an operand of a
+    /// product. Loads and stores have a first column of their own, and as many columns as their tile.
     ///
     /// # Errors
     /// Ends the trace for loads and stores, and where both operands of a product have columns of their own.
@@ -251,15 +251,26 @@ impl Parcel {
     }
 }
 
-/// A matrix of equal rows, as `f32`.
-fn equal_rows(buf: &Buf, i: Index, shape: [u32; 2], receipt: Option<&Arrived>, loc: Loc) -> Tile<f32> {
+/// A matrix of equal rows or of equal columns, as `f32`.
+fn equal_lines(
+    buf: &Buf,
+    lines: Lines,
+    i: Index,
+    shape: [u32; 2],
+    receipt: Option<&Arrived>,
+    loc: Loc,
+) -> Tile<f32> {
     require_role(loc, "a load");
     let raw = attempt(loc, |t| {
         let ty = matrix_type(buf.dtype, shape, loc)?;
-        i.part.all(t, shape[1], "a matrix of equal rows", loc)?;
+        let (long, what) = match lines {
+            Lines::Rows => (shape[1], "a matrix of equal rows"),
+            Lines::Columns => (shape[0], "a matrix of equal columns"),
+        };
+        i.part.all(t, long, what, loc)?;
         let (place, index) = (buf.place, buf.at(t, i, 0, loc)?);
         let receipt = buf.receipt(t, receipt, loc)?;
-        let out = t.emit(ty, loc, |out| MatrixOp::LoadRow(LoadRow { out, place, index, receipt }));
+        let out = t.emit(ty, loc, |out| MatrixOp::LoadRow(LoadRow { out, lines, place, index, receipt }));
         Ok(t.raw(out))
     });
     Tile::from_raw(cast(raw, Dtype::F32, loc))
@@ -272,14 +283,27 @@ macro_rules! load_rows {
             /// buffer's end on.
             #[track_caller]
             pub fn load_rows_f32(&self, i: impl IntoIndex, shape: [u32; 2]) -> Tile<f32> {
-                equal_rows(&self.buf, i.index(), shape, None, Loc::caller())
+                equal_lines(&self.buf, Lines::Rows, i.index(), shape, None, Loc::caller())
+            }
+
+            /// A matrix of `shape` rows and columns each of whose columns is the elements from element `i` on, as `f32`; zeros from
+            /// the buffer's end on.
+            #[track_caller]
+            pub fn load_columns_f32(&self, i: impl IntoIndex, shape: [u32; 2]) -> Tile<f32> {
+                equal_lines(&self.buf, Lines::Columns, i.index(), shape, None, Loc::caller())
             }
         }
         impl $($generic)* $symmetric {
             /// The same of this rank's own instance, covered by the receipt of a wait.
             #[track_caller]
             pub fn load_rows_f32(&self, receipt: &Arrived, i: impl IntoIndex, shape: [u32; 2]) -> Tile<f32> {
-                equal_rows(&self.buf, i.index(), shape, Some(receipt), Loc::caller())
+                equal_lines(&self.buf, Lines::Rows, i.index(), shape, Some(receipt), Loc::caller())
+            }
+
+            /// The same of this rank's own instance, covered by the receipt of a wait.
+            #[track_caller]
+            pub fn load_columns_f32(&self, receipt: &Arrived, i: impl IntoIndex, shape: [u32; 2]) -> Tile<f32> {
+                equal_lines(&self.buf, Lines::Columns, i.index(), shape, Some(receipt), Loc::caller())
             }
         }
     )+ };
@@ -380,10 +404,11 @@ fn matrix_type(dtype: Dtype, [rows, columns]: [u32; 2], loc: Loc) -> Result<Type
 
 impl Group {
     /// The product of rows of one matrix and rows of another: element `[i][j]` is the sum of the products of row `i` of `a` and row
-    /// `j` of `b`, column by column, in `f32`. The elements of both are bf16, or fp16. In which order products are added is the
-    /// target's own.
+    /// `j` of `b`, column by column, in `f32`. The elements of both are bf16, fp16, or fp8 (e4m3). In which order products are added
+    /// is the target's own.
     ///
-    /// `stages` pieces of 64 columns are in shared memory at once, 2 or more: while one is multiplied, those after it are on their way.
+    /// `stages` pieces of 64 columns, of fp8 of 128, are in shared memory at once, 2 or more: while one is multiplied, those after it are
+    /// on their way. Targets without an instruction for fp8 multiply its elements as bf16, which has all their values.
     ///
     /// # Errors
     /// Ends the trace when the two have different numbers of columns or different element types.
@@ -472,5 +497,11 @@ impl Buf {
 
 /// The shared array by way of which the products of a role go, one after the other: pieces of so many rows in all.
 fn room(t: &mut Trace, dtype: Dtype, rows: u32, loc: Loc) -> SharedId {
-    crate::dsl::memory::copy::room(t, &format!("{dtype}_room"), dtype, rows.saturating_mul(DOT_COLUMNS), loc)
+    crate::dsl::memory::copy::room(
+        t,
+        &format!("{dtype}_room"),
+        dtype,
+        rows.saturating_mul(dot_columns(dtype)),
+        loc,
+    )
 }

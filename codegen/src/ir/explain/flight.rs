@@ -314,9 +314,7 @@ impl Scanner<'_, '_> {
                 [(a, shape.0), (b, shape.1)]
                     .into_iter()
                     .fold(Scan::default(), |scan, (rows, count)| {
-                        let element =
-                            rows.place.param().map_or(0, |p| self.kernel.params[p.index()].element_bytes());
-                        let piece = u64::from(count) * u64::from(DOT_COLUMNS) * u64::from(element);
+                        let piece = u64::from(count) * u64::from(DOT_ROW_BYTES);
                         let piece = self.loaded(rows.place, *out, piece);
                         scan.then(Scan::moved(piece.head.times(stages)))
                     })
@@ -325,9 +323,8 @@ impl Scanner<'_, '_> {
             MatrixOp::LoadMatrix(LoadMatrix { out, at, column }) => {
                 self.loaded(at.place, *out, self.teller.moved(at, *column, *out))
             }
-            MatrixOp::LoadRow(LoadRow { out, place, .. }) => {
-                let rows = self.kernel.ty(*out).shape().map_or(1, |(rows, _)| u64::from(rows));
-                self.loaded(*place, *out, self.teller.bytes(*out) / rows)
+            MatrixOp::LoadRow(LoadRow { out, lines, place, .. }) => {
+                self.loaded(*place, *out, self.teller.bytes(*out) / lines.count(self.kernel.ty(*out)))
             }
             MatrixOp::ReduceLines(_) | MatrixOp::StoreMatrix(_) => Scan::default(),
         }

@@ -209,10 +209,9 @@ impl<'k> Teller<'k> {
                 let bytes = self.moved(rows, *column, *out);
                 Action { index: format!("{}, {}", read.index, text(column)), bytes, ..read }
             }
-            OpKind::Matrix(MatrixOp::LoadRow(LoadRow { out, place, index, .. })) => {
+            OpKind::Matrix(MatrixOp::LoadRow(LoadRow { out, lines, place, index, .. })) => {
                 let read = at(Deed::Reads, *place, index, out);
-                let rows = self.kernel.ty(*out).shape().map_or(1, |(rows, _)| u64::from(rows));
-                Action { bytes: read.bytes / rows, ..read }
+                Action { bytes: read.bytes / lines.count(self.kernel.ty(*out)), ..read }
             }
             OpKind::Matrix(MatrixOp::StoreMatrix(StoreMatrix { to, column, value })) => {
                 let write = at(Deed::Writes, to.place, &to.row, value);

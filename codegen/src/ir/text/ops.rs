@@ -200,7 +200,7 @@ impl Line<'_> {
                 format!("load_matrix {}, column {}", self.rows(at), v(column))
             }
             OpKind::Matrix(MatrixOp::LoadRow(LoadRow { place, index, receipt, .. })) => {
-                format!("load_row {}{}", self.element(*place, *index), self.after(*receipt))
+                format!("{} {}{}", kind.name(), self.element(*place, *index), self.after(*receipt))
             }
             OpKind::Matrix(MatrixOp::ReduceLines(ReduceLines { a, .. })) => {
                 format!("{}({})", kind.name(), v(a))

@@ -179,10 +179,12 @@ impl Check<'_, '_, '_> {
             MatrixOp::Dot(Dot { a, b, from, count, .. }) => {
                 self.row(a.place, a.row);
                 self.row(b.place, b.row);
+                let dtype = a.place.param().map_or(Dtype::Bf16, |p| self.report.param(p).dtype);
+                let unit = PACKET_BYTES / dtype.bytes();
                 for (what, v) in [("first column", *from), ("number of columns", *count)] {
-                    if self.facts.multiple_of(v) < 8 {
+                    if self.facts.multiple_of(v) < unit.into() {
                         let value = self.report.names.value(v);
-                        self.report.add(self.loc, Problem::DotColumns { what, value });
+                        self.report.add(self.loc, Problem::DotColumns { what, value, unit });
                     }
                 }
                 let columns = a.place.param().and_then(|p| self.report.param(p).columns);

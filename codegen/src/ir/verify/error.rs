@@ -211,7 +211,7 @@ pub enum Problem {
         "`dot` of rows of `{a}`, which have {a_columns} elements, with rows of `{b}`, which have {b_columns}"
     )]
     DotShapes { a: String, a_columns: u64, b: String, b_columns: u64 },
-    #[error("`dot` of {dtype}; it multiplies bf16 or fp16")]
+    #[error("`dot` of {dtype}; it multiplies bf16, fp16 or fp8")]
     DotDtype { dtype: Dtype },
     #[error("`dot` of `{a}`, which is of {dtype}, with `{b}`, which is of {other}")]
     DotDtypes { a: String, dtype: Dtype, b: String, other: Dtype },
@@ -220,9 +220,9 @@ pub enum Problem {
     #[error("`dot` goes through `{room}`, which has {there} bytes; {needed} are needed")]
     DotRoom { room: String, there: u64, needed: u64 },
     #[error(
-        "`dot`: {what} {value} is not known to be a multiple of 8 columns; compute it as a multiple of that"
+        "`dot`: {what} {value} is not known to be a multiple of {unit} columns; compute it as a multiple of that"
     )]
-    DotColumns { what: &'static str, value: String },
+    DotColumns { what: &'static str, value: String, unit: u32 },
     #[error("`{op}` of row {row} of `{param}`, which has {rows}")]
     NoSuchRow { op: &'static str, param: String, row: i128, rows: u64 },
     #[error("{value} has {len} elements, which are no whole rows of {columns}")]

@@ -27,7 +27,12 @@ pub(crate) fn value(p: &Program, v: ValueId) -> String {
         Some(OpKind::Matrix(op)) => match op {
             MatrixOp::Dot(_) => "product".into(),
             MatrixOp::LoadMatrix(LoadMatrix { at, .. }) => format!("{}_part", buffer(p, at.place)),
-            MatrixOp::LoadRow(LoadRow { place, .. }) => format!("{}_row", buffer(p, *place)),
+            MatrixOp::LoadRow(LoadRow { lines: Lines::Rows, place, .. }) => {
+                format!("{}_row", buffer(p, *place))
+            }
+            MatrixOp::LoadRow(LoadRow { lines: Lines::Columns, place, .. }) => {
+                format!("{}_column", buffer(p, *place))
+            }
             MatrixOp::ReduceLines(ReduceLines { op, lines: Lines::Rows, .. }) => format!("row_{}", op.name()),
             MatrixOp::ReduceLines(ReduceLines { op, lines: Lines::Columns, .. }) => {
                 format!("column_{}", op.name())

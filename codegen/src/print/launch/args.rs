@@ -4,7 +4,7 @@ use std::collections::HashSet;
 
 use serde::{Deserialize, Serialize};
 
-use crate::ir::{DOT_COLUMNS, Dtype, FarPart, Kernel, Param, ParamId, ParamKind, Part};
+use crate::ir::{Dtype, FarPart, Kernel, Param, ParamId, ParamKind, Part, dot_columns};
 use crate::print::facts::{FarEngine, Timeline, timeline::EVENT_BYTES};
 use crate::print::text::{ArgNames, wrap_words};
 
@@ -20,7 +20,7 @@ pub struct ArgField {
 }
 
 /// A member that says how a matrix in memory is cut in boxes: a `CUtensorMap`, which each launch makes of the pointer that it
-/// passes. Boxes are of [`TENSOR_MAP_COLUMNS`] columns, whose 16 bytes change places by 128; what is not there is zero.
+/// passes. Boxes are of [`TensorMap::box_columns`] columns, whose 16 bytes change places by 128; what is not there is zero.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TensorMap {
     /// Its name.
@@ -52,8 +52,12 @@ const fn far_bytes(engine: FarEngine) -> u32 {
     }
 }
 
-/// Columns of a box.
-pub const TENSOR_MAP_COLUMNS: u32 = DOT_COLUMNS;
+impl TensorMap {
+    /// Columns of a box.
+    pub const fn box_columns(&self) -> u32 {
+        dot_columns(self.dtype)
+    }
+}
 
 /// Where a launcher finds the members of the argument struct.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -163,6 +167,8 @@ impl MapText {
             of: format!("{of}{}", if *symmetric { "[args->rank]" } else { "" }),
             dtype: if *dtype == Dtype::Fp16 {
                 "CU_TENSOR_MAP_DATA_TYPE_FLOAT16"
+            } else if *dtype == Dtype::Fp8 {
+                "CU_TENSOR_MAP_DATA_TYPE_UINT8"
             } else {
                 "CU_TENSOR_MAP_DATA_TYPE_BFLOAT16"
             },
@@ -170,7 +176,7 @@ impl MapText {
             columns: *columns,
             pitch: columns * u64::from(dtype.bytes()),
             box_rows: *box_rows,
-            box_columns: TENSOR_MAP_COLUMNS,
+            box_columns: map.box_columns(),
         }
     }
 }
@@ -277,9 +283,10 @@ fn about_map(map: &TensorMap) -> String {
     let own = if map.symmetric { "this rank's own " } else { "" };
     format!(
         "_launch makes it: let it be zeros. Who launches the entry by itself makes it by cuTensorMapEncodeTiled: {own}{of}, {dtype}, \
-         sizes {columns} and {rows}, a stride of {} bytes, boxes of {TENSOR_MAP_COLUMNS} and {box_rows}, element strides 1, no \
+         sizes {columns} and {rows}, a stride of {} bytes, boxes of {} and {box_rows}, element strides 1, no \
          interleaving, CU_TENSOR_MAP_SWIZZLE_128B, zeros for what is not there.",
-        columns * u64::from(dtype.bytes())
+        columns * u64::from(dtype.bytes()),
+        map.box_columns()
     )
 }
 

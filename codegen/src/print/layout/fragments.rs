@@ -1,6 +1,6 @@
 //! How the warps of a group share a matrix, and how lanes hold their parts.
 
-use crate::family::{CudaArch, Target};
+use crate::family::{CudaArch, HipArch, Target};
 use crate::ir::{CommOp, Kernel, LoadMatrix, MatrixOp, OpId, OpKind, PutMatrix, Rows, StoreMatrix, ValueId};
 use crate::print::analysis::Program;
 use crate::print::text::PrintError;
@@ -14,6 +14,14 @@ pub(crate) const WGMMA_COLUMNS: [u32; 3] = [64, 128, 256];
 /// Whether a target has matrix instructions that read shared memory by themselves.
 pub(crate) fn has_wgmma(target: Target) -> bool {
     target == Target::Cuda(CudaArch::Sm90a)
+}
+
+/// Whether a target has matrix instructions for OCP's e4m3. gfx942's are for another format of 8 bits, e4m3fnuz.
+pub(crate) fn has_fp8_products(target: Target) -> bool {
+    match target {
+        Target::Cuda(arch) => arch.capability() >= 89,
+        Target::Hip(arch) => arch == HipArch::Gfx950,
+    }
 }
 
 /// How the warps of a group share a matrix: each has one of `down` times `across` equal parts.

@@ -5,7 +5,7 @@ use std::collections::{BTreeSet, HashSet};
 use super::{Fragments, Layouts, fragments::has_wgmma};
 use crate::family::Target;
 use crate::ir::{
-    BulkCopy, CommOp, DOT_COLUMNS, Dot, Dtype, Kernel, Lines, MatrixOp, OpKind, ReduceLines, Region, SharedId,
+    BulkCopy, CommOp, Dot, Dtype, Kernel, Lines, MatrixOp, OpKind, ReduceLines, Region, SharedId, dot_columns,
 };
 use crate::print::analysis::Program;
 
@@ -19,7 +19,7 @@ pub(crate) fn shared_align(kernel: &Kernel, target: Target) -> u32 {
 pub(crate) fn shared_len(kernel: &Kernel, id: SharedId, target: Target) -> u32 {
     let pieces = kernel.ops.iter().filter(|op| product_room(&op.kind) == Some(id)).filter_map(|op| {
         let (rows, columns) = op.kind.outs().first().and_then(|out| kernel.ty(*out).shape())?;
-        Some((rows + columns) * DOT_COLUMNS)
+        Some((rows + columns) * dot_columns(kernel.shared[id.index()].dtype))
     });
     match (target, pieces.max()) {
         (Target::Hip(_), Some(one)) => one,

@@ -14,8 +14,9 @@ use super::{cut, drawn};
 use crate::device::Device;
 use crate::family::{CudaArch, Target};
 use crate::ir::{
-    CommOp, ControlOp, DOT_COLUMNS, Dot, Dtype, Kernel, LoadMatrix, LoadRow, Loc, MatrixOp, MemoryOp, Op,
+    CommOp, ControlOp, DOT_ROW_BYTES, Dot, Dtype, Kernel, LoadMatrix, LoadRow, Loc, MatrixOp, MemoryOp, Op,
     OpId, OpKind, Param, ParamId, ParamKind, Place, Region, Role, Rows, SharedId, ValueId, ValueOp, Wait,
+    dot_columns,
 };
 use crate::print::analysis::signals::asks_status;
 use crate::print::facts::{Facts, Side};
@@ -65,7 +66,7 @@ impl Ring {
 
     /// The first byte behind pieces and barriers.
     pub fn end(&self) -> u32 {
-        let piece = (self.rows[0] + self.rows[1]) * DOT_COLUMNS * self.dtype.bytes();
+        let piece = (self.rows[0] + self.rows[1]) * DOT_ROW_BYTES;
         self.stages * (piece + BARRIERS)
     }
 }
@@ -378,11 +379,14 @@ impl<'f, 'k> Fit<'f, 'k> {
         let (from, count) = (f.p.int(*from), f.p.int(*count).ok_or("the number of columns is not known")?);
         for rows in [a, b] {
             self.is_loaded(rows)?;
-            let (_, columns) = self.param(rows).and_then(|p| p.shape()).ok_or(MEMORY)?;
+            let param = self.param(rows).ok_or(MEMORY)?;
+            let (_, columns) = param.shape().ok_or(MEMORY)?;
             // Boxes have zeros only where the matrix ends.
             let to_the_end = from.is_some_and(|from| from + count == i128::from(columns));
-            if !to_the_end && count % i128::from(DOT_COLUMNS) != 0 {
-                return Err("the columns are no multiple of 64, and end before the matrix does");
+            if !to_the_end && count % i128::from(dot_columns(param.dtype)) != 0 {
+                return Err(
+                    "the columns are no whole pieces of 128 bytes a row, and end before the matrix does",
+                );
             }
         }
         let dtype = self.param(a).ok_or(MEMORY)?.dtype;
@@ -438,12 +442,10 @@ impl<'f, 'k> Fit<'f, 'k> {
                 ControlOp::Break { .. } | ControlOp::Continue { .. } => {
                     unless(!tail, "a loop ends in what the last block does alone")
                 }
-                // Outside of tails either side computes all scalars, and so what a variable is set to.
-                ControlOp::VarDecl { init: value, .. }
-                | ControlOp::VarGet { out: value, .. }
-                | ControlOp::VarSet { value, .. } => {
-                    let scalar = !kernel.ty(*value).is_tile();
-                    unless(scalar && !tail, "the loader does not see what a variable is set to")
+                // Outside of tails either side computes all scalars, and so what a variable is set to. Nothing that the loader does
+                // comes of tiles.
+                ControlOp::VarDecl { .. } | ControlOp::VarGet { .. } | ControlOp::VarSet { .. } => {
+                    unless(!tail, "the loader does not see what the last block sets a variable to")
                 }
                 ControlOp::Split { .. } => Err("the block is split into groups"),
             },

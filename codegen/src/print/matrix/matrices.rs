@@ -2,12 +2,12 @@
 
 use crate::family::Target;
 use crate::ir::{
-    Dot, Dtype, LoadMatrix, LoadRow, Loc, MatrixOp, OpId, OpKind, Place, PutMatrix, Region, Rows,
+    Dot, Dtype, Lines, LoadMatrix, LoadRow, Loc, MatrixOp, OpId, OpKind, Place, PutMatrix, Region, Rows,
     StoreMatrix, Target as To, ValueId,
 };
 use crate::print::emit::{Emitter, Step};
 use crate::print::facts::Side;
-use crate::print::layout::{Fragments, Layout, Moved};
+use crate::print::layout::{Fragments, Layout, Moved, fragments::has_fp8_products};
 use crate::print::text::{Expr, Prec, Prim, PrintError, prim};
 
 impl Emitter<'_, '_> {
@@ -79,6 +79,9 @@ impl Emitter<'_, '_> {
         prim::use_dtype(self.used, dtype);
         let multiply = if layout.fragments.is_some_and(|f| f.by_warpgroups(self.f.target)) {
             self.used.add(Prim::DotWgmma);
+            if dtype == Dtype::Fp8 {
+                self.used.add(Prim::WgmmaFp8);
+            }
             "dot_by_warpgroups"
         } else {
             self.use_warps(dtype);
@@ -110,7 +113,16 @@ impl Emitter<'_, '_> {
 
     /// Products by warps.
     fn use_warps(&mut self, dtype: Dtype) {
-        self.used.add(if dtype == Dtype::Fp16 { Prim::MultiplyFp16 } else { Prim::MultiplyBf16 });
+        let fp8 = dtype == Dtype::Fp8;
+        // Where no instruction takes fp8, it becomes bf16.
+        if dtype == Dtype::Fp16 {
+            self.used.add(Prim::MultiplyFp16);
+        } else if !fp8 || !has_fp8_products(self.f.target) {
+            self.used.add(Prim::MultiplyBf16);
+        }
+        if fp8 {
+            [Prim::Pieces, Prim::MultiplyFp8].into_iter().for_each(|prim| self.used.add(prim));
+        }
         if matches!(self.f.target, Target::Cuda(_)) {
             self.used.add(Prim::BringRows);
         }
@@ -227,7 +239,7 @@ impl Emitter<'_, '_> {
         param.and_then(|p| p.shape()).expect("the verifier lets matrices in memory have a shape")
     }
 
-    fn param_dtype(&self, place: Place) -> Dtype {
+    pub fn param_dtype(&self, place: Place) -> Dtype {
         place.param().map_or(Dtype::F32, |p| self.f.p.kernel.params[p.index()].dtype)
     }
 
@@ -245,8 +257,11 @@ impl Emitter<'_, '_> {
                 let load = format!("load_inside<{template}>({part})");
                 self.keep_vector(*out, &load, step);
             }
-            MatrixOp::LoadRow(LoadRow { out, place, index, .. }) => {
-                let load = self.load_row(*out, *place, *index, step)?;
+            MatrixOp::LoadRow(LoadRow { out, lines, place, index, .. }) => {
+                let load = match lines {
+                    Lines::Rows => self.load_row(*out, *place, *index, step)?,
+                    Lines::Columns => self.load_column(*place, *index, step)?,
+                };
                 self.keep_vector(*out, &load, step);
             }
             MatrixOp::StoreMatrix(StoreMatrix { to, column, value }) => {
@@ -300,6 +315,16 @@ impl Emitter<'_, '_> {
         let address = Expr::binary("+", Prec::Sum, &base, &at);
         let vector = self.vector_type(ty.dtype, all);
         Ok(format!("{} ? load<{width}>({}) : {vector}{{}}", there.text, address.plain()))
+    }
+
+    /// A step of a matrix whose columns all are the elements of a buffer from `index` on: one element, for all that a lane has of a row.
+    fn load_column(&mut self, place: Place, index: ValueId, step: &mut Step) -> Result<String, PrintError> {
+        [Prim::LoadBelow, Prim::Fill].into_iter().for_each(|prim| self.used.add(prim));
+        let (base, index, len) = (self.base(place)?, self.scalar(index)?, self.place_len(place));
+        let down = Expr::atom(self.fragment("row", step));
+        let at = Expr::binary("+", Prec::Sum, &index, &down);
+        let one = format!("load_below<1>({}, {}, {len})", base.plain(), at.plain());
+        Ok(format!("fill<{}>({one}[0])", step.layout.per_lane))
     }
 
     fn place_len(&self, place: Place) -> u64 {

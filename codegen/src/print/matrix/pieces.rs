@@ -1,6 +1,6 @@
 //! What a loader and the other warps of its block do: pieces of matrices are brought, multiplied and given back.
 
-use crate::ir::{CommOp, DOT_COLUMNS, Dot, MatrixOp, OpId, OpKind, ReceiptId, ValueId};
+use crate::ir::{CommOp, Dot, Dtype, MatrixOp, OpId, OpKind, ReceiptId, dot_columns};
 use crate::print::emit::Emitter;
 use crate::print::facts::Side;
 use crate::print::loader::Loaders;
@@ -46,7 +46,7 @@ impl Emitter<'_, '_> {
 
     /// The loader's part of a product.
     pub fn bring(&mut self, id: OpId, dot: &Dot, loaders: &Loaders) -> Result<(), PrintError> {
-        let Dot { out, a, b, from, count, .. } = dot;
+        let Dot { out, a, b, from, .. } = dot;
         let (left, right) = (self.matrix_name(a.place), self.matrix_name(b.place));
         let place = self.place(self.f.p.kernel.op(id).loc);
         let (rows, columns) = self.ty(*out).shape().expect("products are matrices");
@@ -55,7 +55,7 @@ impl Emitter<'_, '_> {
             format!("args.{}", loaders.boxes(param, rows))
         });
         let (row, b, from) = (self.scalar(a.row)?, self.scalar(b.row)?, self.scalar(*from)?);
-        let (ring, pieces) = (self.ring.clone(), self.pieces(*count));
+        let (ring, pieces) = (self.ring.clone(), self.pieces(dot));
         let [row, right_rows, from] =
             [row.plain(), &format!("{}, {}", boxes[1], b.plain()), from.plain()].map(str::to_owned);
         let rest = format!("{}, {row}, {right_rows}, {from}, {pieces}", boxes[0]);
@@ -111,7 +111,7 @@ impl Emitter<'_, '_> {
 
     /// The others' part of a product.
     pub fn dot_of_pieces(&mut self, id: OpId, dot: &Dot) -> Result<(), PrintError> {
-        let Dot { out, acc, a, b, count, .. } = dot;
+        let Dot { out, acc, a, b, .. } = dot;
         let layout = self.f.layouts.of(*out);
         let (left, right) = (self.matrix_name(a.place), self.matrix_name(b.place));
         let place = self.place(self.f.p.kernel.op(id).loc);
@@ -120,14 +120,21 @@ impl Emitter<'_, '_> {
             "Multiply rows of {left} with rows of {right}, which the loader brings ({place})"
         ));
         let name = self.sums(id, *out, *acc, layout)?;
-        let (ring, parts, pieces) = (&self.ring, self.part_name(layout.fragments), self.pieces(*count));
-        self.w.line(&format!("dot_of_pieces<{parts}>(block, {ring}, {pieces}, {name});"));
+        let (ring, parts, pieces) = (&self.ring, self.part_name(layout.fragments), self.pieces(dot));
+        let multiply = if self.param_dtype(a.place) == Dtype::Fp8 {
+            self.used.add(Prim::RingFp8);
+            "dot_of_fp8_pieces"
+        } else {
+            "dot_of_pieces"
+        };
+        self.w.line(&format!("{multiply}<{parts}>(block, {ring}, {pieces}, {name});"));
         Ok(())
     }
 
-    /// How many pieces a loader brings of so many columns.
-    fn pieces(&self, columns: ValueId) -> i128 {
-        let columns = self.f.p.int(columns).expect("a loader knows how many columns there are");
-        (columns + i128::from(DOT_COLUMNS) - 1) / i128::from(DOT_COLUMNS)
+    /// How many pieces a loader brings of a product's columns.
+    fn pieces(&self, dot: &Dot) -> i128 {
+        let columns = self.f.p.int(dot.count).expect("a loader knows how many columns there are");
+        let each = i128::from(dot_columns(self.param_dtype(dot.a.place)));
+        (columns + each - 1) / each
     }
 }

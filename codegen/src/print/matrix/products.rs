@@ -6,7 +6,78 @@ use crate::ir::{Dot, Dtype, Kernel, MatrixOp, OpKind};
 use crate::print::layout::fragments::WGMMA_COLUMNS;
 use crate::print::text::prim;
 
-/// What the template of a warpgroup's products is rendered with.
+/// Pieces of the operands of products, as templates say them: in numbers, unless some are of fp8 and have other ones.
+#[derive(Debug, Serialize)]
+pub(crate) struct PiecesText {
+    /// Columns of a piece, in functions of the element type and of the ring.
+    columns: &'static str,
+    ring_columns: &'static str,
+    /// One less.
+    last: &'static str,
+    /// Columns of 16 bytes, and of 8.
+    unit: &'static str,
+    half: &'static str,
+    /// Whether some are of fp8.
+    pub fp8: bool,
+}
+
+impl PiecesText {
+    pub fn of(kernel: &Kernel) -> PiecesText {
+        let fp8 = operands(kernel).any(|(_, dtype)| dtype == Dtype::Fp8);
+        let [columns, ring_columns, last, unit, half] = if fp8 {
+            [
+                "piece_columns<T>",
+                "Ring::columns",
+                "piece_columns<T> - 1",
+                "unit_columns<T>",
+                "unit_columns<T> / 2",
+            ]
+        } else {
+            ["64", "64", "63", "8", "4"]
+        };
+        PiecesText { columns, ring_columns, last, unit, half, fp8 }
+    }
+}
+
+/// Columns of the results of products, and types of operands.
+fn operands(kernel: &Kernel) -> impl Iterator<Item = (u32, Dtype)> {
+    kernel.ops.iter().filter_map(|op| {
+        let OpKind::Matrix(MatrixOp::Dot(Dot { out, a, .. })) = &op.kind else { return None };
+        let (_, columns) = kernel.ty(*out).shape()?;
+        Some((columns, kernel.params[a.place.param()?.index()].dtype))
+    })
+}
+
+/// What the template of a warpgroup's products of fp8 is rendered with.
+#[derive(Debug, Serialize)]
+pub(crate) struct Fp8ProductsText {
+    products: Vec<ProductText>,
+}
+
+impl Fp8ProductsText {
+    /// Columns that are multiplied at once: registers hold the sums of a piece beside all others.
+    const MOST: u32 = 128;
+
+    /// Those of a kernel, each once.
+    pub fn of(kernel: &Kernel) -> Fp8ProductsText {
+        let products = operands(kernel).filter(|(_, dtype)| *dtype == Dtype::Fp8);
+        Fp8ProductsText { products: once(products.map(|(columns, dtype)| (columns.min(Self::MOST), dtype))) }
+    }
+}
+
+/// The products of warpgroups among some, each once.
+fn once(products: impl Iterator<Item = (u32, Dtype)>) -> Vec<ProductText> {
+    let mut found = vec![];
+    for (columns, dtype) in products.filter(|(columns, _)| WGMMA_COLUMNS.contains(columns)) {
+        let product = ProductText::new(columns, dtype);
+        if !found.contains(&product) {
+            found.push(product);
+        }
+    }
+    found
+}
+
+/// What the template of a warpgroup's products of 16-bit types is rendered with.
 #[derive(Debug, Default, PartialEq, Serialize)]
 pub(crate) struct ProductsText {
     products: Vec<ProductText>,
@@ -31,18 +102,7 @@ struct ProductText {
 impl ProductsText {
     /// Those of a kernel, each once.
     pub fn of(kernel: &Kernel) -> ProductsText {
-        let mut products = vec![];
-        for op in &kernel.ops {
-            let OpKind::Matrix(MatrixOp::Dot(Dot { out, a, .. })) = &op.kind else { continue };
-            let (Some((_, columns)), Some(param)) = (kernel.ty(*out).shape(), a.place.param()) else {
-                continue;
-            };
-            let product = ProductText::new(columns, kernel.params[param.index()].dtype);
-            if WGMMA_COLUMNS.contains(&columns) && !products.contains(&product) {
-                products.push(product);
-            }
-        }
-        ProductsText { products }
+        ProductsText { products: once(operands(kernel).filter(|(_, dtype)| *dtype != Dtype::Fp8)) }
     }
 }
 

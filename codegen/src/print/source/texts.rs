@@ -5,9 +5,9 @@ use serde::Serialize;
 use crate::family::Target;
 use crate::ir::Kernel;
 use crate::print::launch::args::FieldText;
-use crate::print::layout::shared::shared_align;
+use crate::print::layout::{fragments::has_fp8_products, shared::shared_align};
 use crate::print::loader::Crew;
-use crate::print::matrix::products::ProductsText;
+use crate::print::matrix::products::{Fp8ProductsText, PiecesText, ProductsText};
 use crate::print::text::{
     ConstantText, Prim, PrintError,
     names::fnv,
@@ -75,6 +75,15 @@ struct BlockText {
     shared_align: u32,
 }
 
+/// The same, and the pieces of operands of products.
+#[derive(Debug, Serialize)]
+struct BlockAndPieces {
+    #[serde(flatten)]
+    block: BlockText,
+    #[serde(flatten)]
+    pieces: PiecesText,
+}
+
 /// What the templates of primitives that depend on the target are rendered with.
 #[derive(Debug, Serialize)]
 struct TargetText {
@@ -82,6 +91,8 @@ struct TargetText {
     cuda: bool,
     /// Whether there is a fence that acquires only.
     fence_acquire: bool,
+    /// Whether matrix instructions take OCP's fp8.
+    fp8_products: bool,
 }
 
 impl BlockText {
@@ -110,7 +121,14 @@ pub(crate) fn shape(target: Target, kernel: &Kernel, loader: Option<Crew>) -> St
     let products = ProductsText::of(kernel);
     let warps = format!("{}_warps", kernel.block_warps);
     let plain = !block.others && block.shared_align == 16 && products == ProductsText::default();
-    if plain { warps } else { format!("{warps}_{:016x}", fnv(&format!("{block:?} {products:?}"))) }
+    let fp8 = PiecesText::of(kernel).fp8.then(|| format!(" {:?}", Fp8ProductsText::of(kernel)));
+    match fp8 {
+        None if plain => warps,
+        fp8 => {
+            let all = format!("{block:?} {products:?}{}", fp8.unwrap_or_default());
+            format!("{warps}_{:016x}", fnv(&all))
+        }
+    }
 }
 
 /// A primitive's text for a kernel.
@@ -123,16 +141,21 @@ pub(crate) fn primitive(
     let name = prim.templates().of(target).name;
     let text = match prim.context() {
         Context::Nothing => render(name, &NothingText {}),
-        Context::Block => render(name, &BlockText::of(kernel, target, loader)),
+        Context::Block => {
+            let block = BlockText::of(kernel, target, loader);
+            render(name, &BlockAndPieces { block, pieces: PiecesText::of(kernel) })
+        }
         Context::Target => {
             let fence_acquire = match target {
                 Target::Cuda(arch) => arch.capability() >= 90,
                 Target::Hip(_) => true,
             };
             let cuda = matches!(target, Target::Cuda(_));
-            render(name, &TargetText { cuda, fence_acquire })
+            render(name, &TargetText { cuda, fence_acquire, fp8_products: has_fp8_products(target) })
         }
+        Context::Pieces => render(name, &PiecesText::of(kernel)),
         Context::Products => render(name, &ProductsText::of(kernel)),
+        Context::Fp8Products => render(name, &Fp8ProductsText::of(kernel)),
     };
     text.map(|t| t.trim_end().to_string())
 }

@@ -153,11 +153,16 @@ fn nothing_else_needs_all_warps() {
         g.y.set(0, g.y.get(1) + 1);
         g.store(g.product(b));
     }));
-    assert!(!gets_one(|b, g| {
+}
+
+#[test]
+fn variables_with_tiles_are_the_multiplying_warps_own() {
+    let sums = gets_one(|b, g| {
         let mut sums = var(g.product(b));
-        sums.set(sums.get() + 1.0);
+        sums.set(sums.get() + g.product(b));
         g.store(sums.get());
-    }));
+    });
+    assert!(sums);
 }
 
 /// The two functions of a role whose blocks draw so many tiles, and what else it has.

@@ -15,8 +15,12 @@ pub(crate) enum Context {
     Block,
     /// What the target can do.
     Target,
+    /// Pieces of the operands of products.
+    Pieces,
     /// The products of matrices.
     Products,
+    /// Those of fp8.
+    Fp8Products,
 }
 
 /// The templates of a primitive.
@@ -267,22 +271,30 @@ prims! {
     MultiplyBf16 = own "multiply_bf16", Nothing, [Bits, Bf16, Vec];
     /// The same of fp16.
     MultiplyFp16 = own "multiply_fp16", Nothing, [Bits, Fp16, Vec];
+    /// The same of fp8: as bf16 where a target has no instruction for it.
+    MultiplyFp8 = own "multiply_fp8", Target, [Bits, Fp8, Vec];
+    /// Columns of pieces of operands, if some are of fp8.
+    Pieces = common "pieces", Nothing, [];
     /// Bring rows of a matrix to shared memory.
-    BringRows = cuda "bring_rows", Nothing, [Rows];
+    BringRows = cuda "bring_rows", Pieces, [Rows];
     /// A product of matrices, by a group.
-    Dot = own "dot", Nothing, [Vec, Rows, Fragments];
+    Dot = own "dot", Pieces, [Vec, Rows, Fragments];
     /// A product of small matrices, by a warpgroup.
     Wgmma = cuda "wgmma", Products, [Vec];
+    /// The same of fp8.
+    WgmmaFp8 = cuda "wgmma_fp8", Fp8Products, [Vec, Fp8, Wgmma, Pieces];
     /// A product of matrices, by a group's warpgroups.
-    DotWgmma = cuda "dot_wgmma", Nothing, [Vec, BringRows, Fragments, Wgmma];
+    DotWgmma = cuda "dot_wgmma", Pieces, [Vec, BringRows, Fragments, Wgmma];
     /// Registers that a loader has no need of.
     Registers = cuda "registers", Block, [];
     /// A ring of pieces of matrices, which a warp brings and the others multiply.
     Ring = cuda "ring", Block, [Vec, TensorMap, Block, Fragments, Wgmma];
+    /// The products of what it has of fp8.
+    RingFp8 = cuda "ring_fp8", Nothing, [Ring, WgmmaFp8];
     /// Numbers that a loader draws for all warps.
     Drawn = cuda "drawn", Nothing, [Ring, Shared, Shuffle];
     /// Bring what needs no wait before the rest of a piece.
-    BringAhead = cuda "bring_ahead", Nothing, [Ring, MinMax];
+    BringAhead = cuda "bring_ahead", Pieces, [Ring, MinMax];
     /// The wall clock.
     Clock = own "clock", Nothing, [];
     /// What records the timeline.

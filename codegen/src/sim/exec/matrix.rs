@@ -55,9 +55,9 @@ impl World<'_> {
             MatrixInsn::Load { at, column, shape, out } => self.fill_tile(agent, out, |world, agent, out| {
                 world.load_part(agent, &Part::new(agent, at, narrow(agent, column), shape), out)
             }),
-            MatrixInsn::Row { from, shape, out, receipt } => {
+            MatrixInsn::Row { from, lines, shape, out, receipt } => {
                 self.fill_tile(agent, out, |world, agent, out| {
-                    world.load_row(agent, from, shape, receipt, out)
+                    world.load_line(agent, from, (lines, shape), receipt, out)
                 })
             }
             MatrixInsn::Lines { op, lines, shape, out, a } => self.fill_tile(agent, out, |_, agent, out| {
@@ -99,23 +99,29 @@ impl World<'_> {
         Ok(())
     }
 
-    fn load_row(
+    /// Makes equal rows, or equal columns, of a vector: zeros from its end on.
+    fn load_line(
         &mut self,
         agent: &Agent,
         from: Access,
-        (rows, columns): (u32, u32),
+        (lines, (rows, columns)): (Lines, (u32, u32)),
         receipt: Option<ReceiptId>,
         out: &mut Tile,
     ) -> Result<(), Fault> {
         let size = from.dtype.bytes() as usize;
         let (first, len) = (agent.get(from.index), self.place_len(agent, from.place));
-        let mut row = vec![0; columns as usize * size];
-        let end = first.saturating_add(columns.into()).min(len);
+        let long = if lines == Lines::Rows { columns } else { rows };
+        let mut line = vec![0; long as usize * size];
+        let end = first.saturating_add(long.into()).min(len);
         if first < end {
             let there = self.read_elements(agent, from.place, (first, end), size, receipt)?;
-            row[..there.len()].copy_from_slice(there);
+            line[..there.len()].copy_from_slice(there);
         }
-        out.fresh::<u8>(rows as usize * row.len()).copy_from_slice(&row.repeat(rows as usize));
+        let all = match lines {
+            Lines::Rows => line.repeat(rows as usize),
+            Lines::Columns => line.chunks_exact(size).flat_map(|one| one.repeat(columns as usize)).collect(),
+        };
+        out.fresh::<u8>(all.len()).copy_from_slice(&all);
         Ok(())
     }
 

@@ -8,7 +8,7 @@ use super::interpreter::{Flow, Stop};
 use super::matrix::{Part, multiply, narrow};
 use super::memory::Fault;
 use super::ring::{Load, Mistake, Next, Ring};
-use crate::ir::{CommOp, DOT_COLUMNS, Dtype, OpKind, SharedId};
+use crate::ir::{CommOp, Dtype, OpKind, SharedId, dot_columns};
 use crate::sim::findings::FindingKind;
 use crate::sim::flatten::insns::Dot;
 use crate::sim::memory::Event;
@@ -109,15 +109,16 @@ impl World<'_> {
             Some(acc) => staging.sums = agent.tile(acc).view().to_vec(),
             None => staging.sums = vec![0.0; (dot.shape.0 * dot.shape.1) as usize],
         }
-        staging.ring.begin(count.div_ceil(DOT_COLUMNS.into()));
+        staging.ring.begin(count.div_ceil(dot_columns(dot.dtype).into()));
         staging.busy = true;
         Ok(())
     }
 
     /// The first column of a piece, and how many it has.
     fn columns_of(agent: &Agent, dot: &Dot, step: u64) -> (u64, u32) {
-        let (at, count) = (step * u64::from(DOT_COLUMNS), narrow(agent, dot.count));
-        (narrow(agent, dot.from) + at, (count - at).min(DOT_COLUMNS.into()) as u32)
+        let columns = u64::from(dot_columns(dot.dtype));
+        let (at, count) = (step * columns, narrow(agent, dot.count));
+        (narrow(agent, dot.from) + at, (count - at).min(columns) as u32)
     }
 
     /// A load reads what is in memory now, and its rows are in their slot.

@@ -52,6 +52,7 @@ pub(crate) enum MatrixInsn {
     },
     Row {
         from: Access,
+        lines: Lines,
         shape: (u32, u32),
         out: TileReg,
         receipt: Option<ReceiptId>,

@@ -13,9 +13,9 @@ impl Flattener<'_> {
                 let (shape, at, column) = (self.shape(out), self.rows(at), self.reg(column));
                 MatrixInsn::Load { at, column, shape, out: self.tile(out) }
             }
-            MatrixOp::LoadRow(LoadRow { out, place, index, receipt }) => {
+            MatrixOp::LoadRow(LoadRow { out, lines, place, index, receipt }) => {
                 let from = Access { place, index: self.reg(index), dtype: self.kernel.ty(out).dtype };
-                MatrixInsn::Row { from, shape: self.shape(out), out: self.tile(out), receipt }
+                MatrixInsn::Row { from, lines, shape: self.shape(out), out: self.tile(out), receipt }
             }
             MatrixOp::ReduceLines(ReduceLines { out, op, lines, a }) => {
                 MatrixInsn::Lines { op, lines, shape: self.shape(a), out: self.tile(out), a: self.tile(a) }

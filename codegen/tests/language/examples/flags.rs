@@ -160,6 +160,23 @@ examples! {
         });
     }
 
+    equal_columns ["Sym::load_columns_f32", "AnySym::load_columns_f32"]
+    (x: Ptr<f32>[64] = |r, i| own(r, i) as f32, a: Sym<f32>[64], b: AnySym[Dtype::Bf16, 64], arrived: Flags[1], word: EpochWord[1],
+     out: AnyMatrix[Dtype::F32, 32, 64])
+    -> (out: |r, i| (2 * theirs(r, i / 64)) as f32)
+    {
+        let (epoch, peer) = (word.begin(), 1 - rank());
+        role("main", 1, |_| {
+            let mut parcel = send_to(Peers::rank(peer));
+            parcel.put(&a, 0, x.load(0, 64));
+            parcel.put_f32(&b, 0, x.load(0, 64));
+            parcel.signal(&arrived, 0, epoch);
+            let got = arrived.from(peer).wait(0, epoch);
+            let shape = [32, 64];
+            out.rows(0, 32).store_f32(0, a.load_columns_f32(&got, 0, shape) + b.load_columns_f32(&got, 0, shape));
+        });
+    }
+
     signals_bare ["Flags::signal", "Peers::others", "Flags::len"]
     (ready: Flags[2], word: EpochWord[1], out: Ptr<u32>[1]) -> (out: |_, _| 2)
     {

@@ -96,6 +96,16 @@ examples! {
         });
     }
 
+    equal_columns ["Ptr::load_columns_f32", "AnyPtr::load_columns_f32"]
+    (scales: Ptr<f32>[32] = |_, i| i as f32, more: AnyPtr[Dtype::Bf16, 64] = half, out: AnyMatrix[Dtype::F32, 32, 64])
+    -> (out: |_, i| (i / 64 * 2) as f32)
+    {
+        role("main", 1, |_| {
+            let shape = [32, 64];
+            out.rows(0, 32).store_f32(0, scales.load_columns_f32(0, shape) + more.load_columns_f32(0, shape));
+        });
+    }
+
     any_as_floats ["AnyPtr::load_f32", "AnyPtr::store_f32", "AnyPtr::get_f32"]
     (x: AnyPtr[Dtype::Bf16, 64] = half, out: AnyPtr[Dtype::Bf16, 64]) -> (out: |_, i| bf16::from_f32(i as f32 + 2.0))
     {

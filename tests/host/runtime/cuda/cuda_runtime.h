@@ -118,7 +118,7 @@ PEERWARP_INLINE void load_words(const void* const p, Words&... words) {
     ((words = x.words[i++]), ...);
 }
 
-// The elements of a 32-bit word that a switch reduces: how many, and what they are as floats.
+// The elements of a 32-bit word that a switch reduces, or that are multiplied: how many, and what they are as floats.
 struct Singles {
     static constexpr u32 count = 1;
     static float to(const u32 bits) { return float_of(bits); }
@@ -133,6 +133,10 @@ struct Fp16s {
     static constexpr u32 count = 2;
     static float to(const u32 bits) { return fp16_to(std::uint16_t(bits)); }
     static u32 from(const float x) { return fp16_from(x); }
+};
+struct Fp8s {
+    static constexpr u32 count = 4;
+    static float to(const u32 bits) { return fp8_to(std::uint8_t(bits)); }
 };
 
 PEERWARP_INLINE void set_word(float& to, const u32 bits) { to = float_of(bits); }

@@ -3,9 +3,9 @@
 
 namespace host {
 
-// A 16x16x16 mfma with sums of f32: lane l has four neighbours of row l % 16 of either operand, those from column l / 16 * 4 on,
-// and the sums of rows l / 16 * 4 on of the first with row l % 16 of the second.
-template <typename Words, typename Sums, typename To>
+// A 16x16x16 mfma of elements of 16 bits, or 16x16x32 of those of 8, with sums of f32: lane l has eight bytes of row l % 16 of either
+// operand, the quarter l / 16 of all, and the sums of rows l / 16 * 4 on of the first with row l % 16 of the second.
+template <u32 Bits, typename Words, typename Sums, typename To>
 PEERWARP_INLINE Sums multiply_blocks(const Words& a, const Words& b, Sums sums, const To to) {
     const u64 mine[2] = {bits_of<u64>(a), bits_of<u64>(b)};
     const u64* const brought = exchange(mine, 2);
@@ -14,9 +14,7 @@ PEERWARP_INLINE Sums multiply_blocks(const Words& a, const Words& b, Sums sums, 
         for (u32 quarter = 0; quarter < 4; ++quarter) {
             const u64 left = brought[(quarter * 16 + row) * 2];
             const u64 right = brought[(quarter * 16 + other) * 2 + 1];
-            for (u32 i = 0; i < 4; ++i) {
-                sum += to(std::uint16_t(left >> (16 * i))) * to(std::uint16_t(right >> (16 * i)));
-            }
+            for (u32 at = 0; at < 64; at += Bits) sum += to(left >> at) * to(right >> at);
         }
         return sum;
     };
@@ -26,5 +24,6 @@ PEERWARP_INLINE Sums multiply_blocks(const Words& a, const Words& b, Sums sums, 
 
 }  // namespace host
 
-#define __builtin_amdgcn_mfma_f32_16x16x16bf16_1k(a, b, c, ...) ::host::multiply_blocks(a, b, c, ::host::bf16_to)
-#define __builtin_amdgcn_mfma_f32_16x16x16f16(a, b, c, ...) ::host::multiply_blocks(a, b, c, ::host::fp16_to)
+#define __builtin_amdgcn_mfma_f32_16x16x16bf16_1k(a, b, c, ...) ::host::multiply_blocks<16>(a, b, c, ::host::bf16_to)
+#define __builtin_amdgcn_mfma_f32_16x16x16f16(a, b, c, ...) ::host::multiply_blocks<16>(a, b, c, ::host::fp16_to)
+#define __builtin_amdgcn_mfma_f32_16x16x32_fp8_fp8(a, b, c, ...) ::host::multiply_blocks<8>(a, b, c, ::host::fp8_to)

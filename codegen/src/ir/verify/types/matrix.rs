@@ -61,7 +61,9 @@ impl Check<'_, '_> {
             self.add(Problem::DotShapes { a, a_columns, b, b_columns });
         }
         let (dtype, other) = (self.dtype(a.place), self.dtype(b.place));
-        if let Some(dtype) = [dtype, other].into_iter().find(|d| !matches!(d, Dtype::Bf16 | Dtype::Fp16)) {
+        if let Some(dtype) =
+            [dtype, other].into_iter().find(|d| !matches!(d, Dtype::Bf16 | Dtype::Fp16 | Dtype::Fp8))
+        {
             self.add(Problem::DotDtype { dtype });
         } else if dtype != other {
             let (a, b) = (self.report.place_name(a.place), self.report.place_name(b.place));
@@ -73,7 +75,7 @@ impl Check<'_, '_> {
             self.add(Problem::DotStages { stages: *stages, limit: MAX_STAGES });
         }
         if let Some((rows, columns)) = ty.shape() {
-            let needed = 2 * u64::from(*stages) * u64::from(rows + columns) * u64::from(DOT_COLUMNS);
+            let needed = u64::from(*stages) * u64::from(rows + columns) * u64::from(DOT_ROW_BYTES);
             let room = &self.report.kernel.shared[room.index()];
             let there = u64::from(room.len) * u64::from(room.dtype.bytes());
             if there < needed {
