@@ -62,8 +62,12 @@ fn key(family: &dyn DynFamily, rng: &mut ChaCha8Rng) -> Key {
         set(&mut key, "root", root % ranks);
     }
     if let (Some(n), Some(k)) = (number(&key, "n"), number(&key, "k")) {
+        let fp8 = key["dtype"] == "fp8";
         set(&mut key, "n", n.next_multiple_of(8));
-        set(&mut key, "k", k.next_multiple_of(8));
+        set(&mut key, "k", k.next_multiple_of(if fp8 { 16 } else { 8 }));
+        if !fp8 {
+            key.remove("scales");
+        }
     }
     if let Some(m) = number(&key, "m").filter(|_| family.name() != "matmul") {
         set(&mut key, "m", (m / ranks * ranks).max(ranks));

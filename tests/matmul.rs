@@ -42,6 +42,47 @@ fn products_are_those_of_plain_rust() {
     }
 }
 
+/// Without scales, with one of all elements, and with one of each row.
+#[test]
+fn products_of_fp8_have_scales() {
+    for (i, rest) in [
+        "m=1 n=8 k=16",
+        "m=100 n=72 k=144 tile_rows=64 tile_columns=64 warps=4",
+        "m=330 n=136 k=64 tile_rows=64 tile_columns=64 group=4 blocks=3 order=counter",
+        "m=100 n=72 k=512 tile_rows=64 tile_columns=64 warps=4 split=4 blocks=8 order=strided",
+    ]
+    .iter()
+    .enumerate()
+    {
+        let shape = format!("{rest} dtype=fp8 ranks={}", 1 + i % 2);
+        // The fourth seed stages products.
+        explore::<Matmul>(&format!("{shape} scales=none"), 4);
+        explore::<Matmul>(&format!("{shape} scales=tensor activation=relu"), 1);
+        explore::<Matmul>(&format!("{shape} scales=row bias=true"), 1);
+        if !rest.contains("split") {
+            explore::<Matmul>(&format!("{shape} scales=block"), 4);
+        }
+    }
+    // Whole blocks of columns and of rows of `w`, and parts of them.
+    let tile = "tile_rows=64 tile_columns=64 warps=4 dtype=fp8 scales=block bias=true";
+    explore::<Matmul>(&format!("m=70 n=264 k=256 {tile}"), 2);
+    explore::<Matmul>(&format!("m=70 n=136 k=400 {tile}"), 2);
+}
+
+/// The scale of another row, of another block, or of the other operand.
+#[test]
+fn every_wrong_scale_is_found() {
+    for scales in ["row", "block"] {
+        let shape = format!("m=130 n=136 k=272 dtype=fp8 scales={scales}");
+        let config = config::<Matmul>(&format!("{shape} tile_rows=64 tile_columns=64 warps=4 blocks=2"));
+        let inputs = Inputs { seed: 0, rounds: 2, ..Inputs::default() };
+        let exploration = Exploration { inputs, seeds: 1, resident_blocks: None };
+        let run = plant_each(suite::of::<Matmul>(), &[config.into_variant()], &exploration);
+        let run = run.unwrap_or_else(|e| panic!("{e}"));
+        assert!(run.planted > 10 && run.survivors.is_empty(), "{run}");
+    }
+}
+
 #[test]
 fn gathered_rows_are_multiplied_as_they_arrive() {
     for (i, rest) in [
@@ -323,6 +364,19 @@ fn what_cannot_be_multiplied_is_refused_by_name() {
     refused::<Matmul>(&format!("m=64 n=60 k=64 {key}"), &["n", "60", "multiple of 8"]);
     refused::<Matmul>(&format!("m=64 n=64 k=100 {key}"), &["k", "100", "multiple of 8"]);
     refused::<Matmul>("m=64 n=64 k=64 ranks=2 dtype=f32", &["dtype", "f32", "bf16"]);
+    let fp8 = "m=64 n=64 k=128 dtype=fp8";
+    refused::<Matmul>("m=64 n=64 k=24 dtype=fp8", &["k", "24", "multiple of 16"]);
+    refused::<Matmul>(&format!("{fp8} tile_columns=256"), &["tile_columns", "256", "at most 128"]);
+    refused::<Matmul>(&format!("{fp8} split=2"), &["split", "2", "divides 1"]);
+    refused::<Matmul>(
+        "m=64 n=64 k=256 dtype=fp8 scales=block split=2",
+        &["split", "2", "1 with scales = block"],
+    );
+    refused::<Matmul>("m=64 n=64 k=64 dtype=bf16 scales=row", &["scales", "row", "none with dtype = bf16"]);
+    refused::<Matmul>(
+        "m=1048576 n=64 k=1048576 dtype=fp8 scales=block",
+        &["scales", "block", "counted in 32 bits"],
+    );
     refused::<Matmul>(
         &format!("m=64 n=64 k=64 {key} warps=4 tile_rows=256 tile_columns=256"),
         &["warps", "4", "at least 16"],

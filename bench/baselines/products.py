@@ -9,7 +9,7 @@ import torch.distributed._symmetric_memory as symmetric_memory
 
 from timing import Unsupported, main, version
 
-DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
+DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp8": torch.float8_e4m3fn}
 
 
 class Cublas:
@@ -24,6 +24,8 @@ class Cublas:
         if asked.get("activation", "none") != "none":
             raise Unsupported("an activation of the product")
         m, n, k, dtype = int(asked["m"]), int(asked["n"]), int(asked["k"]), DTYPES[asked["dtype"]]
+        if dtype == torch.float8_e4m3fn:
+            raise Unsupported("elements of fp8")
         self.product = asked["family"]
         gathered, scattered = self.product == "all_gather_matmul", self.product == "matmul_reduce_scatter"
         self.x = self.matrix(case, (m // case.ranks if gathered else m, k), dtype)
@@ -49,6 +51,32 @@ class Cublas:
     def matmul_reduce_scatter(self):
         self.matmul()
         dist.reduce_scatter_tensor(self.rows, self.out)
+
+
+class ScaledMm:
+    NAME = "torch scaled_mm, CUDA graph"
+    ABOUT = "torch._scaled_mm of e4m3 with scales of all elements, or of each row; results are bf16"
+    GRAPH = True
+
+    version = staticmethod(version)
+
+    def __init__(self, case):
+        asked = case.asked
+        if asked.get("activation", "none") != "none":
+            raise Unsupported("an activation of the product")
+        m, n, k, dtype = int(asked["m"]), int(asked["n"]), int(asked["k"]), DTYPES[asked["dtype"]]
+        if dtype != torch.float8_e4m3fn or asked.get("scales") == "block":
+            raise Unsupported("elements other than fp8 with one scale for all or for each row")
+        self.x, self.w = (case.random((rows, k), torch.bfloat16).to(dtype) for rows in (m, n))
+        by_row = asked.get("scales") == "row"
+        shapes = ((m, 1), (1, n)) if by_row else ((), ())
+        self.scales = [torch.ones(shape, dtype=torch.float32, device="cuda") for shape in shapes]
+        self.bias = case.random((n,), torch.bfloat16) if asked.get("bias") == "true" else None
+
+    def matmul(self):
+        self.out = torch._scaled_mm(
+            self.x, self.w.T, *self.scales, bias=self.bias, out_dtype=torch.bfloat16
+        )
 
 
 class CublasAlone(Cublas):
@@ -125,6 +153,6 @@ if __name__ == "__main__":
     # All cases are of one product, whose name is its metric's and that of the method.
     with open(sys.argv[1], encoding="utf-8") as request:
         product = json.load(request)["cases"][0]["family"]
-    known = {"matmul": [Cublas, CublasEager], "grouped_matmul": [GroupedMm]}
+    known = {"matmul": [Cublas, CublasEager, ScaledMm], "grouped_matmul": [GroupedMm]}
     baselines = known.get(product, [Cublas, CublasAlone, CublasEager, AsyncTp])
     main([(baseline.NAME, lambda baseline=baseline: baseline) for baseline in baselines], [product])

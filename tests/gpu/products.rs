@@ -33,6 +33,30 @@ fn products_are_right_to_the_bit() {
 }
 
 #[test]
+fn products_of_fp8_are_right_to_the_bit() {
+    let rest = [
+        "m=1 n=8 k=16",
+        "m=100 n=72 k=144 bias=true activation=relu",
+        "m=333 n=200 k=528",
+        "m=256 n=264 k=1024 blocks=2",
+        // Fewer pieces than stages, tiles of each width, and shapes that warps multiply.
+        "m=300 n=520 k=144 tile_columns=64 stages=6 blocks=4",
+        "m=300 n=520 k=400 tile_columns=128 stages=2 blocks=4",
+        "m=300 n=264 k=272 warps=4 tile_rows=128 tile_columns=64",
+        // Blocks that share the columns of tiles, and tiles that a loader draws.
+        "m=200 n=520 k=1024 tile_columns=128 split=4 stages=4 blocks=9",
+        "m=333 n=1032 k=400 tile_columns=64 stages=2 blocks=5 order=counter",
+    ];
+    cases("matmul of fp8", 35, |cases| {
+        for scales in ["none", "tensor", "row", "block"] {
+            for rest in rest {
+                cases.run::<Matmul>(&format!("{rest} ranks=2 dtype=fp8 scales={scales}"));
+            }
+        }
+    });
+}
+
+#[test]
 fn rows_of_groups_are_right_to_the_bit() {
     cases("grouped_matmul", 14, |cases| {
         for dtype in ["bf16", "fp16"] {

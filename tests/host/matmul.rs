@@ -23,6 +23,19 @@ fn products_of_every_shape_of_tile() {
 }
 
 #[test]
+fn products_of_fp8() {
+    let key = "n=72 k=272 dtype=fp8 activation=none tile_columns=64 stages=2";
+    // By warpgroups for which a loader brings operands, by ones that bring them themselves, and by warps.
+    run::<Matmul>(&format!("{key} m=100 warps=4 tile_rows=64 scales=row bias=true blocks=2"));
+    run::<Matmul>(&format!("{key} m=140 warps=8 tile_rows=128 scales=tensor blocks=1 order=counter"));
+    run::<Matmul>(&format!("{key} m=20 warps=4 tile_rows=128 scales=row blocks=1"));
+    // Scales of blocks, the last one of fewer columns.
+    run::<Matmul>(&format!("{key} m=100 warps=4 tile_rows=64 scales=block bias=true blocks=2"));
+    run::<Matmul>(&format!("{key} m=20 warps=4 tile_rows=128 scales=block blocks=1"));
+    run::<Matmul>("m=70 n=200 k=16 dtype=fp8 warps=4 tile_rows=64 tile_columns=128 stages=2 blocks=1");
+}
+
+#[test]
 fn products_of_fewer_pieces_than_stages() {
     let key = "m=70 n=64 ranks=2 dtype=bf16 activation=silu warps=4 tile_rows=64 tile_columns=64 blocks=1";
     run::<Matmul>(&format!("{key} k=8 stages=3"));

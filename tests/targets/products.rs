@@ -24,6 +24,9 @@ fn sources() -> Vec<Source> {
         source::<AllGatherMatmul>(&format!("{shape} m=8192 order=counter"), target),
         source::<MatmulReduceScatter>(&format!("{shape} m=8192"), target),
         source::<Matmul>(&format!("{shape} m=512 order=strided"), target),
+        source::<Matmul>("ranks=2 dtype=fp8 scales=row n=7168 k=4096 m=8192", target),
+        source::<Matmul>("ranks=2 dtype=fp8 scales=block n=7168 k=7168 m=8192", target),
+        source::<Matmul>("ranks=2 dtype=fp8 scales=tensor n=7168 k=4096 m=512", target),
         source::<Matmul>(&format!("{shape} m=256 tile_columns=128 split=2"), target),
         source::<AllGatherMatmul>(&format!("{shape} m=280 together=false tile_columns=64"), target),
         source::<GroupedMatmul>(&format!("{shape} groups=8 rows=8192 tile_columns=256"), target),
@@ -32,7 +35,7 @@ fn sources() -> Vec<Source> {
 }
 
 fn multiplies(text: &str) -> bool {
-    text.contains("HGMMA")
+    text.contains("HGMMA") || text.contains("QGMMA")
 }
 
 fn brings(text: &str) -> bool {
@@ -132,7 +135,7 @@ fn complaints(listing: &str, compiler: &str) -> Vec<String> {
     if count("LDL") + count("STL") > 0 {
         said.push("local memory: something was spilled".into());
     }
-    if count("HGMMA") == 0 {
+    if !code.iter().any(|i| multiplies(&i.text)) {
         said.push("multiply_later: nothing is multiplied by warpgroups".into());
     }
     // What brings a box is a loop of its own, over lanes of whom one is left; around it, a piece is waited for.

@@ -157,7 +157,7 @@ impl Workload for GroupedMatmul {
         let rows = counts.iter().sum();
         let read = counts.iter().filter(|count| **count > 0).count() as u64;
         let weights = read * u64::from(self.n) * u64::from(self.k) * u64::from(self.dtype.bytes());
-        product_work(self.ranks, flops(rows, self.n, self.k), weights)
+        product_work(self.ranks, self.dtype, flops(rows, self.n, self.k), weights)
     }
 
     fn baseline_case(&self) -> serde_json::Value {

@@ -8,6 +8,7 @@ mod matmul_reduce_scatter;
 mod order;
 mod product;
 mod reference;
+mod scales;
 mod split;
 mod workload;
 
@@ -22,6 +23,7 @@ pub use matmul_reduce_scatter::{
 };
 pub use order::Order;
 pub use product::{Matmul, MatmulArgs, MatmulKey, MatmulLaunch, matmul};
+pub use scales::Scales;
 
 use peerwarp_codegen::family::FamilyEntry;
 

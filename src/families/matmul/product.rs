@@ -1,11 +1,12 @@
 //! Matrix multiplication: every rank multiplies its own.
 
 use peerwarp_codegen::dsl::prelude::*;
-use peerwarp_codegen::family::{Family, Illegal, Legal};
+use peerwarp_codegen::family::{Choice, Family, Illegal, Legal};
 use peerwarp_codegen::ir::Dtype;
 
 use super::epilogue::{Activation, epilogue};
 use super::order::{self, Cut, Order, Passage, Tiling};
+use super::scales::{BLOCK, Blocks, Scales, added_up, scaled};
 use super::split::{Split, SplitArgs};
 
 /// A variant of a matrix multiplication.
@@ -24,9 +25,12 @@ pub struct Matmul {
     /// World size; every rank multiplies its own matrices.
     #[key(short = "r", range = 1..=64, default = 1, omitted, ranks)]
     pub ranks: u32,
-    /// Type of all elements; sums are of `f32` and rounded once.
-    #[key(values = [Dtype::Bf16, Dtype::Fp16])]
+    /// Type of all elements; sums are of `f32` and rounded once. With fp8 (e4m3) it is that of `x` and `w`, and the rest is bf16.
+    #[key(values = [Dtype::Bf16, Dtype::Fp16, Dtype::Fp8])]
     pub dtype: Dtype,
+    /// Which scales `x` and `w` of fp8 have.
+    #[key(short = "sc", default = Scales::None, omitted)]
+    pub scales: Scales,
     /// Whether there is a vector that is added to each row of the result.
     #[key(short = "b", default = false)]
     pub bias: bool,
@@ -42,7 +46,7 @@ pub struct Matmul {
     /// Columns of a tile of the result.
     #[tune(short = "tc", shrinks, values = [64, 128, 256], default = |key| tiling(key).columns)]
     pub tile_columns: u32,
-    /// Pieces of 64 columns of `x` and `w` in shared memory at once.
+    /// Pieces of 64 columns of `x` and `w`, of fp8 of 128, in shared memory at once.
     #[tune(short = "s", shrinks, values = [2, 3, 4, 5, 6, 8, 10, 12], default = |key| stages(key))]
     pub stages: u32,
     /// Rows of tiles that are gone through column by column.
@@ -65,9 +69,20 @@ fn drawn(key: &MatmulKey) -> Order {
     if key.m > 128 && tiling(key).split == 1 { Order::Counter } else { Order::Strided }
 }
 
+/// Columns of a tile. Those of fp8 have one scale of a block, and sums of a piece by themselves.
+fn most_columns(dtype: Dtype) -> u32 {
+    if dtype == Dtype::Fp8 { BLOCK } else { 256 }
+}
+
 fn tiling(key: &MatmulKey) -> Tiling {
     let passage = Passage { ranks: 1, arrival: 0 };
-    Tiling::of([order::tile_rows(key.m), order::bands(key.m)], key.n, key.k, order::SMS, passage)
+    let k = (key.k * key.dtype.bytes()).div_ceil(2);
+    let rows = [order::tile_rows(key.m), order::bands(key.m)];
+    let tiling = match key.scales {
+        Scales::Block => Tiling::unsplit(rows, key.n, k, order::SMS, u64::from(key.n) * u64::from(k)),
+        Scales::None | Scales::Tensor | Scales::Row => Tiling::of(rows, key.n, k, order::SMS, passage),
+    };
+    Tiling { columns: tiling.columns.min(most_columns(key.dtype)), ..tiling }
 }
 
 fn stages(key: &MatmulKey) -> u32 {
@@ -78,6 +93,14 @@ fn stages(key: &MatmulKey) -> u32 {
 impl Legal for Matmul {
     fn legal(&self) -> Result<(), Illegal> {
         order::whole_rows(self.n, self.k, self.dtype)?;
+        self.scales.legal(self.dtype, self.split)?;
+        let counted = self.scale_counts()[0] + u64::from(self.tile_rows) <= u32::MAX.into();
+        let allowed = || "another one with so many rows and columns: scales are counted in 32 bits";
+        Illegal::unless(counted, "scales", self.scales.name(), allowed)?;
+        let most = most_columns(self.dtype);
+        let allowed =
+            || format!("at most {most} with dtype = fp8: registers hold sums of a piece beside all others");
+        Illegal::unless(self.tile_columns <= most, "tile_columns", self.tile_columns, allowed)?;
         order::legal(self.tile_rows, self.tile_columns, self.warps(), self.stages)?;
         self.order.legal(self.split)?;
         self.parts().legal()
@@ -88,6 +111,16 @@ impl Matmul {
     fn cut(&self) -> Cut {
         let Matmul { m: rows, n: columns, tile_rows, tile_columns, .. } = *self;
         Cut { rows, columns, tile_rows, tile_columns, group: self.group() }
+    }
+
+    /// Type of the result, and of what is added to it.
+    pub(super) fn result(&self) -> Dtype {
+        if self.dtype == Dtype::Fp8 { Dtype::Bf16 } else { self.dtype }
+    }
+
+    /// Scales of `x` and of `w`.
+    pub(super) fn scale_counts(&self) -> [u64; 2] {
+        self.scales.counts([self.m, self.n, self.k])
     }
 
     fn parts(&self) -> Split {
@@ -109,15 +142,23 @@ pub struct MatmulArgs {
     #[shape(|c| [c.n, c.k])]
     #[dtype(|c| c.dtype)]
     pub w: AnyMatrix,
+    /// Scales of `x`: one of all elements, `[1]`, one of each row, `[m]`, or one of each row and 128 columns, `[k / 128][m]`.
+    #[input]
+    #[len(|c| c.scale_counts()[0])]
+    pub x_scales: Option<Ptr<f32>>,
+    /// Scales of `w`: one of all elements, `[1]`, one of each row, `[n]`, or one of each 128 rows and columns, `[n / 128][k / 128]`.
+    #[input]
+    #[len(|c| c.scale_counts()[1])]
+    pub w_scales: Option<Ptr<f32>>,
     /// What is added to each row of the result, `[n]`.
     #[input]
     #[len(|c| if c.bias { c.n.into() } else { 0 })]
-    #[dtype(|c| c.dtype)]
+    #[dtype(|c| c.result())]
     pub bias: Option<AnyPtr>,
     /// The product, `[m][n]`.
     #[output]
     #[shape(|c| [c.m, c.n])]
-    #[dtype(|c| c.dtype)]
+    #[dtype(|c| c.result())]
     pub out: AnyMatrix,
     /// Work counter of the tiles, if blocks draw them.
     #[len(|c| c.order.counters())]
@@ -141,9 +182,18 @@ pub fn matmul(c: &Matmul, a: &MatmulArgs) {
             let part = parts.item(i);
             let (row, column) = cut.corner(part.tile);
             let (x, w) = (a.x.rows(row, c.tile_rows), a.w.rows(column, c.tile_columns));
-            let sums = b.dot(part.of(x), w, c.stages);
+            let tile = [c.tile_rows, c.tile_columns];
+            let sums = match (c.scales, a.x_scales, a.w_scales) {
+                (Scales::Block, Some(x_scales), Some(w_scales)) => {
+                    let (scales, at) = ([x_scales, w_scales], [row, column]);
+                    let Matmul { m, k, stages, .. } = *c;
+                    added_up(b, Blocks { rows: [x, w], scales, at, tile, m, k, stages })
+                }
+                _ => b.dot(part.of(x), w, c.stages),
+            };
             a.split.whole(b, part, sums, epoch, |sums| {
-                let done = epilogue(a.bias, c.activation, column, [c.tile_rows, c.tile_columns], sums);
+                let sums = scaled(c.scales, [a.x_scales, a.w_scales], [row, column], tile, sums);
+                let done = epilogue(a.bias, c.activation, column, tile, sums);
                 a.out.rows(row, c.tile_rows).store_f32(column, done);
             });
         }

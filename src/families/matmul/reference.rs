@@ -23,12 +23,37 @@ impl Matrix {
         loops::small_whole(matrix ^ u64::from(row).wrapping_mul(0x9e37_79b9_7f4a_7c15), self.columns)
     }
 
+    /// The first row as scales: sixteenths from 1/16 to 1.
+    pub fn scales(&self) -> Vec<f32> {
+        self.row(0).into_iter().map(|x| (x + 9) as f32 / 16.0).collect()
+    }
+
     /// The first rows, all of them as floats.
     pub fn rows(&self, rows: u32) -> Vec<f32> {
         let mut all = Vec::with_capacity(rows as usize * self.columns as usize);
         (0..rows).for_each(|row| all.extend(loops::floats(&self.row(row))));
         all
     }
+}
+
+/// A row of sums times the scale of its row of `x`, and those of the rows of `w` then.
+pub fn scaled(sums: &[f32], x: f32, w: &[f32]) -> Vec<f32> {
+    sums.iter().zip(w).map(|(sum, w)| sum * x * w).collect()
+}
+
+/// A row of the product whose operands have scales: block after block of so many columns, each times the product of `scale` of the
+/// row of `w` and the block.
+pub fn product_of_blocks(
+    x: &[i32],
+    w: &[Vec<i32>],
+    block: u32,
+    scale: impl Fn(usize, usize) -> f32,
+) -> Vec<f32> {
+    let of_row = |(n, row): (usize, &Vec<i32>)| {
+        let blocks = x.chunks(block as usize).zip(row.chunks(block as usize)).enumerate();
+        blocks.map(|(i, (x, w))| loops::dot(x, w) as f32 * scale(n, i)).fold(0.0, |sum, part| sum + part)
+    };
+    w.iter().enumerate().map(of_row).collect()
 }
 
 /// A row of the product: the row `x` times each of the rows of `w`.

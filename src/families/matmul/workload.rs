@@ -2,8 +2,11 @@
 
 use peerwarp_codegen::ir::Dtype;
 
-use super::reference::{Matrix, activated, added_on, added_up, looked_at, product, sum};
-use super::{Activation, AllGatherMatmul, Matmul, MatmulReduceScatter};
+use super::reference::{
+    Matrix, activated, added_on, added_up, looked_at, product, product_of_blocks, scaled, sum,
+};
+use super::scales::BLOCK;
+use super::{Activation, AllGatherMatmul, Matmul, MatmulReduceScatter, Scales};
 use crate::harness::bench::TIMING;
 use crate::harness::elements::encode;
 use crate::harness::verdict::Expected;
@@ -37,6 +40,8 @@ pub(super) fn row_of(buffer: &str, at: u32, dtype: Dtype, values: &[f32]) -> Exp
 
 /// What becomes of sums.
 struct Epilogue {
+    /// What the sums of each row, and of each column, are multiplied by.
+    scales: Option<[Vec<f32>; 2]>,
     /// What is added to each row of a rank's result.
     bias: Option<Vec<f32>>,
     activation: Activation,
@@ -46,7 +51,7 @@ struct Epilogue {
 impl Epilogue {
     fn new(turn: Turn, columns: u32, with_bias: bool, activation: Activation, dtype: Dtype) -> Epilogue {
         let bias = with_bias.then(|| Matrix { turn, which: 3, columns }.rows(1));
-        Epilogue { bias, activation, dtype }
+        Epilogue { scales: None, bias, activation, dtype }
     }
 
     fn inputs(&self) -> Option<Contents> {
@@ -55,6 +60,7 @@ impl Epilogue {
 
     /// A row of `out`.
     fn row(&self, at: u32, sums: Vec<f32>) -> Expected {
+        let sums = self.scales.iter().fold(sums, |sums, [x, w]| scaled(&sums, x[at as usize], w));
         let sums = self.bias.iter().fold(sums, |sums, bias| sum(&sums, bias));
         let expected = row_of("out", at, self.dtype, &activated(self.activation, &sums, self.dtype));
         // The exponential is the target's own, and so may be the last bit of the result.
@@ -63,10 +69,10 @@ impl Epilogue {
     }
 }
 
-/// A rank's matrices, of `[m, n, k]`, and what its epilogue takes.
-fn inputs(turn: Turn, [m, n, k]: [u32; 3], epilogue: &Epilogue) -> Vec<Contents> {
-    let x = contents("x", epilogue.dtype, &left(turn, k).rows(m));
-    let w = contents("w", epilogue.dtype, &right(turn, k).rows(n));
+/// A rank's matrices of a type, of `[m, n, k]`, and what its epilogue takes.
+fn inputs(turn: Turn, [m, n, k]: [u32; 3], dtype: Dtype, epilogue: &Epilogue) -> Vec<Contents> {
+    let x = contents("x", dtype, &left(turn, k).rows(m));
+    let w = contents("w", dtype, &right(turn, k).rows(n));
     [x, w].into_iter().chain(epilogue.inputs()).collect()
 }
 
@@ -75,19 +81,48 @@ pub(super) fn flops(rows: u32, columns: u32, k: u32) -> u64 {
     2 * u64::from(rows) * u64::from(columns) * u64::from(k)
 }
 
-/// FLOPs and bytes a second that limits of products are computed from: H200's, dense and of 16 bits, and what its memory is read with.
-const TFLOPS: f64 = 800.0;
+/// FLOPs and bytes a second that limits of products are computed from: H200's, dense, of 16 and of 8 bits, and what its memory is
+/// read with.
+fn tflops(dtype: Dtype) -> f64 {
+    if dtype == Dtype::Fp8 { 1600.0 } else { 800.0 }
+}
 const MEMORY_TBPS: f64 = 4.3;
 
 /// What ranks do that each multiply their own: at least their operations, or the weights' way from memory.
-pub(super) fn product_work(ranks: u32, flops: u64, weight_bytes: u64) -> Work {
-    let us = (flops as f64 / TFLOPS).max(weight_bytes as f64 / MEMORY_TBPS) / 1e6;
+pub(super) fn product_work(ranks: u32, dtype: Dtype, flops: u64, weight_bytes: u64) -> Work {
+    let us = (flops as f64 / tflops(dtype)).max(weight_bytes as f64 / MEMORY_TBPS) / 1e6;
     Work { hops: 0, flops, steps: vec![("product".to_owned(), us)], ..Work::all_to_all(ranks, 0) }
 }
 
 impl Matmul {
     fn epilogue(&self, turn: Turn) -> Epilogue {
-        Epilogue::new(turn, self.n, self.bias, self.activation, self.dtype)
+        let epilogue = Epilogue::new(turn, self.n, self.bias, self.activation, self.result());
+        let [x, w] = self.scales(turn);
+        let every = |scales: Vec<f32>, rows: u32| scales.repeat(rows as usize / scales.len());
+        let scales = match self.scales {
+            Scales::None | Scales::Block => None,
+            Scales::Tensor | Scales::Row => Some([every(x, self.m), every(w, self.n)]),
+        };
+        Epilogue { scales, ..epilogue }
+    }
+
+    /// The scales of `x` and of `w`.
+    fn scales(&self, turn: Turn) -> [Vec<f32>; 2] {
+        let [x, w] = self.scale_counts();
+        [(4, x), (5, w)].map(|(which, count)| Matrix { turn, which, columns: count as u32 }.scales())
+    }
+
+    /// The sums of row `at`, of blocks with their scales.
+    fn sums(&self, turn: Turn, at: u32, w: &[Vec<i32>], [x_scales, w_scales]: &[Vec<f32>; 2]) -> Vec<f32> {
+        let x = left(turn, self.k).row(at);
+        if self.scales != Scales::Block {
+            return product(&x, w);
+        }
+        let (blocks, block) = (self.k.div_ceil(BLOCK) as usize, BLOCK as usize);
+        let scale = |row: usize, i: usize| {
+            x_scales[i * self.m as usize + at as usize] * w_scales[row / block * blocks + i]
+        };
+        product_of_blocks(&x, w, BLOCK, scale)
     }
 }
 
@@ -97,20 +132,24 @@ impl Workload for Matmul {
     }
 
     fn inputs(&self, turn: Turn) -> Vec<Contents> {
-        inputs(turn, [self.m, self.n, self.k], &self.epilogue(turn))
+        let all = inputs(turn, [self.m, self.n, self.k], self.dtype, &self.epilogue(turn));
+        let scales = ["x_scales", "w_scales"].into_iter().zip(self.scales(turn));
+        let scales = scales.filter(|(_, scales)| !scales.is_empty());
+        all.into_iter().chain(scales.map(|(name, scales)| contents(name, Dtype::F32, &scales))).collect()
     }
 
     fn expected(&self, turn: Turn) -> Vec<Expected> {
         let w: Vec<Vec<i32>> = (0..self.n).map(|row| right(turn, self.k).row(row)).collect();
         let epilogue = self.epilogue(turn);
         let rows = looked_at(turn.seed, self.m, u64::from(self.n) * u64::from(self.k));
-        let of = |at: u32| epilogue.row(at, product(&left(turn, self.k).row(at), &w));
+        let scales = self.scales(turn);
+        let of = |at: u32| epilogue.row(at, self.sums(turn, at, &w, &scales));
         rows.into_iter().map(of).collect()
     }
 
     fn work(&self) -> Work {
         let weights = u64::from(self.n) * u64::from(self.k) * u64::from(self.dtype.bytes());
-        product_work(self.ranks, flops(self.m, self.n, self.k), weights)
+        product_work(self.ranks, self.dtype, flops(self.m, self.n, self.k), weights)
     }
 }
 
@@ -126,7 +165,7 @@ impl Workload for AllGatherMatmul {
     }
 
     fn inputs(&self, turn: Turn) -> Vec<Contents> {
-        inputs(turn, [self.rows(), self.n, self.k], &self.epilogue(turn))
+        inputs(turn, [self.rows(), self.n, self.k], self.dtype, &self.epilogue(turn))
     }
 
     fn expected(&self, turn: Turn) -> Vec<Expected> {
@@ -161,7 +200,7 @@ impl Workload for MatmulReduceScatter {
     }
 
     fn inputs(&self, turn: Turn) -> Vec<Contents> {
-        inputs(turn, [self.m, self.n, self.k], &self.epilogue(turn))
+        inputs(turn, [self.m, self.n, self.k], self.dtype, &self.epilogue(turn))
     }
 
     fn expected(&self, turn: Turn) -> Vec<Expected> {
