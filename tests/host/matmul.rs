@@ -25,7 +25,7 @@ fn products_of_every_shape_of_tile() {
 #[test]
 fn products_of_fp8() {
     let key = "n=72 k=272 dtype=fp8 activation=none tile_columns=64 stages=2";
-    // By warpgroups for which a loader brings operands, by ones that bring them themselves, and by warps.
+    // By one warpgroup and by two, for which a loader brings operands, and by warps.
     run::<Matmul>(&format!("{key} m=100 warps=4 tile_rows=64 scales=row bias=true blocks=2"));
     run::<Matmul>(&format!("{key} m=140 warps=8 tile_rows=128 scales=tensor blocks=1 order=counter"));
     run::<Matmul>(&format!("{key} m=20 warps=4 tile_rows=128 scales=row blocks=1"));
@@ -142,6 +142,8 @@ enum By {
     Shares,
     /// The same of tiles that loaders draw.
     Draws,
+    /// Warpgroups, for which a loader brings fp8 with scales of blocks.
+    Fp8,
 }
 
 impl By {
@@ -165,6 +167,11 @@ impl By {
                 let key = "m=300 n=40 k=72 ranks=2 dtype=bf16 tile_rows=64 tile_columns=64 stages=4";
                 outcomes::<Matmul>(language, &format!("{key} warps=4 blocks=2 order=counter"), 0..2, edit)
             }
+            By::Fp8 => {
+                let key =
+                    "m=140 n=136 k=400 ranks=2 dtype=fp8 scales=block tile_rows=128 tile_columns=64 stages=2";
+                outcomes::<Matmul>(language, &format!("{key} warps=8 blocks=1 order=strided"), 0..2, edit)
+            }
             By::Shares => {
                 let key =
                     "m=256 n=40 k=512 ranks=2 dtype=bf16 tile_rows=128 tile_columns=64 stages=2 blocks=2";
@@ -184,8 +191,8 @@ impl By {
 /// Mistakes that a template could have made, each of which has to show: in what is found, or in the results.
 #[test]
 fn every_bug_of_a_product_shows() {
-    use By::{Draws, Loader, Parts, Shares, Warpgroups, Warps};
-    let bugs: [(Language, By, &str, &str, &str); 43] = [
+    use By::{Draws, Fp8, Loader, Parts, Shares, Warpgroups, Warps};
+    let bugs: [(Language, By, &str, &str, &str); 50] = [
         (
             Cuda,
             Warps,
@@ -389,6 +396,49 @@ fn every_bug_of_a_product_shows() {
             "if (loader.lane == 0) fetch_and(args.next_tile, 0u);",
             "",
         ),
+        (
+            Cuda,
+            Fp8,
+            "products of fp8 are not waited for",
+            "        asm volatile(\"wgmma.wait_group.sync.aligned 0;\" ::: \"memory\");\n#pragma unroll\n",
+            "#pragma unroll\n",
+        ),
+        (
+            Cuda,
+            Fp8,
+            "a piece of fp8 is multiplied before it has been brought",
+            "i < pieces; ++i) {\n        phase_done(ring.full + ring.piece, ring.parity);",
+            "i < pieces; ++i) {",
+        ),
+        (
+            Cuda,
+            Fp8,
+            "both warpgroups multiply the same rows",
+            "block.lane / 128 * 64 * Ring::columns);\n        const u64 right = matrix_in_shared(ring.right(ring.piece));\n        multiply_apart",
+            "0);\n        const u64 right = matrix_in_shared(ring.right(ring.piece));\n        multiply_apart",
+        ),
+        (
+            Cuda,
+            Fp8,
+            "a piece is given back before its products are there",
+            "        multiply_apart(ring.room, sums, left, right);\n        ring.release(ring.piece);",
+            "        ring.release(ring.piece);\n        multiply_apart(ring.room, sums, left, right);",
+        ),
+        (
+            Cuda,
+            Fp8,
+            "pieces have half of their columns",
+            "constexpr u32 piece_columns = 128",
+            "constexpr u32 piece_columns = 64",
+        ),
+        (Cuda, Fp8, "all blocks have the first one's scales of rows", "i_2 * 140 + row", "row"),
+        (
+            Cuda,
+            Fp8,
+            "all blocks have the first one's scale of `w`",
+            "[w_scales_index + i_2]",
+            "[w_scales_index]",
+        ),
         (Hip, Warps, "a piece is multiplied before it is there", "group.sync();  // this piece is there", ""),
         (
             Hip,
@@ -406,7 +456,7 @@ fn every_bug_of_a_product_shows() {
         })
         .collect();
     assert!(missed.is_empty(), "{}", missed.join("\n"));
-    for (language, by) in [Warps, Warpgroups, Loader, Parts, Shares, Draws]
+    for (language, by) in [Warps, Warpgroups, Loader, Parts, Shares, Draws, Fp8]
         .map(|by| (Cuda, by))
         .into_iter()
         .chain([(Hip, Warps)])
