@@ -75,9 +75,9 @@ pub use peerwarp_macros::{KernelArgs, Message};
 
 pub use channel::{
     Any, AnyChannel, AnyField, Batch, BatchSlot, Channel, ChannelShape, Field, FieldSpec, Inbound,
-    InboundFar, InboundOthers, InboundSome, Incoming, IncomingEach, IncomingField, IncomingSome,
-    IncomingSomeField, Message, OpenChannel, Outbound, Outgoing, OutgoingField, Payload, Publish, Slots,
-    Spare, Transport,
+    InboundFar, InboundOthers, InboundSome, Incoming, IncomingEach, IncomingEachField, IncomingField,
+    IncomingSome, IncomingSomeField, Message, OpenChannel, Outbound, Outgoing, OutgoingField, Payload,
+    Publish, Slots, Spare, Transport,
 };
 pub use comm::block_flags::{BlockFlags, BlockFlagsFrom};
 pub use comm::counts::{Counts, CountsFrom};

@@ -15,7 +15,8 @@ use std::sync::Arc;
 pub use far::{InboundFar, InboundOthers, Publish};
 pub use open::OpenChannel;
 pub use receive::{
-    Inbound, InboundSome, Incoming, IncomingEach, IncomingField, IncomingSome, IncomingSomeField,
+    Inbound, InboundSome, Incoming, IncomingEach, IncomingEachField, IncomingField, IncomingSome,
+    IncomingSomeField,
 };
 pub use send::{Batch, BatchSlot, Outbound, Outgoing, OutgoingField};
 pub(crate) use shape::Declared;

@@ -354,6 +354,24 @@ pub struct IncomingSomeField<'m, F> {
     field: Field<F>,
 }
 
+/// What a field of messages of any senders is loaded with.
+trait GettingAll {
+    fn get_all(&self, store: &Store, offset: Index, len: u32, loc: Loc) -> Vec<Raw>;
+}
+
+impl<T: Payload> GettingAll for IncomingEach<'_, T> {
+    fn get_all(&self, store: &Store, offset: Index, len: u32, loc: Loc) -> Vec<Raw> {
+        self.get(store, offset, len, loc)
+    }
+}
+
+/// A field of messages of several senders.
+#[must_use]
+pub struct IncomingEachField<'m, F> {
+    messages: &'m dyn GettingAll,
+    field: Field<F>,
+}
+
 /// Messages of several senders that are loaded together; made by [`OpenChannel::from_each`].
 pub struct IncomingEach<'a, T: Payload> {
     reading: Reading<'a, T>,
@@ -420,6 +438,31 @@ impl<T: Payload> IncomingSome<'_, T> {
     /// A field of the messages.
     pub fn field<F>(&self, field: Field<F>) -> IncomingSomeField<'_, F> {
         IncomingSomeField { messages: self, field }
+    }
+}
+
+impl<T: Payload> IncomingEach<'_, T> {
+    /// A field of the messages.
+    pub fn field<F>(&self, field: Field<F>) -> IncomingEachField<'_, F> {
+        IncomingEachField { messages: self, field }
+    }
+}
+
+impl<T: Element> IncomingEachField<'_, T> {
+    /// The `len` elements from element `offset` on of each message, all on their way together: zeros for those that are not received.
+    #[track_caller]
+    pub fn load(&self, offset: impl IntoIndex, len: u32) -> Vec<Tile<T>> {
+        let tiles = self.messages.get_all(&self.field.store, offset.index(), len, Loc::caller());
+        tiles.into_iter().map(Tile::from_raw).collect()
+    }
+}
+
+impl IncomingEachField<'_, Any> {
+    /// The `len` elements from element `offset` on of each message, all on their way together: zeros for those that are not received.
+    #[track_caller]
+    pub fn load(&self, offset: impl IntoIndex, len: u32) -> Vec<AnyTile> {
+        let tiles = self.messages.get_all(&self.field.store, offset.index(), len, Loc::caller());
+        tiles.into_iter().map(AnyTile::new).collect()
     }
 }
 

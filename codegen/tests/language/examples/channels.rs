@@ -37,6 +37,7 @@ pub fn page() -> Page {
             "IncomingSome",
             "IncomingSomeField",
             "IncomingEach",
+            "IncomingEachField",
             "Message",
             "Payload",
             "Field",
@@ -308,6 +309,23 @@ examples! {
             message.done();
             let got = rows.from_some(3u64).slot(0);
             let (all, scales) = (got.field(rows.row).load_each(0, 2, 0, 64), got.field(rows.scale).load_each(0, 2, 0, 1));
+            out.store(0, all[0].to_f32() + all[1].to_f32() + (scales[0] + scales[1]).sum());
+        });
+    }
+
+    fields_from_any_slots ["IncomingEach::field", "IncomingEachField::load", "IncomingEachField<Any>::load"]
+    (x: Ptr<f32>[64] = own, rows: Channel<Row>[ChannelShape::new(Transport::Ll, 2, Slots::BySender(1)).credits(false)],
+     word: EpochWord[1], out: Ptr<f32>[64])
+    -> (out: |r, i| both(r, i) + 4.0)
+    {
+        let rows = rows.open(word.begin());
+        role("main", 1, |_| {
+            let message = rows.to(Peers::all()).slot(0);
+            message.field(rows.row).put_f32(0, x.load(0, 64));
+            message.field(rows.scale).put(0, splat(2f32, 1));
+            message.done();
+            let got = rows.from_each([(0.val(), 0.val()), (1.val(), 0.val())], 3u64);
+            let (all, scales) = (got.field(rows.row).load(0, 64), got.field(rows.scale).load(0, 1));
             out.store(0, all[0].to_f32() + all[1].to_f32() + (scales[0] + scales[1]).sum());
         });
     }
