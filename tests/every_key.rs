@@ -91,11 +91,16 @@ fn rows(family: &dyn DynFamily, key: &mut Key, rng: &mut ChaCha8Rng) {
     if looks_into && !["bf16", "fp16", "fp8"].contains(&key["dtype"].as_str()) {
         key.insert("dtype", ["bf16", "fp16", "fp8"][rng.random_range(0..3)].to_owned());
     }
+    if family.name() == "moe_round_trip" && key["combine_dtype"] == "fp8-token" {
+        key.insert("combine_dtype", "fp8".to_owned());
+    }
     let dtype = key["dtype"].clone();
+    let returns_fp8 = key.get("combine_dtype").is_some_and(|dtype| dtype != "combined");
     let block = match dtype.as_str() {
         "mxfp8" | "mxfp4" => 128,
         "nvfp4" => 64,
         "fp8" => 16,
+        _ if returns_fp8 => 16,
         _ => 8,
     };
     key.insert("hidden", number(key, "hidden").expect("a number").next_multiple_of(block).to_string());

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use peerwarp::families::moe::kernels::{CombineDtype, Hook, Layout, Protocol, Quantise};
+use peerwarp::families::moe::kernels::{CombineDtype, Hook, Layout, Protocol, Quantise, ReturnDtype};
 use peerwarp::families::moe::run::{MoeRounds, MoeTuning};
 use peerwarp::families::moe::{MoeShape, RowDtype};
 use peerwarp::harness::workload::Problem;
@@ -173,6 +173,21 @@ fn rows_of_every_kind_are_right_to_the_bit() {
                     let tuning = defaults(&shape, layout).with_quantise(from).unwrap();
                     all.add(&tuning.with_combined(combined), &n, 0);
                 }
+            }
+        }
+        for (layout, dtype, hidden) in [
+            (Layout::RankMajor, RowDtype::Bf16, 7168),
+            (Layout::ExpertMajor, RowDtype::Bf16, 2880),
+            (Layout::ExpertMajor, RowDtype::Fp16, 7168),
+        ] {
+            let shape = shape(hidden, tokens, dtype);
+            for combine_dtype in [ReturnDtype::Fp8, ReturnDtype::Fp8Token] {
+                let tuning = defaults(&shape, layout).with_combine_dtype(combine_dtype).unwrap();
+                for protocol in [Protocol::Flags, Protocol::Packets] {
+                    all.add(&tuning.clone().with_protocol(protocol), &n, 0);
+                }
+                let weighted = tuning.with_layout(Layout::RankMajor).with_weighted(true);
+                all.add(&weighted.with_split(true), &n, 0);
             }
         }
         let shape = shape(1024, tokens, RowDtype::Bf16);

@@ -1,6 +1,8 @@
 //! Dispatch and combine as emitted, on small shapes, bit for bit against the reference, with every access checked.
 
-use peerwarp::families::moe::kernels::{Bases, CombineDtype, Hook, Layout, Protocol, Quantise, RoundTrip};
+use peerwarp::families::moe::kernels::{
+    Bases, CombineDtype, Hook, Layout, Protocol, Quantise, ReturnDtype, RoundTrip,
+};
 use peerwarp::families::moe::run::MoeTuning;
 use peerwarp::families::moe::{MoeProblem, MoeShape, Routing, RowDtype};
 
@@ -134,6 +136,27 @@ fn rows_quantised_on_their_way() {
     );
     let mxfp8 = MoeShape { hidden: 640, dtype: RowDtype::Mxfp8, ..shape };
     run(&ragged(mxfp8), &tuning(&mxfp8, Quantise::Bf16).with_combined(CombineDtype::Fp16));
+}
+
+/// Back as fp8, with scales of blocks and of rows, of pieces that are cut short, and in one launch.
+#[test]
+fn rows_that_come_back_as_fp8() {
+    let shape = MoeShape { hidden: 656, experts: 8, topk: 3, tokens: 4, ranks: 3, dtype: RowDtype::Bf16 };
+    let tuning = |dtype| small(&shape).with_combine_dtype(dtype).unwrap().small();
+    let (by_block, by_row) = (tuning(ReturnDtype::Fp8), tuning(ReturnDtype::Fp8Token));
+    run(&ragged(shape), &by_block.clone().with_protocol(Protocol::Packets));
+    run(&ragged(shape), &by_block.clone().with_layout(Layout::RankMajor).with_protocol(Protocol::Flags));
+    run(&ragged(shape), &by_block.with_dedup(false).with_protocol(Protocol::Packets));
+    run(&ragged(shape), &by_row.clone().with_layout(Layout::RankMajor).with_protocol(Protocol::Packets));
+    run(&ragged(shape), &by_row.with_protocol(Protocol::Flags).with_split(true));
+    let two = MoeShape { ranks: 2, ..shape };
+    run(&ragged(two), &small(&two).with_combine_dtype(ReturnDtype::Fp8).unwrap().small());
+    for (language, dtype) in Language::ALL.into_iter().zip([RowDtype::Bf16, RowDtype::Fp8]) {
+        let shape = MoeShape { dtype, tokens: 2, ..shape };
+        let config = RoundTrip::defaults_with(&shape, ReturnDtype::Fp8).unwrap().small();
+        let host = MoeHost::fused(&ragged(shape), &config, Plan::new(language, 1));
+        host.run_clean(&host.program(Mode::Checked), SEEDS);
+    }
 }
 
 #[test]

@@ -11,6 +11,7 @@ mod legality;
 mod nodes;
 mod plans;
 mod properties;
+mod returns;
 mod rows;
 mod shapes;
 mod snapshots;

@@ -5,7 +5,7 @@ use peerwarp_codegen::ir::Dtype;
 
 use super::kernels::{
     CombineDtype, CombineKey, CombineNodesKey, DispatchKey, DispatchNodes, DispatchNodesKey, Hook, Layout,
-    Phase, Quantise, RoundTripKey,
+    Phase, Quantise, ReturnDtype, RoundTripKey,
 };
 use super::{MoeError, MoeShape, MoeTuning, RowDtype};
 use crate::runtime::registry::CoverKey;
@@ -25,6 +25,8 @@ pub struct MoeKey {
     pub combined: CombineDtype,
     /// Whether combine applies the weights to rank-major rows.
     pub weighted: bool,
+    /// What rows travel back as, within a node.
+    pub combine_dtype: ReturnDtype,
     /// What rows are quantised from before they are sent.
     pub quantise: Quantise,
     /// Whether sending and receiving are launches of their own.
@@ -44,6 +46,7 @@ impl MoeKey {
             max_rows: 0,
             combined,
             weighted: false,
+            combine_dtype: ReturnDtype::Combined,
             quantise: Quantise::None,
             split: false,
             nodes: 1,
@@ -146,15 +149,28 @@ impl MoeKey {
 
     /// Combine's part, within a node.
     pub(super) fn combine(&self, phase: Phase) -> CombineKey {
-        let MoeKey { layout, max_rows, combined: dtype, weighted, .. } = *self;
+        let MoeKey { layout, max_rows, combined: dtype, weighted, combine_dtype, .. } = *self;
         let MoeShape { hidden, experts, topk, tokens, ranks, .. } = self.near();
-        CombineKey { hidden, experts, topk, tokens, ranks, dtype, layout, max_rows, weighted, phase }
+        CombineKey {
+            hidden,
+            experts,
+            topk,
+            tokens,
+            ranks,
+            dtype,
+            layout,
+            max_rows,
+            weighted,
+            combine_dtype,
+            phase,
+        }
     }
 
     /// The part of a round trip in one launch.
     pub(super) fn round_trip(&self) -> RoundTripKey {
         let MoeShape { hidden, experts, topk, tokens, ranks, dtype } = self.shape;
-        RoundTripKey { hidden, experts, topk, tokens, ranks, dtype: dtype.format(), hook: self.hook }
+        let MoeKey { hook, combine_dtype, .. } = *self;
+        RoundTripKey { hidden, experts, topk, tokens, ranks, dtype: dtype.format(), hook, combine_dtype }
     }
 }
 
@@ -173,9 +189,13 @@ impl CoverKey for MoeKey {
 
     fn distance(&self, asked: &MoeKey) -> (usize, u128) {
         let (differ, off) = self.dispatch(Phase::Both).distance(&asked.dispatch(Phase::Both));
-        let own = |key: &MoeKey| (key.combined, key.weighted, key.split);
-        let ((c, w, s), (combined, weighted, split)) = (own(self), own(asked));
-        let more = [c != combined, w != weighted, s != split];
+        let (d, a) = (self, asked);
+        let more = [
+            d.combined != a.combined,
+            d.weighted != a.weighted,
+            d.combine_dtype != a.combine_dtype,
+            d.split != a.split,
+        ];
         (differ + more.into_iter().filter(|&differs| differs).count(), off)
     }
 }

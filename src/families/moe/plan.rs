@@ -4,6 +4,7 @@ use peerwarp_codegen::family::{Family, Operation, Variant};
 
 use super::kernels::{
     Combine, CombineDtype, CombinePlan, Dispatch, DispatchPlan, Hook, Layout, Phase, Protocol, Quantise,
+    ReturnDtype,
 };
 use super::nodes::NodesPlan;
 use super::run::Semantics;
@@ -131,6 +132,18 @@ impl MoeTuning {
         self
     }
 
+    /// The same with rows that travel back in another type, and the defaults for a combine of such rows.
+    ///
+    /// # Errors
+    /// There are no defaults of that kind.
+    pub fn with_combine_dtype(mut self, combine_dtype: ReturnDtype) -> Result<MoeTuning, MoeError> {
+        if combine_dtype != self.key.combine_dtype {
+            self.key.combine_dtype = combine_dtype;
+            self.plan.combine = self.key.defaults()?.plan.combine;
+        }
+        Ok(self)
+    }
+
     /// The same with rows that are combined in another type: those of less than 16 bits an element, without a hook, in bf16 or fp16.
     #[must_use]
     pub fn with_combined(mut self, combined: CombineDtype) -> MoeTuning {
@@ -182,7 +195,8 @@ impl MoeTuning {
     /// What the results depend on.
     pub fn semantics(&self) -> Semantics {
         let key = MoeKey { split: false, ..self.key };
-        Semantics { key, dedup: self.plan.dedup, in_place: self.dispatch().in_place() }
+        let keeps_own = self.combine().keeps_own();
+        Semantics { key, dedup: self.plan.dedup, in_place: self.dispatch().in_place(), keeps_own }
     }
 
     /// Dispatch, as if it were one launch.
@@ -263,8 +277,8 @@ impl Operation for MoeTuning {
     /// Choices depend on the rows alone: a key that is split or drops rows has the same plan.
     fn with_default_plan(key: &MoeKey) -> Result<MoeTuning, MoeError> {
         key.check()?;
-        let MoeKey { hook, layout, quantise, nodes, .. } = *key;
-        let rows = MoeKey { hook, layout, quantise, nodes, ..MoeKey::new(key.shape) };
+        let MoeKey { hook, layout, quantise, combine_dtype, nodes, .. } = *key;
+        let rows = MoeKey { hook, layout, quantise, combine_dtype, nodes, ..MoeKey::new(key.shape) };
         let dispatch = Dispatch::with_defaults(&rows.dispatch(Phase::Both))?;
         let combine = Combine::with_defaults(&rows.combine(Phase::Both))?;
         let out = dispatch.protocol.arrival();

@@ -72,6 +72,12 @@ pub fn options() -> Vec<OptionSpec> {
             "TYPE",
             "Type in which rows of less than 16 bits an element come back, bf16 or fp16 [default: bf16]",
         ),
+        list(option(
+            "combine-dtype",
+            "TYPE",
+            "What rows travel back as: combined, the type in which they are summed; fp8, with a scale for every 128 elements; or \
+             fp8-token, with one for each row [default: combined]",
+        )),
         option(
             "quantise",
             "FROM",
@@ -212,9 +218,9 @@ pub fn select(given: &Given, small: bool, registry: &Registry) -> Result<Vec<Req
             let value = given.get(field).or_else(|| file.get(field));
             (field.to_owned(), value.map_or_else(|| default.to_owned(), Clone::clone))
         });
-    let tuning = given
-        .iter()
-        .filter(|(name, _)| ["dedup", "layout", "max-rows", "quantise", "weighted"].contains(&name.as_str()));
+    let tuning = given.iter().filter(|(name, _)| {
+        ["combine-dtype", "dedup", "layout", "max-rows", "quantise", "weighted"].contains(&name.as_str())
+    });
     let mut tuning: Vec<Settings> = vec![tuning.map(|(name, value)| (name.clone(), value.clone())).collect()];
     if given.get("dedup").is_some_and(|dedup| dedup == "false") && !given.contains_key("layout") {
         // A row that goes once for every entry has no place by token.

@@ -1,12 +1,12 @@
 //! Combine: the experts' outputs back to the tokens' ranks, summed with the weights.
 
-use peerwarp_codegen::dsl::Any;
 use peerwarp_codegen::dsl::prelude::*;
 
 use super::combine_config::Combine;
 use super::layout::Layout;
 use super::plan::Schedule;
 use super::protocol::Protocol;
+use super::returned::Returned;
 use super::roles::{role_of, take};
 use super::send_back::send;
 use super::sums::receive;
@@ -16,11 +16,9 @@ use super::wire::await_ready;
 #[derive(KernelArgs)]
 #[args(config = Combine)]
 pub struct ReturnArgs {
-    /// Rows as they come back, `[token][owner][hidden]`, or `[token][k][hidden]` in plain mode; as packets in two banks.
+    /// Rows on their way back to their tokens' ranks.
     #[channel(|c| c.way_back())]
-    #[len(|c| c.hidden)]
-    #[dtype(|c| c.dtype.dtype())]
-    pub returns: AnyChannel,
+    pub returns: Channel<Returned>,
 }
 
 /// Parameters of [`combine`]. Those called "of dispatch" are its outputs, or inputs that have not changed since.
@@ -117,5 +115,5 @@ pub(super) struct Launch<'a> {
     pub c: &'a Combine,
     pub a: &'a CombineArgs,
     /// The channel that rows come back by.
-    pub back: OpenChannel<'a, Any>,
+    pub back: OpenChannel<'a, Returned>,
 }

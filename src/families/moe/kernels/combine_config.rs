@@ -6,10 +6,13 @@ use peerwarp_codegen::ir::Dtype;
 
 use super::combine::CombineArgs;
 use super::layout::{Layout, Room};
-use super::limits::{fewer, groups_of, layout_of, numbers_of, resident, topk_of, warps_of, with_barriers};
+use super::limits::{
+    MAX_SHARED_BYTES, fewer, groups_of, layout_of, numbers_of, resident, topk_of, warps_of, with_barriers,
+};
 use super::pieces::{Pieces, piece_len};
 use super::plan::{Begin, Own, Schedule, Share, worth_dynamic_scheduling};
 use super::protocol::{Phase, Protocol, protocol_of};
+use super::returned::ReturnDtype;
 use super::thresholds::{Facts, Rows, group_warps};
 use super::travel::Travel;
 use crate::families::moe::{ExpertMap, MoeShape, RowDtype};
@@ -52,8 +55,14 @@ impl CombineKey {
     /// What the thresholds of default plans depend on.
     pub(super) fn facts(&self) -> Facts {
         let CombineKey { hidden, tokens, ranks, layout, .. } = *self;
-        let facts =
-            Facts::of(&Rows { hidden, tokens, ranks, layout, bytes: 2 * hidden, survive_packets: true });
+        let facts = Facts::of(&Rows {
+            hidden,
+            tokens,
+            ranks,
+            layout,
+            bytes: self.returned_bytes(),
+            survive_packets: true,
+        });
         let own = self.phase == Phase::Both && ranks == 2;
         let (left_over, sums_own) =
             (self.one_vector_left_over(facts.protocol()), self.sums_own(facts.protocol()));
@@ -68,12 +77,28 @@ impl CombineKey {
         self.facts().choose("combine", choice)
     }
 
+    /// Bytes of a row that travels.
+    fn returned_bytes(&self) -> u32 {
+        if self.combine_dtype.quantises() { self.hidden } else { 2 * self.hidden }
+    }
+
+    /// Warps of a block. Those that quantise share the shared memory that every device has.
+    fn warps(&self) -> u32 {
+        let warps = self.choose("warps");
+        if self.combine_dtype.quantises() { warps.min(16) } else { warps }
+    }
+
+    /// Vectors of a lane. One of fp8 has as many elements as two of 16 bits.
+    fn vectors(&self) -> u32 {
+        if self.combine_dtype.quantises() { 1 } else { self.choose("vectors") }
+    }
+
     /// Whether a lane moves a row as pieces of four vectors and a last one of one vector, as with 5120 elements. Compilers keep both
     /// pieces' registers at once, so that 32 warps of it spill for `sm_90a`. Sixteen with four vectors fit all targets, but have not
     /// been timed: they have two.
     fn one_vector_left_over(&self, protocol: Protocol) -> bool {
-        let lanes = 32 * group_warps(protocol, self.tokens, 2 * self.hidden);
-        let vectors = self.hidden.div_ceil(8);
+        let lanes = 32 * group_warps(protocol, self.tokens, self.returned_bytes());
+        let vectors = self.returned_bytes().div_ceil(16);
         vectors > 4 * lanes && (1..=lanes).contains(&(vectors % (4 * lanes)))
     }
 
@@ -81,7 +106,8 @@ impl CombineKey {
     /// of those with a shorter last piece compilers would keep the registers of both.
     fn sums_own(&self, protocol: Protocol) -> bool {
         let whole =
-            self.hidden.is_multiple_of(piece_len(self.hidden, 1, 4, 2)) || protocol != Protocol::Packets;
+            self.hidden.is_multiple_of(piece_len(self.hidden, 1, 4, self.returned_bytes() / self.hidden))
+                || protocol != Protocol::Packets;
         self.layout.by_expert() && whole && self.tokens >= tokens_to_sum(protocol)
     }
 }
@@ -119,11 +145,14 @@ pub struct Combine {
     /// apply them. Rows by expert are always weighted.
     #[key(short = "weighted", default = false, omitted)]
     pub weighted: bool,
+    /// What rows travel back as.
+    #[key(short = "ret", default = ReturnDtype::Combined, omitted)]
+    pub combine_dtype: ReturnDtype,
     /// Which half of the operation a launch does.
     #[key]
     pub phase: Phase,
     /// Warps of a block.
-    #[tune(short = "w", values = [2, 4, 8, 16, 32], default = |key| key.choose("warps"))]
+    #[tune(short = "w", values = [2, 4, 8, 16, 32], default = |key| key.warps())]
     pub warps: u32,
     /// Blocks that send.
     #[tune(short = "s", shrinks, values = [1, 2, 4, 6, 8, 10, 12, 16, 32, 64, 96], default = |key| key.choose("send_blocks"))]
@@ -132,10 +161,10 @@ pub struct Combine {
     #[tune(short = "r", shrinks, values = [1, 2, 4, 6, 8, 10, 12, 14, 16, 18, 32, 64], default = |key| key.choose("recv_blocks"))]
     pub recv_blocks: u32,
     /// Warps that move a row together, or a piece of it where groups share rows.
-    #[tune(short = "g", values = [1, 2, 4, 8, 16], default = |key| with_barriers(key.choose("group_warps"), key.choose("warps")))]
+    #[tune(short = "g", values = [1, 2, 4, 8, 16], default = |key| with_barriers(key.choose("group_warps"), key.warps()))]
     pub group_warps: u32,
     /// Vectors of 16 bytes that a lane has in flight.
-    #[tune(short = "v", values = [1, 2, 4, 8], default = |key| key.choose("vectors"))]
+    #[tune(short = "v", values = [1, 2, 4, 8], default = |key| key.vectors())]
     pub vectors: u32,
     /// Whether an owner sums its rows of a token before it sends them; as dispatch was configured.
     #[tune(default = true, shared)]
@@ -227,12 +256,24 @@ impl Combine {
     /// Seldom more than four: of two ranks, whose blocks all do that, as many as fit the registers beside the sum. They are fewer where
     /// some lanes have none of a row's last vectors.
     fn rows_in_flight_rule(&self) -> u32 {
-        let even = self.hidden.is_multiple_of(piece_len(self.hidden, self.group_warps, 1, 2));
+        let even =
+            self.hidden.is_multiple_of(piece_len(self.hidden, self.group_warps, 1, self.returned().bytes()));
         self.tiles_of(if self.keeps_own() && even { 12 } else { 8 }).min(4)
     }
 
+    /// Tiles that so many vectors of rows of 16 bits are.
     fn tiles_of(&self, vectors: u32) -> u32 {
-        (vectors / self.vectors).max(1)
+        (vectors / (self.vectors * self.dtype.dtype().bytes() / self.returned().bytes())).max(1)
+    }
+
+    /// Ranks whose rows of a token are loaded together.
+    pub(super) fn owners_in_flight(&self) -> u32 {
+        self.tiles_in_flight().min(self.ranks)
+    }
+
+    /// Entries whose rows are loaded together, where each comes back for itself.
+    pub(super) fn entries_in_flight(&self) -> u32 {
+        self.tiles_in_flight().min(self.topk)
     }
 
     /// Whether what a rank has of its own can stay where it is: which of two comes first makes no difference to the sum, of more it
@@ -241,8 +282,8 @@ impl Combine {
         self.dedup && self.phase == Phase::Both && self.ranks == 2
     }
 
-    fn piece_len(&self) -> u32 {
-        piece_len(self.hidden, self.group_warps, self.vectors, self.dtype.dtype().bytes())
+    pub(super) fn piece_len(&self) -> u32 {
+        piece_len(self.hidden, self.group_warps, self.vectors, self.returned().bytes())
     }
 
     /// Whether choices go together.
@@ -319,10 +360,11 @@ impl Combine {
         let shape = ChannelShape::new(self.protocol.transport(), self.ranks, slots).credits(false);
         match self.protocol {
             Protocol::Flags | Protocol::Bulk => {
-                let shape = shape.banks(1).named("arrived", "return_flag");
+                let shape = shape.banks(1).named("row", "returns").named("scales", "return_scale");
+                let shape = shape.named("arrived", "return_flag");
                 if self.batch > 1 { shape.batches(self.batches() * self.ranks) } else { shape }
             }
-            Protocol::Packets => shape.named("", "return_packets"),
+            Protocol::Packets => shape.named("row", "return_packets").named("scales", "return_scale_packets"),
         }
     }
 
@@ -357,7 +399,7 @@ impl Combine {
     }
 
     /// Whether what this rank has of its own tokens stays where it is, and is summed from there.
-    pub(super) fn keeps_own(&self) -> bool {
+    pub(in crate::families::moe) fn keeps_own(&self) -> bool {
         self.own() == Own::InPlace
     }
 
@@ -373,7 +415,7 @@ impl Combine {
 
     /// Warps that move a row together where rows travel so.
     pub(in crate::families::moe) fn group_warps_with(&self, protocol: Protocol) -> u32 {
-        let warps = group_warps(protocol, self.tokens, 2 * self.hidden);
+        let warps = group_warps(protocol, self.tokens, self.returned_bytes());
         with_barriers(warps.min(self.warps), self.warps)
     }
 
@@ -403,13 +445,34 @@ impl Combine {
     }
 }
 
+impl Combine {
+    /// Whether rows can be quantised so.
+    fn quantised(&self) -> Result<(), Illegal> {
+        let quantises = self.combine_dtype.quantises();
+        Illegal::unless(!quantises || self.protocol != Protocol::Bulk, "protocol", "bulk", || {
+            format!(
+                "flags or packets where `combine_dtype` is {}: senders quantise rows",
+                self.combine_dtype.name()
+            )
+        })?;
+        let bytes = self.shared_bytes();
+        Illegal::unless(bytes <= MAX_SHARED_BYTES, "vectors", self.vectors, || {
+            format!(
+                "fewer, or more warps a group, where `combine_dtype` is {}: a block needs {bytes} bytes of shared memory so, \
+                 and has {MAX_SHARED_BYTES}",
+                self.combine_dtype.name()
+            )
+        })
+    }
+}
+
 impl Legal for Combine {
     fn legal(&self) -> Result<(), Illegal> {
         topk_of(self.topk, self.experts)?;
         groups_of(self.group_warps, self.warps)?;
         warps_of(self.warps, self.layout == Layout::RankMajor && self.protocol != Protocol::Packets)?;
-        let row_bytes = self.hidden * self.dtype.dtype().bytes();
-        protocol_of(self.protocol, row_bytes, self.warps / self.group_warps)?;
+        protocol_of(self.protocol, self.returned_bytes(), self.warps / self.group_warps)?;
+        self.quantised()?;
         Illegal::unless(
             self.protocol != Protocol::Bulk || !self.sums_at_owner(),
             "protocol",

@@ -44,7 +44,7 @@
 //! | what travels out, and where it lands: records, rows, ready ranks | `wire.rs`, `scales.rs`, `travel.rs` |
 //! | dispatch sends | `route.rs` (records), `send.rs`, `quantise.rs` (rows) |
 //! | dispatch receives | `rank_major.rs`, `expert_major.rs`; `bases.rs`, `bases_in_memory.rs`, `placing.rs`, `entries.rs`, `deliver.rs` |
-//! | combine sends | `outputs.rs` (what goes back), `send_back.rs` (with which flag) |
+//! | combine sends | `outputs.rs` (what goes back), `returned.rs` (in which type), `send_back.rs` (with which flag) |
 //! | combine receives | `sums.rs` |
 //! | what goes from node to node, before dispatch and after combine | `nodes/` |
 //! | keys, plans, and what is legal | `config.rs`, `combine_config.rs`, `round_trip_config.rs`, `plan.rs`, `limits.rs`, `thresholds.rs` |
@@ -110,6 +110,7 @@ mod plan;
 mod protocol;
 mod quantise;
 mod rank_major;
+mod returned;
 mod roles;
 mod round_trip;
 mod round_trip_config;
@@ -136,6 +137,7 @@ pub use nodes::{
 pub use plan::{Bases, Begin, Copies, Count, Index, Own, Schedule, Share, Then};
 pub use protocol::{Phase, Protocol};
 pub use quantise::Quantise;
+pub use returned::{ReturnDtype, Returned};
 pub use round_trip::{RoundTripArgs, RoundTripLaunch, round_trip, round_trip_with};
 pub use round_trip_config::{RoundTrip, RoundTripKey};
 pub use wire::{FlagRecordArgs, InboxArgs, LlRecordArgs, ReadyArgs, RecordArgs, Row};

@@ -35,8 +35,11 @@ pub(super) trait Slot {
     /// Whether this rank has something to send for it.
     fn is_here(&self) -> Val<bool>;
 
-    /// Puts a part of its row.
-    fn put(&self, part: Val<u32>, to: OutgoingField<'_, Any>);
+    /// Puts a part of its row as it is.
+    fn put(&self, part: Val<u32>, to: &OutgoingField<'_, Any>);
+
+    /// A piece of its row.
+    fn piece(&self, start: Val<u32>, len: u32) -> AnyTile;
 }
 
 impl<'a> Launch<'a> {
@@ -126,7 +129,7 @@ impl Slot for Whole<'_> {
     }
 
     #[kernel]
-    fn put(&self, part: Val<u32>, to: OutgoingField<'_, Any>) {
+    fn put(&self, part: Val<u32>, to: &OutgoingField<'_, Any>) {
         let Launch { c, a, .. } = self.l;
         let first = || at((self.row)(), c.hidden);
         if c.protocol == Protocol::Bulk {
@@ -137,6 +140,12 @@ impl Slot for Whole<'_> {
                 to.put(start.to_u64(), y);
             });
         }
+    }
+
+    #[kernel]
+    fn piece(&self, start: Val<u32>, len: u32) -> AnyTile {
+        let Launch { c, a, .. } = self.l;
+        a.y.load(at((self.row)(), c.hidden) + start.to_u64(), len)
     }
 }
 
@@ -187,12 +196,19 @@ impl Slot for Sum<'_> {
     }
 
     #[kernel]
-    fn put(&self, part: Val<u32>, to: OutgoingField<'_, Any>) {
+    fn put(&self, part: Val<u32>, to: &OutgoingField<'_, Any>) {
         let l = self.of.0;
         l.c.sent_pieces().each(part, |start, len| {
             let sum = owned_sum(l, (self.entry, self.placed), start, len);
             to.put_f32(start.to_u64(), sum);
         });
+    }
+
+    #[kernel]
+    fn piece(&self, start: Val<u32>, len: u32) -> AnyTile {
+        let l = self.of.0;
+        let sum = owned_sum(l, (self.entry, self.placed), start, len);
+        AnyTile::rounded(sum, l.c.dtype.dtype())
     }
 }
 

@@ -32,7 +32,7 @@ impl Quantise {
 }
 
 /// The largest e4m3 number.
-const E4M3_MAX: f32 = 448.0;
+pub(super) const E4M3_MAX: f32 = 448.0;
 
 /// The power of two of the largest e4m3 number.
 const E4M3_EXPONENT: u32 = 8;
@@ -49,14 +49,25 @@ const BANKS: u32 = 32;
 /// A piece as it is sent, and the scales that go with it.
 type Quantised = (AnyTile, AnyTile);
 
-type Quantising = fn(&Quantiser, &Dispatch, Tile<f32>, Tile<f32>, u32) -> Quantised;
+type Quantising = fn(&Quantiser, Tile<f32>, Tile<f32>, Piece) -> Quantised;
+
+/// A piece of a row that is quantised.
+#[derive(Clone, Copy)]
+pub(super) struct Piece {
+    /// Its elements.
+    pub len: u32,
+    /// Words of its scales.
+    pub scales: u32,
+    /// How many words of them travel: zeros fill a packet.
+    pub sent: u32,
+}
 
 /// How rows of a type are quantised.
 #[derive(Clone, Copy)]
 struct Method {
     /// Elements that have a scale together.
     block: u32,
-    /// Quantises a piece of a row of so many elements, given the largest magnitude of each block.
+    /// Quantises a piece of a row, given the largest magnitude of each block.
     quantise: Quantising,
 }
 
@@ -64,17 +75,22 @@ impl Method {
     fn of(dtype: RowDtype) -> Method {
         match dtype {
             RowDtype::Mxfp8 => Method { block: MX_BLOCK, quantise: Quantiser::by_powers },
-            _ => Method { block: SCALE_BLOCK, quantise: Quantiser::by_numbers },
+            _ => Method::FP8,
         }
     }
+
+    /// e4m3 with an f32 scale for each block of a row.
+    const FP8: Method = Method { block: SCALE_BLOCK, quantise: Quantiser::by_numbers };
 }
 
 /// Where a group works out the scales of a piece.
 #[derive(Clone, Copy)]
 pub(super) struct Quantiser {
     method: Method,
-    /// Magnitudes of elements.
+    /// Magnitudes of elements; the elements themselves where they go through it.
     magnitudes: Shared<f32>,
+    /// Whether a piece goes through shared memory, so that each lane has other elements of it.
+    spreads: bool,
     /// The largest of each strip.
     strips: Shared<f32>,
     /// Factors of blocks: f32 numbers, or exponents of powers of two.
@@ -83,7 +99,16 @@ pub(super) struct Quantiser {
 
 /// Words of shared memory that a group takes to quantise pieces of so many elements, with room to align three arrays.
 pub(super) fn shared_words(dtype: RowDtype, pieces: Pieces) -> u32 {
-    pieces.len + pieces.len.div_ceil(STRIP) + factors(Method::of(dtype).block, pieces.len) + 3 * 3
+    words(Method::of(dtype), pieces.len)
+}
+
+/// The same of [`Quantiser::fp8`].
+pub(super) fn fp8_shared_words(len: u32) -> u32 {
+    words(Method::FP8, len)
+}
+
+fn words(method: Method, len: u32) -> u32 {
+    len + len.div_ceil(STRIP) + factors(method.block, len) + 3 * 3
 }
 
 /// Factors that are worked out for a piece of `len` elements, as many as travel with it: of fp8 packets some more than it has blocks.
@@ -92,35 +117,67 @@ fn factors(block: u32, len: u32) -> u32 {
 }
 
 impl Quantiser {
-    /// Room for a group, if rows are quantised.
+    /// Room for a group, if dispatch quantises rows.
     pub fn new(c: &Dispatch) -> Option<Quantiser> {
-        let (method, len) = (Method::of(c.dtype), c.pieces().len);
-        c.quantises().then(|| Quantiser {
+        c.quantises().then(|| Quantiser::with(Method::of(c.dtype), c.pieces().len))
+    }
+
+    /// Room for a group that quantises pieces of at most `len` elements to fp8 with a scale for each block.
+    pub fn fp8(len: u32) -> Quantiser {
+        Quantiser::with(Method::FP8, len)
+    }
+
+    /// The same for pieces of which each lane has other elements than a packet of fp8 has: as many as packets of 16 bits have.
+    #[must_use]
+    pub fn spreading(self) -> Quantiser {
+        Quantiser { spreads: true, ..self }
+    }
+
+    fn with(method: Method, len: u32) -> Quantiser {
+        Quantiser {
             method,
             magnitudes: shared("magnitudes", len),
+            spreads: false,
             strips: shared("strips", len.div_ceil(STRIP)),
             factors: shared("factors", factors(method.block, len)),
-        })
+        }
     }
 
     /// A piece as it is sent, and the scales that go with it.
     #[kernel]
-    pub fn quantise(&self, c: &Dispatch, x: AnyTile, len: u32) -> Quantised {
+    pub fn quantise(&self, x: AnyTile, piece: Piece) -> Quantised {
         let x = x.to_f32();
-        let largest = self.largest(x, len);
-        (self.method.quantise)(self, c, x, largest, len)
+        let x = self.stored(x, piece.len);
+        let largest = self.largest(piece.len);
+        (self.method.quantise)(self, x, largest, piece)
+    }
+
+    /// A piece whose magnitudes are in shared memory.
+    fn stored(&self, x: Tile<f32>, len: u32) -> Tile<f32> {
+        if self.spreads {
+            self.magnitudes.store(0, x);
+            self.magnitudes.load(0, len)
+        } else {
+            self.magnitudes.store(0, x.abs());
+            x
+        }
+    }
+
+    /// Magnitudes of some elements of the piece.
+    fn magnitude(&self, element: Tile<u32>) -> Tile<f32> {
+        let stored = self.magnitudes.gather(element, true, 0.0);
+        if self.spreads { stored.abs() } else { stored }
     }
 
     /// The largest magnitude of each block, and zeros as far as there are factors.
     #[kernel]
-    fn largest(&self, x: Tile<f32>, len: u32) -> Tile<f32> {
-        self.magnitudes.store(0, x.abs());
+    fn largest(&self, len: u32) -> Tile<f32> {
         let (strips, strip) = (len / STRIP, arange(len / STRIP));
         let mut largest = splat(0f32, strips);
         for i in 0..STRIP {
             // Strips that begin at the same bank begin with different elements, so that a warp asks all banks.
             let element = strip * STRIP + (strip / (BANKS / STRIP) + i) % STRIP;
-            largest = largest.maximum(self.magnitudes.gather(element, true, 0.0));
+            largest = largest.maximum(self.magnitude(element));
         }
         self.strips.store(0, largest);
         let blocks = factors(self.method.block, len);
@@ -136,12 +193,12 @@ impl Quantiser {
     /// fp8: a scale is the largest magnitude over 448, or 1 in a block of zeros; elements are divided by it, and rounded to the nearest
     /// e4m3, ties to even.
     #[kernel]
-    fn by_numbers(&self, c: &Dispatch, x: Tile<f32>, largest: Tile<f32>, len: u32) -> Quantised {
+    fn by_numbers(&self, x: Tile<f32>, largest: Tile<f32>, piece: Piece) -> Quantised {
+        let Piece { len, scales, sent } = piece;
         let scale = (largest == 0.0).select(1.0, largest / E4M3_MAX);
         self.factors.store(0, scale.bitcast::<u32>());
         let of_element = self.factors.gather(arange(len) / self.method.block, true, 0).bitcast::<f32>();
-        let sent = c.sent_scales_of(len);
-        let there = arange(sent) < c.scales_of(len);
+        let there = arange(sent) < scales;
         let scales = there.select(self.factors.load(0, sent).bitcast::<f32>(), 0.0);
         (AnyTile::rounded(x / of_element, Dtype::Fp8), scales.into())
     }
@@ -150,7 +207,7 @@ impl Quantiser {
     /// largest e4m3, and 1 in a block of zeros; elements are divided by it, which is exact, and rounded to the nearest e4m3, ties to
     /// even, those above 448 down to it.
     #[kernel]
-    fn by_powers(&self, _: &Dispatch, x: Tile<f32>, largest: Tile<f32>, len: u32) -> Quantised {
+    fn by_powers(&self, x: Tile<f32>, largest: Tile<f32>, Piece { len, .. }: Piece) -> Quantised {
         let power = (largest.bitcast::<u32>() >> 23).maximum(E4M3_EXPONENT) - E4M3_EXPONENT;
         let power = (largest == 0.0).select(127, power);
         self.factors.store(0, power);

@@ -6,11 +6,12 @@ use super::combine::ReturnArgs;
 use super::deliver::{Hooked, RowHook, stand_in_expert};
 use super::device::{at, local_experts, owners};
 use super::dispatch::{TokenArgs, TokenLaunch, rows_there, tokens};
+use super::returned::{Back, Quantising};
 use super::roles::go_on;
 use super::round_trip_config::RoundTrip;
 use super::route::NOWHERE;
 use super::send::Sender;
-use super::sums::{returned, sum_of_owners};
+use super::sums::{Dequantiser, returned, sum_of_owners};
 use super::wire::{InboxArgs, ReadyArgs, Received, await_ready, notify_ready};
 
 /// Parameters of [`round_trip`].
@@ -112,6 +113,8 @@ fn answer(c: &RoundTrip, a: &RoundTripArgs, g: Group, epoch: Epoch, hook: RowHoo
     let entries = shared::<u32>("entries", 2 * c.topk);
     let word = arange(2 * c.topk);
     let hooked = Hooked::new(&out, hook);
+    let coming = c.combine();
+    let quantising = Quantising::of_packets(&coming, out.moved().bytes());
     for i in g.strided(c.tokens * c.ranks * pieces.parts()) {
         let (message, part) = pieces.part(i);
         let (source, token) = out.travel().arriving(message);
@@ -123,12 +126,19 @@ fn answer(c: &RoundTrip, a: &RoundTripArgs, g: Group, epoch: Epoch, hook: RowHoo
         if mine != 0 {
             entries.store(0, words);
             let received = Received::wait(&a.inbox, source, token, epoch);
-            let back = a.back.returns.open(epoch).to(Peers::rank(source)).slot(token);
+            let returns = a.back.returns.open(epoch);
+            let back = returns.to(Peers::rank(source)).slot(token);
+            let scales = returns.scales.map(|scales| back.field(scales));
+            let to = Back { c: &coming, row: back.field(returns.row), scales, quantising };
             pieces.each(part, |start, len| {
                 let y = hooked.piece(&received, start, len);
                 let y = AnyTile::rounded(y, c.dtype.combined()).to_f32();
                 let sum = weighted(c, mine, &entries, y, len);
-                back.put_f32(start.to_u64(), sum);
+                if c.combine_dtype.quantises() {
+                    to.put_sum(sum, (start, len));
+                } else {
+                    to.row.put_f32(start.to_u64(), sum);
+                }
             });
             back.done();
         }
@@ -153,12 +163,14 @@ fn weighted(c: &RoundTrip, mine: Val<u32>, entries: &Shared<u32>, y: Tile<f32>, 
 fn receive(c: &RoundTrip, a: &RoundTripArgs, g: Group, epoch: Epoch) {
     let coming = c.combine();
     let pieces = coming.summed_pieces();
+    let scaling = Dequantiser::new(&coming, coming.owners_in_flight());
     for i in g.strided(tokens(&c.dispatch(), &a.tokens) * pieces.parts()) {
         let (token, part) = pieces.part(i);
         let owners = owners(coming.map(), &a.tokens.ids, token * c.topk, c.topk, g);
-        let returned = returned(&coming, a.back.returns.open(epoch), owners, token);
+        let back = a.back.returns.open(epoch);
+        let returned = returned(&coming, back, owners, token);
         pieces.each(part, |start, len| {
-            let sum = sum_of_owners(&coming, &returned, None, start, len);
+            let sum = sum_of_owners((&coming, back, scaling), &returned, None, start, len);
             a.out.store_f32(at(token, c.hidden) + start.to_u64(), sum);
         });
     }

@@ -1,14 +1,15 @@
 //! The configuration of a round trip: what comes from the problem, what tuning chooses, which points are legal.
 
 use peerwarp_codegen::family::{Choice, Family, Illegal, Legal};
-use peerwarp_codegen::ir::PACKET_BYTES;
+use peerwarp_codegen::ir::{Dtype, PACKET_BYTES};
 
 use super::combine_config::{Combine, CombinePlan};
 use super::config::{Dispatch, DispatchPlan};
 use super::deliver::Hook;
-use super::limits::{fewer, groups_of, resident, rows_of, topk_of};
+use super::limits::{MAX_SHARED_BYTES, fewer, groups_of, resident, rows_of, topk_of};
 use super::plan::{Bases, Copies, Count, Then};
 use super::protocol::Protocol;
+use super::returned::ReturnDtype;
 use super::round_trip::RoundTripArgs;
 use super::thresholds::Facts;
 use crate::families::moe::{MoeKey, MoePlan, MoeShape, MoeTuning, RowDtype};
@@ -17,6 +18,16 @@ impl RoundTripKey {
     /// What the thresholds of default plans say.
     fn choose(&self, choice: &str) -> u32 {
         self.facts().choose("round_trip", choice)
+    }
+
+    /// Vectors of a lane. Those that quantise what goes back have 16 elements, as many as make a vector of fp8.
+    fn vectors(&self) -> u32 {
+        if self.combine_dtype.quantises() { self.given_bytes() } else { self.choose("vectors") }
+    }
+
+    /// Bytes of an element of a row that is sent.
+    fn given_bytes(&self) -> u32 {
+        self.dtype.dispatched().map_or(1, Dtype::bytes)
     }
 
     /// What they depend on.
@@ -51,6 +62,9 @@ pub struct RoundTrip {
     /// What the experts do to rows.
     #[key]
     pub hook: Hook,
+    /// What rows travel back as. A group has a piece of a row, and no scale for all of it.
+    #[key(short = "ret", default = ReturnDtype::Combined, omitted)]
+    pub combine_dtype: ReturnDtype,
     /// Warps of a block.
     #[tune(short = "w", values = [2, 4, 8, 16], default = |key| key.choose("warps"))]
     pub warps: u32,
@@ -70,7 +84,7 @@ pub struct RoundTrip {
     #[tune(short = "g", values = [1, 2, 4, 8, 16], default = 1)]
     pub group_warps: u32,
     /// Vectors of 16 bytes that a lane has in flight.
-    #[tune(short = "v", values = [1, 2, 4, 8], default = |key| key.choose("vectors"))]
+    #[tune(short = "v", values = [1, 2, 4, 8], default = |key| key.vectors())]
     pub vectors: u32,
     /// Whether a group sends a part of a row to all its ranks.
     #[tune(short = "copies", rule = |c| c.dispatch().copies())]
@@ -98,7 +112,9 @@ impl RoundTrip {
     pub(in crate::families::moe) fn operation(&self) -> MoeTuning {
         let RoundTrip { hidden, experts, topk, tokens, ranks, dtype, hook, .. } = *self;
         let RoundTrip { warps, send_blocks, expert_blocks, recv_blocks, group_warps, vectors, .. } = *self;
-        let key = MoeKey { hook, ..MoeKey::new(MoeShape { hidden, experts, topk, tokens, ranks, dtype }) };
+        let combine_dtype = self.combine_dtype;
+        let shape = MoeShape { hidden, experts, topk, tokens, ranks, dtype };
+        let key = MoeKey { hook, combine_dtype, ..MoeKey::new(shape) };
         let dispatch = DispatchPlan {
             warps,
             send_blocks,
@@ -116,14 +132,20 @@ impl RoundTrip {
             send_blocks: expert_blocks,
             recv_blocks,
             group_warps,
-            // Several ranks' pieces are in flight together.
-            vectors: (vectors / 2).max(1),
+            vectors: self.vectors_back(),
             batch: 1,
             tiles_in_flight: self.tiles_in_flight,
             ..CombinePlan::default()
         };
         let plan = MoePlan { dedup: true, way: Protocol::Packets.into(), dispatch, combine, nodes: None };
         MoeTuning { key, plan }
+    }
+
+    /// Vectors of a lane where rows are summed. Several ranks' pieces are in flight together; pieces that are quantised are those that
+    /// were sent.
+    fn vectors_back(&self) -> u32 {
+        let quantised = || self.vectors / self.key().given_bytes();
+        (if self.combine_dtype.quantises() { quantised() } else { self.vectors / 2 }).max(1)
     }
 
     /// Entries of a rank.
@@ -183,6 +205,42 @@ impl Legal for RoundTrip {
 }
 
 impl RoundTrip {
+    /// Whether rows can travel back so.
+    fn returns(&self) -> Result<(), Illegal> {
+        let (back, vectors) = (self.combine_dtype, self.vectors);
+        Illegal::unless(
+            back != ReturnDtype::Fp8Token,
+            "combine_dtype",
+            back.name(),
+            || "combined or fp8: a group that runs experts has a piece of a row, and no scale for all of it",
+        )?;
+        if !back.quantises() {
+            return Ok(());
+        }
+        let least = self.key().given_bytes();
+        Illegal::unless(vectors >= least, "vectors", vectors, || {
+            format!("at least {least} for {} where `combine_dtype` is {}", self.dtype, back.name())
+        })?;
+        let (dispatch, combine) = (self.dispatch(), self.combine());
+        let row_bytes = combine.returned_bytes();
+        Illegal::unless(row_bytes.is_multiple_of(PACKET_BYTES), "hidden", self.hidden, || {
+            format!(
+                "a multiple of {PACKET_BYTES} where `combine_dtype` is {}: rows are whole packets",
+                back.name()
+            )
+        })?;
+        let groups = u64::from(self.warps / self.group_warps);
+        let entries = u64::from(2 * self.topk + 3 + dispatch.scales_at_hand() + 3);
+        let bytes = 4 * groups * entries + combine.shared_bytes();
+        Illegal::unless(bytes <= MAX_SHARED_BYTES, "vectors", vectors, || {
+            format!(
+                "fewer, or more warps a group, where `combine_dtype` is {}: a block needs {bytes} bytes of shared memory so, and \
+                 has {MAX_SHARED_BYTES}",
+                back.name()
+            )
+        })
+    }
+
     /// What makes a configuration legal, except that the hook may be a custom one.
     pub fn fits(&self) -> Result<(), Illegal> {
         Illegal::unless(
@@ -198,6 +256,7 @@ impl RoundTrip {
             format!("such that a row is whole packets of {PACKET_BYTES} bytes, and not {row_bytes} bytes")
         })?;
         groups_of(self.group_warps, self.warps)?;
+        self.returns()?;
         self.dispatch().choices()?;
         resident("expert_blocks", self.expert_blocks, self.blocks())
     }

@@ -7,7 +7,7 @@ use super::device::{at, experts_of, owners};
 use super::dispatch::{TokenArgs, tokens};
 use super::plan::Copies;
 use super::protocol::Protocol;
-use super::quantise::Quantiser;
+use super::quantise::{Piece, Quantiser};
 use super::wire::{InboxArgs, Open};
 
 /// What sends the rows of a launch.
@@ -173,6 +173,7 @@ fn quantised(
     len: u32,
 ) -> (AnyTile, Option<AnyTile>) {
     let Some(quantiser) = quantiser else { return (x, scales) };
-    let (x, scales) = quantiser.quantise(c, x, len);
+    let piece = Piece { len, scales: c.scales_of(len), sent: c.sent_scales_of(len) };
+    let (x, scales) = quantiser.quantise(x, piece);
     (x, Some(scales))
 }

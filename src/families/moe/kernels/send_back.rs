@@ -1,11 +1,12 @@
 //! The sending half of combine: each row with a flag or as packets, or rows of several tokens with one flag.
 
 use peerwarp_codegen::dsl::prelude::*;
-use peerwarp_codegen::dsl::{Any, Inbound, InboundSome, IncomingSome};
+use peerwarp_codegen::dsl::{Inbound, InboundSome, IncomingSome};
 
 use super::combine::Launch;
 use super::combine_config::Combine;
 use super::outputs::{Outputs, Slot, here};
+use super::returned::{Back, Quantising, Returned};
 
 /// Sends back what belongs to each slot that was received: a row, or the weighted sum of this rank's rows of it.
 pub(super) fn send(l: Launch<'_>, g: Group) {
@@ -18,10 +19,10 @@ pub(super) trait Batching {
     fn send(&self, l: Launch<'_>, outputs: &dyn Outputs, g: Group);
 
     /// A token's rows of several ranks.
-    fn of_token<'a>(&self, rows: &InboundSome<'a, Any>, token: Val<u32>) -> IncomingSome<'a, Any>;
+    fn of_token<'a>(&self, rows: &InboundSome<'a, Returned>, token: Val<u32>) -> IncomingSome<'a, Returned>;
 
     /// The row of an entry, whose owner, token and slot these are.
-    fn of_entry<'a>(&self, rows: &Inbound<'a, Any>, at: [Val<u32>; 3]) -> Incoming<'a, Any>;
+    fn of_entry<'a>(&self, rows: &Inbound<'a, Returned>, at: [Val<u32>; 3]) -> Incoming<'a, Returned>;
 }
 
 impl Combine {
@@ -52,18 +53,25 @@ impl Batching for Each {
         let Launch { c, a, .. } = l;
         let pieces = c.sent_pieces();
         let counter = a.next_send.map(|next| next.counter(0));
+        let quantising = Quantising::new(c);
         for i in g.dynamic(c.tokens * c.token_slots() * c.destinations() * pieces.parts(), counter) {
             let (row, part) = pieces.part(i);
             let (source, number) = c.travel().returning(row);
-            outputs.if_there(source, number, &|| send_slot(l, outputs, g, (source, number), part));
+            outputs.if_there(source, number, &|| {
+                send_slot(l, outputs, g, (source, number), (part, quantising));
+            });
         }
     }
 
-    fn of_token<'a>(&self, rows: &InboundSome<'a, Any>, token: Val<u32>) -> IncomingSome<'a, Any> {
+    fn of_token<'a>(&self, rows: &InboundSome<'a, Returned>, token: Val<u32>) -> IncomingSome<'a, Returned> {
         rows.slot(token)
     }
 
-    fn of_entry<'a>(&self, rows: &Inbound<'a, Any>, [.., slot]: [Val<u32>; 3]) -> Incoming<'a, Any> {
+    fn of_entry<'a>(
+        &self,
+        rows: &Inbound<'a, Returned>,
+        [.., slot]: [Val<u32>; 3],
+    ) -> Incoming<'a, Returned> {
         rows.slot(slot)
     }
 }
@@ -75,12 +83,14 @@ fn send_slot(
     outputs: &dyn Outputs,
     g: Group,
     (source, number): (Val<u32>, Val<u32>),
-    part: Val<u32>,
+    (part, quantising): (Val<u32>, Quantising),
 ) {
+    let Launch { c, back, .. } = l;
     let slot = slot(l, outputs, g, (source, number));
-    let row = l.back.to(Peers::rank(source)).slot(number);
+    let row = back.to(Peers::rank(source)).slot(number);
     if slot.is_here() {
-        slot.put(part, row.elements());
+        let scales = back.scales.map(|scales| row.field(scales));
+        Back { c, row: row.field(back.row), scales, quantising }.put(part, &*slot);
         row.done();
     }
 }
@@ -94,6 +104,7 @@ impl Batching for Batches<'_> {
     fn send(&self, l: Launch<'_>, outputs: &dyn Outputs, g: Group) {
         let Launch { c, a, back } = l;
         let i = arange(c.batch * c.topk);
+        let quantising = Quantising::new(c);
         let counter = a.next_send.map(|next| next.counter(0));
         for number in g.dynamic(c.batches() * c.destinations(), counter) {
             let (source, batch) = c.travel().returning(number);
@@ -109,7 +120,9 @@ impl Batching for Batches<'_> {
                     let slot = slot(l, outputs, g, (source, number));
                     let row = rows.slot(number);
                     if slot.is_here() {
-                        slot.put(0u32.val(), row.elements());
+                        let scales = back.scales.map(|scales| row.field(scales));
+                        let to = Back { c, row: row.field(back.row), scales, quantising };
+                        to.put(0u32.val(), &*slot);
                     }
                 }
                 rows.done(batch * c.ranks + rank());
@@ -117,15 +130,15 @@ impl Batching for Batches<'_> {
         }
     }
 
-    fn of_token<'a>(&self, rows: &InboundSome<'a, Any>, token: Val<u32>) -> IncomingSome<'a, Any> {
+    fn of_token<'a>(&self, rows: &InboundSome<'a, Returned>, token: Val<u32>) -> IncomingSome<'a, Returned> {
         rows.batch(token / self.0.batch, token)
     }
 
     fn of_entry<'a>(
         &self,
-        rows: &Inbound<'a, Any>,
+        rows: &Inbound<'a, Returned>,
         [owner, token, slot]: [Val<u32>; 3],
-    ) -> Incoming<'a, Any> {
+    ) -> Incoming<'a, Returned> {
         rows.batch(token / self.0.batch * self.0.ranks + owner, slot)
     }
 }

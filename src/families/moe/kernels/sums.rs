@@ -1,7 +1,7 @@
-//! The receiving half of combine: sums of the rows that come back for a token.
+//! The receiving half of combine: sums of the rows that come back for a token, scaled where they travelled as fp8.
 
 use peerwarp_codegen::dsl::prelude::*;
-use peerwarp_codegen::dsl::{Any, IncomingSome};
+use peerwarp_codegen::dsl::{AnyTile, IncomingEach, IncomingSome};
 
 use super::combine::Launch;
 use super::combine_config::Combine;
@@ -10,17 +10,31 @@ use super::outputs::{Keep, RankMajor, Summed};
 use super::pieces::each_piece;
 use super::plan::Own;
 use super::protocol::Protocol;
+use super::returned::Returned;
 
 /// Sums what comes back for every token.
 pub(super) fn receive(l: Launch<'_>, g: Group) {
     let c = l.c;
-    let with_own = |kept: &dyn Keep| each_token(l, g, |token, part| sum_with_own(l, g, kept, (token, part)));
+    let scaling = |messages: u32| Dequantiser::new(c, messages);
+    let with_own = |kept: &dyn Keep| {
+        let s = scaling(1);
+        each_token(l, g, |token, part| sum_with_own((l, s), g, kept, (token, part)));
+    };
     match (c.dedup, c.own(), c.layout.by_expert(), c.protocol.arrival()) {
-        (true, Own::Moved, ..) => each_token(l, g, |token, part| sum_returned(l, g, token, part)),
+        (true, Own::Moved, ..) => {
+            let s = scaling(c.owners_in_flight());
+            each_token(l, g, |token, part| sum_returned((l, s), g, token, part));
+        }
         (true, Own::InPlace, true, _) => with_own(&Summed(l)),
         (true, Own::InPlace, false, _) => with_own(&RankMajor(l)),
-        (false, .., Protocol::Packets) => each_token(l, g, |token, part| sum_packets(l, token, part)),
-        (false, ..) => each_token(l, g, |token, part| sum_entries(l, token, part)),
+        (false, .., Protocol::Packets) => {
+            let s = scaling(c.entries_in_flight());
+            each_token(l, g, |token, part| sum_packets((l, s), token, part));
+        }
+        (false, ..) => {
+            let s = scaling(1);
+            each_token(l, g, |token, part| sum_entries((l, s), token, part));
+        }
     }
 }
 
@@ -55,28 +69,31 @@ fn weights(l: Launch<'_>, token: Val<u32>) -> Option<Weights<'_>> {
     l.c.weighted.then_some(Weights(l, token))
 }
 
+/// A launch, and what a group scales rows with.
+type Receiving<'a> = (Launch<'a>, Dequantiser<'a>);
+
 /// The sum of what all owners send back.
 #[kernel]
-fn sum_returned(l: Launch<'_>, g: Group, token: Val<u32>, part: Val<u32>) {
+fn sum_returned((l, s): Receiving<'_>, g: Group, token: Val<u32>, part: Val<u32>) {
     let c = l.c;
     let owners = owners_of(l, g, token);
     let returned = returned(c, l.back, owners, token);
     c.summed_pieces().each(part, |start, len| {
-        let sum = sum_of_owners(c, &returned, weights(l, token), start, len);
+        let sum = sum_of_owners((c, l.back, s), &returned, weights(l, token), start, len);
         store(l, token, start, sum);
     });
 }
 
 /// The sum of what this rank keeps and what the other one sends back.
 #[kernel]
-fn sum_with_own(l: Launch<'_>, g: Group, kept: &dyn Keep, (token, part): (Val<u32>, Val<u32>)) {
+fn sum_with_own((l, s): Receiving<'_>, g: Group, kept: &dyn Keep, (token, part): (Val<u32>, Val<u32>)) {
     let c = l.c;
     let owners = owners_of(l, g, token);
     let own = kept.pieces(g, owners, token);
     let senders = owners & bit(1 - rank());
     let returned = || returned(c, l.back, senders, token);
-    let add = |returned: &IncomingSome<'_, Any>, kept: Tile<f32>, start: Val<u32>, len: u32| {
-        let sum = sum_of_two(returned, kept, weights(l, token), start, len);
+    let add = |returned: &IncomingSome<'_, Returned>, kept: Tile<f32>, start: Val<u32>, len: u32| {
+        let sum = sum_of_two((l.back, s), (returned, kept), weights(l, token), start, len);
         store(l, token, start, sum);
     };
     // Loads of what is kept are in flight while the other rank's row is waited for.
@@ -98,10 +115,10 @@ fn sum_with_own(l: Launch<'_>, g: Group, kept: &dyn Keep, (token, part): (Val<u3
 #[kernel]
 pub(super) fn returned<'a>(
     c: &Combine,
-    back: OpenChannel<'a, Any>,
+    back: OpenChannel<'a, Returned>,
     owners: Val<u64>,
     token: Val<u32>,
-) -> IncomingSome<'a, Any> {
+) -> IncomingSome<'a, Returned> {
     let rows = back.from_some(owners);
     c.batching().of_token(&rows, token)
 }
@@ -142,17 +159,17 @@ fn weighted(row: Tile<f32>, weight: Option<Val<f32>>) -> Tile<f32> {
 /// A piece of the sum of what several ranks send back for a token, in the order of ranks.
 #[kernel]
 pub(super) fn sum_of_owners(
-    c: &Combine,
-    returned: &IncomingSome<'_, Any>,
+    (c, back, s): (&Combine, OpenChannel<'_, Returned>, Dequantiser<'_>),
+    returned: &IncomingSome<'_, Returned>,
     weights: Option<Weights<'_>>,
     start: Val<u32>,
     len: u32,
 ) -> Tile<f32> {
     let mut sum = var(splat(0f32, len));
-    each_piece(c.ranks, c.tiles_in_flight().min(c.ranks), |owner, count| {
+    each_piece(c.ranks, c.owners_in_flight(), |owner, count| {
         // Weights come first: the registers of rows would have to last through their loops.
         let each = weights_of(weights, owner, count).into_iter();
-        for (weight, part) in each.zip(returned.load_each(owner, count, start.to_u64(), len)) {
+        for (weight, part) in each.zip(s.of_ranks(back, returned, (owner, count), (start, len))) {
             sum += weighted(part.to_f32(), weight);
         }
     });
@@ -162,15 +179,15 @@ pub(super) fn sum_of_owners(
 /// A piece of the sum of what this rank keeps of a token and what the other one sends back.
 #[kernel]
 fn sum_of_two(
-    returned: &IncomingSome<'_, Any>,
-    kept: Tile<f32>,
+    (back, s): (OpenChannel<'_, Returned>, Dequantiser<'_>),
+    (returned, kept): (&IncomingSome<'_, Returned>, Tile<f32>),
     weights: Option<Weights<'_>>,
     start: Val<u32>,
     len: u32,
 ) -> Tile<f32> {
     let mut sum = var(splat(0f32, len));
     sum += weighted(kept, weights.map(|weights| weights.of(rank())));
-    for other in returned.load_each(1 - rank(), 1, start.to_u64(), len) {
+    for other in s.of_ranks(back, returned, (1 - rank(), 1), (start, len)) {
         sum += weighted(other.to_f32(), weights.map(|weights| weights.of(1 - rank())));
     }
     sum.get()
@@ -178,12 +195,12 @@ fn sum_of_two(
 
 /// The sum of each entry's rows, with its weight: of packets, several of which are in flight together.
 #[kernel]
-fn sum_packets(l: Launch<'_>, token: Val<u32>, part: Val<u32>) {
+fn sum_packets((l, s): Receiving<'_>, token: Val<u32>, part: Val<u32>) {
     let Launch { c, a, back } = l;
     c.summed_pieces().each(part, |start, len| {
         let first = token * c.topk;
         let mut sum = var(splat(0f32, len));
-        each_piece(c.topk, c.tiles_in_flight().min(c.topk), |k, count| {
+        each_piece(c.topk, c.entries_in_flight(), |k, count| {
             let mut there = 0u64.val();
             let (mut messages, mut weights) = (vec![], vec![]);
             for i in 0..count {
@@ -194,7 +211,10 @@ fn sum_packets(l: Launch<'_>, token: Val<u32>, part: Val<u32>) {
                 messages.push((owner(c.map(), expert), slot));
                 weights.push(valid.select(a.weights.get(slot), 0.0));
             }
-            let rows = back.from_each(messages, there).load(start.to_u64(), len);
+            let messages = back.from_each(messages, there);
+            let rows = messages.field(back.row).load(start.to_u64(), len);
+            let scales = back.scales.map(|scales| s.each_scale(&messages, scales, start, len));
+            let rows = s.scaled(rows, scales, len);
             for (y, weight) in rows.into_iter().zip(weights) {
                 sum = y.to_f32().fma(weight, &sum);
             }
@@ -206,7 +226,7 @@ fn sum_packets(l: Launch<'_>, token: Val<u32>, part: Val<u32>) {
 
 /// The same with flags, each of which is waited for.
 #[kernel]
-fn sum_entries(l: Launch<'_>, token: Val<u32>, part: Val<u32>) {
+fn sum_entries((l, s): Receiving<'_>, token: Val<u32>, part: Val<u32>) {
     let Launch { c, a, back } = l;
     c.summed_pieces().each(part, |start, len| {
         let mut sum = var(splat(0f32, len));
@@ -216,11 +236,124 @@ fn sum_entries(l: Launch<'_>, token: Val<u32>, part: Val<u32>) {
             if expert < c.experts {
                 let owner = owner(c.map(), expert);
                 let row = c.batching().of_entry(&back.from(owner), [owner, token, slot]);
-                let y = row.load_f32(start.to_u64(), len);
+                let y = s.of_one(back, &row, start, len);
                 sum = y.fma(a.weights.get(slot), &sum);
             }
         }
         let sum = sum.get();
         store(l, token, start, sum);
     });
+}
+
+/// Where a group has the scales of pieces that it receives at hand.
+#[derive(Clone, Copy)]
+pub(super) struct Dequantiser<'a> {
+    c: &'a Combine,
+    scales: Option<Shared<f32>>,
+}
+
+impl<'a> Dequantiser<'a> {
+    /// Room for the scales of pieces of so many messages together.
+    pub fn new(c: &'a Combine, messages: u32) -> Dequantiser<'a> {
+        let words = messages * c.scales_of(c.piece_len()).sent;
+        Dequantiser { c, scales: c.combine_dtype.quantises().then(|| shared("return_scales", words)) }
+    }
+
+    /// Pieces of rows of several ranks, from `first` on.
+    pub fn of_ranks(
+        &self,
+        back: OpenChannel<'_, Returned>,
+        rows: &IncomingSome<'_, Returned>,
+        (first, count): (Val<u32>, u32),
+        (start, len): (Val<u32>, u32),
+    ) -> Vec<Scaled> {
+        let x = rows.field(back.row).load_each(first, count, start.to_u64(), len);
+        let scales = back.scales.map(|scales| {
+            let (at, sent) = self.words(start, len);
+            rows.field(scales).load_each(first, count, at, sent)
+        });
+        self.scaled(x, scales, len)
+    }
+
+    /// A piece of one row, as it is summed.
+    fn of_one(
+        &self,
+        back: OpenChannel<'_, Returned>,
+        row: &Incoming<'_, Returned>,
+        start: Val<u32>,
+        len: u32,
+    ) -> Tile<f32> {
+        let x = row.field(back.row).load(start.to_u64(), len);
+        match (back.scales, self.scales) {
+            (Some(scales), Some(at_hand)) => {
+                let (at, sent) = self.words(start, len);
+                let scales = row.field(scales).load(at, sent);
+                self.spread(vec![x], vec![scales], at_hand, len)[0].to_f32()
+            }
+            _ => x.to_f32(),
+        }
+    }
+
+    /// The scales of pieces of several entries' rows.
+    fn each_scale(
+        &self,
+        messages: &IncomingEach<'_, Returned>,
+        scales: Field<f32>,
+        start: Val<u32>,
+        len: u32,
+    ) -> Vec<Tile<f32>> {
+        let (at, sent) = self.words(start, len);
+        messages.field(scales).load(at, sent)
+    }
+
+    /// Pieces of rows with their scales.
+    pub fn scaled(&self, rows: Vec<AnyTile>, scales: Option<Vec<Tile<f32>>>, len: u32) -> Vec<Scaled> {
+        match (scales, self.scales) {
+            (Some(scales), Some(at_hand)) => self.spread(rows, scales, at_hand, len),
+            _ => rows.into_iter().map(|row| Scaled { row, scale: None }).collect(),
+        }
+    }
+
+    #[kernel]
+    fn spread(
+        &self,
+        rows: Vec<AnyTile>,
+        scales: Vec<Tile<f32>>,
+        at_hand: Shared<f32>,
+        len: u32,
+    ) -> Vec<Scaled> {
+        let sent = self.c.scales_of(len).sent;
+        for (i, scales) in (0..).zip(scales) {
+            at_hand.store(i * sent, scales);
+        }
+        let block = arange(len) / self.c.scaled();
+        let each = (0..).zip(rows).map(|(i, row)| {
+            let scale = at_hand.gather(block + i * sent, true, 0.0);
+            Scaled { row, scale: Some(scale) }
+        });
+        each.collect()
+    }
+
+    /// Words of scales that go with a piece: the first one, and how many.
+    pub fn words(&self, start: Val<u32>, len: u32) -> (Val<u32>, u32) {
+        (self.c.first_scale(start), self.c.scales_of(len).sent)
+    }
+}
+
+/// A piece of a row that came back, and the scale of each of its elements if it has some.
+#[derive(Clone, Copy)]
+pub(super) struct Scaled {
+    row: AnyTile,
+    scale: Option<Tile<f32>>,
+}
+
+impl Scaled {
+    /// The piece as it is summed.
+    pub fn to_f32(self) -> Tile<f32> {
+        let row = self.row.to_f32();
+        match self.scale {
+            None => row,
+            Some(scale) => row * scale,
+        }
+    }
 }

@@ -5,9 +5,11 @@ use std::collections::BTreeMap;
 use peerwarp_codegen::ir::Dtype;
 
 use super::Entry;
-use crate::families::moe::{MoeShape, Routing};
+use crate::families::moe::kernels::ReturnDtype;
+use crate::families::moe::{MoeShape, Routing, SCALE_BLOCK};
 use crate::harness::elements::loops::{add_weighted, scale};
 use crate::harness::elements::{encode, round};
+use crate::harness::fp8;
 
 /// The benchmark's stand-in expert, `x * (1 + rank)`, in the type that rows are combined in.
 pub fn stand_in_expert(combined: Dtype, rank: u32, row: &[f32]) -> Vec<f32> {
@@ -47,13 +49,25 @@ pub fn of_owner<'o>(
     piece
 }
 
+/// A row as its receiver has it: of fp8, e4m3 numbers times their scales.
+pub fn returned(combine_dtype: ReturnDtype, row: Vec<f32>) -> Vec<f32> {
+    let block = match combine_dtype {
+        ReturnDtype::Combined => return row,
+        ReturnDtype::Fp8 => SCALE_BLOCK,
+        ReturnDtype::Fp8Token => row.len() as u32,
+    };
+    let (bytes, scales) = fp8::quantise(&row, block);
+    fp8::dequantise(&bytes, &scales, block)
+}
+
 /// As [`in_order`], but summed as the deduplicating kernels do it: each owner sums its own entries and rounds once,
-/// then the owners' pieces are added in the order of ranks.
+/// then the owners' pieces are added in the order of ranks, each as `back` has it of its owner's.
 pub fn by_owner<'o>(
     (shape, combined): (&MoeShape, Dtype),
     routing: &Routing,
     at: (u32, u32),
     output: impl Fn(u32, Entry) -> &'o [f32],
+    back: impl Fn(u32, Vec<f32>) -> Vec<f32>,
 ) -> Vec<u8> {
     let mut entries = entries_of(shape, routing, at.0, at.1);
     // Those of one owner stay in the order of k. An owner without any would add zeros.
@@ -64,7 +78,7 @@ pub fn by_owner<'o>(
         of_owner
             .iter()
             .for_each(|&(owner, weight, entry)| add_weighted(&mut piece, weight, output(owner, entry)));
-        piece = round(combined, piece);
+        piece = back(of_owner[0].0, round(combined, piece));
         add_weighted(&mut sum, 1.0, &piece);
     }
     encode(combined, &sum)
@@ -123,8 +137,8 @@ mod tests {
             &rows[entry.k as usize][..]
         };
         let shape = (&SHAPE, Dtype::Bf16);
-        [in_order(shape, routing, (0, token), output), by_owner(shape, routing, (0, token), output)]
-            .map(|bytes| decode(Dtype::Bf16, &bytes))
+        let by_owner = by_owner(shape, routing, (0, token), output, |_, row| row);
+        [in_order(shape, routing, (0, token), output), by_owner].map(|bytes| decode(Dtype::Bf16, &bytes))
     }
 
     #[test]
@@ -151,6 +165,18 @@ mod tests {
         // Rank 0's piece is 256 + 1.5, which rounds to 258; with rank 1's -256 in order nothing is lost.
         let [in_order, by_owner] = both(&tiny([1.0; 3]), 0, [256.0, -256.0, 1.5]);
         assert_eq!((in_order[0], by_owner[0]), (1.5, 2.0));
+    }
+
+    #[test]
+    fn rows_that_travel_as_fp8_have_a_scale_a_block_or_a_row() {
+        // 448 is the largest e4m3 number, and 1 has the smallest step of 1/8 above it.
+        let row: Vec<f32> = (0..256).map(|i| if i == 0 { 448.0 } else { 1.0 + 1.0 / 64.0 }).collect();
+        let as_blocks = returned(ReturnDtype::Fp8, row.clone());
+        let as_row = returned(ReturnDtype::Fp8Token, row.clone());
+        assert_eq!((as_blocks[0], as_blocks[1], as_row[1], as_row[200]), (448.0, 1.0, 1.0, 1.0));
+        assert!((as_blocks[200] - row[200]).abs() < 1e-6);
+        assert_eq!(returned(ReturnDtype::Combined, row.clone()), row);
+        assert_eq!(returned(ReturnDtype::Fp8, vec![0.0; 8]), [0.0; 8]);
     }
 
     #[test]

@@ -5,5 +5,5 @@
 mod combine;
 mod dispatch;
 
-pub use combine::{by_owner, in_order, of_owner, stand_in_expert, weighted_rows};
+pub use combine::{by_owner, in_order, of_owner, returned, stand_in_expert, weighted_rows};
 pub use dispatch::{Entry, Grouped, Tokens, dispatch};

@@ -24,6 +24,8 @@ pub struct Semantics {
     pub dedup: bool,
     /// Whether rows arrive in their places.
     pub in_place: bool,
+    /// Whether what a rank has of its own tokens stays where it is, and is summed from there.
+    pub keeps_own: bool,
 }
 
 impl Semantics {
@@ -41,6 +43,11 @@ impl Semantics {
     /// Whether combine or the experts apply the weights.
     pub fn weighs(&self) -> bool {
         self.key.layout.by_expert() || self.key.weighted || !self.y_is_rows()
+    }
+
+    /// A row as the rank that sums it has it, given whether its owner is that rank.
+    fn returned(&self, is_own: bool, row: Vec<f32>) -> Vec<f32> {
+        if is_own && self.keeps_own { row } else { reference::returned(self.key.combine_dtype, row) }
     }
 
     /// The routing with the weights that are applied, given what dispatch has to bring each rank.
@@ -169,14 +176,23 @@ impl Round {
                 let outputs = experts_outputs((&shape, semantics), &routing, tokens, (rank, token));
                 let output = |owner: u32, _| &outputs[&owner][..];
                 in_order.extend(reference::in_order((&shape, combined), &applied, (rank, token), output));
+                let back = |owner: u32, row: Vec<f32>| semantics.returned(owner == rank, row);
+                let returned = || -> BTreeMap<u32, Vec<f32>> {
+                    outputs.iter().map(|(&owner, row)| (owner, back(owner, row.clone()))).collect()
+                };
+                let (shape, at) = ((&shape, combined), (rank, token));
                 if semantics.key.weighted {
-                    let row = |owner: u32| &outputs[&owner][..];
-                    out.extend(reference::weighted_rows((&shape, combined), &applied, (rank, token), row));
+                    let rows = returned();
+                    out.extend(reference::weighted_rows(shape, &applied, at, |owner| &rows[&owner]));
                 } else if semantics.dedup {
-                    out.extend(reference::by_owner((&shape, combined), &applied, (rank, token), output));
+                    out.extend(reference::by_owner(shape, &applied, at, output, back));
+                } else if semantics.key.combine_dtype.quantises() {
+                    let rows = returned();
+                    out.extend(reference::in_order(shape, &applied, at, |owner, _| &rows[&owner]));
                 }
             }
-            if semantics.dedup { (out, in_order) } else { (in_order.clone(), in_order) }
+            let plain = !semantics.dedup && !semantics.key.combine_dtype.quantises();
+            if plain { (in_order.clone(), in_order) } else { (out, in_order) }
         };
         let (out, in_order) = ranks.map(sums).unzip();
         let (nodes, first_expert, no_expert) = (vec![], 0, empty_id(&shape, number));

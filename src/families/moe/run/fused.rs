@@ -3,20 +3,29 @@
 use peerwarp_codegen::family::Family;
 
 use super::Semantics;
-use crate::families::moe::kernels::{Hook, Layout, RoundTrip};
+use crate::families::moe::kernels::{Hook, Layout, ReturnDtype, RoundTrip};
 use crate::families::moe::{MoeError, MoeKey, MoeShape};
 
 impl RoundTrip {
     /// The defaults for a shape, with the stand-in expert.
     pub fn defaults(shape: &MoeShape) -> Result<RoundTrip, MoeError> {
+        RoundTrip::defaults_with(shape, ReturnDtype::Combined)
+    }
+
+    /// The same with rows that travel back so.
+    ///
+    /// # Errors
+    /// The shape is not allowed, or rows cannot travel so.
+    pub fn defaults_with(shape: &MoeShape, combine_dtype: ReturnDtype) -> Result<RoundTrip, MoeError> {
         shape.check()?;
-        Ok(RoundTrip::with_defaults(&key(shape, Hook::Expert).round_trip())?)
+        Ok(RoundTrip::with_defaults(&key(shape, Hook::Expert, combine_dtype).round_trip())?)
     }
 
     /// How its rounds are computed.
     pub fn semantics(&self) -> Semantics {
-        // Each expert's rows are weighted by themselves.
-        self.operation().with_layout(Layout::ExpertMajor).semantics()
+        // Each expert's rows are weighted by themselves, and a rank's own come back as the others' do.
+        let of_operation = self.operation().with_layout(Layout::ExpertMajor).semantics();
+        Semantics { keeps_own: false, ..of_operation }
     }
 
     /// The same with as few blocks and warps as show all of the protocol.
@@ -29,13 +38,13 @@ impl RoundTrip {
     }
 }
 
-fn key(shape: &MoeShape, hook: Hook) -> MoeKey {
-    MoeKey { hook, ..MoeKey::new(*shape) }
+fn key(shape: &MoeShape, hook: Hook, combine_dtype: ReturnDtype) -> MoeKey {
+    MoeKey { hook, combine_dtype, ..MoeKey::new(*shape) }
 }
 
 /// Whether a variant is legal and for this shape.
 pub(super) fn check(config: &RoundTrip, shape: &MoeShape) -> Result<(), MoeError> {
-    if config.key() != key(shape, config.hook).round_trip() {
+    if config.key() != key(shape, config.hook, config.combine_dtype).round_trip() {
         return Err(MoeError::invalid("round_trip", config.variant_name(), format!("must be for {shape}")));
     }
     Ok(config.check()?)
