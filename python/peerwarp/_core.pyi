@@ -40,7 +40,7 @@ class MoeAllToAll:
         cls,
         world: SimulatedWorld,
         hidden_experts_topk_tokens: tuple[int, int, int, int],
-        rows: tuple[str, str | None, bool, bool],
+        rows: tuple[str, str | None, bool, bool, str],
         standing: tuple[str, int, int],
         split: bool,
     ) -> MoeAllToAll: ...
@@ -68,7 +68,7 @@ class DeviceMoe:
         world: GpuWorld,
         hidden_experts_topk: tuple[int, int, int],
         capacities: Sequence[int],
-        rows_standing: tuple[tuple[str, str | None, bool, bool], tuple[str, int, int]],
+        rows_standing: tuple[tuple[str, str | None, bool, bool, str], tuple[str, int, int]],
         id_sms_split: tuple[int, int | None, bool],
         exchange: Exchange | None,
     ) -> DeviceMoe: ...

@@ -33,6 +33,8 @@ ROWS = {
 }
 #: What dispatch can quantise rows to.
 QUANTISED = ("fp8", "mxfp8")
+#: What rows may travel back as.
+RETURNED = ("combined", "fp8", "fp8-token")
 #: What scales may come as: float32, or bytes.
 SCALES = {True: ("float32",), False: ("uint8", "float8_e8m0fnu", "float8_e4m3fn")}
 
@@ -154,6 +156,9 @@ class MoeAllToAll:
             bf16 for all others unless told.
         quantise: `"fp8"` and `"mxfp8"` only: whether `x` is of the type `combined`, and dispatch quantises its rows on their way
             out, with the scales that `d.scales` has; else they are given quantised, with their scales.
+        combine_dtype: what rows travel back as: `"combined"`, the type `combined`; `"fp8"`, with a float32 scale for every 128 elements
+            of a row; or `"fp8-token"`, with one for each row. Ranks quantise the rows that they send, and sum in float32: `y` and the
+            combined rows stay of the type `combined`.
         layout: `"rank_major"`, `"expert_major"` or `"expert_strided"`, how rows stand after dispatch: see `Dispatched`.
         weighted: rank-major only: whether `combine` applies the weights, to a rank's row the sum of the token's weights there. If
             not, they are the experts' business: `combine` adds rows as they are. Rows by expert are always weighted.
@@ -182,6 +187,7 @@ class MoeAllToAll:
         scale_bytes: int | None = None,
         combined: str | None = None,
         quantise: bool = False,
+        combine_dtype: str = "combined",
         layout: str = "rank_major",
         weighted: bool = False,
         capacities: Sequence[int] | None = None,
@@ -200,7 +206,9 @@ class MoeAllToAll:
             raise InvalidArgument(
                 "quantise", quantise, f"False for {dtype}: what dispatch quantises to is {' or '.join(QUANTISED)}"
             )
-        rows = _rows(dtype, row_bytes, scale_bytes), combined, quantise, weighted
+        if combine_dtype not in RETURNED:
+            raise InvalidArgument("combine_dtype", combine_dtype, ", ".join(RETURNED))
+        rows = _rows(dtype, row_bytes, scale_bytes), combined, quantise, weighted, combine_dtype
         if layout not in LAYOUTS:
             raise InvalidArgument("layout", layout, ", ".join(LAYOUTS))
         if weighted and layout != "rank_major":

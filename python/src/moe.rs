@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 
 use peerwarp::codegen::family::Choice;
 use peerwarp::codegen::ir::{Const, Dtype};
-use peerwarp::families::moe::kernels::{CombineDtype, Hook, Layout, Quantise};
+use peerwarp::families::moe::kernels::{CombineDtype, Hook, Layout, Quantise, ReturnDtype};
 use peerwarp::families::moe::run::MoeTuning;
 use peerwarp::families::moe::{MoeShape, RowDtype};
 use peerwarp::harness::session::{HostSteps, SimLaunches, SimRanks};
@@ -38,12 +38,18 @@ fn layout_of((name, align): (&str, u32)) -> Result<Layout, Failure> {
 }
 
 /// What rows travel as, and what they are combined in, if not in what follows from that: by name; whether dispatch quantises rows of
-/// the latter, and whether combine applies the weights to rank-major rows.
-pub type Rows<'a> = (&'a str, Option<&'a str>, bool, bool);
+/// the latter, whether combine applies the weights to rank-major rows, and the name of what rows travel back as.
+pub type Rows<'a> = (&'a str, Option<&'a str>, bool, bool, &'a str);
+
+/// What rows travel back as.
+pub fn combine_dtype_of(rows: Rows<'_>) -> Result<ReturnDtype, Failure> {
+    ReturnDtype::from_name(rows.4)
+        .ok_or_else(|| Failure::invalid("combine_dtype", rows.4, "combined, fp8 or fp8-token"))
+}
 
 /// What rows travel as, are combined in, and are quantised from.
 pub fn types_of(
-    (dtype, combined, quantise, _): Rows<'_>,
+    (dtype, combined, quantise, ..): Rows<'_>,
 ) -> Result<(RowDtype, CombineDtype, Quantise), Failure> {
     let dtype: RowDtype = dtype.parse()?;
     let known = |name| {
@@ -312,6 +318,7 @@ impl MoeAllToAll {
         let (hidden, experts, topk, tokens) = hidden_experts_topk_tokens;
         let ranks = Arc::clone(&world.get().ranks);
         let (dtype, combined, quantise) = types_of(rows)?;
+        let combine_dtype = combine_dtype_of(rows)?;
         let shape = MoeShape { hidden, experts, topk, tokens, ranks: ranks.ranks(), dtype };
         shape.check()?;
         let (layout, max_rows) = places_of(standing, &shape)?;
@@ -319,6 +326,7 @@ impl MoeAllToAll {
             let tuning = MoeTuning::defaults_with(&shape, Hook::None, layout)?;
             let tuning = tuning
                 .with_quantise(quantise)?
+                .with_combine_dtype(combine_dtype)?
                 .with_max_rows(max_rows)
                 .with_combined(combined)
                 .with_weighted(rows.3)

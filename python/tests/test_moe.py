@@ -286,6 +286,32 @@ def test_rows_are_quantised_on_their_way(layout: str, dtype: str, combined: str)
         assert error.value.field == field
 
 
+@pytest.mark.parametrize("layout", ["rank_major", "expert_major"])
+@pytest.mark.parametrize(("combine_dtype", "block"), [("fp8", 128), ("fp8-token", 384)])
+def test_rows_come_back_as_fp8(layout: str, combine_dtype: str, block: int) -> None:
+    hidden = 384
+    sizes = {"hidden": hidden, "topk": 1, "weighted": layout == "rank_major"}
+    moe = operation(peerwarp.World.simulated(2), layout, combine_dtype=combine_dtype, **sizes)
+    # One expert a token, on the other rank: each row comes back as it is, times a weight of one.
+    ids = [np.full((2, 1), EXPERTS - 1, np.int32), np.zeros((2, 1), np.int32)]
+    weights = [np.ones((2, 1), np.float32)] * 2
+    row = np.ones(hidden, np.float32)
+    # 448 is the largest e4m3 number, and 1.0625 lies between 1 and 1.125: a tie goes to the even one.
+    row[0], row[1], row[-1] = 448, 1.0625, 1.0625
+    d = moe.dispatch([np.zeros((2, hidden), np.float32)] * 2, ids, weights)
+    out = moe.combine(d, [np.tile(row, (len(rows), 1)) for rows in d.rows])
+    wanted = row.copy()
+    wanted[1] = 1
+    if block == hidden:
+        wanted[-1] = 1
+        assert same_bits(out[0], np.tile(wanted, (2, 1)))
+    else:
+        # The last block's scale is its own.
+        assert np.abs(out[0] - wanted).max() <= 1.0625 / 16
+        assert out[0][0, 0] == 448
+        assert out[0][0, 1] == 1
+
+
 @pytest.mark.parametrize("align", [8, 16, 128])
 def test_experts_rows_begin_at_multiples(align: int) -> None:
     world = peerwarp.World.simulated(2)
@@ -519,6 +545,7 @@ def test_what_is_refused() -> None:
         (lambda: operation(world, dtype="fp8", combined="fp8"), "combined"),
         (lambda: operation(world, combined="fp16"), "combined"),
         (lambda: operation(world, dtype="nvfp4", quantise=True), "quantise"),
+        (lambda: operation(world, combine_dtype="bf16"), "combine_dtype"),
         (lambda: operation(world, layout="any"), "layout"),
         (lambda: operation(world, "expert_major", weighted=True), "weighted"),
         (lambda: operation(world, weighted="no"), "weighted"),

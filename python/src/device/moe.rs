@@ -16,7 +16,7 @@ use pyo3::prelude::*;
 use super::exchange::{Element, Exchange, Seen};
 use super::{aligned, stream_of};
 use crate::error::{Failure, detached};
-use crate::moe::{Rows, Standing, places_of, row_sizes, types_of};
+use crate::moe::{Rows, Standing, combine_dtype_of, places_of, row_sizes, types_of};
 use crate::simulated::lock;
 use crate::world::{GpuWorld, seconds};
 
@@ -100,12 +100,16 @@ const BUFFERS: [&str; 10] = [
 fn tuning(
     world: &World,
     shape: MoeShape,
-    (combined, quantise, weighted, standing): (CombineDtype, Quantise, bool, Standing<'_>),
+    rows: Rows<'_>,
+    standing: Standing<'_>,
     (sms, split): (Option<u32>, bool),
 ) -> Result<(MoeTuning, &'static str), Failure> {
     shape.check()?;
     let (layout, max_rows) = places_of(standing, &shape)?;
-    let key = MoeKey { layout, max_rows, combined, weighted, quantise, ..MoeKey::new(shape) };
+    let (_, combined, quantise) = types_of(rows)?;
+    let (weighted, combine_dtype) = (rows.3, combine_dtype_of(rows)?);
+    let key =
+        MoeKey { layout, max_rows, combined, weighted, quantise, combine_dtype, ..MoeKey::new(shape) };
     let (mut found, by) = choose(&key, &Device::of_gpu(world.members()[0].gpu.info()))?;
     found.check(&shape)?;
     let from = match by {
@@ -144,12 +148,7 @@ impl DeviceMoe {
             let shape = MoeShape { hidden, experts, topk, tokens, ranks: world.ranks(), dtype };
             let limits = (sms, split);
             let each = |tokens: &u32| {
-                tuning(
-                    world,
-                    MoeShape { tokens: *tokens, ..shape },
-                    (combined, quantise, rows.3, standing),
-                    limits,
-                )
+                tuning(world, MoeShape { tokens: *tokens, ..shape }, rows, standing, limits)
             };
             let found = capacities.iter().map(each).collect::<Result<Vec<_>, _>>()?;
             let names = |(tuning, from): &(MoeTuning, &str)| {
