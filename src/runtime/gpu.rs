@@ -264,6 +264,38 @@ pub unsafe trait Gpu: Send + Sync + fmt::Debug {
     /// It is of this GPU, nothing uses it any more, and it is unmapped once.
     unsafe fn free_shared(&self, block: &SharedBlock) -> Result<()>;
 
+    /// Gives a block of this GPU other memory, at the addresses that it has: with the same bytes if `keeps`, else any. What other processes have
+    /// mapped is the memory that it had.
+    ///
+    /// # Errors
+    /// Blocks of this GPU cannot be mapped anew, or memory runs out.
+    ///
+    /// # Safety
+    /// Nothing that runs uses the block.
+    unsafe fn renew(&self, _block: &SharedBlock, _keeps: bool) -> Result<()> {
+        Err(fixed(self.info()))
+    }
+    /// Maps another process's memory, of the size of a block that was imported, at the addresses of that block.
+    ///
+    /// # Errors
+    /// As of [`Gpu::renew`]. The block has no memory then.
+    ///
+    /// # Safety
+    /// As of [`Gpu::renew`].
+    unsafe fn remap(&self, _block: &SharedBlock, _handle: ShareHandle) -> Result<()> {
+        Err(fixed(self.info()))
+    }
+    /// Maps memory that no rank looks at at the addresses of a block that was imported.
+    ///
+    /// # Errors
+    /// As of [`Gpu::renew`]. The block has no memory then.
+    ///
+    /// # Safety
+    /// As of [`Gpu::renew`].
+    unsafe fn detach(&self, _block: &SharedBlock) -> Result<()> {
+        Err(fixed(self.info()))
+    }
+
     /// Loads a compiled module.
     ///
     /// # Safety
@@ -337,4 +369,13 @@ pub unsafe trait Gpu: Send + Sync + fmt::Debug {
     /// # Safety
     /// It is not used any more, and destroyed once.
     unsafe fn destroy_graph(&self, graph: RawGraph) -> Result<()>;
+}
+
+/// The error of a GPU whose blocks stay where they are mapped.
+pub(super) fn fixed(gpu: &GpuInfo) -> RuntimeError {
+    RuntimeError::invalid(
+        "memory of a world that goes on without a process",
+        &gpu.name,
+        "shared by VMM, on NVIDIA's GPUs",
+    )
 }

@@ -121,6 +121,17 @@ impl MockGpu {
     }
 }
 
+impl MockGpu {
+    /// Maps a file where a block is.
+    fn map_over(&self, block: &SharedBlock, file: OwnedFd) {
+        let (prot, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED | MapFlags::FIXED);
+        // SAFETY: in place of a mapping of this size.
+        unsafe { mmap(block.ptr as *mut c_void, block.bytes as usize, prot, flags, &file, 0).unwrap() };
+        let mut memory = self.machine.memory.lock().unwrap();
+        memory.get_mut(&block.ptr).expect("a block that is alive").file = Some(file);
+    }
+}
+
 /// A world of two ranks, with a GPU each.
 pub(crate) fn world(machine: &Machine) -> Arc<World> {
     Arc::new(World::of_gpus(&MockGpu::all(machine, 2), &WorldOptions::default()).unwrap())
@@ -246,6 +257,41 @@ unsafe impl Gpu for MockGpu {
                 self.map(self.machine.file(of), bytes, Sharing::Ipc, Some(of))
             }
         }
+    }
+
+    unsafe fn renew(&self, block: &SharedBlock, keeps: bool) -> Result<()> {
+        self.machine.attempt("renew")?;
+        if block.sharing == Sharing::Ipc {
+            return Err(super::gpu::fixed(&self.info));
+        }
+        let file = memfd_create("mock", MemfdFlags::CLOEXEC).unwrap();
+        ftruncate(&file, block.bytes).unwrap();
+        // SAFETY: mapped by `map`.
+        let old =
+            unsafe { std::slice::from_raw_parts(block.ptr as *const u8, block.bytes as usize) }.to_vec();
+        self.map_over(block, file);
+        if keeps {
+            // SAFETY: mapped just now, of that size.
+            unsafe { std::ptr::copy_nonoverlapping(old.as_ptr(), block.ptr as *mut u8, old.len()) };
+        }
+        Ok(())
+    }
+
+    unsafe fn remap(&self, block: &SharedBlock, handle: ShareHandle) -> Result<()> {
+        self.machine.attempt("remap")?;
+        match handle {
+            ShareHandle::Fd(file) => self.map_over(block, file),
+            ShareHandle::Ipc(_) => panic!("memory that goes by IPC stays where it is"),
+        }
+        Ok(())
+    }
+
+    unsafe fn detach(&self, block: &SharedBlock) -> Result<()> {
+        self.machine.attempt("detach")?;
+        let file = memfd_create("mock", MemfdFlags::CLOEXEC).unwrap();
+        ftruncate(&file, block.bytes).unwrap();
+        self.map_over(block, file);
+        Ok(())
     }
 
     unsafe fn free_shared(&self, block: &SharedBlock) -> Result<()> {

@@ -2,6 +2,7 @@
 
 use std::ops::Range;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::RuntimeError;
 use super::gpu::{DevicePtr, Gpu, RawStream, ShareHandle, SharedBlock, Sharing};
@@ -49,6 +50,52 @@ impl Drop for Exported {
     }
 }
 
+/// Memory that ranks of several processes have mapped of each other.
+#[derive(Debug)]
+pub(super) struct Across {
+    member: Member,
+    /// Whether it is the caller's: what it holds stays when it is mapped anew.
+    keeps: AtomicBool,
+    /// Other processes' memory first: fields are dropped in order.
+    imported: Vec<(u32, Mapping)>,
+    exported: Exported,
+}
+
+impl Across {
+    /// Its number among all allocations.
+    pub fn number(&self) -> u32 {
+        self.exported.allocation
+    }
+
+    /// Gives the block other memory, zeroed unless it is the caller's, and maps that of the ranks that go on, which do the same. What other
+    /// ranks had mapped is not looked at any more. All addresses stay.
+    pub fn renew(&self) -> Result<(), RuntimeError> {
+        let (gpu, processes) = (&self.member.gpu, &self.exported.processes);
+        let Some(own) = &self.exported.own else { return Ok(()) };
+        let keeps = self.keeps.load(Ordering::Relaxed);
+        // SAFETY: the ranks that go on are idle.
+        unsafe { gpu.renew(&own.block, keeps)? };
+        if !keeps {
+            // SAFETY: the block is mapped, of that size.
+            unsafe { gpu.fill(own.block.ptr, own.block.bytes, 0, RawStream::DEFAULT)? };
+            gpu.synchronize()?;
+        }
+        let mut links = processes.links();
+        let peers = links.near_ranks();
+        let handles = peers.iter().map(|_| gpu.export(&own.block)).collect::<Result<Vec<_>, _>>()?;
+        let mut taken = links.exchange(&handles, own.block.bytes)?.into_iter();
+        for (rank, mapping) in &self.imported {
+            let handle = if peers.contains(rank) { taken.next() } else { None };
+            // SAFETY: as above.
+            match handle {
+                Some((_, _, handle)) => unsafe { gpu.remap(&mapping.block, handle)? },
+                None => unsafe { gpu.detach(&mapping.block)? },
+            }
+        }
+        Ok(())
+    }
+}
+
 /// The same allocation on every rank, mapped for every rank of this process.
 #[derive(Debug)]
 pub struct Symmetric {
@@ -57,10 +104,8 @@ pub struct Symmetric {
     bases: Vec<Vec<DevicePtr>>,
     /// `[member]`.
     own: Vec<DevicePtr>,
-    /// Other processes' memory first: fields are dropped in order.
-    _imported: Vec<Mapping>,
     _here: Vec<Mapping>,
-    _exported: Option<Exported>,
+    across: Option<Arc<Across>>,
     /// Memory of ranks without peers, which are alone on their nodes.
     _alone: Vec<Buffer>,
 }
@@ -79,16 +124,7 @@ impl Symmetric {
             alone.iter().try_for_each(|own| own.clear(0))?;
             let own: Vec<DevicePtr> = alone.iter().map(Buffer::ptr).collect();
             let bases = own.iter().map(|own| vec![*own]).collect();
-            let (imported, here) = (vec![], vec![]);
-            return Ok(Symmetric {
-                bytes,
-                bases,
-                own,
-                _imported: imported,
-                _here: here,
-                _exported: None,
-                _alone: alone,
-            });
+            return Ok(Symmetric { bytes, bases, own, _here: vec![], across: None, _alone: alone });
         }
         let (mut here, mut bases) = (vec![], vec![]);
         for node in members.chunks(near as usize) {
@@ -100,8 +136,7 @@ impl Symmetric {
             here.extend(own);
         }
         let own = here.iter().map(|m| m.block.ptr).collect();
-        let imported = vec![];
-        Ok(Symmetric { bytes, bases, own, _imported: imported, _here: here, _exported: None, _alone: vec![] })
+        Ok(Symmetric { bytes, bases, own, _here: here, across: None, _alone: vec![] })
     }
 
     /// For a world of several processes, of which this one has one rank, with these ranks on its node. Zeroed, here and on all others.
@@ -114,31 +149,38 @@ impl Symmetric {
     ) -> Result<Symmetric, RuntimeError> {
         let allocation = processes.next_allocation()?;
         let exported = allocate(member, bytes, sharing, &[]).and_then(|own| {
-            let handles = near.clone().skip(1).map(|_| member.gpu.export(&own.block));
+            let peers = processes.links().near_ranks();
+            let handles = peers.iter().map(|_| member.gpu.export(&own.block));
             let handles = handles.collect::<Result<Vec<_>, _>>()?;
             Ok((own, handles))
         });
         let (own, handles) = agree_on_size(allocation, bytes, exported, processes)?;
         let (base, size) = (own.block.ptr, own.block.bytes);
         // From here on others may have it mapped, whatever fails.
-        let own = Exported { allocation, own: Some(own), processes: Arc::clone(processes) };
+        let exported = Exported { allocation, own: Some(own), processes: Arc::clone(processes) };
         let taken = processes.links().exchange(&handles, size);
         let mapped = taken.and_then(|taken| import(member, size, taken));
+        let mapped = mapped.and_then(|mapped| with_nowhere(member, near.clone(), &exported, mapped));
         let mapped = processes.links().agree(mapped)?;
         let mut bases = vec![base; near.len()];
         for (rank, mapping) in &mapped {
             bases[(*rank - near.start) as usize] = mapping.block.ptr;
         }
-        let imported = mapped.into_iter().map(|(_, mapping)| mapping).collect();
-        Ok(Symmetric {
-            bytes,
-            bases: vec![bases],
-            own: vec![base],
-            _imported: imported,
-            _here: vec![],
-            _exported: Some(own),
-            _alone: vec![],
-        })
+        let (member, keeps) = (member.clone(), AtomicBool::new(false));
+        let across = Some(Arc::new(Across { member, keeps, imported: mapped, exported }));
+        Ok(Symmetric { bytes, bases: vec![bases], own: vec![base], _here: vec![], across, _alone: vec![] })
+    }
+
+    /// What processes have mapped of each other; none if all ranks are in this one.
+    pub(super) fn mapped_across(&self) -> Option<&Arc<Across>> {
+        self.across.as_ref()
+    }
+
+    /// Lets it hold what it holds when a world goes on without ranks: it is the caller's.
+    pub(super) fn keep(&self) {
+        if let Some(across) = &self.across {
+            across.keeps.store(true, Ordering::Relaxed);
+        }
     }
 
     /// Its size on each rank, in bytes.
@@ -197,6 +239,27 @@ fn agree_on_size<T>(
         return Err(FormError::Mismatch { field, rank, value, other_rank: 0, other }.into());
     }
     Ok(own.expect("an error here is an error of all"))
+}
+
+/// Adds memory that no rank looks at, in place of that of ranks without which the world goes on.
+fn with_nowhere(
+    member: &Member,
+    near: Range<u32>,
+    exported: &Exported,
+    mut mapped: Vec<(u32, Mapping)>,
+) -> Result<Vec<(u32, Mapping)>, RuntimeError> {
+    let Some(own) = &exported.own else { return Ok(mapped) };
+    let gpu = &member.gpu;
+    for rank in near.filter(|rank| *rank != member.rank) {
+        if mapped.iter().all(|(other, _)| *other != rank) {
+            let block = gpu.import(gpu.export(&own.block)?, own.block.bytes)?;
+            let mapping = Mapping { gpu: Arc::clone(gpu), block };
+            // SAFETY: mapped just now, nothing uses it.
+            unsafe { gpu.detach(&mapping.block)? };
+            mapped.push((rank, mapping));
+        }
+    }
+    Ok(mapped)
 }
 
 fn import(

@@ -18,13 +18,15 @@ use super::greetings;
 use super::handles::LoadedKernel;
 use super::image::KernelImage;
 use super::net::bootstrap::{check_files, node};
+use super::net::deadline::Deadline;
+use super::net::ledger::{Met, Step, VIEWS};
 use super::net::links::{Links, near};
 use super::net::processes::Processes;
 use super::net::rendezvous::Card;
-use super::net::{Launched, NODE_VARIABLE, Place, RANKS, Teams};
+use super::net::{FormError, Launched, NODE_VARIABLE, Place, RANKS, Teams};
 use super::reach::{check_members, check_reach, facts, machine, own_gpu, sharing};
 use super::status::{Aborted, KernelNames, Record, Status};
-use super::symmetric::{Member, Symmetric};
+use super::symmetric::{Across, Member, Symmetric};
 use super::tenants::Tenants;
 
 /// How long a wait may last, unless told otherwise.
@@ -118,11 +120,14 @@ pub struct World {
     share_sms: bool,
     tenants: Tenants,
     wait_budget: Duration,
+    form_timeout: Duration,
     status: Arc<Symmetric>,
     /// How often it was reset.
     resets: AtomicU64,
     /// Ranks without which it goes on, as a mask.
     inactive: AtomicU64,
+    /// What processes have mapped of each other.
+    across: Mutex<Vec<Weak<Across>>>,
     /// None if all ranks are in this one.
     processes: Option<Arc<Processes>>,
     kernels: Mutex<Vec<KernelNames>>,
@@ -186,8 +191,9 @@ impl World {
         let near = near(&cards, launched.rank);
         links.agree(check_reach(gpus, gpu.as_ref(), &near))?;
         let bytes = greetings::status_bytes(teams.local_ranks());
-        let processes = Arc::new(Processes::new(links, sharing));
         let first = launched.rank - launched.rank % teams.local_ranks();
+        let ledger = links.ledger(first, teams.local_ranks())?;
+        let processes = Arc::new(Processes::new(links, ledger, sharing));
         let ranks = first..first + teams.local_ranks();
         let status = Symmetric::across(&members[0], ranks, bytes, sharing, &processes)?;
         let tenants = Tenants::of(near.iter().map(|card| card.bus_id.as_str()), at_once);
@@ -203,9 +209,10 @@ impl World {
         status: Symmetric,
         processes: Option<Arc<Processes>>,
     ) -> Result<World, RuntimeError> {
-        let WorldOptions { wait_budget, share_sms, .. } = *options;
+        let WorldOptions { wait_budget, share_sms, form_timeout, .. } = *options;
         let (kernels, cleared, poisoned) = (Mutex::default(), Mutex::default(), Mutex::default());
         let (shared, far) = (Mutex::default(), Mutex::default());
+        let across = status.mapped_across().map(Arc::downgrade).into_iter().collect();
         let world = World {
             teams,
             members,
@@ -213,9 +220,11 @@ impl World {
             share_sms,
             tenants,
             wait_budget,
+            form_timeout,
             status: Arc::new(status),
             resets: AtomicU64::new(0),
             inactive: AtomicU64::new(0),
+            across: Mutex::new(across),
             processes,
             kernels,
             cleared,
@@ -293,7 +302,11 @@ impl World {
             Some(processes) => {
                 let first = self.members[0].rank - self.place(0).local_rank;
                 let near = first..first + self.teams.local_ranks();
-                Symmetric::across(&self.members[0], near, bytes, self.sharing, processes)
+                let memory = Symmetric::across(&self.members[0], near, bytes, self.sharing, processes)?;
+                let mut all = lock(&self.across);
+                all.retain(|across| across.strong_count() > 0);
+                all.extend(memory.mapped_across().map(Arc::downgrade));
+                Ok(memory)
             }
         }
     }
@@ -301,6 +314,7 @@ impl World {
     /// [`World::allocate`] of memory that launches may be given for windows, as long as it is there.
     pub(crate) fn share(&self, bytes: u64) -> Result<Arc<Symmetric>, RuntimeError> {
         let memory = Arc::new(self.allocate(bytes)?);
+        memory.keep();
         let mut all = lock(&self.shared);
         all.retain(|known| known.strong_count() > 0);
         all.push(Arc::downgrade(&memory));
@@ -401,6 +415,10 @@ impl World {
     /// kernels to end, and launches nothing.
     pub fn check(&self) -> Result<(), RuntimeError> {
         self.usable()?;
+        self.records()
+    }
+
+    fn records(&self) -> Result<(), RuntimeError> {
         let records: Result<Vec<_>, _> = (0..self.members.len()).map(|m| self.status(m)).collect();
         match Aborted::of(&records?, &lock(&self.kernels)) {
             None => Ok(()),
@@ -452,22 +470,132 @@ impl World {
     /// more, and find zeros in place of what it would have sent. Graphs that were captured before stay as they are. Operations whose
     /// kernels need more than that of each rank say so; `peerwarp check --deaths` finds those that do not.
     ///
+    /// Where each rank has a process, this is [`World::go_on`] of one that says that it waits for the rank in vain.
+    ///
     /// # Errors
-    /// There is no such rank, it has left already, it is the last one, or ranks have processes of their own or are on several nodes.
-    /// As of [`World::reset`].
+    /// There is no such rank, it has left already, it is the last one, or ranks are on several nodes. As of [`World::reset`] and
+    /// [`World::go_on`].
     pub fn deactivate(&self, rank: u32) -> Result<(), RuntimeError> {
         let inactive = self.without(rank)?;
-        self.inactive.store(inactive, Ordering::Relaxed);
-        self.reset()
+        match &self.processes {
+            None => {
+                self.inactive.store(inactive, Ordering::Relaxed);
+                self.reset()
+            }
+            Some(processes) => {
+                processes.ledger().blame(1 << rank);
+                self.go_on().map(|_| ())
+            }
+        }
+    }
+
+    /// Goes on with the ranks that come here, of a world whose ranks have processes of their own on one node; yields those without which it
+    /// goes on from here on. All ranks that can have to call it, after an error of a wait. Processes that are gone are not waited for; nor
+    /// for longer than a moment those for which a kernel or a caller of [`World::deactivate`] waited in vain; and others for
+    /// [`WorldOptions::form_timeout`]. What the others share is other memory from then on, at the addresses that it had, where a process
+    /// that was stopped and goes on reaches nothing; memory of `World::symmetric` keeps what it holds. What kernels had not finished is
+    /// lost, as by [`World::reset`].
+    ///
+    /// # Errors
+    /// The others go on without this rank ([`RuntimeError::Inactive`]), memory does not go by VMM, ranks have dropped
+    /// other operations, or the driver fails.
+    pub fn go_on(&self) -> Result<Vec<u32>, RuntimeError> {
+        let went = self.go_on_with_others();
+        if let Err(e) = &went {
+            lock(&self.poisoned).get_or_insert_with(|| e.to_string());
+        }
+        went
+    }
+
+    fn go_on_with_others(&self) -> Result<Vec<u32>, RuntimeError> {
+        let Some(processes) = self.processes.as_ref().filter(|_| self.teams.nodes() == 1) else {
+            let found = if self.teams.nodes() > 1 { "of several nodes" } else { "of one process" };
+            return Err(RuntimeError::invalid(
+                "world that goes on by itself",
+                found,
+                "of several processes on one node",
+            ));
+        };
+        let (own, ledger) = (self.members[0].rank, processes.ledger());
+        self.members[0].gpu.synchronize()?;
+        if let Err(RuntimeError::Aborted(aborted)) = self.records()
+            && let Some(wait) = aborted.wait.filter(|wait| wait.peer != own)
+        {
+            ledger.blame(1 << wait.peer.min(63));
+        }
+        let lost = || processes.links().all_lost().iter().fold(0, |mask, rank| mask | 1 << rank);
+        let before = self.inactive();
+        let mut view = ledger.view();
+        loop {
+            if !view.has(own) {
+                return Err(RuntimeError::Inactive { rank: own });
+            }
+            let deadline = Deadline::after(self.form_timeout);
+            let missing = match ledger.meet(view, Step::Idle, lost, &deadline) {
+                Met::Changed => None,
+                Met::All => Some(0),
+                Met::Missing(missing) => Some(missing),
+            };
+            let next = missing.map(|missing| ledger.decide(view, view.active & !missing));
+            view = match next {
+                None => ledger.view(),
+                Some(decided) => decided.ok_or_else(|| {
+                    let allowed = format!("at most {VIEWS}: form the world anew");
+                    RuntimeError::invalid("times that ranks left", VIEWS, allowed)
+                })?,
+            };
+            if !view.has(own) {
+                return Err(RuntimeError::Inactive { rank: own });
+            }
+            processes.links().go_over(view.number, |rank| view.has(rank));
+            let renewed = self.renew();
+            let met = match &renewed {
+                Ok(()) => ledger.meet(view, Step::Renewed, lost, &deadline),
+                // A rank that is gone is found by the next round.
+                Err(RuntimeError::Form(FormError::Lost { .. } | FormError::Late { .. })) => Met::Changed,
+                Err(_) => return renewed.map(|()| vec![]),
+            };
+            match met {
+                Met::All => break,
+                Met::Changed => {}
+                Met::Missing(missing) => drop(ledger.decide(view, view.active & !missing)),
+            }
+            view = ledger.view();
+        }
+        self.inactive.store(!view.active & (u64::MAX >> (64 - self.ranks().clamp(1, 64))), Ordering::Relaxed);
+        self.clear_all()?;
+        // No rank launches before the flags of all are clear.
+        self.agree(Ok(()))?;
+        ledger.runs(view);
+        self.resets.fetch_add(1, Ordering::Relaxed);
+        *lock(&self.poisoned) = None;
+        let left = self.inactive() & !before;
+        Ok((0..self.ranks()).filter(|rank| left >> rank & 1 != 0).collect())
+    }
+
+    /// Maps anew all that processes have mapped of each other.
+    fn renew(&self) -> Result<(), RuntimeError> {
+        let Some(processes) = &self.processes else { return Ok(()) };
+        let all: Vec<Arc<Across>> = lock(&self.across).iter().filter_map(Weak::upgrade).collect();
+        let numbers: Vec<u32> = all.iter().map(|across| across.number()).collect();
+        let others: Vec<Vec<u32>> = processes.links().gather(Ok(numbers.clone()))?;
+        if let Some(other) = others.iter().find(|other| **other != numbers) {
+            let allowed = "the same on all ranks: drop operations on all of them";
+            return Err(RuntimeError::invalid("allocations", format!("{numbers:?} and {other:?}"), allowed));
+        }
+        all.iter().try_for_each(|across| across.renew())
     }
 
     /// The mask of ranks that are not active once this one is not, either.
     fn without(&self, rank: u32) -> Result<u64, RuntimeError> {
         let (inactive, ranks) = (self.inactive(), self.ranks());
-        if self.processes.is_some() || self.teams.nodes() > 1 {
-            let found = if self.processes.is_some() { "of several processes" } else { "of several nodes" };
-            let allowed = "one process on one node: others leave the world, and form it anew";
-            return Err(RuntimeError::invalid("world that goes on without a rank", found, allowed));
+        if self.teams.nodes() > 1 {
+            let allowed = "of one node: others leave the world, and form it anew";
+            return Err(RuntimeError::invalid(
+                "world that goes on without a rank",
+                "of several nodes",
+                allowed,
+            ));
         }
         if !self.is_active(rank) || inactive.count_ones() + 1 == ranks {
             let active: Vec<String> =
@@ -605,3 +733,7 @@ mod tests;
 #[cfg(test)]
 #[path = "world_process_tests.rs"]
 pub(super) mod process_tests;
+
+#[cfg(test)]
+#[path = "going_on_tests.rs"]
+mod going_on_tests;

@@ -293,6 +293,21 @@ unsafe impl Gpu for CudaGpu {
         memory::import(self, handle, bytes)
     }
 
+    unsafe fn renew(&self, block: &SharedBlock, keeps: bool) -> Result<()> {
+        self.enter()?;
+        memory::renew(self, block, keeps)
+    }
+
+    unsafe fn remap(&self, block: &SharedBlock, handle: ShareHandle) -> Result<()> {
+        self.enter()?;
+        memory::remap(self, block, handle)
+    }
+
+    unsafe fn detach(&self, block: &SharedBlock) -> Result<()> {
+        self.enter()?;
+        memory::detach(self, block)
+    }
+
     unsafe fn free_shared(&self, block: &SharedBlock) -> Result<()> {
         memory::free(self, block)
     }

@@ -9,7 +9,7 @@ use cudarc::driver::sys::{self, CUdevice_attribute};
 use super::api::Api;
 use super::gpu::{CudaGpu, attribute, cu};
 use crate::runtime::RuntimeError;
-use crate::runtime::gpu::{Gpu, ShareHandle, SharedBlock, Sharing};
+use crate::runtime::gpu::{Gpu, ShareHandle, SharedBlock, Sharing, fixed};
 
 type Result<T> = std::result::Result<T, RuntimeError>;
 
@@ -147,6 +147,69 @@ impl CudaGpu {
             result => self.api().check("cuCtxEnablePeerAccess", Some(self.info().ordinal), result),
         }
     }
+}
+
+/// Gives a block other physical memory, at the addresses that it has.
+pub(super) fn renew(gpu: &CudaGpu, block: &SharedBlock, keeps: bool) -> Result<()> {
+    if block.sharing == Sharing::Ipc {
+        return Err(fixed(gpu.info()));
+    }
+    let (props, size) = (properties(gpu), block.bytes as usize);
+    let mut handle = 0;
+    cu!(gpu, cuMemCreate(&mut handle, size, &props, 0))?;
+    let copied = if keeps { copy_to(gpu, handle, block) } else { Ok(()) };
+    let replaced =
+        copied.and_then(|()| replace(gpu, block, |at, bytes| cu!(gpu, cuMemMap(at, bytes, 0, handle, 0))));
+    replaced.and(cu!(gpu, cuMemRelease(handle)))
+}
+
+/// Copies a block to physical memory of its size, which is mapped for as long.
+fn copy_to(gpu: &CudaGpu, handle: sys::CUmemGenericAllocationHandle, block: &SharedBlock) -> Result<()> {
+    let other = map(gpu, handle, block.bytes, &[], false)?;
+    let size = block.bytes as usize;
+    let copied = cu!(gpu, cuMemcpyDtoD_v2(other.ptr, block.ptr, size)).and_then(|()| gpu.synchronize());
+    copied.and(free(gpu, &other))
+}
+
+/// Maps another process's physical memory at the addresses of a block.
+pub(super) fn remap(gpu: &CudaGpu, block: &SharedBlock, handle: ShareHandle) -> Result<()> {
+    let ShareHandle::Fd(fd) = handle else {
+        let allowed = "a file descriptor: memory that goes by IPC stays where it is mapped";
+        return Err(RuntimeError::invalid("handle of a block", "of IPC", allowed));
+    };
+    let mut physical = 0;
+    // The driver wants the descriptor's number in place of a pointer, and keeps no hold of it.
+    let number = fd.as_raw_fd() as usize as *mut c_void;
+    cu!(gpu, cuMemImportFromShareableHandle(&mut physical, number, FD))?;
+    let replaced = replace(gpu, block, |at, bytes| cu!(gpu, cuMemMap(at, bytes, 0, physical, 0)));
+    replaced.and(cu!(gpu, cuMemRelease(physical)))
+}
+
+/// Maps one piece of memory of this GPU over and over at the addresses of a block.
+pub(super) fn detach(gpu: &CudaGpu, block: &SharedBlock) -> Result<()> {
+    let props = properties(gpu);
+    let piece = padded(gpu, &props, 1)?;
+    let mut handle = 0;
+    cu!(gpu, cuMemCreate(&mut handle, piece as usize, &props, 0))?;
+    let replaced = replace(gpu, block, |at, bytes| {
+        let pieces = (0..bytes as u64).step_by(piece as usize);
+        { pieces }.try_for_each(|from| {
+            let bytes = piece.min(bytes as u64 - from);
+            cu!(gpu, cuMemMap(at + from, bytes as usize, 0, handle, 0))
+        })
+    });
+    replaced.and(cu!(gpu, cuMemRelease(handle)))
+}
+
+/// Unmaps what is at the addresses of a block, and maps something else there for this GPU.
+fn replace(
+    gpu: &CudaGpu,
+    block: &SharedBlock,
+    map: impl FnOnce(sys::CUdeviceptr, usize) -> Result<()>,
+) -> Result<()> {
+    cu!(gpu, cuMemUnmap(block.ptr, block.bytes as usize))?;
+    map(block.ptr, block.bytes as usize)?;
+    allow(gpu, block, &[])
 }
 
 /// What another process needs to map a block.

@@ -15,6 +15,7 @@ use rustix::net::{
 use rustix::process::geteuid;
 use tempfile::TempDir;
 
+use super::channel::LONGEST;
 use super::deadline::{Cut, Deadline, await_read, timespec};
 use super::form::FormError;
 use super::introductions::{Caller, Entrance, INTRODUCTION, Introductions, Next, Stranger, introduce};
@@ -110,7 +111,7 @@ impl Door {
             stream.set_write_timeout(Some(INTRODUCTION)).map_err(bad)?;
         }
         peers.sort_by_key(|(rank, _)| *rank);
-        Ok(Handover { peers })
+        Ok(Handover { peers, view: 0 })
     }
 
     /// The connection to a rank that has a door of its own.
@@ -174,14 +175,35 @@ impl Parcel {
     }
 }
 
-/// The connections of one rank to all others of its machine.
+/// Bytes before those of a message: its view, and their number.
+const FRAME: usize = 8;
+
+/// The connections of one rank to all others of its machine that go on.
 #[derive(Debug)]
 pub(in crate::runtime) struct Handover {
     /// By rank.
     peers: Vec<(u32, UnixStream)>,
+    /// The view in which they speak: what is left of earlier ones is not looked at.
+    view: u32,
 }
 
 impl Handover {
+    /// The view in which they speak: 0 as long as no rank has left.
+    pub fn view(&self) -> u32 {
+        self.view
+    }
+
+    /// The other ranks, in order.
+    pub fn ranks(&self) -> impl Iterator<Item = u32> + '_ {
+        self.peers.iter().map(|(rank, _)| *rank)
+    }
+
+    /// Goes over to a view, without the ranks that are not in it.
+    pub fn go_over(&mut self, view: u32, goes_on: impl Fn(u32) -> bool) {
+        self.view = view;
+        self.peers.retain(|(rank, _)| goes_on(*rank));
+    }
+
     /// Gives one of `handles` to every other rank, for a block of `bytes` bytes, and takes theirs: rank, size and handle.
     pub fn exchange(
         &self,
@@ -190,28 +212,77 @@ impl Handover {
         deadline: &Deadline,
     ) -> Result<Vec<(u32, u64, ShareHandle)>, FormError> {
         for ((rank, stream), handle) in self.peers.iter().zip(handles) {
-            give(stream, handle, bytes).map_err(|_| FormError::Lost { rank: *rank })?;
+            give(stream, self.view, handle, bytes).map_err(|_| FormError::Lost { rank: *rank })?;
         }
         let take = |(rank, stream): &(u32, UnixStream)| {
-            let (bytes, handle) = take(*rank, stream, deadline)?;
+            let (bytes, handle) = take(*rank, self.view, stream, deadline)?;
             Ok((*rank, bytes, handle))
         };
         self.peers.iter().map(take).collect()
     }
-}
 
-impl Handover {
-    /// A rank that has closed its connection, if there is one.
-    pub fn lost(&self) -> Option<u32> {
+    /// The file of the first of all ranks, which makes it.
+    pub fn of_first(
+        &self,
+        own: u32,
+        make: impl FnOnce() -> io::Result<OwnedFd>,
+        deadline: &Deadline,
+    ) -> Result<OwnedFd, FormError> {
+        let bad = |e: io::Error| FormError::Socket { path: "shared memory".into(), reason: e.to_string() };
+        match self.peers.first() {
+            Some((first, stream)) if *first < own => match take(*first, self.view, stream, deadline)?.1 {
+                ShareHandle::Fd(file) => Ok(file),
+                ShareHandle::Ipc(_) => Err(malformed(*first, "an IPC handle in place of a file")),
+            },
+            _ => {
+                let file = make().map_err(bad)?;
+                for (rank, stream) in &self.peers {
+                    let copy = ShareHandle::Fd(file.try_clone().map_err(bad)?);
+                    give(stream, self.view, &copy, 0).map_err(|_| FormError::Lost { rank: *rank })?;
+                }
+                Ok(file)
+            }
+        }
+    }
+
+    /// What all ranks have to say, in their order.
+    pub fn gather(
+        &self,
+        rank: u32,
+        own: Vec<u8>,
+        deadline: &Deadline,
+    ) -> Result<Vec<(u32, Vec<u8>)>, FormError> {
+        for (peer, stream) in &self.peers {
+            let said = frame(self.view, &own);
+            let mut stream: &UnixStream = stream;
+            io::Write::write_all(&mut stream, &said).map_err(|_| FormError::Lost { rank: *peer })?;
+        }
+        let hear =
+            |(peer, stream): &(u32, UnixStream)| Ok((*peer, receive(*peer, self.view, stream, deadline)?.0));
+        let mut all = self.peers.iter().map(hear).collect::<Result<Vec<_>, FormError>>()?;
+        all.push((rank, own));
+        all.sort_by_key(|(rank, _)| *rank);
+        Ok(all)
+    }
+
+    /// The ranks that have closed their connection.
+    pub fn lost(&self) -> Vec<u32> {
         let fds = self.peers.iter().map(|(_, s)| PollFd::from_borrowed_fd(s.as_fd(), PollFlags::RDHUP));
         let mut fds: Vec<PollFd<'_>> = fds.collect();
-        poll(&mut fds, Some(&timespec(std::time::Duration::ZERO))).ok()?;
-        let at = fds.iter().position(|fd| fd.revents().intersects(PollFlags::RDHUP | PollFlags::HUP))?;
-        Some(self.peers[at].0)
+        if poll(&mut fds, Some(&timespec(std::time::Duration::ZERO))).is_err() {
+            return vec![];
+        }
+        let gone = fds.iter().zip(&self.peers);
+        let gone = gone.filter(|(fd, _)| fd.revents().intersects(PollFlags::RDHUP | PollFlags::HUP));
+        gone.map(|(_, (rank, _))| *rank).collect()
     }
 }
 
-fn give(stream: &UnixStream, handle: &ShareHandle, bytes: u64) -> io::Result<()> {
+fn frame(view: u32, body: &[u8]) -> Vec<u8> {
+    [&view.to_le_bytes(), &(body.len() as u32).to_le_bytes(), body].concat()
+}
+
+fn give(stream: &UnixStream, view: u32, handle: &ShareHandle, bytes: u64) -> io::Result<()> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut control = SendAncillaryBuffer::new(&mut space);
     let fd;
@@ -224,17 +295,23 @@ fn give(stream: &UnixStream, handle: &ShareHandle, bytes: u64) -> io::Result<()>
         }
     };
     // A message of this size goes as a whole.
-    let message = Parcel { bytes, ipc }.encode();
+    let message = frame(view, &Parcel { bytes, ipc }.encode());
     let sent = sendmsg(stream, &[IoSlice::new(&message)], &mut control, SendFlags::NOSIGNAL)?;
     if sent == message.len() { Ok(()) } else { Err(io::Error::other("a part of a message was sent")) }
 }
 
-fn take(rank: u32, stream: &UnixStream, deadline: &Deadline) -> Result<(u64, ShareHandle), FormError> {
+/// Reads so many bytes, and the file that comes with them.
+fn read(
+    rank: u32,
+    stream: &UnixStream,
+    bytes: usize,
+    deadline: &Deadline,
+) -> Result<(Vec<u8>, Option<OwnedFd>), FormError> {
     let lost = FormError::Lost { rank };
-    let mut message = [0; PARCEL];
+    let mut message = vec![0; bytes];
     let mut have = 0;
     let mut fd: Option<OwnedFd> = None;
-    while have < PARCEL {
+    while have < bytes {
         await_read(stream, deadline).map_err(|cut| match cut {
             Cut::Late => FormError::Late { rank, waited: deadline.timeout() },
             Cut::Gone => lost.clone(),
@@ -254,7 +331,44 @@ fn take(rank: u32, stream: &UnixStream, deadline: &Deadline) -> Result<(u64, Sha
             }
         }
     }
-    let parcel = Parcel::decode(&message).map_err(|reason| malformed(rank, reason))?;
+    Ok((message, fd))
+}
+
+/// The next message of a view, and the file that comes with it. Those of earlier views are dropped.
+fn receive(
+    rank: u32,
+    view: u32,
+    stream: &UnixStream,
+    deadline: &Deadline,
+) -> Result<(Vec<u8>, Option<OwnedFd>), FormError> {
+    loop {
+        let (head, fd) = read(rank, stream, FRAME, deadline)?;
+        let word = |at: usize| u32::from_le_bytes(head[at..at + 4].try_into().expect("four bytes"));
+        let (of_view, bytes) = (word(0), word(4));
+        if bytes > LONGEST {
+            return Err(malformed(rank, format!("a message of {bytes} bytes")));
+        }
+        let (body, more) = read(rank, stream, bytes as usize, deadline)?;
+        match of_view.cmp(&view) {
+            std::cmp::Ordering::Less => {}
+            std::cmp::Ordering::Equal => return Ok((body, fd.or(more))),
+            std::cmp::Ordering::Greater => return Err(FormError::Lost { rank }),
+        }
+    }
+}
+
+fn take(
+    rank: u32,
+    view: u32,
+    stream: &UnixStream,
+    deadline: &Deadline,
+) -> Result<(u64, ShareHandle), FormError> {
+    let (body, fd) = receive(rank, view, stream, deadline)?;
+    let message: &[u8; PARCEL] = body
+        .as_slice()
+        .try_into()
+        .map_err(|_| malformed(rank, format!("a message of {} bytes in place of {PARCEL}", body.len())))?;
+    let parcel = Parcel::decode(message).map_err(|reason| malformed(rank, reason))?;
     match (parcel.ipc, fd) {
         (Some(ipc), None) => Ok((parcel.bytes, ShareHandle::Ipc(ipc.to_vec()))),
         (None, Some(fd)) => Ok((parcel.bytes, ShareHandle::Fd(fd))),

@@ -1,6 +1,7 @@
 //! The connections between the processes of a world.
 
 use std::fmt;
+use std::os::fd::OwnedFd;
 use std::time::Duration;
 
 use serde::Serialize;
@@ -10,7 +11,8 @@ use super::deadline::Deadline;
 use super::form::FormError;
 use super::handover::{Door, Handover};
 use super::launcher::Launched;
-use super::rendezvous::{Card, Disagreed, Rendezvous};
+use super::ledger::Ledger;
+use super::rendezvous::{Card, Disagreed, Rendezvous, malformed};
 use super::teams::Teams;
 use crate::runtime::RuntimeError;
 use crate::runtime::gpu::ShareHandle;
@@ -20,6 +22,7 @@ use crate::runtime::gpu::ShareHandle;
 pub(in crate::runtime) struct Links {
     rendezvous: Rendezvous,
     handover: Handover,
+    rank: u32,
     timeout: Duration,
 }
 
@@ -39,12 +42,41 @@ impl Links {
         let near = near(&cards, launched.rank);
         let connected = door.connect(launched.rank, secret, &near, &Deadline::after(timeout));
         let handover = settle(rendezvous.agree(connected))?;
-        Ok((Links { rendezvous, handover, timeout }, cards, teams))
+        Ok((Links { rendezvous, handover, rank: launched.rank, timeout }, cards, teams))
+    }
+
+    /// The page on which ranks of its node, so many from `first` on, say who goes on.
+    pub fn ledger(&mut self, first: u32, ranks: u32) -> Result<Ledger, RuntimeError> {
+        let deadline = Deadline::after(self.timeout);
+        let file = self.handover.of_first(self.rank, || Ledger::create(ranks), &deadline);
+        let open = |file: OwnedFd| {
+            Ledger::open(&file, self.rank - first)
+                .map_err(|e| FormError::Socket { path: "shared memory".into(), reason: e.to_string() })
+        };
+        settle(self.rendezvous.agree(file.and_then(open)))
+    }
+
+    /// Goes over to a view: from here on only its ranks meet, of those of one node.
+    pub fn go_over(&mut self, view: u32, goes_on: impl Fn(u32) -> bool) {
+        self.handover.go_over(view, goes_on);
+    }
+
+    /// The other ranks of its node that go on, in order.
+    pub fn near_ranks(&self) -> Vec<u32> {
+        self.handover.ranks().collect()
     }
 
     /// Waits for all ranks; an error on one of them becomes an error on all of them.
     pub fn agree<T>(&mut self, result: Result<T, RuntimeError>) -> Result<T, RuntimeError> {
-        settle(self.rendezvous.agree(result))
+        if self.handover.view() == 0 {
+            return settle(self.rendezvous.agree(result));
+        }
+        let (own, said) = match result {
+            Ok(own) => (Some(own), Ok(())),
+            Err(e) => (None, Err(e)),
+        };
+        self.gather::<()>(said)?;
+        Ok(own.expect("an error here is an error of all"))
     }
 
     /// The values of all ranks, by rank; an error on one of them becomes an error on all of them.
@@ -52,7 +84,19 @@ impl Links {
     where
         T: Serialize + DeserializeOwned,
     {
-        settle(self.rendezvous.share(result))
+        if self.handover.view() == 0 {
+            return settle(self.rendezvous.share(result));
+        }
+        let said = serde_json::to_vec(&result.as_ref().map_err(ToString::to_string));
+        let said = said.map_err(|e| malformed(self.rank, e))?;
+        let all = self.handover.gather(self.rank, said, &Deadline::after(self.timeout));
+        result?;
+        let value = |(rank, said): (u32, Vec<u8>)| match serde_json::from_slice::<Result<T, String>>(&said) {
+            Ok(Ok(value)) => Ok(value),
+            Ok(Err(reason)) => Err(FormError::Failed { rank, reason }.into()),
+            Err(e) => Err(malformed(rank, e).into()),
+        };
+        all?.into_iter().map(value).collect()
     }
 
     /// Gives every other rank of its node a handle, and takes theirs.
@@ -66,6 +110,11 @@ impl Links {
 
     /// A rank of its node whose process is gone, if there is one.
     pub fn lost(&self) -> Option<u32> {
+        self.handover.lost().first().copied()
+    }
+
+    /// The ranks of its node whose processes are gone.
+    pub fn all_lost(&self) -> Vec<u32> {
         self.handover.lost()
     }
 }

@@ -2,7 +2,7 @@
 
 pub(in crate::runtime) mod bootstrap;
 mod channel;
-mod deadline;
+pub(in crate::runtime) mod deadline;
 mod form;
 #[cfg(test)]
 mod fuzz_tests;
@@ -10,6 +10,7 @@ pub(in crate::runtime) mod handover;
 mod handshake;
 mod introductions;
 mod launcher;
+pub(in crate::runtime) mod ledger;
 pub(in crate::runtime) mod links;
 pub(in crate::runtime) mod processes;
 pub(in crate::runtime) mod rendezvous;

@@ -4,6 +4,7 @@ use std::mem;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, MutexGuard};
 
+use super::ledger::Ledger;
 use super::links::Links;
 use crate::runtime::RuntimeError;
 use crate::runtime::gpu::Sharing;
@@ -18,6 +19,8 @@ use crate::runtime::world::lock;
 #[derive(Debug)]
 pub(in crate::runtime) struct Processes {
     links: Mutex<Links>,
+    /// Which ranks of the node go on.
+    ledger: Ledger,
     sharing: Sharing,
     /// How many allocations there were, the same on all ranks.
     allocations: AtomicU32,
@@ -27,14 +30,19 @@ pub(in crate::runtime) struct Processes {
 }
 
 impl Processes {
-    pub fn new(links: Links, sharing: Sharing) -> Processes {
+    pub fn new(links: Links, ledger: Ledger, sharing: Sharing) -> Processes {
         let (allocations, given_up) = (AtomicU32::default(), Mutex::default());
-        Processes { links: Mutex::new(links), sharing, allocations, given_up, left: false }
+        Processes { links: Mutex::new(links), ledger, sharing, allocations, given_up, left: false }
     }
 
     /// The connections to them.
     pub fn links(&self) -> MutexGuard<'_, Links> {
         lock(&self.links)
+    }
+
+    /// Which ranks of the node go on.
+    pub fn ledger(&self) -> &Ledger {
+        &self.ledger
     }
 
     /// The number of an allocation that all ranks are about to make. Frees what all of them have given up.

@@ -1,0 +1,159 @@
+//! Processes that go on without others: one is killed, one is stopped and comes back.
+
+use std::path::{Path, PathBuf};
+use std::process::Child;
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process};
+
+use super::super::mock::{Machine, MockGpu};
+use super::super::net::free_address;
+use super::process_tests::{port, process_of};
+use super::tests::{launched, options, read_own, word, write_all};
+use super::*;
+
+const CHILD: &str = "runtime::world::going_on_tests::child";
+
+/// How long a process waits for a file of another one.
+const LONG: Duration = Duration::from_secs(60);
+
+fn process(rank: u32, ranks: u32, address: &str, part: &str, folder: &Path) -> Child {
+    let mut command = process_of(CHILD, "", rank, ranks, port(address));
+    command.env("PEERWARP_TEST_PART", part).env("PEERWARP_TEST_FOLDER", folder).spawn().unwrap()
+}
+
+/// Says something to the other processes.
+fn say(folder: &Path, what: &str) {
+    std::fs::write(folder.join(what), "").unwrap();
+}
+
+/// Waits for what another process says.
+fn hear(folder: &Path, what: &str) {
+    let begun = Instant::now();
+    while !folder.join(what).exists() {
+        assert!(begun.elapsed() < LONG, "no process says `{what}`");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// What a process does as one rank. Not a test of its own.
+#[test]
+#[ignore = "run by other tests, in processes of their own"]
+fn child() {
+    let Ok(Some(launched)) = Launched::here() else { return };
+    let part = std::env::var("PEERWARP_TEST_PART").unwrap_or_default();
+    let folder = PathBuf::from(std::env::var("PEERWARP_TEST_FOLDER").unwrap_or_default());
+    let machine = Machine::default();
+    let gpus = MockGpu::all(&machine, launched.ranks);
+    let world = World::of_process(&gpus, &launched, &options()).unwrap();
+    let block = world.allocate(64).unwrap();
+    let kept = world.share(64).unwrap();
+    write_all(&world, 0, &block);
+    world.agree(Ok(())).unwrap();
+    // SAFETY: memory of the world.
+    unsafe { gpus[launched.rank as usize].upload(kept.own(0), &[7]).unwrap() };
+    let (gone, how) = part.split_once(' ').unwrap();
+    let gone: u32 = gone.parse().unwrap();
+    match (launched.rank == gone, how) {
+        (true, "killed") => std::process::abort(),
+        (true, _) => return stopped(&world, &block, &folder),
+        _ => {}
+    }
+    let left = match (launched.rank, how) {
+        // Who waits in vain for a process that is there says so.
+        (0, "stopped") => {
+            hear(&folder, "stopping");
+            world.deactivate(gone).map(|()| vec![gone])
+        }
+        _ => world.go_on(),
+    };
+    assert_eq!(left.unwrap(), [gone]);
+    assert_eq!((world.inactive(), world.is_active(gone)), (1 << gone, false));
+    assert_eq!(read_own(&world, 0, &block), [0, 0, 0, 0][..launched.ranks as usize], "it is other memory");
+    world.agree(Ok(())).unwrap();
+    write_all(&world, 0, &block);
+    world.agree(Ok(())).unwrap();
+    if how == "stopped" {
+        say(&folder, &format!("on{}", launched.rank));
+        hear(&folder, "come back");
+    }
+    let from = |from: u32| if from == gone { 0 } else { word(from, launched.rank) };
+    let want: Vec<u64> = (0..launched.ranks).map(from).collect();
+    assert_eq!(read_own(&world, 0, &block), want, "the rank that left reaches nothing");
+    let mut held = [0];
+    // SAFETY: memory of the world.
+    unsafe { gpus[launched.rank as usize].download(kept.own(0), &mut held).unwrap() };
+    assert_eq!(held, [7], "what is the caller's stays");
+    // Memory that comes later, and another rank that leaves.
+    let later = world.allocate(64).unwrap();
+    write_all(&world, 0, &later);
+    world.agree(Ok(())).unwrap();
+    assert_eq!(read_own(&world, 0, &later), want);
+    assert_eq!(world.gather(Ok(launched.rank)).unwrap().len() as u32, launched.ranks - 1);
+    assert_eq!(world.go_on().unwrap(), [0u32; 0], "all are there");
+}
+
+/// A rank that is stopped, and goes on when the others have gone on without it.
+fn stopped(world: &World, block: &Symmetric, folder: &Path) {
+    say(folder, "stopping");
+    kill_process(rustix::process::getpid(), Signal::STOP).unwrap();
+    // A stop comes a moment after it was asked for.
+    hear(folder, "woken");
+    // As a kernel that went on would.
+    write_all(world, 0, block);
+    let refused = world.go_on().unwrap_err();
+    assert!(matches!(refused, RuntimeError::Inactive { rank: 1 }), "{refused}");
+    assert!(world.usable().is_err());
+}
+
+#[test]
+fn others_go_on_without_a_process_that_is_killed() {
+    for (ranks, gone) in [(2, 1), (3, 0), (4, 2)] {
+        let (address, folder) = (free_address(), tempfile::tempdir().unwrap());
+        let start = |rank| process(rank, ranks, &address, &format!("{gone} killed"), folder.path());
+        let children: Vec<Child> = (0..ranks).map(start).collect();
+        for (rank, mut child) in children.into_iter().enumerate() {
+            assert_eq!(child.wait().unwrap().success(), rank != gone, "rank {rank} of {ranks}");
+        }
+    }
+}
+
+#[test]
+fn a_process_that_was_stopped_comes_back_and_reaches_nothing() {
+    let (address, folder) = (free_address(), tempfile::tempdir().unwrap());
+    let mut children: Vec<Child> =
+        (0..3).map(|rank| process(rank, 3, &address, "1 stopped", folder.path())).collect();
+    hear(folder.path(), "on0");
+    hear(folder.path(), "on2");
+    let stopped = Pid::from_child(&children[1]);
+    kill_process(stopped, Signal::CONT).unwrap();
+    say(folder.path(), "woken");
+    assert!(children[1].wait().unwrap().success(), "rank 1");
+    say(folder.path(), "come back");
+    for rank in [0, 2] {
+        assert!(children[rank].wait().unwrap().success(), "rank {rank}");
+    }
+}
+
+#[test]
+fn worlds_of_one_process_and_memory_of_ipc_do_not_go_on_by_themselves() {
+    let machine = Machine::default();
+    let world = World::of_gpus(&MockGpu::all(&machine, 2), &options()).unwrap();
+    let refused = world.go_on().unwrap_err().to_string();
+    assert!(refused.contains("of one process"), "{refused}");
+    drop(world);
+    let gpus = MockGpu::all_ipc(&machine, 2);
+    let address = free_address();
+    let both = [0, 1].map(|rank| {
+        let (gpus, launched) = (gpus.clone(), launched(rank, 2, &address));
+        std::thread::spawn(move || {
+            let world = World::of_process(&gpus, &launched, &options()).unwrap();
+            let said = world.go_on().unwrap_err().to_string();
+            world.leave().unwrap();
+            said
+        })
+    });
+    for said in both.map(|one| one.join().unwrap()) {
+        assert!(said.contains("shared by VMM"), "{said}");
+    }
+}

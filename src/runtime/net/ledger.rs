@@ -1,0 +1,201 @@
+//! Which ranks of a node go on: a page of memory that their processes share.
+//!
+//! Each change is a *view*: a number and the mask of the ranks that go on. A view is decided by the first process that writes it, in one
+//! atomic step, so that no two processes go on with different ranks, also if the one that decided dies at once. The page outlives any
+//! process.
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::time::Duration;
+use std::{io, mem, ptr};
+
+use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
+use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
+use rustix::thread::futex;
+
+use super::deadline::{Deadline, timespec};
+
+/// Views that a world may have.
+pub(in crate::runtime) const VIEWS: usize = 4096;
+/// Ranks of a node.
+const RANKS: usize = 64;
+/// How long a wait sleeps at most before it looks again: a process may die before it wakes the others.
+const GLANCE: Duration = Duration::from_millis(5);
+/// How long ranks that another one waited for in vain have after all others have come.
+const GRACE: Duration = Duration::from_millis(50);
+
+/// What processes share.
+#[repr(C)]
+struct Page {
+    /// Counts what is written, and wakes those that wait.
+    changes: AtomicU32,
+    _padding: u32,
+    /// The mask of each view; 0 while there is none.
+    views: [AtomicU64; VIEWS],
+    /// How far each rank has come: a view and a step of it.
+    steps: [AtomicU64; RANKS],
+    /// Ranks that each rank has waited for in vain, as a mask.
+    blamed: [AtomicU64; RANKS],
+}
+
+/// A change that is decided.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::runtime) struct View {
+    /// Its number; 0 is that of the world as it was formed.
+    pub number: u32,
+    /// The ranks that go on, as a mask of those of the node.
+    pub active: u64,
+}
+
+impl View {
+    /// Whether a rank of the node goes on.
+    pub fn has(&self, rank: u32) -> bool {
+        self.active >> rank & 1 != 0
+    }
+}
+
+/// What ranks of a view wait for each other at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::runtime) enum Step {
+    /// Nothing of theirs runs any more.
+    Idle = 1,
+    /// They share fresh memory.
+    Renewed = 2,
+}
+
+/// How a wait for the ranks of a view ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::runtime) enum Met {
+    /// All of them came.
+    All,
+    /// Another view is decided.
+    Changed,
+    /// These did not come, as a mask.
+    Missing(u64),
+}
+
+/// The page, mapped into this process.
+#[derive(Debug)]
+pub(in crate::runtime) struct Ledger {
+    page: NonNull<Page>,
+    /// This rank's number on its node.
+    rank: u32,
+}
+
+// SAFETY: all of the page is atomics.
+unsafe impl Send for Ledger {}
+// SAFETY: as above.
+unsafe impl Sync for Ledger {}
+
+impl Drop for Ledger {
+    fn drop(&mut self) {
+        // SAFETY: mapped by `open`, and not used any more.
+        let _ = unsafe { munmap(self.page.as_ptr().cast(), mem::size_of::<Page>()) };
+    }
+}
+
+impl Ledger {
+    /// Makes the page, with a first view of so many ranks.
+    ///
+    /// # Errors
+    /// The system has no memory for it.
+    pub fn create(ranks: u32) -> io::Result<OwnedFd> {
+        let file = memfd_create("peerwarp-ledger", MemfdFlags::CLOEXEC)?;
+        ftruncate(&file, mem::size_of::<Page>() as u64)?;
+        let ledger = Ledger::open(&file, 0)?;
+        ledger.page().views[0]
+            .store(u64::MAX >> (RANKS as u32 - ranks.clamp(1, RANKS as u32)), Ordering::SeqCst);
+        Ok(file)
+    }
+
+    /// Maps the page.
+    ///
+    /// # Errors
+    /// The file is none, or the system refuses it.
+    pub fn open(file: impl AsFd, rank: u32) -> io::Result<Ledger> {
+        let (bytes, protection) = (mem::size_of::<Page>(), ProtFlags::READ | ProtFlags::WRITE);
+        // SAFETY: a new mapping of a file that no process makes shorter.
+        let at = unsafe { mmap(ptr::null_mut(), bytes, protection, MapFlags::SHARED, &file, 0)? };
+        let page = NonNull::new(at.cast()).ok_or(io::ErrorKind::OutOfMemory)?;
+        Ok(Ledger { page, rank })
+    }
+
+    fn page(&self) -> &Page {
+        // SAFETY: mapped as long as `self` lives; any bytes are a page.
+        unsafe { self.page.as_ref() }
+    }
+
+    fn changed(&self) {
+        let changes = &self.page().changes;
+        changes.fetch_add(1, Ordering::SeqCst);
+        let _ = futex::wake(changes, futex::Flags::empty(), u32::MAX);
+    }
+
+    /// The last view that is decided.
+    pub fn view(&self) -> View {
+        let views = &self.page().views;
+        let decided = views.partition_point(|view| view.load(Ordering::SeqCst) != 0);
+        let number = decided.saturating_sub(1);
+        View { number: number as u32, active: views[number].load(Ordering::SeqCst) }
+    }
+
+    /// Decides the view after one, unless another process has; none if there have been too many.
+    pub fn decide(&self, after: View, active: u64) -> Option<View> {
+        let next = self.page().views.get(after.number as usize + 1)?;
+        let decided = next.compare_exchange(0, active, Ordering::SeqCst, Ordering::SeqCst);
+        self.changed();
+        Some(View { number: after.number + 1, active: decided.err().unwrap_or(active) })
+    }
+
+    /// Tells others which ranks of the node this one waited for in vain, as a mask.
+    pub fn blame(&self, ranks: u64) {
+        self.page().blamed[self.rank as usize].store(ranks, Ordering::SeqCst);
+        self.changed();
+    }
+
+    /// Says that this rank runs in a view: all of its ranks have met there. What it had waited for in vain is over.
+    pub fn runs(&self, view: View) {
+        self.page().blamed[self.rank as usize].store(0, Ordering::SeqCst);
+        self.page().steps[self.rank as usize].store(u64::from(view.number) << 8, Ordering::SeqCst);
+        self.changed();
+    }
+
+    /// Comes to a step of a view, and waits until all of its ranks do. Ranks that `lost` says are gone are not waited for, nor for long
+    /// those that others blame; `deadline` is that of the others.
+    pub fn meet(&self, view: View, step: Step, lost: impl Fn() -> u64, deadline: &Deadline) -> Met {
+        let page = self.page();
+        let here = u64::from(view.number) << 8 | step as u64;
+        page.steps[self.rank as usize].store(here, Ordering::SeqCst);
+        self.changed();
+        let mut grace: Option<Deadline> = None;
+        loop {
+            let changes = page.changes.load(Ordering::SeqCst);
+            if self.view().number != view.number {
+                return Met::Changed;
+            }
+            let came = |rank: usize| page.steps[rank].load(Ordering::SeqCst) >= here;
+            let ranks = (0..RANKS).filter(|&rank| view.has(rank as u32));
+            let missing = ranks.clone().filter(|&rank| !came(rank)).fold(0, |mask, rank| mask | 1 << rank);
+            if missing == 0 {
+                return Met::All;
+            }
+            let lost = lost();
+            let blamed =
+                ranks.filter(|&rank| came(rank)).map(|rank| page.blamed[rank].load(Ordering::SeqCst));
+            let suspects = lost | blamed.fold(0, |all, mask| all | mask);
+            if missing & !lost == 0 || deadline.left().is_zero() {
+                return Met::Missing(missing);
+            }
+            if missing & !suspects == 0 {
+                if grace.get_or_insert_with(|| Deadline::after(GRACE)).left().is_zero() {
+                    return Met::Missing(missing);
+                }
+            } else {
+                grace = None;
+            }
+            let until = timespec(GLANCE.min(deadline.left()));
+            let _ = futex::wait(&page.changes, futex::Flags::empty(), changes, Some(&until));
+        }
+    }
+}
