@@ -362,6 +362,14 @@ __device__ __forceinline__ u64 now_ns() {
     return t;
 }
 
+// The active ranks as a mask. Hosts change it only while no kernel runs.
+__device__ __forceinline__ u64 active_ranks(const Args& args) {
+    return ~args.status[args.rank]->inactive & (~u64(0) >> (64 - ranks));
+}
+__device__ __forceinline__ bool is_active(const Args& args, const u32 rank) {
+    return ((args.status[args.rank]->inactive >> rank) & 1) == 0;
+}
+
 // Where a wait stands: for the record it leaves when it expires.
 struct WaitSite {
     u32 role;
@@ -392,7 +400,8 @@ __device__ __noinline__ void give_up(
     }
 }
 
-// Polls one flag until it equals `expected`: true. False when the budget runs out or another rank gave up.
+// Polls one flag until it equals `expected`, or its rank is not active: true. False when the budget runs out or another
+// rank gave up.
 __device__ __forceinline__ bool poll(
     const Args& args, const u32* const flags, const u64 index, const u32 peer, const u32 expected,
     const WaitSite site) {
@@ -401,8 +410,9 @@ __device__ __forceinline__ bool poll(
     if (seen != expected) {
         const u64 start = now_ns();
         for (u32 polls = 1; (seen = load_relaxed_system(flag)) != expected; ++polls) {
-            if (polls % 64 != 0) continue;
+            if (polls % 64 != 4) continue;
             if (load_relaxed_system(&args.status[args.rank]->aborted) != 0) return false;
+            if (!is_active(args, peer)) break;
             if (now_ns() - start > args.wait_budget_ns) {
                 give_up(args, site, index, peer, expected, seen);
                 return false;
@@ -492,9 +502,9 @@ __device__ __forceinline__ void look_at_packets(
 }
 // Takes these tiles, the i-th sent by rank from[i], of which `seen` is what was there when they were looked
 // at, if they were: polls until no lane of this warp misses a packet, and leaves them empty for the launch
-// that has this bank again. Other tiles are zero. A warp's lanes poll together for what they still miss, and
-// give up together: not before each of them has named what it misses. It orders nothing but the packets' own
-// content.
+// that has this bank again. Other tiles are zero, as are those of inactive ranks. A warp's lanes poll together
+// for what they still miss, and give up together: not before each of them has named what it misses. It orders
+// nothing but the packets' own content.
 template <bool looked = true, u32 Tiles, u32 Steps, typename Group, typename T, u32 N>
 __device__ __forceinline__ bool take_seen_packets(
     const Group& group, const Args& args, T* const packets, const List<u64, Tiles>& first,
@@ -541,8 +551,15 @@ __device__ __forceinline__ bool take_seen_packets(
         all = warp_all(arrived);
         if (all) break;
         if (polls == 0) start = now_ns();
-        if (polls % 64 != 63) continue;
+        if (polls % 64 != 3) continue;
         if (!warp_all(load_relaxed_system(&args.status[args.rank]->aborted) == 0)) break;
+#pragma unroll
+        for (u32 i = 0; i < Tiles; ++i) {
+#pragma unroll
+            for (u32 step = 0; step < Steps; ++step) {
+                if (missing(i, step) && !is_active(args, from[i])) seen[i][step] = {};
+            }
+        }
         if (warp_all(now_ns() - start <= args.wait_budget_ns)) continue;
 #pragma unroll
         for (u32 i = 0; i < Tiles; ++i) {
@@ -587,9 +604,9 @@ __device__ __forceinline__ u64 load_ll(const u64* const p) {
     asm volatile("ld.relaxed.sys.global.u64 %0, [%1];" : "=l"(x) : "l"(p) : "memory");
     return x;
 }
-// Polls until each lane's `wanted` elements have the epoch; the others are zero. A warp's lanes poll together
-// for what they still miss, and give up together: not before each of them has named what it misses. It orders
-// nothing but the elements' own content.
+// Polls until each lane's `wanted` elements have the epoch; the others are zero, as are those of inactive ranks.
+// A warp's lanes poll together for what they still miss, and give up together: not before each of them has named
+// what it misses. It orders nothing but the elements' own content.
 template <u32 Count, typename Group, typename T>
 __device__ __forceinline__ bool read_ll(
     const Group& group, const Args& args, const u64* const elements, const u32 (&index)[Count],
@@ -615,8 +632,14 @@ __device__ __forceinline__ bool read_ll(
         all = warp_all(mine);
         if (all) break;
         if (polls == 0) start = now_ns();
-        if (polls % 64 != 63) continue;
+        if (polls % 64 != 3) continue;
         if (!warp_all(load_relaxed_system(&args.status[args.rank]->aborted) == 0)) break;
+#pragma unroll
+        for (u32 i = 0; i < Count; ++i) {
+            if (!missing[i] || is_active(args, from[i])) continue;
+            missing[i] = false;
+            seen[i] = 0;
+        }
         if (warp_all(now_ns() - start <= args.wait_budget_ns)) continue;
 #pragma unroll
         for (u32 i = 0; i < Count; ++i) {

@@ -86,9 +86,10 @@ impl Across {
         let mut taken = links.exchange(&handles, own.block.bytes)?.into_iter();
         for (rank, mapping) in &self.imported {
             let handle = if peers.contains(rank) { taken.next() } else { None };
-            // SAFETY: as above.
             match handle {
+                // SAFETY: the ranks that go on are idle.
                 Some((_, _, handle)) => unsafe { gpu.remap(&mapping.block, handle)? },
+                // SAFETY: as above.
                 None => unsafe { gpu.detach(&mapping.block)? },
             }
         }

@@ -20,7 +20,7 @@ fn first_wrong<F: Workload>(settings: &str, deaths_of: u64) -> Option<WrongDeath
     let inputs = Inputs { seed: 3, rounds: 4, ..Inputs::default() };
     let exploration = Exploration { inputs, seeds: 1, resident_blocks: None };
     let variants = [config::<F>(settings).into_variant()];
-    deaths(&*suite::of::<F>(), &variants, &exploration, deaths_of, || {})
+    deaths(suite::of::<F>(), &variants, &exploration, deaths_of, || {})
         .unwrap_or_else(|e| panic!("{settings}: {e}"))
 }
 
@@ -180,7 +180,7 @@ fn worlds_that_cannot_go_on_are_refused() {
     let inputs = Inputs { seed: 3, rounds: 1, ..Inputs::default() };
     let exploration = Exploration { inputs, seeds: 1, resident_blocks: None };
     let alone = [config::<AllReduce>("elements=8 ranks=1 dtype=f32").into_variant()];
-    let refused = deaths(&*suite::of::<AllReduce>(), &alone, &exploration, 5, || {}).unwrap_err();
+    let refused = deaths(suite::of::<AllReduce>(), &alone, &exploration, 5, || {}).unwrap_err();
     let said = refused.to_string();
     assert!(said.contains("--deaths") && said.contains("at least 2 ranks"), "{said}");
 }

@@ -184,7 +184,10 @@ fn rows_of_every_kind_are_right_to_the_bit() {
             for combine_dtype in [ReturnDtype::Fp8, ReturnDtype::Fp8Token] {
                 let tuning = defaults(&shape, layout).with_combine_dtype(combine_dtype).unwrap();
                 for protocol in [Protocol::Flags, Protocol::Packets] {
-                    all.add(&tuning.clone().with_protocol(protocol), &n, 0);
+                    let mut tuning = tuning.clone().with_protocol(protocol);
+                    let dispatch = &mut tuning.plan.dispatch;
+                    dispatch.warps = dispatch.warps.min(16);
+                    all.add(&tuning, &n, 0);
                 }
                 let weighted = tuning.with_layout(Layout::RankMajor).with_weighted(true);
                 all.add(&weighted.with_split(true), &n, 0);

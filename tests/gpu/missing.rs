@@ -1,23 +1,106 @@
 //! Worlds that go on without a rank, and graphs that were captured before it left.
 
+use std::io::Write;
+use std::process::Child;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use peerwarp::families::collectives::{
     AllGather, AllReduce, AllToAll, Broadcast, RaggedAllToAll, ReduceScatter, RegisteredAllReduce,
 };
 use peerwarp::families::moe::kernels::{Layout, RoundTrip};
 use peerwarp::families::moe::run::MoeRounds;
-use peerwarp::families::moe::{MoeKey, MoeProblem, Routing, RowDtype};
+use peerwarp::families::moe::{MoeKey, MoeProblem, MoeShape, Routing, RowDtype};
 use peerwarp::harness::session::GpuSession;
 use peerwarp::harness::suite;
 use peerwarp::harness::workload::{Inputs, Problem, Workload};
-use peerwarp::runtime::RuntimeError;
+use peerwarp::runtime::gpu::Gpu;
+use peerwarp::runtime::{RuntimeError, World};
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::json;
 
-use super::{gpus, jit, options, report, shape, two};
+use super::processes::{await_ready, free_address, options_of, process, rank_0};
+use super::{SHORT, gpus, jit, options, report, shape, two};
+
+/// Times that a process is killed, and that one is stopped.
+const EPISODES: u32 = 3;
 
 /// Graphs that are launched without the rank.
 const REPLAYS: u32 = 51;
+
+/// MoE in one launch, of all ranks of a world.
+fn session(world: &Arc<World>) -> GpuSession {
+    let shape = MoeShape { ranks: world.ranks(), ..shape(1024, 8, RowDtype::Bf16) };
+    let tokens: Vec<u32> = [8, 5].into_iter().cycle().take(world.ranks() as usize).collect();
+    let routings = (0..3).map(|seed| Routing::uniform(&shape, &tokens, seed)).collect();
+    let problem = MoeProblem::with_rounds(shape, routings, 5).unwrap();
+    let rounds = MoeRounds::in_one_launch(&problem, &RoundTrip::defaults(&shape).unwrap(), 3).unwrap();
+    GpuSession::new(Arc::new(rounds), world, &jit()).unwrap()
+}
+
+/// A process that is killed, or stopped and comes back when the others have gone on.
+pub fn as_the_rank_that_leaves(world: &Arc<World>) {
+    let mut session = session(world);
+    let (verdict, _graphs) = session.run_before(true).unwrap();
+    assert!(verdict.ok(), "{verdict:?}");
+    println!("ready");
+    let _ = std::io::stdin().read_line(&mut String::new());
+    // Its kernels store to memory that the others had, and wait in vain.
+    let gave_up = session.run_before(false).unwrap_err();
+    assert!(matches!(gave_up, RuntimeError::Aborted(_)), "{gave_up}");
+    let refused = world.go_on().unwrap_err();
+    assert!(matches!(refused, RuntimeError::Inactive { .. }), "{refused}");
+    println!("gone");
+}
+
+/// The others go on while the last rank is gone, or stopped: seconds from its end to results of all rounds.
+fn episode(gpus: &[Arc<dyn Gpu>], ranks: usize, how: Signal) -> f64 {
+    let address = free_address();
+    let mut children: Vec<Child> =
+        (1..ranks).map(|rank| process(&address, rank, ranks, "leaves", &[])).collect();
+    let world = rank_0(gpus, ranks, &address, &options_of("leaves"));
+    let mut session = session(&world);
+    let (verdict, graphs) = session.run_before(true).unwrap();
+    assert!(verdict.ok() && graphs.len() == 1, "{verdict:?}");
+    let child = &mut children[0];
+    await_ready(child, "ready");
+    kill_process(Pid::from_child(child), how).unwrap();
+    let begun = Instant::now();
+    let aborted = session.run_before(false).unwrap_err();
+    assert!(matches!(aborted, RuntimeError::Aborted(_)), "{aborted}");
+    assert_eq!(world.go_on().unwrap(), [1]);
+    let verdict = session.run_after(&[], 0).unwrap();
+    let took = begun.elapsed();
+    assert!(verdict.ok() && verdict.compared > 0, "{verdict:?}");
+    assert!(took < SHORT + Duration::from_secs(5), "{took:?}");
+    if how == Signal::STOP {
+        kill_process(Pid::from_child(child), Signal::CONT).unwrap();
+        child.stdin.as_mut().unwrap().write_all(b"come back\n").unwrap();
+    }
+    // The graph of before, while the rank that left stores to memory that no rank has any more.
+    for _ in 0..20 {
+        let verdict = session.run_after(&graphs, REPLAYS).unwrap();
+        assert!(verdict.ok() && verdict.compared > 0, "{verdict:?}");
+    }
+    if how == Signal::STOP {
+        await_ready(child, "gone");
+    }
+    assert_eq!(child.wait().unwrap().success(), how == Signal::STOP);
+    took.as_secs_f64() - SHORT.as_secs_f64()
+}
+
+#[test]
+fn processes_go_on_without_one_that_is_killed_or_stopped() {
+    let Some((_one, gpus)) = gpus() else { return };
+    for (name, how) in [("killed", Signal::KILL), ("stopped", Signal::STOP)] {
+        let seconds: Vec<f64> = (0..EPISODES).map(|_| episode(&gpus, 2, how)).collect();
+        let longest = seconds.iter().copied().fold(0.0, f64::max);
+        report(
+            "processes go on",
+            json!({ "how": name, "episodes": EPISODES, "seconds_beyond_the_budget": longest }),
+        );
+    }
+}
 
 /// What the tests of a name found.
 #[derive(Default)]

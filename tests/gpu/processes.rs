@@ -67,6 +67,9 @@ fn child() {
     let part = std::env::var("PEERWARP_TEST_PART").unwrap();
     let world = World::of_process(&gpus, &launched, &options_of(&part)).unwrap();
     let world = Arc::new(world);
+    if part == "leaves" {
+        return super::missing::as_the_rank_that_leaves(&world);
+    }
     if part == "endures" {
         super::endurance::as_rank_1(&world);
         return;
@@ -82,7 +85,10 @@ fn child() {
 
 pub fn options_of(part: &str) -> WorldOptions {
     let sharing = Some(if part == "ipc" { Sharing::Ipc } else { Sharing::Vmm });
-    WorldOptions { sharing, ..if matches!(part, "killed" | "endures") { short() } else { options() } }
+    WorldOptions {
+        sharing,
+        ..if matches!(part, "killed" | "endures" | "leaves") { short() } else { options() }
+    }
 }
 
 /// What every process of a world does.

@@ -55,6 +55,8 @@ typedef struct PeerwarpStatus {
     uint32_t site; /* number of the wait: its _WAITS has the place in the kernel author's source */
     uint32_t expected;
     uint32_t seen;
+    uint64_t inactive; /* ranks without which the world goes on, as a mask: what waits for them gets zeros. The same on all others,
+                        * changed while no kernel runs; such a rank's kernels must not reach the others' memory any more */
 } PeerwarpStatus;
 
 /* What a launch returns when it did not come to the runtime, whose own codes are positive. */

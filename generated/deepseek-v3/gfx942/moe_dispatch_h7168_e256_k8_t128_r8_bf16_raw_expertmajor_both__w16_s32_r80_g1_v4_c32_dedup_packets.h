@@ -59,6 +59,8 @@ typedef struct PeerwarpStatus {
     uint32_t site; /* number of the wait: its _WAITS has the place in the kernel author's source */
     uint32_t expected;
     uint32_t seen;
+    uint64_t inactive; /* ranks without which the world goes on, as a mask: what waits for them gets zeros. The same on all others,
+                        * changed while no kernel runs; such a rank's kernels must not reach the others' memory any more */
 } PeerwarpStatus;
 
 /* What a launch returns when it did not come to the runtime, whose own codes are positive. */
@@ -109,7 +111,7 @@ typedef struct moe_dispatch_h7168_e256_k8_t128_r8_bf16_raw_expertmajor_both__w16
     uint64_t* ll_n[8];
     /* LL u32[2048]: Entries of the chunk by expert of this rank, `[parity][source][chunk][expert]`. */
     uint64_t* ll_count[8];
-    /* LL u32[16384]: Expert and rank of each entry, `[parity][source][chunk][entry]`. */
+    /* LL u32[16384]: The complement of each entry's word, `[parity][source][chunk][entry]`. */
     uint64_t* ll_route[8];
     /* LL f32[16384]: Weight of each entry, `[parity][source][chunk][entry]`. */
     uint64_t* ll_weight[8];

@@ -54,7 +54,7 @@
 //                                                     packets.
 //     ll_count       LL       u32[2048]      16 KiB   Entries of the chunk by expert of this rank,
 //                                                     `[parity][source][chunk][expert]`.
-//     ll_route       LL       u32[16384]     128 KiB  Expert and rank of each entry,
+//     ll_route       LL       u32[16384]     128 KiB  The complement of each entry's word,
 //                                                     `[parity][source][chunk][entry]`.
 //     ll_weight      LL       f32[16384]     128 KiB  Weight of each entry,
 //                                                     `[parity][source][chunk][entry]`.
@@ -99,6 +99,7 @@ struct Status {
     u32 site;  // number of the wait
     u32 expected;
     u32 seen;
+    u64 inactive;  // ranks without which the world goes on, as a mask: what waits for them gets zeros
 };
 
 // Passed by value. A symmetric buffer is one pointer for each rank, one's own included.
@@ -118,7 +119,7 @@ struct Args {
     u32* inbox_packets[8];  // packets, all ones at first, u32[7340032]: Rows as they..
     u64* ll_n[8];           // LL u32[64]: Tokens of the source,..
     u64* ll_count[8];       // LL u32[2048]: Entries of the chunk by expert of this rank,..
-    u64* ll_route[8];       // LL u32[16384]: Expert and rank of each entry,..
+    u64* ll_route[8];       // LL u32[16384]: The complement of each entry's word,..
     u64* ll_weight[8];      // LL f32[16384]: Weight of each entry,..
     u32* ready[8];          // 16 flags on each rank: The source is in this launch, ready..
     EpochWord* epoch;       // advances with each launch: Counts dispatches.
@@ -190,11 +191,15 @@ __device__ __forceinline__ void route_role(const Args& args, const u32 epoch, co
         }
     }
     const u32 ll_route_index = number * 256;
+    u32 value;
+    if (block.lane < 256) {  // wire.rs
+        value = ~words;
+    }
     for (u32 turn = 0; turn < ranks; ++turn) {  // to each rank of the set (wire.rs)
         const u32 peer = (args.rank + turn) % ranks;
         u64* const ll_route_there = args.ll_route[peer];
         if (block.lane < 256) {  // wire.rs
-            send_ll(ll_route_there + ll_route_index + block.lane, words, epoch);
+            send_ll(ll_route_there + ll_route_index + block.lane, value, epoch);
         }
     }
     for (u32 turn = 0; turn < ranks; ++turn) {  // to each rank of the set (wire.rs)
@@ -325,17 +330,18 @@ __device__ __forceinline__ void recv_role(const Args& args, const u32 epoch, con
             const u32 pos_row = ll_weight_row / 4;
 
             // Read ll_route: an element comes together with its epoch, by one access (wire.rs)
-            u32 word[2];
+            u32 ll_route_read[2];
             if (!read_ll_row(group, args, args.ll_route[args.rank], ll_weight_start, 128, pos_row, epoch,
-                word, {role_recv, flag_ll_route, 2})) return;
+                ll_route_read, {role_recv, flag_ll_route, 2})) return;
             i32 place[2];
 #pragma unroll
-            for (u32 step = 0; step < 2; ++step) {  // expert_major.rs
-                const u32 expert_2 = word[step] & 65535;
+            for (u32 step = 0; step < 2; ++step) {  // wire.rs
+                const u32 word = ~ll_route_read[step];
+                const u32 expert_2 = word & 65535;
                 const u32 local = expert_2 - args.rank * 32;
                 const bool owned_2 = local < 32;
                 const u32 base_gathered = owned_2 ? base[local * 32 + ll_weight_row] : 0u;
-                const u32 row = base_gathered + (word[step] >> 16);
+                const u32 row = base_gathered + (word >> 16);
                 const i32 place_2 = i32(row);
                 place[step] = owned_2 ? place_2 : -1;
             }
@@ -387,17 +393,18 @@ __device__ __forceinline__ void recv_role(const Args& args, const u32 epoch, con
                 inbox_packets_seen);
 
             // Read ll_route: an element comes together with its epoch, by one access (wire.rs)
-            u32 word[1];
+            u32 ll_route_read[1];
             if (!read_ll_row(group, args, args.ll_route[args.rank], (bank + record_2) * 256 + in_record, 8,
-                record_2 / 4, epoch, word, {role_recv, flag_ll_route, 2})) return;
+                record_2 / 4, epoch, ll_route_read, {role_recv, flag_ll_route, 2})) return;
             i32 place;
             bool lane_owned = false;
-            if (group.lane < 8) {  // expert_major.rs
-                const u32 expert_2 = word[0] & 65535;
+            if (group.lane < 8) {  // wire.rs
+                const u32 word = ~ll_route_read[0];
+                const u32 expert_2 = word & 65535;
                 const u32 local = expert_2 - args.rank * 32;
                 const bool owned_2 = local < 32;
                 const u32 base_gathered = owned_2 ? base[local * 32 + record_2] : 0u;
-                const u32 row = base_gathered + (word[0] >> 16);
+                const u32 row = base_gathered + (word >> 16);
                 const i32 place_2 = i32(row);
                 place = owned_2 ? place_2 : -1;
                 lane_owned = owned_2;

@@ -94,6 +94,7 @@ struct Status {
     u32 site;  // number of the wait
     u32 expected;
     u32 seen;
+    u64 inactive;  // ranks without which the world goes on, as a mask: what waits for them gets zeros
 };
 
 // Passed by value. A symmetric buffer is one pointer for each rank, one's own included.

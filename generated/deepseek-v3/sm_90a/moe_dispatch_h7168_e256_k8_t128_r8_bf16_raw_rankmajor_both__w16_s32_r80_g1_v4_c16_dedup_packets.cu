@@ -60,7 +60,7 @@
 //                                                    in two banks. Out, where rows arrive in their places.
 //     ll_n           LL       u32[128]      1 KiB    Tokens of the source, `[parity][source][chunk]`, with
 //                                                    packets.
-//     ll_route       LL       u32[16384]    128 KiB  Expert and rank of each entry,
+//     ll_route       LL       u32[16384]    128 KiB  The complement of each entry's word,
 //                                                    `[parity][source][chunk][entry]`.
 //     ll_weight      LL       f32[16384]    128 KiB  Weight of each entry, `[parity][source][chunk][entry]`.
 //     ready          flags    u32[16]       64 B     The source is in this launch, ready for what the next
@@ -108,6 +108,7 @@ struct Status {
     u32 site;  // number of the wait
     u32 expected;
     u32 seen;
+    u64 inactive;  // ranks without which the world goes on, as a mask: what waits for them gets zeros
 };
 
 // Passed by value. A symmetric buffer is one pointer for each rank, one's own included.
@@ -127,7 +128,7 @@ struct Args {
     f32* weight_from;       // f32[8192]: Out, for sums of a token's rows at its owner:..
     u32* inbox_packets[8];  // packets, all ones at first, u32[7340032]: Rows as they..
     u64* ll_n[8];           // LL u32[128]: Tokens of the source,..
-    u64* ll_route[8];       // LL u32[16384]: Expert and rank of each entry,..
+    u64* ll_route[8];       // LL u32[16384]: The complement of each entry's word,..
     u64* ll_weight[8];      // LL f32[16384]: Weight of each entry,..
     u32* ready[8];          // 16 flags on each rank: The source is in this launch, ready..
     EpochWord* epoch;       // advances with each launch: Counts dispatches.
@@ -172,7 +173,7 @@ __device__ __forceinline__ void route_role(const Args& args, const u32 epoch, co
     const u32 number = bank + args.rank * 8 + chunk;
     const u32 ll_route_index = number * 128;
     Vec<f32, 4> weights;
-    Vec<u32, 4> words;
+    Vec<u32, 4> value;
     const Vec<i32, 4> id = group.lane * 4 < there_2 ? load<4>(args.ids + first + group.lane * 4)
         : Vec<i32, 4>{};
     const Vec<f32, 4> loaded = group.lane * 4 < there_2 ? load<4>(args.weights + first + group.lane * 4)
@@ -183,12 +184,13 @@ __device__ __forceinline__ void route_role(const Args& args, const u32 epoch, co
         const bool counted = group.lane * 4 + j < used;
         const bool valid = counted && expert < 256;
         weights[j] = counted ? loaded[j] : 0.0f;
-        words[j] = valid ? expert : 4294967295u;
+        const u32 words = valid ? expert : 4294967295u;
+        value[j] = ~words;
     }
     u64* const ll_route_there = args.ll_route[to];
 #pragma unroll
     for (u32 j = 0; j < 4; ++j) {
-        send_ll(ll_route_there + ll_route_index + group.lane * 4 + j, words[j], epoch);
+        send_ll(ll_route_there + ll_route_index + group.lane * 4 + j, value[j], epoch);
     }
     u64* const ll_weight_there = args.ll_weight[to];
 #pragma unroll
@@ -278,12 +280,13 @@ __device__ __forceinline__ void recv_role(const Args& args, const u32 epoch, con
             inbox_packets_seen);
 
         // Read ll_route: an element comes together with its epoch, by one access (wire.rs)
-        u32 word[1];
+        u32 ll_route_read[1];
         if (!read_ll_row(group, args, args.ll_route[args.rank], (bank + ll_route_row) * 128 + in_record, 8,
-            ll_route_row / 8, epoch, word, {role_recv, flag_ll_route, 0})) return;
+            ll_route_row / 8, epoch, ll_route_read, {role_recv, flag_ll_route, 0})) return;
         bool lane_owned = false;
-        if (group.lane < 8) {  // rank_major.rs
-            const u32 expert = word[0] & 65535;
+        if (group.lane < 8) {  // wire.rs
+            const u32 word = ~ll_route_read[0];
+            const u32 expert = word & 65535;
             const u32 local = expert - args.rank * 32;
             const bool owned = local < 32;
             lane_owned = owned;
@@ -322,7 +325,7 @@ __device__ __forceinline__ void index_role(const Args& args, const u32 epoch, co
             u32 base_index[4];
 #pragma unroll
             for (u32 step = 0; step < 4; ++step) {  // entries.rs
-                const u32 expert = ll_route_read[step] & 65535;
+                const u32 expert = ~ll_route_read[step] & 65535;
                 const u32 local = expert - args.rank * 32;
                 owned[step] = local < 32;
                 base_index[step] = local * 64 + record;
@@ -380,7 +383,7 @@ __device__ __forceinline__ void index_role(const Args& args, const u32 epoch, co
         u32 base_index[4];
 #pragma unroll
         for (u32 step = 0; step < 4; ++step) {  // entries.rs
-            const u32 expert = ll_route_read[step] & 65535;
+            const u32 expert = ~ll_route_read[step] & 65535;
             const u32 local = expert - args.rank * 32;
             owned[step] = local < 32;
             base_index[step] = local * 64 + record;
@@ -419,7 +422,7 @@ __device__ __forceinline__ void entries_role(const Args& args, const u32 epoch, 
             bool owned[4];
 #pragma unroll
             for (u32 step = 0; step < 4; ++step) {  // entries.rs
-                const u32 expert = ll_route_read[step] & 65535;
+                const u32 expert = ~ll_route_read[step] & 65535;
                 local[step] = expert - value;
                 owned[step] = local[step] < 32;
             }

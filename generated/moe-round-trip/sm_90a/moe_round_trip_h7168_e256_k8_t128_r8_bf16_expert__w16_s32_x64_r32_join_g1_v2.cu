@@ -96,6 +96,7 @@ struct Status {
     u32 site;  // number of the wait
     u32 expected;
     u32 seen;
+    u64 inactive;  // ranks without which the world goes on, as a mask: what waits for them gets zeros
 };
 
 // Passed by value. A symmetric buffer is one pointer for each rank, one's own included.
@@ -156,7 +157,7 @@ __device__ __forceinline__ void route_role(const Args& args, const u32 epoch) {
             const u32 expert = u32(ids_gathered);
             const f32 weight = there_2 ? args.weights[entry] : 0.0f;
             const bool valid = entry < n * 8 && expert < 256;
-            const u32 expert_2 = valid ? expert : 4294967295u;
+            const u32 expert_2 = valid ? ~expert : 0u;
             const u32 weight_2 = bits_as<u32>(valid ? weight : 0.0f);
             words[step] = at % 2 == 0 ? expert_2 : weight_2;
         }
@@ -250,8 +251,9 @@ __device__ __forceinline__ void expert_role(const Args& args, const u32 epoch) {
         if (!read_ll_row(group, args, args.entries[args.rank], entry * 2, 16, source, epoch, words,
             {role_expert, flag_entries, 0})) return;
         u32 lane_bits = 0;
-        if (group.lane < 16) {  // device.rs
-            const u32 local = words[0] - args.rank * 32;
+        if (group.lane < 16) {  // round_trip.rs
+            const u32 expert = ~words[0];
+            const u32 local = expert - args.rank * 32;
             const bool owned = local < 32;
             const u32 bits = (group.lane % 2 == 0 && owned) ? 1u << (group.lane / 2) : 0u;
             lane_bits = bits;

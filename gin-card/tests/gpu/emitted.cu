@@ -129,6 +129,8 @@ int main(int argc, char** argv) {
         if (round == leave) _exit(9);
         fill<<<1, 1024, 0, stream>>>((unsigned*)args.x, words, rank, round);
         launched(JOINED(NAME, _launch)(&args, stream));
+        // The card copies by CUDA: kernels that wait in line behind this one would keep its copies from running.
+        CUDA(cudaStreamSynchronize(stream));
         check<<<1, 1024, 0, stream>>>((const unsigned*)args.out, words, ranks, round, args.status[0], report);
         if ((round + 1) % 100 != 0 && round + 1 != all && round + 1 != leave) continue;
         CUDA(cudaStreamSynchronize(stream));

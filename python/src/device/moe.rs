@@ -108,8 +108,7 @@ fn tuning(
     let (layout, max_rows) = places_of(standing, &shape)?;
     let (_, combined, quantise) = types_of(rows)?;
     let (weighted, combine_dtype) = (rows.3, combine_dtype_of(rows)?);
-    let key =
-        MoeKey { layout, max_rows, combined, weighted, quantise, combine_dtype, ..MoeKey::new(shape) };
+    let key = MoeKey { layout, max_rows, combined, weighted, quantise, combine_dtype, ..MoeKey::new(shape) };
     let (mut found, by) = choose(&key, &Device::of_gpu(world.members()[0].gpu.info()))?;
     found.check(&shape)?;
     let from = match by {
@@ -147,9 +146,8 @@ impl DeviceMoe {
         let (shape, kernels, mut op) = world.get().with(py, |world, images| {
             let shape = MoeShape { hidden, experts, topk, tokens, ranks: world.ranks(), dtype };
             let limits = (sms, split);
-            let each = |tokens: &u32| {
-                tuning(world, MoeShape { tokens: *tokens, ..shape }, rows, standing, limits)
-            };
+            let each =
+                |tokens: &u32| tuning(world, MoeShape { tokens: *tokens, ..shape }, rows, standing, limits);
             let found = capacities.iter().map(each).collect::<Result<Vec<_>, _>>()?;
             let names = |(tuning, from): &(MoeTuning, &str)| {
                 let names = [tuning.dispatch().variant_name(), tuning.combine().variant_name()];

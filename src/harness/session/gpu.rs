@@ -449,31 +449,46 @@ impl GpuSession {
     /// # Errors
     /// As of [`GpuSession::run`] and [`World::deactivate`]; or what comes out without the rank is not known.
     pub fn run_without(&mut self, rank: u32, replays: u32) -> Result<(Verdict, Duration), RuntimeError> {
-        let mut verdict = Verdict::default();
-        let rounds = self.problem.rounds();
-        (0..rounds).try_for_each(|round| self.round(round, &mut verdict))?;
-        let alone = replays > 0 && !self.problem.host_writes();
-        let graphs = alone.then(|| self.capture()).transpose()?;
-        if let Some(graphs) = &graphs {
-            self.replay_times(graphs, 1)?;
-        }
+        let (mut verdict, graphs) = self.run_before(replays > 0)?;
         let world = Arc::clone(self.op.world());
         let begun = Instant::now();
         world.deactivate(rank)?;
         let took = begun.elapsed();
-        self.problem = self.problem.without(world.inactive()).ok_or_else(|| {
-            RuntimeError::invalid(
-                "problem",
-                self.problem.short_title(),
-                "one whose results are known without a rank",
-            )
+        verdict.merge(self.run_after(&graphs, replays)?);
+        Ok((verdict, took))
+    }
+
+    /// Runs all rounds, and once more as graphs if those are wanted and the host writes nothing in between.
+    ///
+    /// # Errors
+    /// As of [`GpuSession::run`].
+    pub fn run_before(&mut self, graphs: bool) -> Result<(Verdict, Vec<Graph>), RuntimeError> {
+        let mut verdict = Verdict::default();
+        (0..self.problem.rounds()).try_for_each(|round| self.round(round, &mut verdict))?;
+        if !graphs || self.problem.host_writes() {
+            return Ok((verdict, vec![]));
+        }
+        let graphs = self.capture()?;
+        self.replay_times(&graphs, 1)?;
+        Ok((verdict, graphs))
+    }
+
+    /// Runs all rounds in a world that goes on without ranks, then `replays` times as graphs that were captured before, if there are any.
+    ///
+    /// # Errors
+    /// As of [`GpuSession::run`]; or what comes out without the ranks is not known.
+    pub fn run_after(&mut self, graphs: &[Graph], replays: u32) -> Result<Verdict, RuntimeError> {
+        let (mut verdict, rounds) = (Verdict::default(), self.problem.rounds());
+        self.problem = self.problem.without(self.op.world().inactive()).ok_or_else(|| {
+            let allowed = "one whose results are known without a rank";
+            RuntimeError::invalid("problem", self.problem.short_title(), allowed)
         })?;
         (0..rounds).try_for_each(|round| self.round(round, &mut verdict))?;
-        if let Some(graphs) = &graphs {
+        if !graphs.is_empty() {
             self.replay_times(graphs, replays)?;
             (0..rounds).try_for_each(|round| self.compare(round, &mut verdict))?;
         }
-        Ok((verdict, took))
+        Ok(verdict)
     }
 
     /// All rounds of each rank as a graph.

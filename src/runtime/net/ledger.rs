@@ -33,7 +33,7 @@ struct Page {
     _padding: u32,
     /// The mask of each view; 0 while there is none.
     views: [AtomicU64; VIEWS],
-    /// How far each rank has come: a view and a step of it.
+    /// How far each rank got: a view and a step of it.
     steps: [AtomicU64; RANKS],
     /// Ranks that each rank has waited for in vain, as a mask.
     blamed: [AtomicU64; RANKS],
