@@ -402,8 +402,8 @@ __device__ __forceinline__ void give_up(
     end_world(*(PassedArgs*)__builtin_amdgcn_kernarg_segment_ptr(), site, index, peer, expected, seen);
 }
 
-// Polls one flag until it equals `expected`, or its rank is not active: true. False when the budget runs out or another
-// rank gave up.
+// Polls one flag until it equals `expected`, or its rank is not active: true. False when the budget runs out
+// or another rank gave up.
 __device__ __forceinline__ bool poll(
     const Args& args, const u32* const flags, const u64 index, const u32 peer, const u32 expected,
     const WaitSite site) {
@@ -413,7 +413,7 @@ __device__ __forceinline__ bool poll(
         const u64 start = now_ns();
         for (u32 polls = 1; (seen = load_relaxed_system(flag)) != expected; ++polls) {
             __builtin_amdgcn_s_sleep(1);
-            if (polls % 64 != 4) continue;
+            if (polls % 64 != 16) continue;
             if (load_relaxed_system(&args.status[args.rank]->aborted) != 0) return false;
             if (!is_active(args, peer)) break;
             if (now_ns() - start > args.wait_budget_ns) {
@@ -497,9 +497,9 @@ __device__ __forceinline__ void look_at_packets(
 }
 // Takes these tiles, the i-th sent by rank from[i], of which `seen` is what was there when they were looked
 // at, if they were: polls until no lane of this warp misses a packet, and leaves them empty for the launch
-// that has this bank again. Other tiles are zero, as are those of inactive ranks. A warp's lanes poll together
-// for what they still miss, and give up together: not before each of them has named what it misses. It orders
-// nothing but the packets' own content.
+// that has this bank again. Other tiles are zero, as are those of inactive ranks. A warp's lanes poll
+// together for what they still miss, and give up together: not before each of them has named what it
+// misses. It orders nothing but the packets' own content.
 template <bool looked = true, u32 Tiles, u32 Steps, typename Group, typename T, u32 N>
 __device__ __forceinline__ bool take_seen_packets(
     const Group& group, const Args& args, T* const packets, const List<u64, Tiles>& first,
@@ -538,7 +538,7 @@ __device__ __forceinline__ bool take_seen_packets(
         if (all) break;
         __builtin_amdgcn_s_sleep(1);
         if (polls == 0) start = now_ns();
-        if (polls % 64 != 3) continue;
+        if (polls % 64 != 15) continue;
         if (!warp_all(load_relaxed_system(&args.status[args.rank]->aborted) == 0)) break;
 #pragma unroll
         for (u32 i = 0; i < Tiles; ++i) {
@@ -589,9 +589,9 @@ __device__ __forceinline__ void send_ll(u64* const p, const T x, const u32 epoch
 __device__ __forceinline__ u64 load_ll(const u64* const p) {
     return __hip_atomic_load(p, __ATOMIC_RELAXED, __HIP_MEMORY_SCOPE_SYSTEM);
 }
-// Polls until each lane's `wanted` elements have the epoch; the others are zero, as are those of inactive ranks.
-// A warp's lanes poll together for what they still miss, and give up together: not before each of them has named
-// what it misses. It orders nothing but the elements' own content.
+// Polls until each lane's `wanted` elements have the epoch; the others are zero, as are those of inactive
+// ranks. A warp's lanes poll together for what they still miss, and give up together: not before each of them
+// has named what it misses. It orders nothing but the elements' own content.
 template <u32 Count, typename Group, typename T>
 __device__ __forceinline__ bool read_ll(
     const Group& group, const Args& args, const u64* const elements, const u32 (&index)[Count],
@@ -617,7 +617,7 @@ __device__ __forceinline__ bool read_ll(
         all = warp_all(mine);
         if (all) break;
         if (polls == 0) start = now_ns();
-        if (polls % 64 != 3) continue;
+        if (polls % 64 != 15) continue;
         if (!warp_all(load_relaxed_system(&args.status[args.rank]->aborted) == 0)) break;
 #pragma unroll
         for (u32 i = 0; i < Count; ++i) {

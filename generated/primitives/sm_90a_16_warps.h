@@ -400,8 +400,8 @@ __device__ __noinline__ void give_up(
     }
 }
 
-// Polls one flag until it equals `expected`, or its rank is not active: true. False when the budget runs out or another
-// rank gave up.
+// Polls one flag until it equals `expected`, or its rank is not active: true. False when the budget runs out
+// or another rank gave up.
 __device__ __forceinline__ bool poll(
     const Args& args, const u32* const flags, const u64 index, const u32 peer, const u32 expected,
     const WaitSite site) {
@@ -410,7 +410,7 @@ __device__ __forceinline__ bool poll(
     if (seen != expected) {
         const u64 start = now_ns();
         for (u32 polls = 1; (seen = load_relaxed_system(flag)) != expected; ++polls) {
-            if (polls % 64 != 4) continue;
+            if (polls % 64 != 16) continue;
             if (load_relaxed_system(&args.status[args.rank]->aborted) != 0) return false;
             if (!is_active(args, peer)) break;
             if (now_ns() - start > args.wait_budget_ns) {
@@ -502,9 +502,9 @@ __device__ __forceinline__ void look_at_packets(
 }
 // Takes these tiles, the i-th sent by rank from[i], of which `seen` is what was there when they were looked
 // at, if they were: polls until no lane of this warp misses a packet, and leaves them empty for the launch
-// that has this bank again. Other tiles are zero, as are those of inactive ranks. A warp's lanes poll together
-// for what they still miss, and give up together: not before each of them has named what it misses. It orders
-// nothing but the packets' own content.
+// that has this bank again. Other tiles are zero, as are those of inactive ranks. A warp's lanes poll
+// together for what they still miss, and give up together: not before each of them has named what it
+// misses. It orders nothing but the packets' own content.
 template <bool looked = true, u32 Tiles, u32 Steps, typename Group, typename T, u32 N>
 __device__ __forceinline__ bool take_seen_packets(
     const Group& group, const Args& args, T* const packets, const List<u64, Tiles>& first,
@@ -551,7 +551,7 @@ __device__ __forceinline__ bool take_seen_packets(
         all = warp_all(arrived);
         if (all) break;
         if (polls == 0) start = now_ns();
-        if (polls % 64 != 3) continue;
+        if (polls % 64 != 15) continue;
         if (!warp_all(load_relaxed_system(&args.status[args.rank]->aborted) == 0)) break;
 #pragma unroll
         for (u32 i = 0; i < Tiles; ++i) {
@@ -604,9 +604,9 @@ __device__ __forceinline__ u64 load_ll(const u64* const p) {
     asm volatile("ld.relaxed.sys.global.u64 %0, [%1];" : "=l"(x) : "l"(p) : "memory");
     return x;
 }
-// Polls until each lane's `wanted` elements have the epoch; the others are zero, as are those of inactive ranks.
-// A warp's lanes poll together for what they still miss, and give up together: not before each of them has named
-// what it misses. It orders nothing but the elements' own content.
+// Polls until each lane's `wanted` elements have the epoch; the others are zero, as are those of inactive
+// ranks. A warp's lanes poll together for what they still miss, and give up together: not before each of them
+// has named what it misses. It orders nothing but the elements' own content.
 template <u32 Count, typename Group, typename T>
 __device__ __forceinline__ bool read_ll(
     const Group& group, const Args& args, const u64* const elements, const u32 (&index)[Count],
@@ -632,7 +632,7 @@ __device__ __forceinline__ bool read_ll(
         all = warp_all(mine);
         if (all) break;
         if (polls == 0) start = now_ns();
-        if (polls % 64 != 3) continue;
+        if (polls % 64 != 15) continue;
         if (!warp_all(load_relaxed_system(&args.status[args.rank]->aborted) == 0)) break;
 #pragma unroll
         for (u32 i = 0; i < Count; ++i) {

@@ -565,8 +565,9 @@ impl World {
         self.inactive.store(!view.active & (u64::MAX >> (64 - self.ranks().clamp(1, 64))), Ordering::Relaxed);
         self.clear_all()?;
         // No rank launches before the flags of all are clear.
-        self.agree(Ok(()))?;
+        let agreed = self.agree(Ok(()));
         ledger.runs(view);
+        agreed?;
         self.resets.fetch_add(1, Ordering::Relaxed);
         *lock(&self.poisoned) = None;
         let left = self.inactive() & !before;

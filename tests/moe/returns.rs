@@ -64,7 +64,12 @@ fn weighted_rows_hooks_and_fp16_come_back_as_fp8() {
             let tuning = small(&shape, combine_dtype);
             assert_eq!(tuning.key.combined, CombineDtype::from(shape.dtype));
             run(&problem, &tuning.clone().with_weighted(true), 2);
-            run(&problem, &tuning.with_hook(Hook::Expert).with_split(true), 2);
+            run(&problem, &tuning.clone().with_hook(Hook::Expert).with_split(true), 2);
+            // In halves a rank's own rows travel, too, which stay where they are in one launch.
+            let rows_stay = tuning.with_layout(Layout::RankMajor).with_protocol(Protocol::Flags);
+            assert!(rows_stay.combine().own.is_none());
+            run(&problem, &rows_stay.clone().with_split(true), 2);
+            run(&problem, &rows_stay, 2);
         }
     }
 }

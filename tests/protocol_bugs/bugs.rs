@@ -32,9 +32,9 @@ const RETURN_COPY: Line = outputs("to.copy(");
 const RETURN_SIGNAL: Line = send_back("row.done();");
 const RETURN_WAIT: Line = send_back("rows.slot(token)");
 const BATCH_WAIT: Line = send_back("rows.batch(token / self.0.batch, token)");
-const RETURN_LOAD: Line = sums("returned.load_each(owner");
+const RETURN_LOAD: Line = sums("rows.field(back.row).load_each(first");
 const ENTRIES_READ: Line = round_trip("a.entries.load(");
-const ANSWER: Line = round_trip("back.put_f32(start");
+const ANSWER: Line = round_trip("to.row.put_f32(start");
 const ROW_SEND_BACK: Line = outputs("to.put(start");
 
 pub fn bugs_with_flags() -> Vec<Bug> {

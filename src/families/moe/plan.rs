@@ -195,7 +195,7 @@ impl MoeTuning {
     /// What the results depend on.
     pub fn semantics(&self) -> Semantics {
         let key = MoeKey { split: false, ..self.key };
-        let keeps_own = self.combine().keeps_own();
+        let keeps_own = self.combine_launches().iter().all(Combine::keeps_own);
         Semantics { key, dedup: self.plan.dedup, in_place: self.dispatch().in_place(), keeps_own }
     }
 

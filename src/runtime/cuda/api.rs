@@ -40,7 +40,6 @@ calls! {
         cuMemHostGetDevicePointer_v2(ptr: *mut sys::CUdeviceptr, first: *mut c_void, flags: u32);
         cuMemHostUnregister(first: *mut c_void);
         cuMemcpyHtoD_v2(to: sys::CUdeviceptr, from: *const c_void, bytes: usize);
-        cuMemcpyDtoD_v2(to: sys::CUdeviceptr, from: sys::CUdeviceptr, bytes: usize);
         cuMemcpyDtoH_v2(to: *mut c_void, from: sys::CUdeviceptr, bytes: usize);
         cuMemcpyPeerAsync(
             to: sys::CUdeviceptr, to_context: sys::CUcontext, from: sys::CUdeviceptr,

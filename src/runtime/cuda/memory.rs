@@ -9,7 +9,7 @@ use cudarc::driver::sys::{self, CUdevice_attribute};
 use super::api::Api;
 use super::gpu::{CudaGpu, attribute, cu};
 use crate::runtime::RuntimeError;
-use crate::runtime::gpu::{Gpu, ShareHandle, SharedBlock, Sharing, fixed};
+use crate::runtime::gpu::{Gpu, RawStream, ShareHandle, SharedBlock, Sharing, fixed};
 
 type Result<T> = std::result::Result<T, RuntimeError>;
 
@@ -166,8 +166,10 @@ pub(super) fn renew(gpu: &CudaGpu, block: &SharedBlock, keeps: bool) -> Result<(
 /// Copies a block to physical memory of its size, which is mapped for as long.
 fn copy_to(gpu: &CudaGpu, handle: sys::CUmemGenericAllocationHandle, block: &SharedBlock) -> Result<()> {
     let other = map(gpu, handle, block.bytes, &[], false)?;
-    let size = block.bytes as usize;
-    let copied = cu!(gpu, cuMemcpyDtoD_v2(other.ptr, block.ptr, size)).and_then(|()| gpu.synchronize());
+    let own = gpu.info().ordinal;
+    // SAFETY: both are mapped, of that size, and nothing else uses them.
+    let copied = unsafe { gpu.copy_to_peer(own, other.ptr, block.ptr, block.bytes, RawStream::DEFAULT) };
+    let copied = copied.and_then(|()| gpu.synchronize());
     copied.and(free(gpu, &other))
 }
 

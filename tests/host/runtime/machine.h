@@ -194,6 +194,7 @@ class Machine {
     bool stall();
     void deadlock();
     void give_turn();
+    bool is_status(const void* p) const;
     void poll(const void* p, u32 bytes, Site site);
     void complete(Warp& warp);
     void released_by(Thread& thread, Order order, Scope scope);
