@@ -156,9 +156,9 @@ class MoeAllToAll:
             bf16 for all others unless told.
         quantise: `"fp8"` and `"mxfp8"` only: whether `x` is of the type `combined`, and dispatch quantises its rows on their way
             out, with the scales that `d.scales` has; else they are given quantised, with their scales.
-        combine_dtype: what rows travel back as: `"combined"`, the type `combined`; `"fp8"`, with a float32 scale for every 128 elements
-            of a row; or `"fp8-token"`, with one for each row. Ranks quantise the rows that they send, and sum in float32: `y` and the
-            combined rows stay of the type `combined`.
+        combine_dtype: what rows travel back as: `"combined"`, the type `combined`; `"fp8"`, with a float32 scale for every 128
+            elements of a row; or `"fp8-token"`, with one for each row. Ranks quantise the rows that they send, and sum in
+            float32: `y` and the combined rows stay of the type `combined`.
         layout: `"rank_major"`, `"expert_major"` or `"expert_strided"`, how rows stand after dispatch: see `Dispatched`.
         weighted: rank-major only: whether `combine` applies the weights, to a rank's row the sum of the token's weights there. If
             not, they are the experts' business: `combine` adds rows as they are. Rows by expert are always weighted.
