@@ -249,11 +249,11 @@ class DeviceMoe:
         device: Device,
         sizes: tuple[int, int, int],
         capacities: Sequence[int],
-        rows_standing: tuple[tuple[str, str | None, bool, bool], tuple[str, int, int]],
+        rows_standing: tuple[tuple[str, str | None, bool, bool, str], tuple[str, int, int]],
         id_sms_split: tuple[int, int | None, bool],
     ) -> None:
         device.settled("MoeAllToAll")
-        self.device, ((rows, combined, self._quantises, _), (self.layout, _, _)) = device, rows_standing
+        self.device, ((rows, combined, self._quantises, _, _), (self.layout, _, _)) = device, rows_standing
         self.empty_id = id_sms_split[0]
         #: What rows travel as; of bytes without their sizes.
         self.dtype = "bytes" if rows.startswith("bytes") else rows
