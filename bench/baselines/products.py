@@ -12,6 +12,13 @@ from timing import Unsupported, main, version
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp8": torch.float8_e4m3fn}
 
 
+def plain(asked):
+    """Sizes m, n and k of a product without an activation, and the type of its elements."""
+    if asked.get("activation", "none") != "none":
+        raise Unsupported("an activation of the product")
+    return int(asked["m"]), int(asked["n"]), int(asked["k"]), DTYPES[asked["dtype"]]
+
+
 class Cublas:
     NAME = "cuBLAS, CUDA graph"
     ABOUT = "torch.mm, behind NCCL's all_gather where rows are gathered, before its reduce_scatter where parts are added up"
@@ -20,10 +27,7 @@ class Cublas:
     version = staticmethod(version)
 
     def __init__(self, case):
-        asked = case.asked
-        if asked.get("activation", "none") != "none":
-            raise Unsupported("an activation of the product")
-        m, n, k, dtype = int(asked["m"]), int(asked["n"]), int(asked["k"]), DTYPES[asked["dtype"]]
+        asked, (m, n, k, dtype) = case.asked, plain(case.asked)
         if dtype == torch.float8_e4m3fn:
             raise Unsupported("elements of fp8")
         self.product = asked["family"]
@@ -61,10 +65,7 @@ class ScaledMm:
     version = staticmethod(version)
 
     def __init__(self, case):
-        asked = case.asked
-        if asked.get("activation", "none") != "none":
-            raise Unsupported("an activation of the product")
-        m, n, k, dtype = int(asked["m"]), int(asked["n"]), int(asked["k"]), DTYPES[asked["dtype"]]
+        asked, (m, n, k, dtype) = case.asked, plain(case.asked)
         if dtype != torch.float8_e4m3fn or asked.get("scales") == "block":
             raise Unsupported("elements other than fp8 with one scale for all or for each row")
         self.x, self.w = (case.random((rows, k), torch.bfloat16).to(dtype) for rows in (m, n))

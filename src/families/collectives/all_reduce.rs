@@ -41,7 +41,7 @@ pub enum ExchangeArgs {
     /// They are sent.
     #[when(|c| c.algorithm == Algorithm::OneShot)]
     Push(PushArgs),
-    /// They are sent to their owners, which send what becomes of them.
+    /// Each rank sends a tile to its owner; the owner sends the reduction to all ranks.
     #[when(|c| c.algorithm == Algorithm::TwoShot)]
     TwoShot(TwoShotArgs),
     /// All ranks read them where they are.
