@@ -66,7 +66,9 @@ class Status(ctypes.Structure):
         ("filled", ctypes.c_uint32),
         ("kernel", ctypes.c_uint64),
         ("index", ctypes.c_uint64),
-    ] + [(name, ctypes.c_uint32) for name in ("rank", "role", "block", "peer", "flag", "site", "expected", "seen")]
+        *((name, ctypes.c_uint32) for name in ("rank", "role", "block", "peer", "flag", "site", "expected", "seen")),
+        ("inactive", ctypes.c_uint64),
+    ]
 
     def words(self, kernels):
         """Who gave up waiting for whom, or None while all is well."""
