@@ -37,9 +37,9 @@ impl World {
     /// Goes on with the ranks that come here, of a world whose ranks have processes of their own on one node; yields those without which it
     /// goes on from here on. All ranks that can have to call it, after an error of a wait. Processes that are gone are not waited for; nor
     /// for longer than a moment those for which a kernel or a caller of [`World::deactivate`] waited in vain; and others for
-    /// [`WorldOptions::form_timeout`]. What the others share is other memory from then on, at the addresses that it had, where a process
-    /// that was stopped and goes on reaches nothing; memory of `World::symmetric` keeps what it holds. What kernels had not finished is
-    /// lost, as by [`World::reset`].
+    /// [`WorldOptions::form_timeout`](crate::runtime::WorldOptions::form_timeout). What the others share is other memory from then on, at
+    /// the addresses that it had, where a process that was stopped and goes on reaches nothing; memory of `World::symmetric` keeps what it
+    /// holds. What kernels had not finished is lost, as by [`World::reset`].
     ///
     /// # Errors
     /// The others go on without this rank ([`RuntimeError::Inactive`]), memory does not go by VMM, ranks have dropped
