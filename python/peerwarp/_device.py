@@ -182,6 +182,8 @@ class DispatchedTensors:
         expert_rows: int32 `(experts of the rank,)`: tokens of each expert, counted on the GPU.
         overflow: with `max_rows` or expert-strided only: int32 `(1,)`, how many rows had no place. They contribute nothing.
         needed: with it: int32 `(1,)`, the `max_rows` with which all would have had one.
+        missing: if the operation counts it: int32 `(T,)`. After combine, how many entries of each of this rank's tokens name
+            experts of ranks that are not active. The token's row is what its other entries yield.
         tokens_from: int32 `(R,)`: how many tokens each source had.
         first_expert: the id of the rank's first expert; its experts are contiguous.
         capacity: `T`.
@@ -250,15 +252,15 @@ class DeviceMoe:
         sizes: tuple[int, int, int],
         capacities: Sequence[int],
         rows_standing: tuple[tuple[str, str | None, bool, bool, str], tuple[str, int, int]],
-        id_sms_split: tuple[int, int | None, bool],
+        id_sms_launches: tuple[int, int | None, tuple[bool, bool]],
     ) -> None:
         device.settled("MoeAllToAll")
         self.device, ((rows, combined, self._quantises, _, _), (self.layout, _, _)) = device, rows_standing
-        self.empty_id = id_sms_split[0]
+        self.empty_id = id_sms_launches[0]
         #: What rows travel as; of bytes without their sizes.
         self.dtype = "bytes" if rows.startswith("bytes") else rows
         (self.hidden, self.experts, self.topk), self.capacities = sizes, list(capacities)
-        self._core = _core.DeviceMoe(device.core, sizes, self.capacities, rows_standing, id_sms_split, device.exchange)
+        self._core = _core.DeviceMoe(device.core, sizes, self.capacities, rows_standing, id_sms_launches, device.exchange)
         torch = device.torch
         self.combined = torch.float16 if "fp16" in (rows, combined) else torch.bfloat16
         row_bytes, scale_bytes, floats = self._core.row_sizes()
@@ -310,6 +312,7 @@ class DeviceMoe:
             "n_from": ("tokens_from", "i32", ()),
             "gather": ("gather", "i32", ()),
             "entry_expert": ("ids", "i32", (self.topk,)),
+            "missing": ("missing", "i32", ()),
         }
         if self.layout == "rank_major":
             shapes["weight_from"] = ("sent_weights", "f32", (self.topk,))

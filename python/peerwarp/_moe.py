@@ -67,6 +67,8 @@ class Dispatched:
         overflow: with `max_rows` or expert-strided only: int32 `(1,)`, how many rows had no place. Without `max_rows` there are
             some only where tokens name an expert several times.
         needed: with it: int32 `(1,)`, the `max_rows` with which all would have had a place.
+        missing: if the operation counts it: after combine, int32 `(n,)`, how many of each token's entries name experts of ranks
+            that are not active. Simulated ranks all are.
         first_expert: the id of the rank's first expert; its experts are contiguous.
         tokens_from: int32 `(R,)`: how many tokens each source had.
         capacity: `T`.
@@ -81,6 +83,7 @@ class Dispatched:
     expert_rows: list[np.ndarray]
     overflow: list[np.ndarray]
     needed: list[np.ndarray]
+    missing: list[np.ndarray]
     first_expert: list[int]
     tokens_from: list[np.ndarray]
     layout: str
@@ -172,6 +175,8 @@ class MoeAllToAll:
             `Dispatched.overflow`.
         split: whether sending and receiving are launches of their own, with work of other kinds in between: `dispatch_send`,
             `dispatch_receive`, `combine_send`, `combine_receive`. `dispatch` and `combine` do both then, one after the other.
+        missing: whether combine counts, for each token, the entries whose experts are on ranks that are not active: see
+            `Dispatched.missing` and `World.go_on`.
     """
 
     def __init__(
@@ -196,10 +201,12 @@ class MoeAllToAll:
         expert_align: int = 1,
         max_rows: int | None = None,
         split: bool = False,
+        missing: bool = False,
         **renamed: Any,
     ) -> None:
         on, empty_id = runs_on(world), _empty_id(empty_id, renamed)
-        quantise, weighted, split = flag("quantise", quantise), flag("weighted", weighted), flag("split", split)
+        quantise, weighted = flag("quantise", quantise), flag("weighted", weighted)
+        split, missing = flag("split", split), flag("missing", missing)
         if dtype not in ROWS:
             raise InvalidArgument("dtype", dtype, ", ".join(ROWS))
         if quantise and dtype not in QUANTISED:
@@ -224,16 +231,16 @@ class MoeAllToAll:
         room = 0 if max_rows is None else whole("max_rows", max_rows, 1, 2**31 - 1)
         if room and layout == "rank_major":
             raise InvalidArgument("max_rows", room, "none for rank_major: there is a place for each token")
-        self._world, self._split = world, split
+        self._world, self._split, self._counts_missing = world, split, missing
         #: The last dispatch of `torch.ops.peerwarp.moe_dispatch`.
         self._last: DispatchedTensors | None = None
         self._device: DeviceMoe | None = None
         if isinstance(on, Device):
-            limits = empty_id, sms, self._split
+            limits = empty_id, sms, (split, missing)
             self._device = DeviceMoe(on, (hidden, experts, topk), ladder, (rows, (layout, align, room)), limits)
             return
-        made = (_core.MoeAllToAll(on, (hidden, experts, topk, one), rows, (layout, align, room), self._split) for one in ladder)
-        self._cores = dict(zip(ladder, made, strict=True))
+        given = rows, (layout, align, room), (split, missing)
+        self._cores = {one: _core.MoeAllToAll(on, (hidden, experts, topk, one), *given) for one in ladder}
         self._core = self._cores[tokens]
         row_bytes, scale_bytes, floats = self._core.row_sizes()
         #: Elements of a row as it travels, and of its scales, and what these may come as.
@@ -424,9 +431,13 @@ class MoeAllToAll:
 
     def _combined(self, d: Dispatched, rows: list[np.ndarray], into: list[np.ndarray] | None) -> list[np.ndarray]:
         """Combines on simulated ranks."""
+        import numpy as np
+
         dtype = rows[0].dtype
-        raw = self._cores.get(d.capacity, self._core).combine(d._round, [self._to_wire(row).tobytes() for row in rows])
-        return _arrays.delivered([self._from_wire(one, dtype, self._hidden) for one in raw], into)
+        found = self._cores.get(d.capacity, self._core).combine(d._round, [self._to_wire(row).tobytes() for row in rows])
+        if self._counts_missing:
+            d.missing[:] = [_arrays.from_bytes(missing, np.dtype(np.int32), (-1,)) for _, missing in found]
+        return _arrays.delivered([self._from_wire(out, dtype, self._hidden) for out, _ in found], into)
 
     def _capacity(self, tokens: int | None) -> int:
         """The smallest capacity with room for so many tokens of a rank, or the largest."""
@@ -511,6 +522,7 @@ class MoeAllToAll:
             expert_rows=[count[:n] for count, n in zip(counts, own, strict=True)],
             overflow=each("overflow", np.int32, (1,)) if "overflow" in found[0] else [],
             needed=each("needed", np.int32, (1,)) if "needed" in found[0] else [],
+            missing=[],
             first_expert=firsts[:-1],
             tokens_from=each("n_from", np.int32, (-1,)),
             layout=self._layout,

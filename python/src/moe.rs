@@ -69,6 +69,9 @@ fn given_bytes(shape: &MoeShape, quantise: Quantise) -> u32 {
     quantise.from().map_or_else(|| shape.row_bytes(), |from| shape.hidden * from.bytes())
 }
 
+/// What launches there are: whether halves of operations are launches of their own, and whether combine counts what is missing.
+pub type Launches = (bool, bool);
+
 /// How rows stand: a layout's name, what first rows of experts are multiples of, and how many rows by expert have a place, 0 for all.
 pub type Standing<'a> = (&'a str, u32, u32);
 
@@ -113,6 +116,8 @@ struct Op {
     quantise: Quantise,
     /// Whether there may be more rows than places.
     drops: bool,
+    /// Whether combine counts entries that are missing.
+    missing: bool,
     /// The buffers in which rows and their scales arrive.
     rows: [&'static str; 2],
     /// How many launches a dispatch has.
@@ -281,7 +286,8 @@ struct Combining {
     op: Arc<Op>,
     sent: Arc<[Tokens]>,
     y: Vec<PyBackedBytes>,
-    out: Vec<Mutex<Vec<u8>>>,
+    /// Of each rank its combined rows, and what is missing of each, if that is counted.
+    out: Vec<Mutex<[Vec<u8>; 2]>>,
 }
 
 impl HostSteps for Combining {
@@ -295,8 +301,10 @@ impl HostSteps for Combining {
             0 => self.sent[rank].write(memory)?,
             _ if launches == op.dispatches => op.write_y(&self.y[rank], memory)?,
             _ if launches == 2 * op.dispatches => {
-                let bytes = self.sent[rank].n as usize * op.combined_row();
-                *lock(&self.out[rank]) = memory.read("out", 0, bytes)?;
+                let n = self.sent[rank].n as usize;
+                let missing = op.missing.then(|| memory.read("missing", 0, 4 * n)).transpose()?;
+                let out = memory.read("out", 0, n * op.combined_row())?;
+                *lock(&self.out[rank]) = [out, missing.unwrap_or_default()];
             }
             _ => {}
         }
@@ -313,7 +321,7 @@ impl MoeAllToAll {
         hidden_experts_topk_tokens: (u32, u32, u32, u32),
         rows: Rows<'_>,
         standing: Standing<'_>,
-        split: bool,
+        launches: Launches,
     ) -> Result<MoeAllToAll, Failure> {
         let (hidden, experts, topk, tokens) = hidden_experts_topk_tokens;
         let ranks = Arc::clone(&world.get().ranks);
@@ -330,12 +338,14 @@ impl MoeAllToAll {
                 .with_max_rows(max_rows)
                 .with_combined(combined)
                 .with_weighted(rows.3)
-                .with_split(split);
+                .with_split(launches.0)
+                .with_missing(launches.1);
             tuning.check(&shape)?;
             let drops = tuning.dispatch().room().drops;
             let (rows, dispatches) = (tuning.semantics().rows(), tuning.dispatch_launches().len());
             let launches = SimLaunches::new(&tuning.launch_specs())?;
-            Ok(Arc::new(Op { shape, layout, combined, quantise, drops, rows, dispatches, launches }))
+            let missing = tuning.key.missing;
+            Ok(Arc::new(Op { shape, layout, combined, quantise, drops, missing, rows, dispatches, launches }))
         })?;
         Ok(MoeAllToAll { ranks, op })
     }
@@ -379,13 +389,13 @@ impl MoeAllToAll {
         Ok((Round { op: Arc::clone(op), sent }, all?))
     }
 
-    /// Brings the experts' outputs back. Of each rank: the bytes of its combined rows.
+    /// Brings the experts' outputs back. Of each rank: the bytes of its combined rows, and of the counts of what is missing.
     fn combine<'py>(
         &self,
         py: Python<'py>,
         round: &Bound<'py, Round>,
         y: Vec<PyBackedBytes>,
-    ) -> Result<Vec<Bound<'py, PyBytes>>, Failure> {
+    ) -> Result<Vec<[Bound<'py, PyBytes>; 2]>, Failure> {
         let (op, ranks, round) = (&self.op, &self.ranks, round.get());
         let host = detached(py, || {
             one_each("ranks of y", y.len(), ranks.ranks())?;
@@ -397,6 +407,7 @@ impl MoeAllToAll {
             let host = Combining { op: Arc::clone(op), sent: Arc::clone(&round.sent), y, out };
             Ok(ranks.run(&op.launches, 2 * op.dispatches, host)?)
         })?;
-        Ok(host.out.iter().map(|out| PyBytes::new(py, &lock(out))).collect())
+        let bytes = |out: &Mutex<[Vec<u8>; 2]>| lock(out).each_ref().map(|part| PyBytes::new(py, part));
+        Ok(host.out.iter().map(bytes).collect())
     }
 }

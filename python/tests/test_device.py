@@ -340,7 +340,7 @@ def sent(n: int) -> list[Tensor]:
 def test_dispatch_passes_tensors_as_they_are_however_few_tokens_there_are(world: peerwarp.World) -> None:
     op = moe(world)
     assert calls == [
-        ("made", (8, 4, 2), [3], (("bf16", None, False, False, "combined"), ("rank_major", 1, 0)), (-1, None, False), None)
+        ("made", (8, 4, 2), [3], (("bf16", None, False, False, "combined"), ("rank_major", 1, 0)), (-1, None, (False, False)), None)
     ]
     x, ids, weights = sent(3)
     d = op.dispatch(x, ids, weights)
@@ -381,7 +381,7 @@ def test_rows_of_fp8_are_of_types_whose_byte_of_all_ones_is_a_nan(world: peerwar
 
 def test_halves_of_a_call_are_launched_apart(world: peerwarp.World) -> None:
     op = moe(world, split=True)
-    assert calls[-1][4] == (-1, None, True)
+    assert calls[-1][4] == (-1, None, (True, False))
     x, ids, weights = sent(2)
     sending = op.dispatch_send(x, ids, weights)
     assert calls[-1] == ("dispatch", 0, (x.address, 0, ids.address, weights.address), 2, 71, True)
@@ -410,9 +410,8 @@ def test_the_world_has_a_word_that_says_whether_it_was_aborted(world: peerwarp.W
 
 def test_a_call_takes_the_smallest_capacity_that_has_room(world: peerwarp.World) -> None:
     op = peerwarp.MoeAllToAll(world, hidden=8, experts=4, topk=2, max_tokens=9, capacities=[2, 4], empty_id=4, sms=16)
-    assert calls == [
-        ("made", (8, 4, 2), [2, 4, 9], (("bf16", None, False, False, "combined"), ("rank_major", 1, 0)), (4, 16, False), None)
-    ]
+    rows_standing = ("bf16", None, False, False, "combined"), ("rank_major", 1, 0)
+    assert calls == [("made", (8, 4, 2), [2, 4, 9], rows_standing, (4, 16, (False, False)), None)]
     assert (op.capacities, op.memory_bytes) == ((2, 4, 9), (2000, 4000, 9000))
     assert op.kernels[1] == ("for_4", "default")
     for most, step, places in ((0, 0, 4), (2, 0, 4), (3, 1, 8), (5, 2, 18), (None, 2, 18)):

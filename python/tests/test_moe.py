@@ -407,6 +407,23 @@ def test_rows_beyond_the_places_are_counted_and_contribute_nothing(layout: str, 
         assert error.value.field == "max_rows"
 
 
+def test_entries_of_ranks_that_are_not_active_are_counted() -> None:
+    world = peerwarp.World.simulated(2)
+    counting, plain = operation(world, missing=True), operation(world)
+    problem = Problem(2, "uint16")
+    d = problem.dispatch(counting)
+    assert d.missing == []
+    counting.combine(d, d.rows)
+    # All simulated ranks are active.
+    assert [(m.dtype, m.tolist()) for m in d.missing] == [(np.int32, [0] * len(x)) for x in problem.x]
+    other = problem.dispatch(plain)
+    plain.combine(other, other.rows)
+    assert other.missing == []
+    with pytest.raises(peerwarp.InvalidArgument) as error:
+        operation(world, missing="no")
+    assert error.value.field == "missing"
+
+
 def test_halves_of_an_operation_are_what_the_whole_is() -> None:
     world = peerwarp.World.simulated(2)
     whole, split = operation(world), operation(world, split=True)

@@ -172,10 +172,10 @@ fn moe_goes_on_without_a_rank() {
             let problem = MoeProblem::with_rounds(shape, routings, 5).unwrap();
             for rank in [0, 1] {
                 for layout in [Layout::RankMajor, Layout::ExpertMajor] {
-                    let tuning = MoeKey { layout, ..MoeKey::new(shape) }.defaults().unwrap();
+                    let tuning = MoeKey { layout, missing: true, ..MoeKey::new(shape) }.defaults().unwrap();
                     found.run(rank, Box::new(MoeRounds::new(&problem, &tuning, 3).unwrap()));
                 }
-                let config = RoundTrip::defaults(&shape).unwrap();
+                let config = RoundTrip { missing: true, ..RoundTrip::defaults(&shape).unwrap() };
                 found.run(rank, Box::new(MoeRounds::in_one_launch(&problem, &config, 3).unwrap()));
             }
         }

@@ -51,7 +51,8 @@ fn moe_without_a_rank() {
     let routings = routings.map(|(seed, tokens)| Routing::uniform(&shape, &tokens, seed));
     let problem = MoeProblem::with_rounds(shape, routings.into(), 5).unwrap_or_else(|e| panic!("{e}"));
     for (layout, inactive) in [(Layout::RankMajor, 1), (Layout::ExpertMajor, 2), (Layout::ExpertMajor, 1)] {
-        let key = MoeKey { layout, hook: Hook::Expert, weighted: !layout.by_expert(), ..MoeKey::new(shape) };
+        let weighted = !layout.by_expert();
+        let key = MoeKey { layout, hook: Hook::Expert, weighted, missing: true, ..MoeKey::new(shape) };
         let tuning = key.defaults().unwrap_or_else(|e| panic!("{e}")).small();
         let rounds = MoeRounds::new(&problem, &tuning, 3).unwrap_or_else(|e| panic!("{e}"));
         run_without(&rounds, inactive);

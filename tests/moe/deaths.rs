@@ -53,7 +53,10 @@ fn rows_by_token_and_by_expert() {
         let shape = MoeShape { dtype, ..shape };
         for layout in [Layout::RankMajor, Layout::ExpertMajor, Layout::ExpertMajor8] {
             for split in [false, true] {
-                let tuning = MoeKey { layout, split, ..MoeKey::new(shape) }.defaults().unwrap().small();
+                let tuning = MoeKey { layout, split, missing: !split, ..MoeKey::new(shape) }
+                    .defaults()
+                    .unwrap()
+                    .small();
                 survives(MoeRounds::new(&problem(shape), &tuning, 4).unwrap());
             }
         }
@@ -73,6 +76,8 @@ fn rows_with_flags_and_without_dedup() {
 #[test]
 fn rounds_in_one_launch() {
     let shape = MoeShape { hidden: 200, experts: 8, topk: 2, tokens: 5, ranks: 4, dtype: RowDtype::Bf16 };
-    let config = RoundTrip::defaults(&shape).unwrap().small();
-    survives(MoeRounds::in_one_launch(&problem(shape), &config, 4).unwrap());
+    for missing in [false, true] {
+        let config = RoundTrip { missing, ..RoundTrip::defaults(&shape).unwrap() }.small();
+        survives(MoeRounds::in_one_launch(&problem(shape), &config, 4).unwrap());
+    }
 }

@@ -16,7 +16,7 @@ use pyo3::prelude::*;
 use super::exchange::{Element, Exchange, Seen};
 use super::{aligned, stream_of};
 use crate::error::{Failure, detached};
-use crate::moe::{Rows, Standing, combine_dtype_of, places_of, row_sizes, types_of};
+use crate::moe::{Launches, Rows, Standing, combine_dtype_of, places_of, row_sizes, types_of};
 use crate::simulated::lock;
 use crate::world::{GpuWorld, seconds};
 
@@ -82,8 +82,8 @@ impl State {
 /// First byte and size of a buffer, by its name.
 type Place = (String, u64, u64);
 
-/// What dispatch leaves in memory of the operation.
-const BUFFERS: [&str; 10] = [
+/// What dispatch and combine leave in memory of the operation.
+const BUFFERS: [&str; 11] = [
     "rows",
     "row_scale",
     "expert_start",
@@ -94,6 +94,7 @@ const BUFFERS: [&str; 10] = [
     "weight_from",
     "gather",
     "entry_expert",
+    "missing",
 ];
 
 /// The variants that are chosen for a shape. Where several ranks share a GPU, or blocks are limited, they have no more than fit.
@@ -102,7 +103,7 @@ fn tuning(
     shape: MoeShape,
     rows: Rows<'_>,
     standing: Standing<'_>,
-    (sms, split): (Option<u32>, bool),
+    (sms, (split, missing)): (Option<u32>, Launches),
 ) -> Result<(MoeTuning, &'static str), Failure> {
     shape.check()?;
     let (layout, max_rows) = places_of(standing, &shape)?;
@@ -116,7 +117,7 @@ fn tuning(
         Choice::Earlier { .. } => "earlier",
         Choice::Default | Choice::Legal => "default",
     };
-    found = found.with_split(split);
+    found = found.with_split(split).with_missing(missing);
     for most in [sms, world.blocks_per_launch()].into_iter().flatten() {
         found = found.within(most);
     }
@@ -134,18 +135,18 @@ impl DeviceMoe {
         hidden_experts_topk: (u32, u32, u32),
         capacities: Vec<u32>,
         rows_standing: (Rows<'_>, Standing<'_>),
-        id_sms_split: (i32, Option<u32>, bool),
+        id_sms_launches: (i32, Option<u32>, Launches),
         exchange: Option<Py<Exchange>>,
     ) -> Result<DeviceMoe, Failure> {
         let (hidden, experts, topk) = hidden_experts_topk;
         let (rows, standing) = rows_standing;
         let (dtype, combined, quantise) = types_of(rows)?;
-        let (empty_id, sms, split) = id_sms_split;
+        let (empty_id, sms, launches) = id_sms_launches;
         let tokens =
             *capacities.last().ok_or_else(|| Failure::invalid("capacities", "none", "one or more"))?;
         let (shape, kernels, mut op) = world.get().with(py, |world, images| {
             let shape = MoeShape { hidden, experts, topk, tokens, ranks: world.ranks(), dtype };
-            let limits = (sms, split);
+            let limits = (sms, launches);
             let each =
                 |tokens: &u32| tuning(world, MoeShape { tokens: *tokens, ..shape }, rows, standing, limits);
             let found = capacities.iter().map(each).collect::<Result<Vec<_>, _>>()?;
@@ -197,7 +198,7 @@ impl DeviceMoe {
         self.kernels.clone()
     }
 
-    /// Where what dispatch leaves is, for one capacity, as long as this object lives.
+    /// Where what dispatch and combine leave is, for one capacity, as long as this object lives.
     fn buffers(&self, step: usize) -> Result<Vec<Place>, Failure> {
         let tokens = self.capacity(step)?;
         let state = &mut *lock(&self.state);

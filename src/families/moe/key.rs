@@ -27,6 +27,8 @@ pub struct MoeKey {
     pub weighted: bool,
     /// What rows travel back as, within a node.
     pub combine_dtype: ReturnDtype,
+    /// Whether combine counts each token's entries of ranks that are not active.
+    pub missing: bool,
     /// What rows are quantised from before they are sent.
     pub quantise: Quantise,
     /// Whether sending and receiving are launches of their own.
@@ -47,6 +49,7 @@ impl MoeKey {
             combined,
             weighted: false,
             combine_dtype: ReturnDtype::Combined,
+            missing: false,
             quantise: Quantise::None,
             split: false,
             nodes: 1,
@@ -68,6 +71,10 @@ impl MoeKey {
     pub(super) fn check(&self) -> Result<(), MoeError> {
         if self.nodes == 1 {
             return self.shape.check();
+        }
+        if self.missing {
+            let allowed = "must be false on several nodes: their worlds do not go on without ranks";
+            return Err(MoeError::invalid("missing", self.missing, allowed));
         }
         self.shape.check_but_ranks()?;
         Family::check(&DispatchNodes::of(self.dispatch_nodes(Phase::Both), self.nodes_plan()?.dispatch))?;
@@ -149,7 +156,7 @@ impl MoeKey {
 
     /// Combine's part, within a node.
     pub(super) fn combine(&self, phase: Phase) -> CombineKey {
-        let MoeKey { layout, max_rows, combined: dtype, weighted, combine_dtype, .. } = *self;
+        let MoeKey { layout, max_rows, combined: dtype, weighted, combine_dtype, missing, .. } = *self;
         let MoeShape { hidden, experts, topk, tokens, ranks, .. } = self.near();
         CombineKey {
             hidden,
@@ -162,6 +169,7 @@ impl MoeKey {
             max_rows,
             weighted,
             combine_dtype,
+            missing,
             phase,
         }
     }
@@ -169,8 +177,18 @@ impl MoeKey {
     /// The part of a round trip in one launch.
     pub(super) fn round_trip(&self) -> RoundTripKey {
         let MoeShape { hidden, experts, topk, tokens, ranks, dtype } = self.shape;
-        let MoeKey { hook, combine_dtype, .. } = *self;
-        RoundTripKey { hidden, experts, topk, tokens, ranks, dtype: dtype.format(), hook, combine_dtype }
+        let MoeKey { hook, combine_dtype, missing, .. } = *self;
+        RoundTripKey {
+            hidden,
+            experts,
+            topk,
+            tokens,
+            ranks,
+            dtype: dtype.format(),
+            hook,
+            combine_dtype,
+            missing,
+        }
     }
 }
 
@@ -194,6 +212,7 @@ impl CoverKey for MoeKey {
             d.combined != a.combined,
             d.weighted != a.weighted,
             d.combine_dtype != a.combine_dtype,
+            d.missing != a.missing,
             d.split != a.split,
         ];
         (differ + more.into_iter().filter(|&differs| differs).count(), off)

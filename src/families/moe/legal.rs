@@ -38,8 +38,8 @@ impl MoeTuning {
     /// No key and no plan have both as projections, or they are not legal.
     pub fn of(dispatch: &Dispatch, combine: &Combine) -> Result<MoeTuning, MoeError> {
         let (d, c) = (dispatch, combine);
-        let Combine { dtype: combined, weighted, combine_dtype, .. } = *combine;
-        let key = MoeKey { combined, weighted, combine_dtype, ..key_of(d) };
+        let Combine { dtype: combined, weighted, combine_dtype, missing, .. } = *combine;
+        let key = MoeKey { combined, weighted, combine_dtype, missing, ..key_of(d) };
         let refused = |allowed| Err(MoeError::invalid("combine", c.variant_name(), allowed));
         let Some(way) = Way::new(d.protocol, c.protocol) else {
             let way = d.protocol.name();
@@ -71,9 +71,10 @@ impl MoeTuning {
     /// # Errors
     /// There are no defaults for its shape.
     pub(super) fn of_combine(c: &Combine) -> Result<MoeTuning, MoeError> {
-        let Combine { layout, max_rows, weighted, combine_dtype, .. } = *c;
+        let Combine { layout, max_rows, weighted, combine_dtype, missing, .. } = *c;
         let split = c.phase != Phase::Both;
-        let key = MoeKey { layout, max_rows, weighted, combine_dtype, split, ..MoeKey::new(c.shape()) };
+        let key =
+            MoeKey { layout, max_rows, weighted, combine_dtype, missing, split, ..MoeKey::new(c.shape()) };
         let tuning = key.defaults()?.with_protocol(c.protocol.arrival());
         let way = Way::new(tuning.plan.way.out(), c.protocol).unwrap_or(tuning.plan.way);
         Ok(MoeTuning { plan: MoePlan { dedup: c.dedup, way, combine: c.plan(), ..tuning.plan }, ..tuning })

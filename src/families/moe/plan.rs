@@ -144,6 +144,13 @@ impl MoeTuning {
         Ok(self)
     }
 
+    /// The same with a combine that counts each token's entries of ranks that are not active, or one that does not.
+    #[must_use]
+    pub fn with_missing(mut self, missing: bool) -> MoeTuning {
+        self.key.missing = missing;
+        self
+    }
+
     /// The same with rows that are combined in another type: those of less than 16 bits an element, without a hook, in bf16 or fp16.
     #[must_use]
     pub fn with_combined(mut self, combined: CombineDtype) -> MoeTuning {

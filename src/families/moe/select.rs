@@ -95,6 +95,11 @@ pub fn options() -> Vec<OptionSpec> {
             "Let combine apply the weights to rank-major rows; if not, the experts apply them, and combine adds rows as they are \
              [default: false; rows by expert are always weighted]",
         ),
+        option(
+            "missing",
+            "BOOL",
+            "Let combine count each token's entries whose experts are on ranks that are not active [default: false]",
+        ),
         option("dedup", "BOOL", "Send a token once to each rank that needs it, and expand it there"),
         option(
             "phase",
@@ -219,7 +224,8 @@ pub fn select(given: &Given, small: bool, registry: &Registry) -> Result<Vec<Req
             (field.to_owned(), value.map_or_else(|| default.to_owned(), Clone::clone))
         });
     let tuning = given.iter().filter(|(name, _)| {
-        ["combine-dtype", "dedup", "layout", "max-rows", "quantise", "weighted"].contains(&name.as_str())
+        ["combine-dtype", "dedup", "layout", "max-rows", "missing", "quantise", "weighted"]
+            .contains(&name.as_str())
     });
     let mut tuning: Vec<Settings> = vec![tuning.map(|(name, value)| (name.clone(), value.clone())).collect()];
     if given.get("dedup").is_some_and(|dedup| dedup == "false") && !given.contains_key("layout") {

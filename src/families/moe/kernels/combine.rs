@@ -67,6 +67,10 @@ pub struct CombineArgs {
     #[rows(rows_there, |c| c.tokens)]
     #[dtype(|c| c.dtype.dtype())]
     pub out: AnyPtr,
+    /// Out, if the variant is `missing`: how many of each token's entries name experts of ranks that are not active. The token's row
+    /// is the sum of the others.
+    #[len(|c| if c.missing { u64::from(c.tokens) } else { 0 })]
+    pub missing: Option<Ptr<u32>>,
 
     /// Where rows come back.
     #[group]

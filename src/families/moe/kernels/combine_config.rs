@@ -148,6 +148,9 @@ pub struct Combine {
     /// What rows travel back as.
     #[key(short = "ret", default = ReturnDtype::Combined, omitted)]
     pub combine_dtype: ReturnDtype,
+    /// Whether combine counts, for each token, the entries whose experts are on ranks that are not active.
+    #[key(short = "missing", default = false, omitted)]
+    pub missing: bool,
     /// Which half of the operation a launch does.
     #[key]
     pub phase: Phase,

@@ -91,6 +91,16 @@ pub(super) fn owners(map: ExpertMap, ids: &Ptr<i32>, first: Val<u32>, count: u32
     }
 }
 
+/// How many of `count` entries from entry `first` on name experts of ranks that are not active.
+#[kernel]
+pub(super) fn missing(map: ExpertMap, ids: &Ptr<i32>, first: Val<u32>, count: u32) -> Val<u32> {
+    let expert = ids.load(first, count).cast::<u32>();
+    let there = expert < map.experts;
+    let owner = owner_of_each(map, there.select(expert, 0));
+    let active = splat(active_ranks(), count) >> owner.cast::<u64>() & 1u64;
+    (there & (active == 0)).select(splat(1u32, count), 0).sum()
+}
+
 /// First element of row `i` when rows have `row` elements; there may be more than 2^32 elements.
 pub(super) fn at(i: Val<u32>, row: u32) -> Val<u64> {
     i.to_u64() * u64::from(row)

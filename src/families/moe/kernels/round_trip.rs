@@ -4,7 +4,7 @@ use peerwarp_codegen::dsl::prelude::*;
 
 use super::combine::ReturnArgs;
 use super::deliver::{Hooked, RowHook, stand_in_expert};
-use super::device::{at, local_experts, owners};
+use super::device::{at, local_experts, missing, owners};
 use super::dispatch::{TokenArgs, TokenLaunch, rows_there, tokens};
 use super::returned::{Back, Quantising};
 use super::roles::go_on;
@@ -29,6 +29,10 @@ pub struct RoundTripArgs {
     #[rows(rows_there, |c| c.tokens)]
     #[dtype(|c| c.dtype.combined())]
     pub out: AnyPtr,
+    /// Out, if the variant is `missing`: how many of each token's entries name experts of ranks that are not active. The token's row
+    /// is the sum of the others.
+    #[len(|c| if c.missing { u64::from(c.tokens) } else { 0 })]
+    pub missing: Option<Ptr<u32>>,
 
     /// Where rows arrive.
     #[group(|c| c.dispatch())]
@@ -173,5 +177,10 @@ fn receive(c: &RoundTrip, a: &RoundTripArgs, g: Group, epoch: Epoch) {
             let sum = sum_of_owners((&coming, back, scaling), &returned, None, start, len);
             a.out.store_f32(at(token, c.hidden) + start.to_u64(), sum);
         });
+        if let Some(counts) = a.missing {
+            if part == 0 {
+                counts.set(token, missing(coming.map(), &a.tokens.ids, token * c.topk, c.topk));
+            }
+        }
     }
 }

@@ -65,6 +65,9 @@ pub struct RoundTrip {
     /// What rows travel back as. A group has a piece of a row, and no scale for all of it.
     #[key(short = "ret", default = ReturnDtype::Combined, omitted)]
     pub combine_dtype: ReturnDtype,
+    /// Whether it counts, for each token, the entries whose experts are on ranks that are not active.
+    #[key(short = "missing", default = false, omitted)]
+    pub missing: bool,
     /// Warps of a block.
     #[tune(short = "w", values = [2, 4, 8, 16], default = |key| key.choose("warps"))]
     pub warps: u32,
@@ -112,9 +115,9 @@ impl RoundTrip {
     pub(in crate::families::moe) fn operation(&self) -> MoeTuning {
         let RoundTrip { hidden, experts, topk, tokens, ranks, dtype, hook, .. } = *self;
         let RoundTrip { warps, send_blocks, expert_blocks, recv_blocks, group_warps, vectors, .. } = *self;
-        let combine_dtype = self.combine_dtype;
+        let (combine_dtype, missing) = (self.combine_dtype, self.missing);
         let shape = MoeShape { hidden, experts, topk, tokens, ranks, dtype };
-        let key = MoeKey { hook, combine_dtype, ..MoeKey::new(shape) };
+        let key = MoeKey { hook, combine_dtype, missing, ..MoeKey::new(shape) };
         let dispatch = DispatchPlan {
             warps,
             send_blocks,

@@ -5,7 +5,7 @@ use peerwarp_codegen::dsl::{AnyTile, IncomingEach, IncomingSome};
 
 use super::combine::Launch;
 use super::combine_config::Combine;
-use super::device::{at, expert, owner, owners};
+use super::device::{at, expert, missing, owner, owners};
 use super::outputs::{Keep, RankMajor, Summed};
 use super::pieces::each_piece;
 use super::plan::Own;
@@ -47,6 +47,11 @@ fn each_token(l: Launch<'_>, g: Group, act: impl Fn(Val<u32>, Val<u32>)) {
     for i in g.dynamic(tokens(l) * pieces.parts(), counter) {
         let (token, part) = pieces.part(i);
         act(token, part);
+        if let Some(counts) = a.missing {
+            if part == 0 {
+                counts.set(token, missing(c.map(), &a.ids, token * c.topk, c.topk));
+            }
+        }
     }
 }
 

@@ -107,6 +107,15 @@ impl MoeRounds {
         (0..self.rounds).map(|i| self.problem.routing(i)).collect()
     }
 
+    /// How many of each token's entries name experts of ranks that are not active, of a rank that is.
+    fn missing(&self, rank: u32, round: u32) -> Vec<u32> {
+        let is_active = |rank: u32| self.inactive >> rank & 1 == 0;
+        let is_missing = |id: &&i32| self.shape().map().owner(**id).is_some_and(|owner| !is_active(owner));
+        let ids = &self.problem.routing(round).ids[rank as usize];
+        let tokens = ids.chunks(self.shape().topk as usize).filter(|_| is_active(rank));
+        tokens.map(|ids| ids.iter().filter(is_missing).count() as u32).collect()
+    }
+
     fn shape(&self) -> &MoeShape {
         &self.problem.shape
     }
@@ -173,16 +182,25 @@ impl Problem for MoeRounds {
     }
 
     fn expected(&self, rank: u32, round: u32) -> Vec<Expected> {
-        let out = self.reference()[round as usize].out[rank as usize].clone();
-        vec![Expected::exactly("out", self.semantics.key.combined.dtype(), out)]
+        let of = &self.reference()[round as usize];
+        let out =
+            Expected::exactly("out", self.semantics.key.combined.dtype(), of.out[rank as usize].clone());
+        let missing = || {
+            let counts = self.missing(rank, round);
+            Expected::exactly("missing", Dtype::U32, cast_slice(&counts).to_vec())
+        };
+        [out].into_iter().chain(self.semantics.key.missing.then(missing)).collect()
     }
 
     fn without(&self, inactive: u64) -> Option<Arc<dyn Problem>> {
         Some(Arc::new(MoeRounds { inactive, reference: Arc::default(), ..self.clone() }))
     }
 
-    fn compare(&self, rank: u32, round: u32, _expected: &Expected, found: &[u8], verdict: &mut Verdict) {
-        self.reference()[round as usize].compare(round, rank, found, verdict);
+    fn compare(&self, rank: u32, round: u32, expected: &Expected, found: &[u8], verdict: &mut Verdict) {
+        match &*expected.buffer {
+            "out" => self.reference()[round as usize].compare(round, rank, found, verdict),
+            _ => expected.compare(found, &format!("round {round}, rank {rank}"), verdict),
+        }
     }
 
     fn metrics(&self) -> Vec<Metric> {
@@ -358,6 +376,26 @@ mod tests {
         assert_eq!(verdict.first_wrong.as_deref(), Some(said));
         assert_eq!((verdict.compared, verdict.wrong), (16, 1));
         assert_eq!((verdict.max_abs_err, verdict.max_rel_err), (0.5, 0.5 / 4.5));
+    }
+
+    #[test]
+    fn entries_of_experts_of_ranks_that_left_are_missing() {
+        let shape = MoeShape { hidden: 8, experts: 4, topk: 3, tokens: 2, ranks: 2, dtype: RowDtype::Bf16 };
+        let ids = vec![vec![0, 2, 3, -1, 1, 4], vec![2, 3, 0]];
+        let problem = MoeProblem::new(shape, Routing::with_weights(&shape, ids, 1), 1).unwrap();
+        let tuning = MoeTuning::defaults(&shape).unwrap();
+        let words =
+            |bytes: &[u8]| bytes.chunks(4).map(|b| u32::from_le_bytes(b.try_into().unwrap())).collect();
+        let counts = |missing: bool, inactive: u64| -> Vec<Vec<u32>> {
+            let tuning = tuning.clone().with_missing(missing);
+            let rounds = MoeRounds::new(&problem, &tuning, 1).unwrap().without(inactive).unwrap();
+            let of_rank = |rank| rounds.expected(rank, 0).into_iter().find(|e| e.buffer == "missing");
+            (0..2).filter_map(of_rank).map(|e| words(&e.bytes)).collect()
+        };
+        assert_eq!(counts(true, 0), [vec![0, 0], vec![0]]);
+        assert_eq!(counts(true, 2), [vec![2, 0], vec![]]);
+        assert_eq!(counts(true, 1), [vec![], vec![1]]);
+        assert!(counts(false, 1).is_empty());
     }
 
     #[test]
