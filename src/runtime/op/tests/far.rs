@@ -215,6 +215,8 @@ fn child() {
         }
         op.world().reset().unwrap();
         assert_eq!((words.status(), words.count(0, peer)), (None, 0));
+        // The other rank puts no more before both have looked.
+        op.world().agree(Ok(())).unwrap();
     }
 }
 
