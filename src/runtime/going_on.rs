@@ -7,7 +7,8 @@ use super::{World, lock};
 use crate::runtime::RuntimeError;
 use crate::runtime::net::FormError;
 use crate::runtime::net::deadline::Deadline;
-use crate::runtime::net::ledger::{Met, Step, VIEWS};
+use crate::runtime::net::ledger::{Met, Step, VIEWS, View};
+use crate::runtime::net::links::all_of;
 use crate::runtime::symmetric::Across;
 
 impl World {
@@ -72,7 +73,7 @@ impl World {
         let before = self.inactive();
         let mut view = ledger.view();
         loop {
-            if !view.has(own) {
+            if !view.has(own) || !ledger.has_place() {
                 return Err(RuntimeError::Inactive { rank: own });
             }
             let deadline = Deadline::after(self.form_timeout);
@@ -107,20 +108,27 @@ impl World {
             }
             view = ledger.view();
         }
-        self.inactive.store(!view.active & (u64::MAX >> (64 - self.ranks().clamp(1, 64))), Ordering::Relaxed);
-        self.clear_all()?;
-        // No rank launches before the flags of all are clear.
-        let agreed = self.agree(Ok(()));
-        ledger.runs(view);
-        agreed?;
-        self.resets.fetch_add(1, Ordering::Relaxed);
-        *lock(&self.poisoned) = None;
+        self.begin(view)?;
         let left = self.inactive() & !before;
         Ok((0..self.ranks()).filter(|rank| left >> rank & 1 != 0).collect())
     }
 
+    /// Runs in a view, all of whose ranks share fresh memory.
+    pub(super) fn begin(&self, view: View) -> Result<(), RuntimeError> {
+        let Some(processes) = &self.processes else { return Ok(()) };
+        self.inactive.store(!view.active & all_of(self.ranks()), Ordering::Relaxed);
+        self.clear_all()?;
+        // No rank launches before the flags of all are clear.
+        let agreed = self.agree(Ok(()));
+        processes.ledger().runs(view);
+        agreed?;
+        self.resets.fetch_add(1, Ordering::Relaxed);
+        *lock(&self.poisoned) = None;
+        Ok(())
+    }
+
     /// Maps anew all that processes have mapped of each other.
-    fn renew(&self) -> Result<(), RuntimeError> {
+    pub(super) fn renew(&self) -> Result<(), RuntimeError> {
         let Some(processes) = &self.processes else { return Ok(()) };
         let all: Vec<Arc<Across>> = lock(&self.across).iter().filter_map(Weak::upgrade).collect();
         let numbers: Vec<u32> = all.iter().map(|across| across.number()).collect();

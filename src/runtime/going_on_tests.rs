@@ -17,18 +17,24 @@ const CHILD: &str = "runtime::world::going_on_tests::child";
 /// How long a process waits for a file of another one.
 const LONG: Duration = Duration::from_secs(60);
 
-fn process(rank: u32, ranks: u32, address: &str, part: &str, folder: &Path) -> Child {
-    let mut command = process_of(CHILD, "", rank, ranks, port(address));
+pub(super) fn process(
+    child: &str,
+    (rank, ranks): (u32, u32),
+    address: &str,
+    part: &str,
+    folder: &Path,
+) -> Child {
+    let mut command = process_of(child, "", rank, ranks, port(address));
     command.env("PEERWARP_TEST_PART", part).env("PEERWARP_TEST_FOLDER", folder).spawn().unwrap()
 }
 
 /// Says something to the other processes.
-fn say(folder: &Path, what: &str) {
+pub(super) fn say(folder: &Path, what: &str) {
     std::fs::write(folder.join(what), "").unwrap();
 }
 
 /// Waits for what another process says.
-fn hear(folder: &Path, what: &str) {
+pub(super) fn hear(folder: &Path, what: &str) {
     let begun = Instant::now();
     while !folder.join(what).exists() {
         assert!(begun.elapsed() < LONG, "no process says `{what}`");
@@ -110,7 +116,7 @@ fn stopped(world: &World, block: &Symmetric, folder: &Path) {
 fn others_go_on_without_a_process_that_is_killed() {
     for (ranks, gone) in [(2, 1), (3, 0), (4, 2)] {
         let (address, folder) = (free_address(), tempfile::tempdir().unwrap());
-        let start = |rank| process(rank, ranks, &address, &format!("{gone} killed"), folder.path());
+        let start = |rank| process(CHILD, (rank, ranks), &address, &format!("{gone} killed"), folder.path());
         let children: Vec<Child> = (0..ranks).map(start).collect();
         for (rank, mut child) in children.into_iter().enumerate() {
             assert_eq!(child.wait().unwrap().success(), rank != gone, "rank {rank} of {ranks}");
@@ -122,7 +128,7 @@ fn others_go_on_without_a_process_that_is_killed() {
 fn a_process_that_was_stopped_comes_back_and_reaches_nothing() {
     let (address, folder) = (free_address(), tempfile::tempdir().unwrap());
     let mut children: Vec<Child> =
-        (0..3).map(|rank| process(rank, 3, &address, "1 stopped", folder.path())).collect();
+        (0..3).map(|rank| process(CHILD, (rank, 3), &address, "1 stopped", folder.path())).collect();
     hear(folder.path(), "on0");
     hear(folder.path(), "on2");
     let stopped = Pid::from_child(&children[1]);

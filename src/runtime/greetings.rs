@@ -37,15 +37,20 @@ fn numbers(member: &Member, teams: &Teams) -> (u32, u32) {
     (member.rank - own, own)
 }
 
-/// Whether what all ranks of their nodes wrote to these has arrived.
-pub(super) fn read(members: &[Member], teams: &Teams, status: &Symmetric) -> Result<(), RuntimeError> {
+/// Whether what the active ranks of their nodes wrote to these has arrived.
+pub(super) fn read(
+    members: &[Member],
+    teams: &Teams,
+    status: &Symmetric,
+    is_active: impl Fn(u32) -> bool,
+) -> Result<(), RuntimeError> {
     for (index, member) in members.iter().enumerate() {
         let (first, _) = numbers(member, teams);
         let mut found = vec![0u64; status.bases(index).len()];
         let at = status.own(index) + GREETINGS;
         // SAFETY: as above.
         unsafe { member.gpu.download(at, bytemuck::cast_slice_mut(&mut found))? };
-        for (from, &found) in (first..).zip(&found) {
+        for (from, &found) in (first..).zip(&found).filter(|(from, _)| is_active(*from)) {
             let (to, wrote) = (member.rank, greeting(from, member.rank));
             if found != wrote {
                 return Err(FormError::Unreachable { from, to, wrote, found }.into());

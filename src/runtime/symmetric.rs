@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use super::RuntimeError;
 use super::gpu::{DevicePtr, Gpu, RawStream, ShareHandle, SharedBlock, Sharing};
@@ -37,7 +37,7 @@ impl Drop for Mapping {
 /// A block that other processes map too; given up when dropped.
 #[derive(Debug)]
 struct Exported {
-    allocation: u32,
+    allocation: AtomicU32,
     own: Option<Mapping>,
     processes: Arc<Processes>,
 }
@@ -45,7 +45,7 @@ struct Exported {
 impl Drop for Exported {
     fn drop(&mut self) {
         if let Some(own) = self.own.take() {
-            self.processes.give_up(self.allocation, own);
+            self.processes.give_up(self.allocation.load(Ordering::Relaxed), own);
         }
     }
 }
@@ -54,6 +54,8 @@ impl Drop for Exported {
 #[derive(Debug)]
 pub(super) struct Across {
     member: Member,
+    /// What was asked for: blocks are larger.
+    bytes: u64,
     /// Whether it is the caller's: what it holds stays when it is mapped anew.
     keeps: AtomicBool,
     /// Other processes' memory first: fields are dropped in order.
@@ -64,7 +66,17 @@ pub(super) struct Across {
 impl Across {
     /// Its number among all allocations.
     pub fn number(&self) -> u32 {
-        self.exported.allocation
+        self.exported.allocation.load(Ordering::Relaxed)
+    }
+
+    /// Gives it the number that the others of its world give it.
+    pub fn renumber(&self, number: u32) {
+        self.exported.allocation.store(number, Ordering::Relaxed);
+    }
+
+    /// Its size on each rank, in bytes.
+    pub fn bytes(&self) -> u64 {
+        self.bytes
     }
 
     /// Gives the block other memory, zeroed unless it is the caller's, and maps that of the ranks that go on, which do the same. What other
@@ -158,7 +170,8 @@ impl Symmetric {
         let (own, handles) = agree_on_size(allocation, bytes, exported, processes)?;
         let (base, size) = (own.block.ptr, own.block.bytes);
         // From here on others may have it mapped, whatever fails.
-        let exported = Exported { allocation, own: Some(own), processes: Arc::clone(processes) };
+        let exported =
+            Exported { allocation: allocation.into(), own: Some(own), processes: Arc::clone(processes) };
         let taken = processes.links().exchange(&handles, size);
         let mapped = taken.and_then(|taken| import(member, size, taken));
         let mapped = mapped.and_then(|mapped| with_nowhere(member, near.clone(), &exported, mapped));
@@ -168,7 +181,7 @@ impl Symmetric {
             bases[(*rank - near.start) as usize] = mapping.block.ptr;
         }
         let (member, keeps) = (member.clone(), AtomicBool::new(false));
-        let across = Some(Arc::new(Across { member, keeps, imported: mapped, exported }));
+        let across = Some(Arc::new(Across { member, bytes, keeps, imported: mapped, exported }));
         Ok(Symmetric { bytes, bases: vec![bases], own: vec![base], _here: vec![], across, _alone: vec![] })
     }
 

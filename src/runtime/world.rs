@@ -18,7 +18,7 @@ use super::greetings;
 use super::handles::LoadedKernel;
 use super::image::KernelImage;
 use super::net::bootstrap::{check_files, node};
-use super::net::links::{Links, near};
+use super::net::links::{Links, all_of, near};
 use super::net::processes::Processes;
 use super::net::rendezvous::Card;
 use super::net::{Launched, NODE_VARIABLE, Place, RANKS, Teams};
@@ -29,6 +29,9 @@ use super::tenants::Tenants;
 
 #[path = "going_on.rs"]
 mod going_on;
+
+#[path = "replacing.rs"]
+mod replacing;
 
 /// How long a wait may last, unless told otherwise.
 pub const WAIT_BUDGET: Duration = Duration::from_secs(5);
@@ -214,6 +217,11 @@ impl World {
         let (kernels, cleared, poisoned) = (Mutex::default(), Mutex::default(), Mutex::default());
         let (shared, far) = (Mutex::default(), Mutex::default());
         let across = status.mapped_across().map(Arc::downgrade).into_iter().collect();
+        let active = processes
+            .as_ref()
+            .filter(|_| teams.nodes() == 1)
+            .map(|processes| processes.ledger().view().active);
+        let inactive = active.map_or(0, |active| !active & all_of(teams.ranks()));
         let world = World {
             teams,
             members,
@@ -224,7 +232,7 @@ impl World {
             form_timeout,
             status: Arc::new(status),
             resets: AtomicU64::new(0),
-            inactive: AtomicU64::new(0),
+            inactive: AtomicU64::new(inactive),
             across: Mutex::new(across),
             processes,
             kernels,
@@ -233,9 +241,15 @@ impl World {
             far,
             poisoned,
         };
-        world.agree(greetings::write(&world.members, &world.teams, &world.status))?;
-        world.agree(greetings::read(&world.members, &world.teams, &world.status))?;
+        world.greet()?;
         Ok(world)
+    }
+
+    /// Whether all of its ranks reach each other.
+    fn greet(&self) -> Result<(), RuntimeError> {
+        let World { members, teams, status, .. } = self;
+        self.agree(greetings::write(members, teams, status))?;
+        self.agree(greetings::read(members, teams, status, |rank| self.is_active(rank)))
     }
 
     /// World size: ranks of all nodes.
@@ -588,3 +602,7 @@ pub(super) mod process_tests;
 #[cfg(test)]
 #[path = "going_on_tests.rs"]
 mod going_on_tests;
+
+#[cfg(test)]
+#[path = "replacing_tests.rs"]
+mod replacing_tests;

@@ -94,10 +94,24 @@ impl Door {
         for card in cards.iter().filter(|card| card.rank < rank) {
             peers.push((card.rank, self.visit(rank, secret, card, deadline)?));
         }
+        let awaited = cards.iter().map(|c| c.rank).filter(|&r| r > rank).collect();
+        peers.extend(self.admit(rank, secret, awaited, deadline)?);
+        peers.sort_by_key(|(rank, _)| *rank);
+        Ok(Handover { peers, view: 0 })
+    }
+
+    /// The connections of these ranks, who come to this door.
+    pub fn admit(
+        &self,
+        rank: u32,
+        secret: &Secret,
+        mut awaited: Vec<u32>,
+        deadline: &Deadline,
+    ) -> Result<Vec<(u32, UnixStream)>, FormError> {
         let path = self.path().display().to_string();
         let bad = |e: io::Error| FormError::Socket { path: path.clone(), reason: e.to_string() };
-        let mut awaited: Vec<u32> = cards.iter().map(|c| c.rank).filter(|&r| r > rank).collect();
-        let mut introductions = Introductions::new(&self, secret, rank);
+        let mut peers = vec![];
+        let mut introductions = Introductions::new(self, secret, rank);
         while let Some(&late) = awaited.first() {
             match introductions.next(&[], deadline).map_err(bad)? {
                 Next::Guest(guest) => match awaited.iter().position(|&r| r == guest.rank) {
@@ -107,15 +121,12 @@ impl Door {
                 _ => return Err(FormError::Late { rank: late, waited: deadline.timeout() }),
             }
         }
-        for (_, stream) in &peers {
-            stream.set_write_timeout(Some(INTRODUCTION)).map_err(bad)?;
-        }
-        peers.sort_by_key(|(rank, _)| *rank);
-        Ok(Handover { peers, view: 0 })
+        peers.iter().try_for_each(|(_, stream)| stream.set_write_timeout(Some(INTRODUCTION))).map_err(bad)?;
+        Ok(peers)
     }
 
     /// The connection to a rank that has a door of its own.
-    fn visit(
+    pub fn visit(
         &self,
         rank: u32,
         secret: &Secret,
@@ -129,7 +140,10 @@ impl Door {
             introduce(&mut stream, &place, secret, (rank, card.rank), deadline)
         });
         match met {
-            Ok(_) => Ok(stream),
+            Ok(_) => {
+                stream.set_write_timeout(Some(INTRODUCTION)).map_err(|e| bad(e.to_string()))?;
+                Ok(stream)
+            }
             Err(Stranger::Silent) => Err(FormError::Late { rank: card.rank, waited: deadline.timeout() }),
             Err(stranger) => Err(bad(format!("the processes that listen there {stranger}"))),
         }
@@ -193,6 +207,25 @@ impl Handover {
         self.view
     }
 
+    /// Of a rank that knows no other one yet.
+    pub fn alone() -> Handover {
+        Handover { peers: vec![], view: 1 }
+    }
+
+    /// With these ranks too, in a view.
+    pub fn with(&mut self, view: u32, peers: impl IntoIterator<Item = (u32, UnixStream)>) {
+        self.view = view;
+        self.peers.extend(peers);
+        self.peers.sort_by_key(|(rank, _)| *rank);
+    }
+
+    /// Gives a rank a file.
+    pub fn give(&self, rank: u32, file: OwnedFd) -> Result<(), FormError> {
+        let peer = self.peers.iter().find(|(peer, _)| *peer == rank);
+        let given = peer.map(|(_, stream)| give(stream, self.view, &ShareHandle::Fd(file), 0));
+        given.and_then(Result::ok).ok_or(FormError::Lost { rank })
+    }
+
     /// The other ranks, in order.
     pub fn ranks(&self) -> impl Iterator<Item = u32> + '_ {
         self.peers.iter().map(|(rank, _)| *rank)
@@ -230,10 +263,7 @@ impl Handover {
     ) -> Result<OwnedFd, FormError> {
         let bad = |e: io::Error| FormError::Socket { path: "shared memory".into(), reason: e.to_string() };
         match self.peers.first() {
-            Some((first, stream)) if *first < own => match take(*first, self.view, stream, deadline)?.1 {
-                ShareHandle::Fd(file) => Ok(file),
-                ShareHandle::Ipc(_) => Err(malformed(*first, "an IPC handle in place of a file")),
-            },
+            Some((first, _)) if *first < own => self.file_of(*first, deadline),
             _ => {
                 let file = make().map_err(bad)?;
                 for (rank, stream) in &self.peers {
@@ -242,6 +272,16 @@ impl Handover {
                 }
                 Ok(file)
             }
+        }
+    }
+
+    /// The file that a rank gives.
+    pub fn file_of(&self, rank: u32, deadline: &Deadline) -> Result<OwnedFd, FormError> {
+        let peer = self.peers.iter().find(|(peer, _)| *peer == rank);
+        let (_, stream) = peer.ok_or(FormError::Lost { rank })?;
+        match take(rank, self.view, stream, deadline)?.1 {
+            ShareHandle::Fd(file) => Ok(file),
+            ShareHandle::Ipc(_) => Err(malformed(rank, "an IPC handle in place of a file")),
         }
     }
 

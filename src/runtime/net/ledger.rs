@@ -4,7 +4,7 @@
 //! atomic step, so that no two processes go on with different ranks, also if the one that decided dies at once. The page outlives any
 //! process.
 
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
@@ -37,6 +37,8 @@ struct Page {
     steps: [AtomicU64; RANKS],
     /// Ranks that each rank has waited for in vain, as a mask.
     blamed: [AtomicU64; RANKS],
+    /// How many processes took the place of each rank's first.
+    replaced: [AtomicU32; RANKS],
 }
 
 /// A change that is decided.
@@ -79,8 +81,11 @@ pub(in crate::runtime) enum Met {
 #[derive(Debug)]
 pub(in crate::runtime) struct Ledger {
     page: NonNull<Page>,
+    file: OwnedFd,
     /// This rank's number on its node.
     rank: u32,
+    /// How many processes had it before this one.
+    before: u32,
 }
 
 // SAFETY: all of the page is atomics.
@@ -96,29 +101,47 @@ impl Drop for Ledger {
 }
 
 impl Ledger {
-    /// Makes the page, with a first view of so many ranks.
+    /// Makes the page, with a first view of these ranks, as a mask.
     ///
     /// # Errors
     /// The system has no memory for it.
-    pub fn create(ranks: u32) -> io::Result<OwnedFd> {
+    pub fn create(active: u64) -> io::Result<OwnedFd> {
         let file = memfd_create("peerwarp-ledger", MemfdFlags::CLOEXEC)?;
         ftruncate(&file, mem::size_of::<Page>() as u64)?;
-        let ledger = Ledger::open(&file, 0)?;
-        ledger.page().views[0]
-            .store(u64::MAX >> (RANKS as u32 - ranks.clamp(1, RANKS as u32)), Ordering::SeqCst);
-        Ok(file)
+        let ledger = Ledger::open(file, 0)?;
+        ledger.page().views[0].store(active, Ordering::SeqCst);
+        Ok(ledger.file.try_clone()?)
     }
 
     /// Maps the page.
     ///
     /// # Errors
     /// The file is none, or the system refuses it.
-    pub fn open(file: impl AsFd, rank: u32) -> io::Result<Ledger> {
+    pub fn open(file: OwnedFd, rank: u32) -> io::Result<Ledger> {
         let (bytes, protection) = (mem::size_of::<Page>(), ProtFlags::READ | ProtFlags::WRITE);
         // SAFETY: a new mapping of a file that no process makes shorter.
         let at = unsafe { mmap(ptr::null_mut(), bytes, protection, MapFlags::SHARED, &file, 0)? };
         let page = NonNull::new(at.cast()).ok_or(io::ErrorKind::OutOfMemory)?;
-        Ok(Ledger { page, rank })
+        let mut ledger = Ledger { page, file, rank, before: 0 };
+        ledger.before = ledger.page().replaced[rank as usize].load(Ordering::SeqCst);
+        Ok(ledger)
+    }
+
+    /// The same for a process that takes a rank's place: none that had it before has it any more.
+    pub fn take_over(file: OwnedFd, rank: u32) -> io::Result<Ledger> {
+        let mut ledger = Ledger::open(file, rank)?;
+        ledger.before = ledger.page().replaced[rank as usize].fetch_add(1, Ordering::SeqCst) + 1;
+        Ok(ledger)
+    }
+
+    /// The file that another process maps.
+    pub fn file(&self) -> io::Result<OwnedFd> {
+        self.file.try_clone()
+    }
+
+    /// Whether this process has its rank: no other one has taken its place.
+    pub fn has_place(&self) -> bool {
+        self.page().replaced[self.rank as usize].load(Ordering::SeqCst) == self.before
     }
 
     fn page(&self) -> &Page {
@@ -157,7 +180,10 @@ impl Ledger {
     /// Says that this rank runs in a view: all of its ranks have met there. What it had waited for in vain is over.
     pub fn runs(&self, view: View) {
         self.page().blamed[self.rank as usize].store(0, Ordering::SeqCst);
-        self.page().steps[self.rank as usize].store(u64::from(view.number) << 8, Ordering::SeqCst);
+        let step = &self.page().steps[self.rank as usize];
+        // A process that has this rank's place by now is in a later view.
+        let here = |step: u64| (step >> 8 == u64::from(view.number)).then_some(u64::from(view.number) << 8);
+        let _ = step.fetch_update(Ordering::SeqCst, Ordering::SeqCst, here);
         self.changed();
     }
 
@@ -166,7 +192,7 @@ impl Ledger {
     pub fn meet(&self, view: View, step: Step, lost: impl Fn() -> u64, deadline: &Deadline) -> Met {
         let page = self.page();
         let here = u64::from(view.number) << 8 | step as u64;
-        page.steps[self.rank as usize].store(here, Ordering::SeqCst);
+        page.steps[self.rank as usize].fetch_max(here, Ordering::SeqCst);
         self.changed();
         let mut grace: Option<Deadline> = None;
         loop {

@@ -20,10 +20,15 @@ use crate::runtime::gpu::ShareHandle;
 /// The connections of one rank. Every call is collective: all ranks make the same ones, in the same order.
 #[derive(Debug)]
 pub(in crate::runtime) struct Links {
-    rendezvous: Rendezvous,
-    handover: Handover,
-    rank: u32,
-    timeout: Duration,
+    /// None of a process that takes the place of another one.
+    rendezvous: Option<Rendezvous>,
+    pub(super) handover: Handover,
+    pub(super) rank: u32,
+    pub(super) timeout: Duration,
+    /// How this process was started.
+    pub(super) launched: Launched,
+    /// What it said of itself.
+    pub(super) card: Card,
 }
 
 impl Links {
@@ -36,24 +41,25 @@ impl Links {
         let door = Door::open()?;
         card.socket = door.path().display().to_string();
         let secret = &launched.secret;
-        let (mut rendezvous, cards) = Rendezvous::join(&launched.address, secret, card, timeout)?;
+        let (mut rendezvous, cards) = Rendezvous::join(&launched.address, secret, card.clone(), timeout)?;
         // The same cards on all ranks: all of them stop here, or none.
         let teams = Teams::in_order(&cards.iter().map(|card| &card.node).collect::<Vec<_>>())?;
         let near = near(&cards, launched.rank);
         let connected = door.connect(launched.rank, secret, &near, &Deadline::after(timeout));
         let handover = settle(rendezvous.agree(connected))?;
-        Ok((Links { rendezvous, handover, rank: launched.rank, timeout }, cards, teams))
+        let (rank, launched, rendezvous) = (launched.rank, launched.clone(), Some(rendezvous));
+        Ok((Links { rendezvous, handover, rank, timeout, launched, card }, cards, teams))
     }
 
     /// The page on which ranks of its node, so many from `first` on, say who goes on.
     pub fn ledger(&mut self, first: u32, ranks: u32) -> Result<Ledger, RuntimeError> {
         let deadline = Deadline::after(self.timeout);
-        let file = self.handover.of_first(self.rank, || Ledger::create(ranks), &deadline);
+        let file = self.handover.of_first(self.rank, || Ledger::create(all_of(ranks)), &deadline);
         let open = |file: OwnedFd| {
-            Ledger::open(&file, self.rank - first)
+            Ledger::open(file, self.rank - first)
                 .map_err(|e| FormError::Socket { path: "shared memory".into(), reason: e.to_string() })
         };
-        settle(self.rendezvous.agree(file.and_then(open)))
+        self.agree(file.and_then(open).map_err(RuntimeError::from))
     }
 
     /// Goes over to a view: from here on only its ranks meet, of those of one node.
@@ -66,10 +72,21 @@ impl Links {
         self.handover.ranks().collect()
     }
 
+    /// Those of a process that knows no other one yet, and takes a rank's place later.
+    pub fn alone(launched: &Launched, card: Card, timeout: Duration) -> Links {
+        let (rank, launched, handover) = (launched.rank, launched.clone(), Handover::alone());
+        Links { rendezvous: None, handover, rank, timeout, launched, card }
+    }
+
+    /// Whether it knows no other process yet.
+    pub fn is_alone(&self) -> bool {
+        self.rendezvous.is_none() && self.near_ranks().is_empty()
+    }
+
     /// Waits for all ranks; an error on one of them becomes an error on all of them.
     pub fn agree<T>(&mut self, result: Result<T, RuntimeError>) -> Result<T, RuntimeError> {
-        if self.handover.view() == 0 {
-            return settle(self.rendezvous.agree(result));
+        if let (0, Some(rendezvous)) = (self.handover.view(), &mut self.rendezvous) {
+            return settle(rendezvous.agree(result));
         }
         let (own, said) = match result {
             Ok(own) => (Some(own), Ok(())),
@@ -84,12 +101,25 @@ impl Links {
     where
         T: Serialize + DeserializeOwned,
     {
-        if self.handover.view() == 0 {
-            return settle(self.rendezvous.share(result));
+        let deadline = Deadline::after(self.timeout);
+        self.gather_until(result, &deadline)
+    }
+
+    /// The same within another time.
+    pub(super) fn gather_until<T>(
+        &mut self,
+        result: Result<T, RuntimeError>,
+        deadline: &Deadline,
+    ) -> Result<Vec<T>, RuntimeError>
+    where
+        T: Serialize + DeserializeOwned,
+    {
+        if let (0, Some(rendezvous)) = (self.handover.view(), &mut self.rendezvous) {
+            return settle(rendezvous.share(result));
         }
         let said = serde_json::to_vec(&result.as_ref().map_err(ToString::to_string));
         let said = said.map_err(|e| malformed(self.rank, e))?;
-        let all = self.handover.gather(self.rank, said, &Deadline::after(self.timeout));
+        let all = self.handover.gather(self.rank, said, deadline);
         result?;
         let value = |(rank, said): (u32, Vec<u8>)| match serde_json::from_slice::<Result<T, String>>(&said) {
             Ok(Ok(value)) => Ok(value),
@@ -119,13 +149,18 @@ impl Links {
     }
 }
 
+/// So many ranks, as a mask.
+pub(in crate::runtime) fn all_of(ranks: u32) -> u64 {
+    u64::MAX >> (64 - ranks.clamp(1, 64))
+}
+
 /// The cards of a rank's node.
 pub(in crate::runtime) fn near(cards: &[Card], rank: u32) -> Vec<Card> {
     let node = cards.get(rank as usize).map(|card| &card.node);
     cards.iter().filter(|card| Some(&card.node) == node).cloned().collect()
 }
 
-fn settle<T, E>(result: Result<T, Disagreed<E>>) -> Result<T, RuntimeError>
+pub(super) fn settle<T, E>(result: Result<T, Disagreed<E>>) -> Result<T, RuntimeError>
 where
     E: Into<RuntimeError> + fmt::Display,
 {

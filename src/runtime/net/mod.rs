@@ -14,6 +14,7 @@ pub(in crate::runtime) mod ledger;
 pub(in crate::runtime) mod links;
 pub(in crate::runtime) mod processes;
 pub(in crate::runtime) mod rendezvous;
+pub(in crate::runtime) mod replacing;
 mod secret;
 mod teams;
 

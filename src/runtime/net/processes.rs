@@ -2,7 +2,7 @@
 
 use std::mem;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Mutex, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use super::ledger::Ledger;
 use super::links::Links;
@@ -20,7 +20,7 @@ use crate::runtime::world::lock;
 pub(in crate::runtime) struct Processes {
     links: Mutex<Links>,
     /// Which ranks of the node go on.
-    ledger: Ledger,
+    ledger: Mutex<Arc<Ledger>>,
     sharing: Sharing,
     /// How many allocations there were, the same on all ranks.
     allocations: AtomicU32,
@@ -32,7 +32,8 @@ pub(in crate::runtime) struct Processes {
 impl Processes {
     pub fn new(links: Links, ledger: Ledger, sharing: Sharing) -> Processes {
         let (allocations, given_up) = (AtomicU32::default(), Mutex::default());
-        Processes { links: Mutex::new(links), ledger, sharing, allocations, given_up, left: false }
+        let (links, ledger) = (Mutex::new(links), Mutex::new(Arc::new(ledger)));
+        Processes { links, ledger, sharing, allocations, given_up, left: false }
     }
 
     /// The connections to them.
@@ -41,8 +42,19 @@ impl Processes {
     }
 
     /// Which ranks of the node go on.
-    pub fn ledger(&self) -> &Ledger {
-        &self.ledger
+    pub fn ledger(&self) -> Arc<Ledger> {
+        Arc::clone(&lock(&self.ledger))
+    }
+
+    /// Decides with the others from here on, who have this page, and gives the next allocation the number that they give it.
+    pub fn take_place(&self, ledger: Ledger, next: u32) {
+        *lock(&self.ledger) = Arc::new(ledger);
+        self.allocations.store(next, Ordering::Relaxed);
+    }
+
+    /// The number of the next allocation.
+    pub fn next(&self) -> u32 {
+        self.allocations.load(Ordering::Relaxed)
     }
 
     /// The number of an allocation that all ranks are about to make. Frees what all of them have given up.
