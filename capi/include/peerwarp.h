@@ -173,6 +173,23 @@ PeerwarpResult peerwarp_world_check(PeerwarpWorld *world);
 PeerwarpResult peerwarp_world_reset(PeerwarpWorld *world);
 
 /**
+ * Goes on without a rank that this one waits for in vain: as `peerwarp_world_go_on`, where the others do not wait for it any more.
+ */
+PeerwarpResult peerwarp_world_deactivate(PeerwarpWorld *world,
+                                         uint32_t rank);
+
+/**
+ * Goes on with the ranks that call it after PEERWARP_RESULT_ABORTED, which all ranks that can do, and writes those that are not among
+ * them as a mask: bit r is rank r's. Processes that are gone are not waited for. Kernels find zeros in place of what such a rank would
+ * have sent. Operations and graphs stay as they are; what kernels had not finished is lost, as by `peerwarp_world_reset`.
+ *
+ * # Safety
+ * `inactive` is null, or a number can be written there.
+ */
+PeerwarpResult peerwarp_world_go_on(PeerwarpWorld *world,
+                                    uint64_t *inactive);
+
+/**
  * Leaves a world. All ranks do, after their operations and memory are freed. While a world of GPUs is in use, the result is
  * PEERWARP_RESULT_INVALID, and the world stays. Where leaving itself fails, the world is gone all the same.
  */

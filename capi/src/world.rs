@@ -213,6 +213,35 @@ pub extern "C" fn peerwarp_world_reset(world: *mut PeerwarpWorld) -> PeerwarpRes
     guarded(|| Ok(handles::get::<_, Ranks>(world)?.gpu()?.reset()?))
 }
 
+/// Goes on without a rank that this one waits for in vain: as `peerwarp_world_go_on`, where the others do not wait for it any more.
+#[unsafe(no_mangle)]
+pub extern "C" fn peerwarp_world_deactivate(world: *mut PeerwarpWorld, rank: u32) -> PeerwarpResult {
+    guarded(|| Ok(handles::get::<_, Ranks>(world)?.gpu()?.deactivate(rank)?))
+}
+
+/// Goes on with the ranks that call it after PEERWARP_RESULT_ABORTED, which all ranks that can do, and writes those that are not among
+/// them as a mask: bit r is rank r's. Processes that are gone are not waited for. Kernels find zeros in place of what such a rank would
+/// have sent. Operations and graphs stay as they are; what kernels had not finished is lost, as by `peerwarp_world_reset`.
+///
+/// # Safety
+/// `inactive` is null, or a number can be written there.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn peerwarp_world_go_on(
+    world: *mut PeerwarpWorld,
+    inactive: *mut u64,
+) -> PeerwarpResult {
+    guarded(|| {
+        let world = handles::get::<_, Ranks>(world)?;
+        let world = world.gpu()?;
+        world.go_on()?;
+        if !inactive.is_null() {
+            // SAFETY: as the caller says.
+            unsafe { *inactive = world.inactive() };
+        }
+        Ok(())
+    })
+}
+
 /// Leaves a world. All ranks do, after their operations and memory are freed. While a world of GPUs is in use, the result is
 /// PEERWARP_RESULT_INVALID, and the world stays. Where leaving itself fails, the world is gone all the same.
 #[unsafe(no_mangle)]

@@ -178,6 +178,32 @@ class World:
         if isinstance(self._core, _core.GpuWorld):
             self._core.reset()
 
+    def deactivate(self, rank: int) -> None:
+        """Goes on without a rank that this one waits for in vain: `go_on`, where the others do not wait for it any more."""
+        self._goes_on().deactivate(whole("rank", rank, 0, self._ranks - 1))
+
+    def go_on(self) -> list[int]:
+        """Goes on after `Aborted` with the ranks that call it, which all ranks that can do: returns those without which it goes on
+        from here on.
+
+        Processes that are gone are not waited for. Kernels of the others find zeros in place of what such a rank would have sent.
+        Operations and graphs stay as they are, and what kernels had not finished is lost, as by `reset`. A rank that comes too late
+        is refused.
+        """
+        return self._goes_on().go_on()
+
+    @property
+    def active(self) -> tuple[int, ...]:
+        """The ranks that the world goes on with: all of them at first."""
+        core = self._core
+        return tuple(core.active()) if isinstance(core, _core.GpuWorld) else tuple(range(self._ranks))
+
+    def _goes_on(self) -> _core.GpuWorld:
+        """A world that can go on without ranks."""
+        if not isinstance(self._core, _core.GpuWorld):
+            raise InvalidArgument("world", "simulated", "one of GPUs: simulated ranks do not leave")
+        return self._core
+
     def leave(self) -> None:
         """Leaves the world; all ranks do, with operations and their tensors dropped before. A simulated world needs none of it."""
         if isinstance(self._core, _core.GpuWorld):

@@ -193,6 +193,22 @@ impl GpuWorld {
         detached(py, || Ok(self.world()?.reset()?))
     }
 
+    /// Goes on without a rank.
+    fn deactivate(&self, py: Python<'_>, rank: u32) -> Result<(), Failure> {
+        detached(py, || Ok(self.world()?.deactivate(rank)?))
+    }
+
+    /// Goes on with the ranks that come here: those without which it does.
+    fn go_on(&self, py: Python<'_>) -> Result<Vec<u32>, Failure> {
+        detached(py, || Ok(self.world()?.go_on()?))
+    }
+
+    /// The ranks that it goes on with.
+    fn active(&self) -> Result<Vec<u32>, Failure> {
+        let world = self.world()?;
+        Ok((0..world.ranks()).filter(|rank| world.is_active(*rank)).collect())
+    }
+
     /// Waits for the other ranks, and ends it.
     fn leave(&self, py: Python<'_>) -> Result<(), Failure> {
         detached(py, || {

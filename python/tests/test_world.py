@@ -27,6 +27,11 @@ def test_a_simulated_world_says_what_it_is() -> None:
     assert repr(world) == "<World of 3 simulated ranks>"
     world.check()
     world.reset()
+    assert world.active == (0, 1, 2)
+    for go_on in (world.go_on, lambda: world.deactivate(1)):
+        with pytest.raises(peerwarp.InvalidArgument) as error:
+            go_on()
+        assert (error.value.field, error.value.value) == ("world", "simulated")
     world.leave()
 
 

@@ -57,6 +57,7 @@ int main(int count, char **arguments) {
     SAY(peerwarp_operation_free(operation));
     SAY(peerwarp_world_check(world));
     SAY(peerwarp_world_reset(world));
+    SAY(peerwarp_world_deactivate(world, 0));
     SAY(peerwarp_world_free(world));
     return !SAY(peerwarp_pack_free(pack));
 }

@@ -132,6 +132,8 @@ int main(int count_, char **arguments) {
     SAY(peerwarp_world_finish(world, NULL));
     SAY(peerwarp_world_check(NULL));
     SAY(peerwarp_world_reset((PeerwarpWorld *)pack));
+    SAY(peerwarp_world_deactivate(world, 1));
+    SAY(peerwarp_world_go_on(world, NULL));
     SAY(peerwarp_empty(world, 16, &memory, &address));
     SAY(peerwarp_empty(world, 16, &memory, NULL));
     SAY(peerwarp_operation_new(NULL, world, "shift", "most=4", &operation));
