@@ -12,6 +12,8 @@ mod files;
 mod generate;
 #[path = "cli/kill.rs"]
 mod kill;
+#[path = "cli/memory.rs"]
+mod memory;
 #[path = "cli/nodes.rs"]
 mod nodes;
 #[path = "cli/pack.rs"]

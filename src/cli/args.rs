@@ -56,6 +56,8 @@ pub(crate) enum Command {
     Show(ShowArgs),
     /// List families, models or variants
     List(ListArgs),
+    /// Say what an operation takes of each GPU's memory, before any of it is allocated
+    Memory(MemoryArgs),
     /// Record what every warp does when, on this machine's GPUs, for Perfetto
     Trace(TraceArgs),
     /// Measure the links between this machine's GPUs, or explain those of a machine that is described
@@ -438,6 +440,15 @@ pub(crate) struct ListArgs {
     #[arg(value_enum, default_value_t = Listed::Families, value_name = "families|models|variants")]
     #[arg(hide_possible_values = true)]
     pub what: Listed,
+    #[command(flatten)]
+    pub selection: Selection,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct MemoryArgs {
+    /// What variants are chosen for [default: cuda:sm_90a]
+    #[arg(long, value_name = "TARGET")]
+    pub target: Option<String>,
     #[command(flatten)]
     pub selection: Selection,
 }

@@ -16,6 +16,7 @@ mod bench;
 mod check;
 mod generate;
 mod list;
+mod memory;
 mod options;
 mod output;
 mod pack;
@@ -193,6 +194,7 @@ impl App {
             Command::Generate(args) => generate::generate(self, args, given, style),
             Command::Show(args) => show::show(self, args, given),
             Command::List(args) => list::list(self, args, given, style),
+            Command::Memory(args) => memory::memory(self, args, given, style),
             Command::Trace(args) => trace::trace(self, args, given, style),
             Command::Topo(args) => topo::topo(self, args, style),
             Command::Pack(args) => pack::pack(self, args, given, style),

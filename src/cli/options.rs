@@ -11,7 +11,9 @@ const COMMON: [&str; 3] = ["ranks", "nodes", "seed"];
 /// The commands that have an option.
 fn commands(on: On) -> &'static [&'static str] {
     match on {
-        On::Selection => &["run", "check", "bench", "tune", "generate", "show", "list", "trace", "pack"],
+        On::Selection => {
+            &["run", "check", "bench", "tune", "generate", "show", "list", "memory", "trace", "pack"]
+        }
         On::Inputs => &["run", "check", "bench", "trace"],
         On::Bench => &["bench"],
         On::Gpu => &["bench", "run", "trace"],

@@ -5,6 +5,7 @@
 //! when it is constructed: a launch allocates nothing, waits for nothing, and may be captured in a graph.
 
 mod call;
+mod memory;
 mod plan;
 mod rank;
 mod stream;
@@ -22,6 +23,7 @@ use rank::Making;
 
 pub(crate) use call::enough_rows;
 pub use call::{Call, Extent, LaunchArgs, Scalar, apart};
+pub use memory::{Memory, Taken, Whose};
 pub(crate) use plan::as_in;
 pub use plan::{BufferSpec, LaunchSpec, buffers};
 pub use rank::RankOp;

@@ -273,6 +273,11 @@ impl Plan {
         }
     }
 
+    /// Bytes on the GPU of a rank.
+    pub fn bytes(&self) -> u64 {
+        self.symmetric_bytes + self.local_bytes
+    }
+
     /// Numbers of the operands that have rows, and of the scalar that says how many, if launches take it.
     pub fn by_rows(&self) -> Vec<(usize, Option<usize>)> {
         let operands = self.operands.iter().enumerate();

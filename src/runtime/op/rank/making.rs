@@ -73,7 +73,7 @@ impl Making<'_> {
             world: Arc::clone(self.world),
             passed: vec![Passed::default(); self.plan.operands.len()],
             operands: self.plan.operands.clone(),
-            bytes: self.plan.symmetric_bytes + self.plan.local_bytes,
+            bytes: self.plan.bytes(),
             rows: self.plan.scalars.iter().map(|scalar| scalar.most_rows.unwrap_or(0)).collect(),
             by_rows: self.plan.by_rows(),
             scalars: self.plan.scalars.clone(),
