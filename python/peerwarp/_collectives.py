@@ -42,7 +42,7 @@ class Collectives:
         return self._world
 
     def all_reduce(self, x: Any, op: str = "sum", *, out: Any = None) -> Any:
-        """The reduction of all ranks' arrays, on every rank. `op` is `"sum"`, `"max"` or `"min"`.
+        """The reduction of all ranks' arrays, on every rank. `op` is `"sum"`, `"avg"`, `"max"` or `"min"`.
 
         `"max"` and `"min"` ignore NaN: where all ranks have NaN the result is minus infinity, or infinity.
 

@@ -27,7 +27,16 @@ fn child() {
     let is_new = how.starts_with("new");
     let world = match is_new {
         true => World::in_place_of(&gpus, &launched, &options()).unwrap(),
-        false => World::of_process(&gpus, &launched, &options()).unwrap(),
+        false => {
+            let options = match how {
+                // So long one waits for a process that does not come.
+                "killed, and none comes" => {
+                    WorldOptions { form_timeout: Duration::from_secs(6), ..options() }
+                }
+                _ => options(),
+            };
+            World::of_process(&gpus, &launched, &options).unwrap()
+        }
     };
     if !is_new {
         // Memory that is gone when the new process comes has no place there.
@@ -36,12 +45,19 @@ fn child() {
     let block = world.allocate(if how == "newly otherwise" { 128 } else { 64 }).unwrap();
     let kept = world.share(64).unwrap();
     match (launched.rank == gone, how) {
-        (true, "killed") => std::process::abort(),
+        (true, "killed" | "killed, and none comes") => std::process::abort(),
         (true, "stopped") => return stopped(&world, &block, &folder),
         (false, _) => leave_behind(&world, &gpus, &kept, gone, how, &folder),
         (true, _) => assert!(world.usable().is_err(), "it has no place yet"),
     }
     let replaced = world.replace(gone);
+    if how == "killed, and none comes" {
+        let said = replaced.unwrap_err().to_string();
+        assert!(said.contains(&format!("there was nothing of rank {gone}")), "{said}");
+        assert_eq!(world.go_on().unwrap(), [0u32; 0], "the others are there");
+        world.agree(Ok(())).unwrap();
+        return;
+    }
     if folder.join("otherwise").exists() {
         let said = replaced.unwrap_err().to_string();
         assert!(
@@ -169,6 +185,13 @@ fn a_new_process_with_other_memory_is_refused_and_the_others_go_on() {
     [0, 1].iter().for_each(|rank| hear(folder.path(), &format!("without{rank}")));
     all.push((2, start(2, "newly otherwise")));
     wait_for_all(all, &[2]);
+}
+
+#[test]
+fn ranks_say_which_process_did_not_come_and_go_on() {
+    let (address, folder) = (free_address(), tempfile::tempdir().unwrap());
+    let start = |rank| process(CHILD, (rank, 3), &address, "0 killed, and none comes", folder.path());
+    wait_for_all((0..3).map(|rank| (rank, start(rank))).collect(), &[0]);
 }
 
 #[test]

@@ -43,7 +43,10 @@ fn wrong_fields_are_told_with_what_is_allowed() {
     let key = "elements=10007 ranks=5";
     told(&format!("run --family all_reduce {key}"), &["dtype", "f32, fp16, bf16"]);
     told(&format!("run --family all_reduce {key} dtype=fp8"), &["dtype", "fp8", "f32, fp16, bf16"]);
-    told(&format!("run --family all_reduce {key} dtype=f32 op=avg"), &["op", "avg", "sum, max, min"]);
+    told(
+        &format!("run --family all_reduce {key} dtype=f32 op=product"),
+        &["op", "product", "sum, max, min, avg"],
+    );
     told(&format!("run --family all_reduce {key} dtype=f32 elemnts=3"), &["elemnts", "elements"]);
     told("run --family all_reduce elements=ten ranks=5 dtype=f32", &["elements", "ten", "1 to 268435456"]);
     told("run --family all_redcue elements=10 ranks=5 dtype=f32", &["all_redcue", "all_reduce"]);

@@ -95,7 +95,7 @@ fn what_cannot_be_is_reported_by_field_value_and_what_is_allowed() {
     refused::<AllReduce>("elements=0 ranks=2 dtype=f32", &["elements", "= 0", "from 1 to"]);
     refused::<AllReduce>("elements=8 ranks=0 dtype=f32", &["ranks", "= 0", "1 to 64"]);
     refused::<AllReduce>("elements=8 ranks=2 dtype=fp8", &["dtype", "fp8", "f32, fp16, bf16"]);
-    refused::<AllReduce>("elements=8 ranks=2 dtype=f32 op=avg", &["op", "avg", "sum, max, min"]);
+    refused::<AllReduce>("elements=8 ranks=2 dtype=f32 op=product", &["op", "product", "sum, max, min, avg"]);
     refused::<AllReduce>("ranks=2 dtype=f32", &["no value for `elements`"]);
     refused::<AllReduce>(
         "elements=8 ranks=2 dtype=f32 warps=1 chunk=4096",
@@ -112,7 +112,11 @@ fn what_cannot_be_is_reported_by_field_value_and_what_is_allowed() {
     );
     refused::<AllReduce>(
         "elements=8 ranks=2 dtype=f32 algorithm=multimem op=max",
-        &["algorithm", "multimem", "sums"],
+        &["algorithm", "multimem", "max of f32", "switches"],
+    );
+    refused::<AllReduce>(
+        "elements=8 ranks=2 dtype=bf16 algorithm=multimem op=avg",
+        &["algorithm", "multimem", "avg of bf16", "switches"],
     );
     refused::<AllReduce>("elements=8 ranks=2 dtype=f32 hidden=8", &["hidden", "without a hook"]);
     refused::<AllReduce>(

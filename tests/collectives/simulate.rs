@@ -63,6 +63,7 @@ fn all_reduce_of_registered_buffers() {
         for rest in [
             "shots=one blocks=16",
             "shots=one blocks=1 op=max",
+            "shots=two blocks=1 op=avg",
             "shots=two blocks=2",
             "shots=two blocks=1 op=min",
         ] {
@@ -127,6 +128,7 @@ fn both<F: Workload>(more: &str) {
 fn reduce_scatter() {
     both::<ReduceScatter>("op=sum");
     both::<ReduceScatter>("op=max");
+    both::<ReduceScatter>("op=avg");
 }
 
 #[test]
@@ -191,6 +193,7 @@ fn broadcast_over_nodes() {
 fn reduce_scatter_over_nodes() {
     over_nodes::<ReduceScatterNodes>("op=sum");
     over_nodes::<ReduceScatterNodes>("op=max");
+    over_nodes::<ReduceScatterNodes>("op=avg");
 }
 
 #[test]

@@ -33,6 +33,9 @@ fn over_nodes() {
     run::<BroadcastNodes>(&format!("{key} ranks=3 nodes=3 dtype=bf16 root=1"));
     run::<ReduceScatterNodes>(&format!("{key} ranks=4 nodes=2 dtype=bf16"));
     run::<ReduceScatterNodes>(&format!("{key} ranks=3 nodes=3 dtype=f32 op=min"));
+    for levels in ["node-first", "rail-first"] {
+        run::<AllReduceNodes>(&format!("{key} ranks=4 nodes=2 dtype=bf16 levels={levels} op=avg"));
+    }
     run::<AllToAllNodes>(&format!("{key} ranks=4 nodes=2 dtype=fp16 protocol=flags"));
     run::<AllToAllNodes>(&format!("{key} ranks=3 nodes=3 dtype=bf16"));
 }

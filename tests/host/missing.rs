@@ -23,6 +23,7 @@ fn run<F: Workload>(inactive: u64, settings: &str) {
 fn collectives_without_a_rank() {
     let key = "elements=1031 ranks=3 warps=2 chunk=256";
     run::<AllReduce>(1, &format!("{key} dtype=bf16 algorithm=one-shot senders=4 blocks=2"));
+    run::<AllReduce>(2, &format!("{key} dtype=bf16 algorithm=two-shot senders=0 blocks=2 op=avg"));
     run::<AllReduce>(2, &format!("{key} dtype=f32 algorithm=two-shot senders=0 blocks=1 op=max"));
     run::<AllReduce>(4, &format!("{key} dtype=bf16 algorithm=two-shot senders=0 blocks=2 protocol=flags"));
     run::<AllReduce>(
@@ -33,6 +34,7 @@ fn collectives_without_a_rank() {
     run::<AllGather>(2, &format!("{key} dtype=f32 blocks=2"));
     run::<AllGather>(1, &format!("{key} dtype=bf16 blocks=2 algorithm=pull protocol=flags"));
     run::<ReduceScatter>(4, &format!("{key} dtype=bf16 blocks=2 op=max"));
+    run::<ReduceScatter>(1, &format!("{key} dtype=fp16 blocks=2 op=avg"));
     run::<AllToAll>(1, &format!("{key} dtype=fp16 blocks=2 protocol=flags"));
     run::<Broadcast>(1, &format!("{key} dtype=f32 blocks=2 root=2"));
     run::<RaggedAllToAll>(2, "capacity=700 ranks=3 warps=2 chunk=256 dtype=f32 blocks=2");

@@ -151,9 +151,13 @@ impl Legal for AllReduce {
             format!("0, except for {where_else}: blocks send what they reduce")
         };
         Illegal::unless(self.senders == 0 || apart, "senders", self.senders, allowed)?;
-        let adds = self.dtype == Dtype::F32 && self.op != Reduction::Sum;
-        Illegal::unless(self.algorithm != Algorithm::Multimem || !adds, "algorithm", "multimem", || {
-            format!("another one for the {} of f32, of which switches know sums alone", self.op.name())
+        let by_switch = match self.op {
+            Reduction::Sum => true,
+            Reduction::Max | Reduction::Min => self.dtype != Dtype::F32,
+            Reduction::Avg => false,
+        };
+        Illegal::unless(self.algorithm != Algorithm::Multimem || by_switch, "algorithm", "multimem", || {
+            format!("another one for the {} of {}, which switches do not know", self.op.name(), self.dtype)
         })?;
         legal::flags(self.algorithm.pulls(), self.protocol)
     }

@@ -20,6 +20,8 @@ pub enum Reduction {
     Max,
     /// The smallest.
     Min,
+    /// The sum over the number of ranks, of those that are active, divided in `f32` and rounded once.
+    Avg,
 }
 
 impl Reduction {
@@ -27,16 +29,16 @@ impl Reduction {
     pub fn identity(self) -> f32 {
         match self {
             // So that zeros keep their sign.
-            Reduction::Sum => -0.0,
+            Reduction::Sum | Reduction::Avg => -0.0,
             Reduction::Max => f32::NEG_INFINITY,
             Reduction::Min => f32::INFINITY,
         }
     }
 
-    /// What a switch does.
+    /// What a switch does, which knows no averages.
     pub(super) fn of_switch(self) -> ReduceOp {
         match self {
-            Reduction::Sum => ReduceOp::Sum,
+            Reduction::Sum | Reduction::Avg => ReduceOp::Sum,
             Reduction::Max => ReduceOp::Max,
             Reduction::Min => ReduceOp::Min,
         }
@@ -46,7 +48,7 @@ impl Reduction {
     /// sum.
     fn counted(self, of: Val<u32>, tile: Tile<f32>, len: u32) -> Tile<f32> {
         match self {
-            Reduction::Sum => tile,
+            Reduction::Sum | Reduction::Avg => tile,
             // Worlds of several nodes need all ranks.
             Reduction::Max | Reduction::Min if nodes() > 1 => tile,
             Reduction::Max | Reduction::Min => {
@@ -57,7 +59,7 @@ impl Reduction {
 
     fn tiles(self, a: Tile<f32>, b: Tile<f32>) -> Tile<f32> {
         match self {
-            Reduction::Sum => a + b,
+            Reduction::Sum | Reduction::Avg => a + b,
             Reduction::Max => a.maximum(b),
             Reduction::Min => a.minimum(b),
         }
@@ -196,6 +198,14 @@ impl Reduce {
         if rest > 0 {
             some((whole * self.together).val(), rest);
         }
-        sum.get()
+        match self.op {
+            Reduction::Avg => sum.get() / self.count(),
+            Reduction::Sum | Reduction::Max | Reduction::Min => sum.get(),
+        }
+    }
+
+    /// How many ranks count. Worlds of several nodes need all ranks.
+    fn count(&self) -> Val<f32> {
+        if nodes() > 1 { (self.ranks as f32).val() } else { active_ranks().popcount().to_f32() }
     }
 }

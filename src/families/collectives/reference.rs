@@ -43,10 +43,13 @@ pub fn reduction(op: Reduction, vectors: &[Vec<f32>], dtype: Dtype) -> Vec<f32> 
     let mut sum = all.next().cloned().unwrap_or_default();
     for vector in all {
         match op {
-            Reduction::Sum => loops::add(&mut sum, vector),
+            Reduction::Sum | Reduction::Avg => loops::add(&mut sum, vector),
             Reduction::Max => loops::max(&mut sum, vector),
             Reduction::Min => loops::min(&mut sum, vector),
         }
+    }
+    if op == Reduction::Avg {
+        sum.iter_mut().for_each(|x| *x /= vectors.len() as f32);
     }
     round(dtype, sum)
 }
@@ -108,6 +111,7 @@ mod tests {
         let sum = reduction(Reduction::Sum, &[vec![1.0], vec![tiny], vec![tiny], vec![tiny]], Dtype::Bf16);
         assert_eq!(sum, [1.0 + 1.0 / 128.0]);
         assert_eq!(reduction(Reduction::Max, &[vec![1.0], vec![3.0], vec![2.0]], Dtype::F32), [3.0]);
+        assert_eq!(reduction(Reduction::Avg, &[vec![2.0], vec![1.0], vec![4.0]], Dtype::F32), [7.0 / 3.0]);
         assert_eq!(reduction(Reduction::Min, &[vec![2.0], vec![1.0], vec![3.0]], Dtype::F32), [1.0]);
     }
 

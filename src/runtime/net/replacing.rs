@@ -38,7 +38,7 @@ impl Present {
     }
 }
 
-/// What the newcomer is told.
+/// What the newcomer gets to know.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 struct Welcome {
     view: u32,
