@@ -11,32 +11,41 @@ use super::{
     Instruction, Plant, avoids, check, folder, output, packet_sources, places, sources, tool, waits,
 };
 
-/// The instructions of `llvm-objdump -d`, with the ways that branches go.
+/// The instructions of `llvm-objdump -d` and their addresses.
+pub(super) fn read(listing: &str) -> Vec<(i64, String)> {
+    let line = |line: &str| {
+        let (text, comment) = line.split_once("//")?;
+        let address = i64::from_str_radix(comment.split(':').next()?.trim(), 16).ok()?;
+        Some((address, text.trim().to_owned()))
+    };
+    listing.lines().filter_map(line).collect()
+}
+
+/// The address that a branch goes to: a signed 16-bit number of words after it, shown without its sign.
+pub(super) fn target(address: i64, text: &str) -> Option<i64> {
+    let words = text.starts_with("s_branch") || text.starts_with("s_cbranch");
+    let words = words.then(|| text.split_whitespace().nth(1)?.parse::<u16>().ok()).flatten()?;
+    Some(address + 4 + 4 * i64::from(words as i16))
+}
+
+/// The instructions of a listing, with the ways that branches go.
 fn parse(listing: &str) -> Vec<Instruction> {
-    let mut texts = vec![];
-    let mut places = HashMap::new();
+    let mut texts = read(listing);
+    let places: HashMap<i64, usize> = texts.iter().enumerate().map(|(at, (place, _))| (*place, at)).collect();
     let mut record = false;
-    for line in listing.lines() {
-        let Some((text, comment)) = line.split_once("//") else { continue };
-        let Some(address) = comment.split(':').next().and_then(|a| i64::from_str_radix(a.trim(), 16).ok())
-        else {
-            continue;
-        };
-        places.insert(address, texts.len());
+    for (_, text) in &mut texts {
         // From taking a status record to aborting all ranks, what is stored is neither data nor a flag.
         let telling = record || gives_up(text);
-        record = telling && !flag_store(text.trim());
-        let text = if telling { text.replace("_store_dword", "_store_record") } else { text.into() };
-        texts.push((address, text.trim().to_string()));
+        record = telling && !flag_store(text);
+        if telling {
+            *text = text.replace("_store_dword", "_store_record");
+        }
     }
     let follow = |(at, (address, text)): (usize, &(i64, String))| {
         let op = text.split(' ').next().unwrap_or_default();
         let mut next = if op == "s_branch" || op == "s_endpgm" { vec![] } else { vec![at + 1] };
         if op == "s_branch" || op.starts_with("s_cbranch") {
-            // A signed 16-bit number of words after the instruction, shown without its sign.
-            let words = text.split_whitespace().nth(1).and_then(|n| n.parse::<u16>().ok());
-            let target = words.map(|w| address + 4 + 4 * i64::from(w as i16));
-            let target = target.and_then(|t| places.get(&t)).copied();
+            let target = target(*address, text).and_then(|t| places.get(&t)).copied();
             // A wave without lanes in a branch skips it. Its lane that arrives at a meeting is never missing, and no lane
             // that skips a write-back signals afterwards: where two signals share their store, it is for those that didn't.
             let skips = |to: &usize| to.checked_sub(at).and(texts.get(at..*to)).unwrap_or_default();

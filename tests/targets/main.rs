@@ -5,7 +5,9 @@
 mod amd;
 mod collectives;
 mod nvidia;
+mod order;
 mod products;
+mod shipped;
 
 use std::collections::{BTreeSet, HashSet};
 use std::path::PathBuf;
