@@ -11,7 +11,8 @@ use crate::family::{CudaArch, HipArch, Target};
 
 const KIB: u32 = 1024;
 
-/// A device that a target stands for: of those that serving and training use, the smallest common one. An SM is a compute
+/// A device that a target stands for: of those that serving and training use, the smallest common one; of those on a board with
+/// their CPU, the developer kit's. An SM is a compute
 /// unit on AMD's.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Device {
@@ -51,6 +52,21 @@ pub struct Device {
     /// NVLinks of boards that have an NVSwitch, and the GB/s that each is sold for in one direction; none where there are no
     /// such boards.
     pub nvlinks: Option<(u32, f64)>,
+    /// The links of boards where each device has one to each other one; none where there are no such boards.
+    pub mesh: Option<Mesh>,
+    /// Dies that compute, each with an L2 cache of its own.
+    pub dies: u32,
+}
+
+/// Links between all devices of a board, as their maker publishes them.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Mesh {
+    /// Other devices on the board.
+    pub peers: u32,
+    /// GB/s in one direction that a link is sold for.
+    pub sold_gbps: f64,
+    /// GB/s in one direction that copies were seen to reach; none where that is not published.
+    pub seen_gbps: Option<f64>,
 }
 
 /// Bandwidth and latency of a way to memory or to a peer.
@@ -151,9 +167,11 @@ const NVIDIA: Device = Device {
     memory: None,
     link: None,
     nvlinks: None,
+    mesh: None,
+    dies: 1,
 };
 
-/// SMs of 100 KiB of shared memory, as compute capabilities 8.6, 8.9 and 12.0 have them.
+/// SMs of 100 KiB of shared memory, as compute capabilities 8.6, 8.9, 12.0 and 12.1 have them.
 const NVIDIA_SMALL: Device = Device {
     sm_threads: 1536,
     sm_blocks: 24,
@@ -181,6 +199,8 @@ const AMD: Device = Device {
     memory: None,
     link: None,
     nvlinks: None,
+    mesh: None,
+    dies: 1,
 };
 
 const A100: Device = Device {
@@ -190,6 +210,16 @@ const A100: Device = Device {
     block_shared_bytes: 163 * KIB,
     memory: Some(Path { gbps: 2039.0, latency_ns: 466.3 / 1.41 }),
     nvlinks: Some((12, 25.0)),
+    ..NVIDIA
+};
+/// Of the same generation as an A100, with SMs of fewer threads.
+const ORIN: Device = Device {
+    name: "Jetson AGX Orin",
+    sms: 16,
+    sm_threads: 1536,
+    sm_blocks: 16,
+    sm_shared_bytes: 164 * KIB,
+    block_shared_bytes: 163 * KIB,
     ..NVIDIA
 };
 const A40: Device = Device { name: "A40", sms: 84, sm_blocks: 16, ..NVIDIA_SMALL };
@@ -206,15 +236,29 @@ const H100: Device = Device {
 };
 const B200: Device = Device { name: "B200", sms: 148, nvlinks: Some((18, 50.0)), ..NVIDIA };
 const B300: Device = Device { name: "B300", sms: 148, nvlinks: Some((18, 50.0)), ..NVIDIA };
+/// 20 of the chip's 24 SMs, with as many threads and blocks as those of compute capability 12.0.
+const THOR: Device = Device { name: "Jetson AGX Thor", sms: 20, sm_threads: 1536, sm_blocks: 24, ..NVIDIA };
 const RTX_PRO_6000: Device = Device { name: "RTX PRO 6000 Blackwell", sms: 188, ..NVIDIA_SMALL };
+const GB10: Device = Device { name: "GB10", sms: 48, ..NVIDIA_SMALL };
 const MI210: Device = Device { name: "MI210", sms: 104, ..AMD };
-const MI300X: Device = Device { name: "MI300X", sms: 304, ..AMD };
+/// Links of 128 GB/s both directions together, seven a GPU, and eight XCDs of 38 compute units: AMD, Instinct MI300X platform data
+/// sheet. What arrives: AMD's ROCm documentation of TransferBench.
+const MI300X: Device = Device {
+    name: "MI300X",
+    sms: 304,
+    mesh: Some(Mesh { peers: 7, sold_gbps: 64.0, seen_gbps: Some(48.0) }),
+    dies: 8,
+    ..AMD
+};
+/// Links of 153.6 GB/s both directions together, seven a GPU, and eight XCDs of 32 compute units: AMD, Instinct MI355X data sheet.
 const MI355X: Device = Device {
     name: "MI355X",
     sms: 256,
     sm_shared_bytes: 160 * KIB,
     block_shared_bytes: 160 * KIB,
     shared_unit: 1280,
+    mesh: Some(Mesh { peers: 7, sold_gbps: 76.8, seen_gbps: None }),
+    dies: 8,
     ..AMD
 };
 
@@ -225,11 +269,14 @@ impl Device {
             Target::Cuda(arch) => match arch {
                 CudaArch::Sm80 => A100,
                 CudaArch::Sm86 => A40,
+                CudaArch::Sm87 => ORIN,
                 CudaArch::Sm89 => L40S,
                 CudaArch::Sm90 | CudaArch::Sm90a => H100,
                 CudaArch::Sm100 | CudaArch::Sm100a => B200,
                 CudaArch::Sm103a => B300,
+                CudaArch::Sm110a => THOR,
                 CudaArch::Sm120 | CudaArch::Sm120a => RTX_PRO_6000,
+                CudaArch::Sm121a => GB10,
             },
             Target::Hip(arch) => match arch {
                 HipArch::Gfx90a => MI210,
@@ -264,6 +311,14 @@ impl Device {
         self.sms * by_shared.min(self.sm_threads / threads.max(1)).min(self.sm_blocks)
     }
 
+    /// The same with as many registers as a compiler may give a thread: all that let one block be there, at most.
+    pub fn surely_resident_blocks(&self, threads: u32, shared_bytes: u32) -> u32 {
+        let lanes = threads.max(1).next_multiple_of(self.warp_size);
+        let each = (self.sm_registers() / lanes).min(self.thread_registers.next_multiple_of(8)) / 8 * 8;
+        let by_registers = self.sm_registers() / (each.max(8) * lanes);
+        self.resident_blocks(threads, shared_bytes).min(self.sms * by_registers.max(1))
+    }
+
     /// Bytes of shared memory that a block's arrays can take, what reductions need aside.
     pub const fn block_array_bytes(&self) -> u32 {
         self.block_shared_bytes - REDUCTION_BYTES
@@ -285,9 +340,18 @@ mod tests {
         for target in Target::all() {
             let d = Device::of(target);
             assert_eq!(d.warp_size, target.warp_size(), "{target}");
-            assert!(!d.name.is_empty() && d.sms >= 64, "{target}");
+            assert!(!d.name.is_empty() && d.sms >= 16, "{target}");
             assert!(d.block_shared_bytes + d.reserved_shared_bytes <= d.sm_shared_bytes, "{target}");
         }
+    }
+
+    #[test]
+    fn registers_count_as_many_as_a_thread_may_have() {
+        let of = |target: &str| Device::of(target.parse().unwrap());
+        let blocks = |target, threads| of(target).surely_resident_blocks(threads, 0) / of(target).sms;
+        assert_eq!([64, 128, 384, 512, 1024].map(|threads| blocks("cuda:sm_90a", threads)), [4, 2, 1, 1, 1]);
+        assert_eq!([64, 256, 1024].map(|threads| blocks("hip:gfx942", threads)), [4, 1, 1]);
+        assert_eq!(of("cuda:sm_90a").surely_resident_blocks(64, 227 * KIB), 132);
     }
 
     #[test]

@@ -437,7 +437,7 @@ pub(crate) struct TopoArgs {
 #[derive(Debug, Args)]
 pub(crate) struct ListArgs {
     /// What to list: families with their fields, the built-in models, or the variants of a selection
-    #[arg(value_enum, default_value_t = Listed::Families, value_name = "families|models|variants")]
+    #[arg(value_enum, default_value_t = Listed::Families, value_name = "families|models|variants|targets")]
     #[arg(hide_possible_values = true)]
     pub what: Listed,
     #[command(flatten)]
@@ -462,6 +462,8 @@ pub(crate) enum Listed {
     Models,
     /// The tuning space of a selection, or the default variants of the built-in catalogues.
     Variants,
+    /// What kernels are emitted for, the least compilers, and the instructions that each target takes.
+    Targets,
 }
 
 #[derive(Debug, Args)]

@@ -1,10 +1,14 @@
 //! `peerwarp list`.
 
+use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
+use peerwarp_codegen::device;
 use peerwarp_codegen::family::{CudaArch, DynFamily, FieldDefault, FieldInfo, FieldRole, Target, Variant};
+use peerwarp_codegen::print::Paths;
 use serde_json::{Value, json};
 
+use crate::build::toolchain::Tool;
 use crate::harness::choose::Device;
 use crate::harness::request;
 use crate::harness::workload::Given;
@@ -22,6 +26,7 @@ pub(super) fn list(app: &App, args: &ListArgs, given: &Given, style: Style) -> R
     match args.what {
         Listed::Families => families(app, args, style),
         Listed::Models => Ok(models()),
+        Listed::Targets => Ok(targets()),
         Listed::Variants if app.selects_nothing(&args.selection, given)? => defaults(app),
         Listed::Variants => tuning_space(app, args, given),
     }
@@ -80,6 +85,49 @@ fn models() -> Done {
     let all = models::builtin();
     let text = table(&models::Model::COLUMNS, all.iter().map(|m| m.row().into()));
     Done { text, json: json!(all), ok: true }
+}
+
+/// What kernels are emitted for, the oldest compilers that do, and the instructions that are taken.
+fn targets() -> Done {
+    let columns = [
+        "target",
+        "device",
+        "SMs",
+        "compilers",
+        "products",
+        "fp8 as",
+        "pieces",
+        "copies",
+        "all ranks",
+        "launches",
+        "packets",
+    ];
+    let mut rows = vec![];
+    let mut json = vec![];
+    for target in Target::all() {
+        let (device, paths) = (device::Device::of(target), Paths::of(target));
+        let least = |tool: Tool| Some((tool.name(), tool.oldest_for(target)?.to_string()));
+        let compilers: Vec<_> =
+            [Tool::Nvrtc, Tool::Clang, Tool::Zig, Tool::Hipcc].into_iter().filter_map(least).collect();
+        let named: Vec<String> =
+            compilers.iter().map(|(name, version)| format!("{name} {version}")).collect();
+        rows.push(vec![
+            target.to_string(),
+            device.name.to_owned(),
+            device.sms.to_string(),
+            named.join(", "),
+            paths.products.to_owned(),
+            paths.fp8_products.to_owned(),
+            paths.pieces.to_owned(),
+            paths.copies.to_owned(),
+            paths.all_ranks.unwrap_or("refused").to_owned(),
+            paths.launches.to_owned(),
+            format!("{} bytes", paths.packet_bytes),
+        ]);
+        let compilers: BTreeMap<_, _> = compilers.into_iter().collect();
+        json.push(json!({ "target": target, "device": device.name, "sms": device.sms, "compilers": compilers, "paths": paths }));
+    }
+    Done { text: table(&columns, rows), json: json.into(), ok: true }
 }
 
 /// The default variants of each suite's first catalogue.

@@ -71,6 +71,7 @@ fn forms_exclude_each_other() {
 #[test]
 fn lists_models_families_and_variants() {
     let place = Place::new();
+    insta::assert_snapshot!("targets", place.say("list targets").report());
     insta::assert_snapshot!("models", place.say("list models").report());
     insta::assert_snapshot!("families", place.say("list").report());
     assert_eq!(place.say("list models --json").json().as_array().unwrap().len(), 13);

@@ -6,6 +6,7 @@ mod amd;
 mod collectives;
 mod nvidia;
 mod order;
+mod packs;
 mod products;
 mod shipped;
 

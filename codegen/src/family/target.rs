@@ -38,8 +38,8 @@ macro_rules! arch {
 arch! {
     /// An NVIDIA architecture. A trailing `a` has features that no other architecture has.
     CudaArch {
-        Sm80 = "sm_80", Sm86 = "sm_86", Sm89 = "sm_89", Sm90 = "sm_90", Sm90a = "sm_90a", Sm100 = "sm_100",
-        Sm100a = "sm_100a", Sm103a = "sm_103a", Sm120 = "sm_120", Sm120a = "sm_120a",
+        Sm80 = "sm_80", Sm86 = "sm_86", Sm87 = "sm_87", Sm89 = "sm_89", Sm90 = "sm_90", Sm90a = "sm_90a", Sm100 = "sm_100",
+        Sm100a = "sm_100a", Sm103a = "sm_103a", Sm110a = "sm_110a", Sm120 = "sm_120", Sm120a = "sm_120a", Sm121a = "sm_121a",
     }
 }
 arch! {
@@ -53,11 +53,14 @@ impl CudaArch {
         match self {
             CudaArch::Sm80 => 80,
             CudaArch::Sm86 => 86,
+            CudaArch::Sm87 => 87,
             CudaArch::Sm89 => 89,
             CudaArch::Sm90 | CudaArch::Sm90a => 90,
             CudaArch::Sm100 | CudaArch::Sm100a => 100,
             CudaArch::Sm103a => 103,
+            CudaArch::Sm110a => 110,
             CudaArch::Sm120 | CudaArch::Sm120a => 120,
+            CudaArch::Sm121a => 121,
         }
     }
 }
@@ -186,7 +189,7 @@ mod tests {
 
     #[test]
     fn every_target_parses_back_and_has_its_backends_facts() {
-        assert_eq!(Target::all().count(), 13);
+        assert_eq!(Target::all().count(), 16);
         for t in Target::all() {
             assert_eq!(t.to_string().parse(), Ok(t));
             let json = serde_json::to_string(&t).unwrap();
@@ -205,7 +208,7 @@ mod tests {
     #[test]
     fn unknown_targets_are_told_what_is_near_and_what_there_is() {
         let said = |text: &str| text.parse::<Target>().unwrap_err().to_string();
-        insta::assert_snapshot!(said("cuda:sm90a"), @"target `cuda:sm90a` is not known (did you mean `cuda:sm_90a`?); supported are cuda:{sm_80|sm_86|sm_89|sm_90|sm_90a|sm_100|sm_100a|sm_103a|sm_120|sm_120a} and hip:{gfx90a|gfx942|gfx950}");
+        insta::assert_snapshot!(said("cuda:sm90a"), @"target `cuda:sm90a` is not known (did you mean `cuda:sm_90a`?); supported are cuda:{sm_80|sm_86|sm_87|sm_89|sm_90|sm_90a|sm_100|sm_100a|sm_103a|sm_110a|sm_120|sm_120a|sm_121a} and hip:{gfx90a|gfx942|gfx950}");
         assert_eq!("gfx942".parse::<Target>().unwrap_err().nearest.unwrap(), "hip:gfx942");
         assert_eq!("metal".parse::<Target>().unwrap_err().nearest, None);
         assert!(serde_json::from_str::<Target>("\"cuda:sm_12\"").is_err());

@@ -142,8 +142,8 @@ mod tests {
     #[test]
     fn every_target_has_a_device_that_holds_a_small_kernel() {
         for target in Target::all() {
-            let found = residency(target, &launch(64, 256, 32 << 10), &registers(64), None);
-            assert!(found.is_ok_and(|r| r.sms >= 64), "{target}");
+            let found = residency(target, &launch(16, 256, 32 << 10), &registers(64), None);
+            assert!(found.is_ok_and(|r| r.sms >= 16), "{target}");
         }
     }
 }

@@ -133,11 +133,13 @@ impl Tool {
                 Tool::Nvrtc | Tool::Nvcc | Tool::Ptxas | Tool::Cuobjdump | Tool::Nvdisasm,
                 Target::Cuda(arch),
             ) => Some(match arch {
-                CudaArch::Sm80 | CudaArch::Sm86 | CudaArch::Sm89 => Version::new(12, 4),
+                CudaArch::Sm80 | CudaArch::Sm86 | CudaArch::Sm87 | CudaArch::Sm89 => Version::new(12, 4),
                 CudaArch::Sm90 | CudaArch::Sm90a => Version::new(12, 4),
                 CudaArch::Sm100 | CudaArch::Sm100a => Version::new(12, 8),
                 CudaArch::Sm120 | CudaArch::Sm120a => Version::new(12, 8),
-                CudaArch::Sm103a => Version::new(12, 9),
+                // PTX ISA 8.8 and 9.0.
+                CudaArch::Sm103a | CudaArch::Sm121a => Version::new(12, 9),
+                CudaArch::Sm110a => Version::new(13, 0),
             }),
             // Its GIN has puts that EFA carries, too.
             (Tool::Nccl, Target::Cuda(_)) => Some(Version::new(2, 32)),

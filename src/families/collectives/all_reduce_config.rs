@@ -86,10 +86,10 @@ pub struct AllReduce {
     #[tune(short = "c", values = [256, 512, 1024, 2048, 4096, 8192, 16384], default = |key| chunk(key))]
     pub chunk: u32,
     /// Blocks that only send, with one shot; with 0, those that reduce send first.
-    #[tune(short = "s", values = [0, 4, 8, 16, 32, 48, 64], default = |key| senders(key))]
+    #[tune(short = "s", shrinks, values = [0, 4, 8, 16, 32, 48, 64], default = |key| senders(key))]
     pub senders: u32,
     /// Blocks that reduce.
-    #[tune(short = "b", values = [1, 2, 4, 8, 16, 32, 48, 64, 96, 128], default = |key| blocks(key))]
+    #[tune(short = "b", shrinks, values = [1, 2, 4, 8, 16, 32, 48, 64, 96, 128], default = |key| blocks(key))]
     pub blocks: u32,
 }
 

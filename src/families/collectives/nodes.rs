@@ -47,7 +47,7 @@ macro_rules! over_nodes {
             #[tune(short = "c", values = [256, 1024, 2048, 4096, 8192, 16384], default = |key| chunk(key))]
             pub chunk: u32,
             /// Blocks, each with a lane of the rail.
-            #[tune(short = "b", values = [1, 2, 4, 8, 16, 24], default = |key| nodes::blocks(length(key), chunk(key)))]
+            #[tune(short = "b", shrinks, values = [1, 2, 4, 8, 16, 24], default = |key| nodes::blocks(length(key), chunk(key)))]
             pub blocks: u32,
         }
 

@@ -44,7 +44,7 @@ pub struct RegisteredAllReduce {
     #[tune(short = "c", values = [256, 512, 1024, 2048, 4096, 8192, 16384], default = |key| chunk(key))]
     pub chunk: u32,
     /// Blocks, as far as there are tiles.
-    #[tune(short = "b", values = [1, 2, 4, 8, 16, 32, 64, 128], default = |key| legal::blocks(shared(key), chunk(key), 1))]
+    #[tune(short = "b", shrinks, values = [1, 2, 4, 8, 16, 32, 64, 128], default = |key| legal::blocks(shared(key), chunk(key), 1))]
     pub blocks: u32,
 }
 

@@ -33,7 +33,7 @@ macro_rules! tiled {
             #[tune(short = "c", values = [256, 512, 1024, 2048, 4096, 8192, 16384], default = |key| chunk(key))]
             pub chunk: u32,
             /// Blocks of each role.
-            #[tune(short = "b", values = [$($blocks),*], default = |key| legal::blocks(length(key), chunk(key), $roles))]
+            #[tune(short = "b", shrinks, values = [$($blocks),*], default = |key| legal::blocks(length(key), chunk(key), $roles))]
             pub blocks: u32,
         }
 

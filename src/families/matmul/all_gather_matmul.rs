@@ -79,7 +79,7 @@ pub struct AllGatherMatmul {
     #[tune(short = "bs", rule = |_| false)]
     pub beside: Option<bool>,
     /// Blocks that send, or warps.
-    #[tune(short = "sb", values = [1, 2, 4, 8, 16, 32, 64], default = |key| send_blocks(key))]
+    #[tune(short = "sb", shrinks, values = [1, 2, 4, 8, 16, 32, 64], default = |key| send_blocks(key))]
     pub send_blocks: u32,
     /// Blocks that multiply.
     #[tune(short = "bl", shrinks, range = 1..=1024, rule = AllGatherMatmul::blocks_rule)]

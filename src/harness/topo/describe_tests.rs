@@ -32,6 +32,20 @@ fn machines_that_come_with_the_program_are_read() {
     assert!(Description::parse(SMALL, "small.toml").is_ok());
 }
 
+/// The table of devices and the description of eight of them have the same links.
+#[test]
+fn links_of_mi300x_are_those_of_the_table() {
+    let machine = Description::named("--machine", "mi300x-xgmi-8").unwrap();
+    let mesh = Device::of("hip:gfx942".parse().unwrap()).mesh.unwrap();
+    let own = |links: &&Links| links.kind == LinkKind::Xgmi;
+    let links: Vec<&Links> = machine.links.iter().filter(own).collect();
+    assert_eq!(links.len(), 1);
+    let of_one = links[0].between.iter().filter(|(a, b)| a == "gpu0" || b == "gpu0").count();
+    assert_eq!((of_one as u32, links[0].nominal_gbps), (mesh.peers, Some(mesh.sold_gbps)));
+    assert_eq!(Some(links[0].gbps), mesh.seen_gbps);
+    assert_eq!(links[0].between.len() as u32, machine.gpus * mesh.peers / 2);
+}
+
 /// What is said when a part of the small machine is something else.
 fn refused(part: &str, other: &str) -> String {
     assert!(SMALL.contains(part), "{part}");

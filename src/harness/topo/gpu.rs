@@ -272,7 +272,8 @@ impl Probe for OnGpus {
         let facts = |gpu: &Arc<dyn Gpu>| {
             let info = gpu.info();
             let place = place(Path::new("/sys/bus/pci/devices"), &info.bus_id);
-            Facts { name: info.name.clone(), place, nvlinks: Device::of(info.target).nvlinks }
+            let Device { nvlinks, mesh, .. } = Device::of(info.target);
+            Facts { name: info.name.clone(), place, nvlinks, xgmi_gbps: mesh.map(|mesh| mesh.sold_gbps) }
         };
         self.gpus.iter().map(facts).collect()
     }

@@ -27,6 +27,8 @@ pub struct Facts {
     pub place: Option<Place>,
     /// NVLinks of its kind with an NVSwitch, and the GB/s that each is sold for; none where that is not known.
     pub nvlinks: Option<(u32, f64)>,
+    /// The GB/s that an xGMI link to another device of its board is sold for.
+    pub xgmi_gbps: Option<f64>,
 }
 
 /// Where a PCIe device is.
@@ -218,7 +220,7 @@ fn class(
                 false => LinkClass::NvLink(least(each).min(all)),
             }
         }
-        PeerLink::Xgmi => LinkClass::Xgmi(least(XGMI)),
+        PeerLink::Xgmi => LinkClass::Xgmi(least(a.xgmi_gbps.unwrap_or(XGMI))),
         PeerLink::Pcie | PeerLink::Unknown => match (&a.place, &b.place) {
             (Some(a), Some(b)) => pcie(a, b),
             _ => LinkClass::Unknown,

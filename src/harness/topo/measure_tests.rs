@@ -32,6 +32,7 @@ impl Probe for Described {
             name: name.clone(),
             place: Some(place(gpu)),
             nvlinks: name.contains("H200").then_some((18, 25.0)),
+            xgmi_gbps: name.contains("MI300X").then_some(64.0),
         };
         self.network.gpus.iter().enumerate().map(facts).collect()
     }

@@ -97,10 +97,13 @@ mod tests {
         let name = |major, minor| target(major, minor).map(|t| t.arch().to_owned());
         assert_eq!(name(9, 0).as_deref(), Some("sm_90a"));
         assert_eq!(name(8, 0).as_deref(), Some("sm_80"));
-        assert_eq!(name(8, 7).as_deref(), Some("sm_86"));
+        assert_eq!(name(8, 7).as_deref(), Some("sm_87"));
+        assert_eq!(name(8, 8).as_deref(), Some("sm_87"));
         assert_eq!(name(10, 0).as_deref(), Some("sm_100a"));
         assert_eq!(name(10, 1).as_deref(), Some("sm_100"));
         assert_eq!(name(10, 3).as_deref(), Some("sm_103a"));
+        assert_eq!(name(11, 0).as_deref(), Some("sm_110a"));
+        assert_eq!(name(12, 1).as_deref(), Some("sm_121a"));
         assert_eq!(name(7, 5), None);
     }
 

@@ -8,7 +8,7 @@ use crate::ir::{CommOp, Kernel, MemoryOp, OpId, OpKind, Place, Put, ReceiptId, V
 use crate::print::text::PrintError;
 
 /// Whether a target has instructions for it.
-fn has_multimem(target: Target) -> bool {
+pub(crate) fn has_multimem(target: Target) -> bool {
     match target {
         Target::Cuda(arch) => arch.capability() >= 90,
         Target::Hip(_) => false,

@@ -345,7 +345,7 @@ pub(crate) fn excess(kernel: &Kernel, target: Target) -> Result<Excess, PrintErr
     let (_, bytes) = shared_offsets(&facts, loaders.as_ref());
     let threads = block_threads(kernel) + loaders.as_ref().map_or(0, Loaders::threads);
     let shared_bytes = u64::from(bytes).saturating_sub(shared_limit(&facts));
-    let resident = Device::of(target).resident_blocks(threads, bytes);
+    let resident = Device::of(target).surely_resident_blocks(threads, bytes);
     // How many are resident is known of blocks that fit.
     let counted = kernel.waits() && shared_bytes == 0;
     let blocks = if counted { kernel.grid_blocks().saturating_sub(resident) } else { 0 };

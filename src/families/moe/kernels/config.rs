@@ -131,10 +131,10 @@ pub struct Dispatch {
     #[tune(short = "index", rule = Dispatch::index_rule)]
     pub index: Option<Index>,
     /// Blocks that send records.
-    #[tune(short = "routeblocks", values = [1, 2, 3, 4, 5, 6, 7, 8], rule = Dispatch::route_blocks_rule)]
+    #[tune(short = "routeblocks", shrinks, values = [1, 2, 3, 4, 5, 6, 7, 8], rule = Dispatch::route_blocks_rule)]
     pub route_blocks: Option<u32>,
     /// Blocks that write down entries' weights and experts, where those that receive rows do not.
-    #[tune(short = "noteblocks", values = [1, 2, 3, 4, 5, 6, 7, 8], rule = Dispatch::note_blocks_rule)]
+    #[tune(short = "noteblocks", shrinks, values = [1, 2, 3, 4, 5, 6, 7, 8], rule = Dispatch::note_blocks_rule)]
     pub note_blocks: Option<u32>,
 }
 

@@ -93,7 +93,7 @@ pub struct RoundTrip {
     #[tune(short = "copies", rule = |c| c.dispatch().copies())]
     pub copies: Option<Copies>,
     /// Blocks that tell ranks where entries go.
-    #[tune(short = "routeblocks", values = [1, 2, 3, 4, 6, 8], rule = RoundTrip::route_blocks_rule)]
+    #[tune(short = "routeblocks", shrinks, values = [1, 2, 3, 4, 6, 8], rule = RoundTrip::route_blocks_rule)]
     pub route_blocks: Option<u32>,
     /// Tiles that have their loads in flight together where rows are summed.
     #[tune(short = "tiles", values = [1, 2, 4, 8, 16], rule = |c| c.combine().tiles_in_flight())]

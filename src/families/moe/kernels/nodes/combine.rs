@@ -48,7 +48,7 @@ pub struct CombineNodes {
     #[tune(short = "g", values = [1, 2, 4, 8, 16], default = 4)]
     pub group_warps: u32,
     /// Lanes of the rail, each with a block that sends and one that receives.
-    #[tune(short = "l", values = [1, 2, 4, 8, 16], default = |key| lanes(key.tokens))]
+    #[tune(short = "l", shrinks, values = [1, 2, 4, 8, 16], default = |key| lanes(key.tokens))]
     pub lanes: u32,
 }
 
