@@ -7,6 +7,7 @@ mod collectives;
 mod nvidia;
 mod order;
 mod packs;
+mod page;
 mod products;
 mod shipped;
 
