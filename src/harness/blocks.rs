@@ -26,19 +26,26 @@ pub fn e8m0_to_f32(byte: u8) -> f32 {
     if byte == u8::MAX { f32::NAN } else { 2f64.powi(i32::from(byte) - 127) as f32 }
 }
 
-/// The e8m0 scale of a block whose largest magnitude is `largest`: its power of two, less that of the largest element, `exponent`.
-fn e8m0_of(largest: f32, exponent: i32) -> u8 {
+/// The e8m0 scale of a block whose largest magnitude is `largest`, and whose elements are at most `most`: the largest magnitude's power of
+/// two, less that of `most`. Rounded up, it is the least one by which no element exceeds `most`.
+fn e8m0_of(largest: f32, most: f32, up: bool) -> u8 {
     if largest == 0.0 {
         return 127;
     }
     // The exponent's bits: a logarithm would round.
-    let power = (largest.to_bits() >> 23) as i32 - exponent;
-    power.clamp(0, 254) as u8
+    let exponent = |x: f32| (x.to_bits() >> 23) as i32;
+    let mut power = (exponent(largest) - exponent(most) + 127).max(0);
+    while up && f64::from(largest) > f64::from(most) * 2f64.powi(power - 127) {
+        power += 1;
+    }
+    power.min(254) as u8
 }
 
 /// How elements of a row are quantised with others of their block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Blocks {
+    /// e4m3 with an e8m0 scale for 128 elements, and zeros after a row's last scale as far as four make a word.
+    Fp8Ue8m0,
     /// e4m3 with an e8m0 scale for 32 elements.
     Mxfp8,
     /// e2m1 with an e8m0 scale for 32 elements.
@@ -50,28 +57,36 @@ pub enum Blocks {
 impl Blocks {
     /// Elements that have a scale together.
     pub fn elements(self) -> usize {
-        if self == Blocks::Nvfp4 { 16 } else { 32 }
+        match self {
+            Blocks::Fp8Ue8m0 => 128,
+            Blocks::Mxfp8 | Blocks::Mxfp4 => 32,
+            Blocks::Nvfp4 => 16,
+        }
     }
 
-    /// Quantises a row of whole blocks: its bytes, of two elements the lower bits first, and a scale for each block.
-    pub fn quantise(self, row: &[f32]) -> (Vec<u8>, Vec<u8>) {
+    /// Quantises a row of whole blocks: its bytes, of two elements the lower bits first, and a scale for each block, which is rounded up
+    /// or down if it is a power of two.
+    pub fn quantise(self, row: &[f32], up: bool) -> (Vec<u8>, Vec<u8>) {
         let (mut bytes, mut scales) = (vec![], vec![]);
         for block in row.chunks(self.elements()) {
             let largest = block.iter().fold(0f32, |m, x| m.max(x.abs()));
             let scale = match self {
-                Blocks::Mxfp8 => e8m0_of(largest, E4M3_MAX.log2().floor() as i32),
-                Blocks::Mxfp4 => e8m0_of(largest, 2),
+                Blocks::Fp8Ue8m0 | Blocks::Mxfp8 => e8m0_of(largest, E4M3_MAX, up),
+                Blocks::Mxfp4 => e8m0_of(largest, 6.0, up),
                 // A block of zeros, or of almost nothing, has no scale of 0 to be divided by.
                 Blocks::Nvfp4 => e4m3_from_f32(largest / 6.0).max(1),
             };
             let by = self.scale(scale);
             match self {
-                Blocks::Mxfp8 => bytes.extend(block.iter().map(|x| e4m3_from_f32(x / by))),
+                Blocks::Fp8Ue8m0 | Blocks::Mxfp8 => bytes.extend(block.iter().map(|x| e4m3_from_f32(x / by))),
                 Blocks::Mxfp4 | Blocks::Nvfp4 => bytes.extend(
                     block.chunks(2).map(|two| e2m1_from_f32(two[0] / by) | e2m1_from_f32(two[1] / by) << 4),
                 ),
             }
             scales.push(scale);
+        }
+        if self == Blocks::Fp8Ue8m0 {
+            scales.resize(scales.len().next_multiple_of(4), 0);
         }
         (bytes, scales)
     }
@@ -79,7 +94,7 @@ impl Blocks {
     /// The values of a row that was quantised so.
     pub fn dequantise(self, bytes: &[u8], scales: &[u8]) -> Vec<f32> {
         let elements: Vec<f32> = match self {
-            Blocks::Mxfp8 => bytes.iter().map(|&byte| e4m3_to_f32(byte)).collect(),
+            Blocks::Fp8Ue8m0 | Blocks::Mxfp8 => bytes.iter().map(|&byte| e4m3_to_f32(byte)).collect(),
             Blocks::Mxfp4 | Blocks::Nvfp4 => {
                 bytes.iter().flat_map(|&two| [e2m1_to_f32(two), e2m1_to_f32(two >> 4)]).collect()
             }
@@ -90,7 +105,7 @@ impl Blocks {
 
     fn scale(self, byte: u8) -> f32 {
         match self {
-            Blocks::Mxfp8 | Blocks::Mxfp4 => e8m0_to_f32(byte),
+            Blocks::Fp8Ue8m0 | Blocks::Mxfp8 | Blocks::Mxfp4 => e8m0_to_f32(byte),
             Blocks::Nvfp4 => e4m3_to_f32(byte),
         }
     }
@@ -121,18 +136,43 @@ mod tests {
     #[test]
     fn a_row_has_a_scale_for_every_block() {
         let row: Vec<f32> = (0..64).map(|i| if i < 32 { 448.0 } else { -3.0 }).collect();
-        let (bytes, scales) = Blocks::Mxfp8.quantise(&row);
+        let (bytes, scales) = Blocks::Mxfp8.quantise(&row, false);
         assert_eq!(scales, [127, 120]);
         assert_eq!((bytes[0], bytes[32]), (0x7e, 0xfc));
         assert_eq!(Blocks::Mxfp8.dequantise(&bytes, &scales), row);
-        let (bytes, scales) = Blocks::Mxfp4.quantise(&row);
+        let (bytes, scales) = Blocks::Mxfp4.quantise(&row, false);
         assert_eq!((bytes.len(), scales), (32, vec![133, 126]));
         // 448 is 7 times the scale, of which the largest element is 6.
         assert_eq!(Blocks::Mxfp4.dequantise(&bytes, &[133, 126])[31..33], [384.0, -3.0]);
         let row: Vec<f32> = (0..32).map(|i| if i < 16 { i as f32 - 6.0 } else { 0.0 }).collect();
-        let (bytes, scales) = Blocks::Nvfp4.quantise(&row);
+        let (bytes, scales) = Blocks::Nvfp4.quantise(&row, false);
         assert_eq!((bytes.len(), scales.clone()), (16, vec![0x3c, 1]));
         let got = Blocks::Nvfp4.dequantise(&bytes, &scales);
         assert_eq!((got[0], got[6], got[15], got[16]), (-6.0, 0.0, 9.0, 0.0));
+    }
+    #[test]
+    fn powers_of_two_are_rounded_up_only_where_elements_would_be_too_large() {
+        let scale = |largest: f32, up| Blocks::Mxfp8.quantise(&[largest; 32], up).1[0];
+        let above = f32::from_bits(448f32.to_bits() + 1);
+        for (largest, down, rounded_up) in
+            [(448.0, 127, 127), (above, 127, 128), (511.0, 127, 128), (512.0, 128, 128), (0.0, 127, 127)]
+        {
+            assert_eq!((scale(largest, false), scale(largest, true)), (down, rounded_up), "{largest}");
+            assert_eq!(scale(largest / 4096.0, true) + if largest == 0.0 { 0 } else { 12 }, rounded_up);
+        }
+        assert_eq!((scale(f32::from_bits(1), true), scale(f32::MAX, true)), (0, 247));
+        // Rounded down, the largest element loses an eighth.
+        let back = |up| {
+            let (bytes, scales) = Blocks::Mxfp8.quantise(&[511.0; 32], up);
+            Blocks::Mxfp8.dequantise(&bytes, &scales)[0]
+        };
+        assert_eq!((back(false), back(true)), (448.0, 512.0));
+    }
+
+    #[test]
+    fn four_scales_of_128_elements_are_a_word() {
+        let (bytes, scales) = Blocks::Fp8Ue8m0.quantise(&[3.0; 272], true);
+        assert_eq!((bytes.len(), &scales[..]), (272, &[120, 120, 120, 0][..]));
+        assert_eq!(Blocks::Fp8Ue8m0.dequantise(&bytes, &scales), [3.0; 272]);
     }
 }

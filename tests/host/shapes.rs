@@ -1,7 +1,7 @@
 //! Dispatch and combine as emitted, on small shapes, bit for bit against the reference, with every access checked.
 
 use peerwarp::families::moe::kernels::{
-    Bases, CombineDtype, Hook, Layout, Protocol, Quantise, ReturnDtype, RoundTrip,
+    Bases, CombineDtype, Hook, Layout, Protocol, Quantise, ReturnDtype, RoundTrip, ScaleLayout, ScaleRounding,
 };
 use peerwarp::families::moe::run::MoeTuning;
 use peerwarp::families::moe::{MoeProblem, MoeShape, Routing, RowDtype};
@@ -136,6 +136,11 @@ fn rows_quantised_on_their_way() {
     );
     let mxfp8 = MoeShape { hidden: 640, dtype: RowDtype::Mxfp8, ..shape };
     run(&ragged(mxfp8), &tuning(&mxfp8, Quantise::Bf16).with_combined(CombineDtype::Fp16));
+    let up = tuning(&mxfp8, Quantise::Fp16).with_scale_rounding(ScaleRounding::Up);
+    run(&ragged(mxfp8), &up.with_scale_layout(ScaleLayout::Tiles).with_layout(Layout::ExpertStrided));
+    let words = MoeShape { dtype: RowDtype::Fp8Ue8m0, ..shape };
+    let up = tuning(&words, Quantise::Bf16).with_scale_rounding(ScaleRounding::Up);
+    run(&ragged(words), &up.with_scale_layout(ScaleLayout::Column).with_layout(Layout::RankMajor));
 }
 
 /// Back as fp8, with scales of blocks and of rows, of pieces that are cut short, and in one launch.

@@ -7,7 +7,8 @@ use peerwarp::codegen::family::{Family, Illegal, Legal};
 use peerwarp::codegen::ir::{Const, Dtype, verify};
 use peerwarp::codegen::sim::{Bindings, Compiled, Machine, Options};
 use peerwarp::families::moe::kernels::{
-    Dispatch, DispatchArgs, DispatchKey, Hook, Layout, Phase, Protocol, Quantise, dispatch_with,
+    Dispatch, DispatchArgs, DispatchKey, Hook, Layout, Phase, Protocol, Quantise, ScaleLayout, ScaleRounding,
+    dispatch_with,
 };
 use peerwarp::families::moe::reference::{self, Tokens};
 use peerwarp::families::moe::{Routing, RowDtype};
@@ -38,6 +39,8 @@ impl ReluDispatch {
             row_bytes: 0,
             scale_bytes: 0,
             quantise: Quantise::None,
+            scale_rounding: ScaleRounding::Floor,
+            scale_layout: ScaleLayout::Row,
             hook: Hook::Expert,
             layout: self.layout,
             max_rows: 0,

@@ -2,7 +2,9 @@
 
 use peerwarp::codegen::family::{Family, Illegal, Legal, Target};
 use peerwarp::codegen::print::{self, EmitInfo};
-use peerwarp::families::moe::kernels::{Combine, CombineDtype, Dispatch, Hook, Layout, Protocol, Quantise};
+use peerwarp::families::moe::kernels::{
+    Combine, CombineDtype, Dispatch, Hook, Layout, Protocol, Quantise, ScaleLayout, ScaleRounding,
+};
 use peerwarp::families::moe::plan::Way;
 use peerwarp::families::moe::run::MoeTuning;
 use peerwarp::families::moe::{MoeShape, RowDtype};
@@ -121,6 +123,7 @@ fn rows_that_packets_would_change_go_with_flags() {
         (RowDtype::Bf16, true),
         (RowDtype::Fp8Token, true),
         (RowDtype::Fp8Tensor, true),
+        (RowDtype::Fp8Ue8m0, false),
         (RowDtype::Mxfp8, false),
         (RowDtype::Nvfp4, false),
         (RowDtype::Mxfp4, false),
@@ -154,8 +157,36 @@ fn what_is_quantised_and_combined_is_refused_by_name() {
     };
     for dtype in [RowDtype::Bf16, RowDtype::Nvfp4, RowDtype::Bytes { row: 64, scales: 0 }] {
         let said = said(dtype, quantise);
-        assert!(said.contains("`quantise` = bf16") && said.contains("fp8 or mxfp8"), "{said}");
+        assert!(said.contains("`quantise` = bf16") && said.contains("fp8, fp8-ue8m0 or mxfp8"), "{said}");
     }
+    let rounded: fn(MoeTuning) -> MoeTuning = |tuning| tuning.with_scale_rounding(ScaleRounding::Up);
+    for said in [
+        said(RowDtype::Mxfp8, rounded),
+        said(RowDtype::Fp8, |t| {
+            t.with_quantise(Quantise::Bf16).unwrap().with_scale_rounding(ScaleRounding::Up)
+        }),
+    ] {
+        assert!(said.contains("`scale_rounding` = up") && said.contains("powers of two"), "{said}");
+    }
+    let columns: fn(MoeTuning) -> MoeTuning = |tuning| tuning.with_scale_layout(ScaleLayout::Column);
+    for said in [
+        said(RowDtype::Fp8Tensor, columns),
+        said(RowDtype::Fp8, |t| t.with_scale_layout(ScaleLayout::Column).with_hook(Hook::Expert)),
+    ] {
+        assert!(said.contains("`scale_layout` = column") && said.contains("no scales come out"), "{said}");
+    }
+    let tiles = said(RowDtype::Fp8, |tuning| tuning.with_scale_layout(ScaleLayout::Tiles));
+    assert!(tiles.contains("`scale_layout` = 128x4") && tiles.contains("row or column"), "{tiles}");
+    let many = MoeShape { dtype: RowDtype::Nvfp4, ..shape(65536, 64, 8, 65536, 8) };
+    let many = MoeTuning::defaults(&many)
+        .unwrap()
+        .with_layout(Layout::ExpertStrided)
+        .with_scale_layout(ScaleLayout::Column);
+    let said_of_many = many.check(&many.key.shape).unwrap_err().to_string();
+    assert!(
+        said_of_many.contains("`scale_layout` = column") && said_of_many.contains("2^32 words"),
+        "{said_of_many}"
+    );
     let bulk = said(RowDtype::Fp8, |mut tuning| {
         tuning.key.quantise = Quantise::Bf16;
         tuning.plan.way = Way::new(Protocol::Bulk, Protocol::Flags).unwrap();
@@ -171,6 +202,12 @@ fn what_is_quantised_and_combined_is_refused_by_name() {
     let name =
         MoeTuning::defaults(&shape).unwrap().with_quantise(Quantise::Bf16).unwrap().dispatch().variant_name();
     assert!(name.contains("_mxfp8_qbf16_raw_"), "{name}");
+    let tuning = MoeTuning::defaults(&shape).unwrap().with_quantise(Quantise::Bf16).unwrap();
+    let tuning = tuning.with_scale_rounding(ScaleRounding::Up).with_scale_layout(ScaleLayout::Tiles);
+    let name = tuning.dispatch().variant_name();
+    assert!(name.contains("_mxfp8_qbf16_srup_sl128x4_raw_"), "{name}");
+    assert_eq!(Dispatch::parse_variant(&name).unwrap(), tuning.dispatch());
+    assert_eq!(MoeTuning::of(&tuning.dispatch(), &tuning.combine()).unwrap(), tuning);
 }
 
 #[test]

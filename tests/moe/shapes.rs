@@ -3,7 +3,9 @@
 use peerwarp::codegen::dsl::ParamSpec;
 use peerwarp::codegen::family::Family;
 use peerwarp::codegen::ir::ParamKind;
-use peerwarp::families::moe::kernels::{CombineDtype, Count, Hook, Layout, Protocol, Quantise, RoundTrip};
+use peerwarp::families::moe::kernels::{
+    CombineDtype, Count, Hook, Layout, Protocol, Quantise, RoundTrip, ScaleLayout, ScaleRounding,
+};
 use peerwarp::families::moe::run::MoeTuning;
 use peerwarp::families::moe::{MoeProblem, MoeShape, Routing, RowDtype};
 
@@ -78,15 +80,19 @@ fn rows_as_bytes_in_every_mode() {
 /// reference's in every bit.
 #[test]
 fn rows_quantised_on_their_way() {
-    for (dtype, hidden, quantise) in [
-        (RowDtype::Fp8, 272, Quantise::Bf16),
-        (RowDtype::Fp8, 1664, Quantise::Fp16),
-        (RowDtype::Mxfp8, 384, Quantise::Bf16),
-        (RowDtype::Mxfp8, 1664, Quantise::Fp16),
+    for (dtype, hidden, quantise, rounding) in [
+        (RowDtype::Fp8, 272, Quantise::Bf16, ScaleRounding::Floor),
+        (RowDtype::Fp8, 1664, Quantise::Fp16, ScaleRounding::Floor),
+        (RowDtype::Fp8Ue8m0, 272, Quantise::Fp16, ScaleRounding::Floor),
+        (RowDtype::Fp8Ue8m0, 1672, Quantise::Bf16, ScaleRounding::Up),
+        (RowDtype::Mxfp8, 384, Quantise::Bf16, ScaleRounding::Floor),
+        (RowDtype::Mxfp8, 1664, Quantise::Fp16, ScaleRounding::Up),
     ] {
+        let quantised =
+            |tuning: MoeTuning| tuning.with_quantise(quantise).unwrap().with_scale_rounding(rounding);
         let shape = MoeShape { dtype, ..shape(hidden, 6, 2, 3, 3) };
         let problem = MoeProblem::uniform(shape, &[3, 2, 3], 5).unwrap();
-        for tuning in modes(&small(&shape).with_quantise(quantise).unwrap().small()) {
+        for tuning in modes(&quantised(small(&shape)).small()) {
             let combined = if tuning.key.split { CombineDtype::Fp16 } else { CombineDtype::Bf16 };
             run(&problem, &tuning.clone().with_combined(combined), 2);
             let hooked = tuning.with_hook(Hook::Expert);
@@ -98,7 +104,38 @@ fn rows_quantised_on_their_way() {
         for tokens in [3, 32, 300] {
             let shape = MoeShape { tokens, ..shape };
             let problem = MoeProblem::uniform(shape, &[3, 1, 2], 6).unwrap();
-            run(&problem, &MoeTuning::defaults(&shape).unwrap().with_quantise(quantise).unwrap(), 2);
+            run(&problem, &quantised(MoeTuning::defaults(&shape).unwrap()), 2);
+        }
+    }
+}
+
+/// Scales of every size in every order: of rows by token, packed, aligned and at a stride, in one matrix or in one for each expert, whose
+/// rows are no whole tiles; of rows that stay where they arrive, and of rows that do not.
+#[test]
+fn scales_stand_in_the_order_that_is_asked_for() {
+    use ScaleLayout::{Column, Tiles};
+    let of_type = [
+        (RowDtype::Fp8, 272, Column),
+        (RowDtype::Fp8Ue8m0, 1664, Column),
+        (RowDtype::Nvfp4, 640, Tiles),
+        (RowDtype::Mxfp8, 1152, Tiles),
+        (RowDtype::Mxfp4, 384, Column),
+        (RowDtype::Bytes { row: 64, scales: 36 }, 64, Column),
+    ];
+    for (dtype, hidden, order) in of_type {
+        let shape = MoeShape { dtype, ..shape(hidden, 6, 2, 47, 3) };
+        let problem = MoeProblem::uniform(shape, &[3, 47, 5], 5).unwrap();
+        for tuning in modes(&small(&shape).with_scale_layout(order)) {
+            run(&problem, &tuning, 2);
+        }
+        let tuning = small(&shape).with_scale_layout(order).with_protocol(Protocol::Flags);
+        for layout in [Layout::ExpertMajor128, Layout::ExpertStrided] {
+            run(&problem, &tuning.clone().with_layout(layout), 1);
+        }
+        run(&problem, &tuning.clone().with_layout(Layout::ExpertStrided).with_max_rows(7), 1);
+        // Those that dispatch quantises.
+        if let Ok(quantised) = tuning.with_quantise(Quantise::Bf16) {
+            run(&problem, &quantised.small().with_layout(Layout::RankMajor), 1);
         }
     }
 }

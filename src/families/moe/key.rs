@@ -5,7 +5,7 @@ use peerwarp_codegen::ir::Dtype;
 
 use super::kernels::{
     CombineDtype, CombineKey, CombineNodesKey, DispatchKey, DispatchNodes, DispatchNodesKey, Hook, Layout,
-    Phase, Quantise, ReturnDtype, RoundTripKey,
+    Phase, Quantise, ReturnDtype, RoundTripKey, ScaleLayout, ScaleRounding,
 };
 use super::{MoeError, MoeShape, MoeTuning, RowDtype};
 use crate::runtime::registry::CoverKey;
@@ -31,6 +31,10 @@ pub struct MoeKey {
     pub missing: bool,
     /// What rows are quantised from before they are sent.
     pub quantise: Quantise,
+    /// How scales that are powers of two are rounded where rows are quantised.
+    pub scale_rounding: ScaleRounding,
+    /// The order of the scales that dispatch yields.
+    pub scale_layout: ScaleLayout,
     /// Whether sending and receiving are launches of their own.
     pub split: bool,
     /// Nodes that the ranks are on, as many on each.
@@ -51,6 +55,8 @@ impl MoeKey {
             combine_dtype: ReturnDtype::Combined,
             missing: false,
             quantise: Quantise::None,
+            scale_rounding: ScaleRounding::Floor,
+            scale_layout: ScaleLayout::Row,
             split: false,
             nodes: 1,
         }
@@ -133,7 +139,7 @@ impl MoeKey {
 
     /// Dispatch's part, within a node.
     pub(super) fn dispatch(&self, phase: Phase) -> DispatchKey {
-        let MoeKey { hook, layout, max_rows, quantise, .. } = *self;
+        let MoeKey { hook, layout, max_rows, quantise, scale_rounding, scale_layout, .. } = *self;
         let MoeShape { hidden, experts, topk, tokens, ranks, dtype } = self.near();
         let (dtype, (row_bytes, scale_bytes)) = (dtype.format(), dtype.sizes());
         DispatchKey {
@@ -146,6 +152,8 @@ impl MoeKey {
             row_bytes,
             scale_bytes,
             quantise,
+            scale_rounding,
+            scale_layout,
             hook,
             layout,
             max_rows,

@@ -96,6 +96,7 @@ pub(super) fn together(variants: &[Variant]) -> Result<(), String> {
 
 /// What a dispatch says of the key.
 fn key_of(d: &Dispatch) -> MoeKey {
-    let Dispatch { hook, layout, max_rows, quantise, phase, .. } = *d;
-    MoeKey { hook, layout, max_rows, quantise, split: phase != Phase::Both, ..MoeKey::new(d.shape()) }
+    let Dispatch { hook, layout, max_rows, quantise, scale_rounding, scale_layout, phase, .. } = *d;
+    let split = phase != Phase::Both;
+    MoeKey { hook, layout, max_rows, quantise, scale_rounding, scale_layout, split, ..MoeKey::new(d.shape()) }
 }

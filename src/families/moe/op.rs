@@ -145,7 +145,7 @@ const OPERANDS: [&str; 7] = ["x", "x_scale", "n", "ids", "weights", "y", "out"];
 pub struct MoeRank {
     op: RankOp,
     /// The numbers of [`OPERANDS`] in `op`.
-    operands: [Option<usize>; 7],
+    operands: [Option<usize>; OPERANDS.len()],
     addresses: Vec<DevicePtr>,
     /// A word that says that all rows are tokens.
     all_rows: Buffer,
@@ -155,6 +155,7 @@ pub struct MoeRank {
     /// How many launches a round has up to the ends of its halves: as [`MoeTuning::ends`].
     ends: [usize; 4],
     in_place: bool,
+    scales_in_place: bool,
 }
 
 impl MoeRank {
@@ -174,6 +175,7 @@ impl MoeRank {
             key: tuning.key,
             ends: tuning.ends(),
             in_place: tuning.dispatch().in_place(),
+            scales_in_place: tuning.dispatch().scales_in_place(),
             op,
         })
     }
@@ -262,7 +264,7 @@ impl MoeRank {
         // Rows and scales are where they arrive.
         match name {
             "rows" if self.in_place => self.op.buffer("inbox"),
-            "row_scale" if self.in_place => self.op.buffer("inbox_scale"),
+            "row_scale" if self.scales_in_place => self.op.buffer("inbox_scale"),
             _ => self.op.buffer(name),
         }
     }

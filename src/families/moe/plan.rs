@@ -4,7 +4,7 @@ use peerwarp_codegen::family::{Family, Operation, Variant};
 
 use super::kernels::{
     Combine, CombineDtype, CombinePlan, Dispatch, DispatchPlan, Hook, Layout, Phase, Protocol, Quantise,
-    ReturnDtype,
+    ReturnDtype, ScaleLayout, ScaleRounding,
 };
 use super::nodes::NodesPlan;
 use super::run::Semantics;
@@ -158,7 +158,7 @@ impl MoeTuning {
         self
     }
 
-    /// The same with rows that dispatch quantises, of fp8 or mxfp8, and the defaults for a dispatch that does.
+    /// The same with rows that dispatch quantises, and the defaults for a dispatch that does.
     ///
     /// # Errors
     /// There are no defaults of that kind: `dtype` is another one.
@@ -168,6 +168,20 @@ impl MoeTuning {
             self.plan.dispatch = self.key.defaults()?.plan.dispatch;
         }
         Ok(self)
+    }
+
+    /// The same with scales that are powers of two, of rows that dispatch quantises, rounded so.
+    #[must_use]
+    pub fn with_scale_rounding(mut self, scale_rounding: ScaleRounding) -> MoeTuning {
+        self.key.scale_rounding = scale_rounding;
+        self
+    }
+
+    /// The same with the scales that come out in another order.
+    #[must_use]
+    pub fn with_scale_layout(mut self, scale_layout: ScaleLayout) -> MoeTuning {
+        self.key.scale_layout = scale_layout;
+        self
     }
 
     /// The same with one launch an operation, or one for sending and one for receiving.
@@ -203,7 +217,9 @@ impl MoeTuning {
     pub fn semantics(&self) -> Semantics {
         let key = MoeKey { split: false, ..self.key };
         let keeps_own = self.combine_launches().iter().all(Combine::keeps_own);
-        Semantics { key, dedup: self.plan.dedup, in_place: self.dispatch().in_place(), keeps_own }
+        let (dispatch, dedup) = (self.dispatch(), self.plan.dedup);
+        let (in_place, scales_in_place) = (dispatch.in_place(), dispatch.scales_in_place());
+        Semantics { key, dedup, in_place, scales_in_place, keeps_own }
     }
 
     /// Dispatch, as if it were one launch.

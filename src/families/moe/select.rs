@@ -23,6 +23,19 @@ use crate::models::{self, Model, Shape};
 /// is not given of a menu is its first entry.
 const KEYS: [&str; 6] = ["hidden", "experts", "topk", "tokens", "ranks", "dtype"];
 
+/// Options that are fields of families.
+const TUNING: [&str; 9] = [
+    "combine-dtype",
+    "dedup",
+    "layout",
+    "max-rows",
+    "missing",
+    "quantise",
+    "scale-layout",
+    "scale-rounding",
+    "weighted",
+];
+
 /// The most tokens a rank has, unless the user says.
 pub(super) const DEFAULT_TOKENS: &str = "128";
 /// The same where few are enough: protocols go wrong with few tokens as well as with many, sooner.
@@ -63,8 +76,8 @@ pub fn options() -> Vec<OptionSpec> {
         list(option(
             "dtype",
             "TYPE",
-            "What rows are dispatched as: bf16, fp16, fp8, fp8-token, fp8-tensor, mxfp8, nvfp4, mxfp4, or bytes-ROW-SCALES: any bytes, \
-             and scales of any bytes [default: bf16]",
+            "What rows are dispatched as: bf16, fp16, fp8, fp8-ue8m0, fp8-token, fp8-tensor, mxfp8, nvfp4, mxfp4, or bytes-ROW-SCALES: \
+             any bytes, and scales of any bytes [default: bf16]",
         )),
         list(option("tokens", "T", "The most tokens a rank has [default: 128; in `check` 8]")),
         option(
@@ -81,7 +94,19 @@ pub fn options() -> Vec<OptionSpec> {
         option(
             "quantise",
             "FROM",
-            "Let dispatch quantise rows to fp8 or mxfp8, from bf16 or fp16 [default: none, rows are given as they are sent]",
+            "Let dispatch quantise rows to fp8, fp8-ue8m0 or mxfp8, from bf16 or fp16 [default: none, rows are given as they are sent]",
+        ),
+        option(
+            "scale-rounding",
+            "HOW",
+            "Round scales that are powers of two floor, as OCP's MX specification has it, or up, so that no element of a quantised \
+             block is too large [default: floor]",
+        ),
+        option(
+            "scale-layout",
+            "LAYOUT",
+            "Order of the scales that dispatch yields: row; column (a column of rows for each word of scales, as DeepGEMM takes them); or \
+             128x4 (tiles of 128 rows by four scales, as block-scaled tensor cores take them) [default: row]",
         ),
         option(
             "max-rows",
@@ -223,10 +248,7 @@ pub fn select(given: &Given, small: bool, registry: &Registry) -> Result<Vec<Req
             let value = given.get(field).or_else(|| file.get(field));
             (field.to_owned(), value.map_or_else(|| default.to_owned(), Clone::clone))
         });
-    let tuning = given.iter().filter(|(name, _)| {
-        ["combine-dtype", "dedup", "layout", "max-rows", "missing", "quantise", "weighted"]
-            .contains(&name.as_str())
-    });
+    let tuning = given.iter().filter(|(name, _)| TUNING.contains(&name.as_str()));
     let mut tuning: Vec<Settings> = vec![tuning.map(|(name, value)| (name.clone(), value.clone())).collect()];
     if given.get("dedup").is_some_and(|dedup| dedup == "false") && !given.contains_key("layout") {
         // A row that goes once for every entry has no place by token.

@@ -2,7 +2,7 @@
 
 use super::element::Element;
 use super::tile::{IntoTile, Tile, check_len, spread};
-use super::val::{FromRaw, IntoVal, Raw, host};
+use super::val::{FromRaw, IntoVal, Operand, Raw, host};
 use crate::dsl::comm::{Arrived, Parcel};
 use crate::dsl::memory::{
     Buf, Index, IntoIndex,
@@ -112,6 +112,13 @@ impl AnyPtr {
     pub fn store_where(&self, i: impl IntoIndex, tile: AnyTile, mask: impl IntoTile<bool>) {
         let (loc, i, mask) = (Loc::caller(), i.index(), mask.tile().to_raw());
         self.buf.store(i, tile.for_buffer(&self.buf, loc), Some(mask), loc);
+    }
+
+    /// Writes `tile[k]` to element `index[k]` for each `k` where `mask` holds, as it is. Those indices must be distinct.
+    #[track_caller]
+    pub fn scatter(&self, index: impl IntoTile<u32>, tile: AnyTile, mask: impl Operand<bool>) {
+        let (loc, index, mask) = (Loc::caller(), index.tile().to_raw(), mask.raw());
+        self.buf.scatter(index, tile.for_buffer(&self.buf, loc), mask, false, loc);
     }
 
     /// Writes a tile to the elements from element `i` on, as it is.

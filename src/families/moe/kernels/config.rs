@@ -14,9 +14,10 @@ use super::limits::{
 use super::pieces::{Pieces, piece_len};
 use super::plan::{Bases, Begin, Copies, Count, Index, Own, Schedule, Then};
 use super::protocol::{Phase, Protocol, protocol_of};
-use super::quantise::{self, Quantise};
+use super::quantise::{self, Quantise, ScaleRounding};
+use super::scales::ScaleLayout;
 use super::thresholds::{Facts, Rows};
-use crate::families::moe::{ExpertMap, MoeShape, RowDtype, SCALE_BLOCK};
+use crate::families::moe::{ExpertMap, MoeShape, RowDtype};
 
 /// Elements of a tile that a lane should hold at most, so that a few of them fit its registers.
 pub(super) const MAX_A_LANE: u32 = 16;
@@ -62,6 +63,12 @@ pub struct Dispatch {
     /// What rows are quantised from before they are sent.
     #[key(short = "q", default = Quantise::None, omitted)]
     pub quantise: Quantise,
+    /// How scales that are powers of two are rounded where rows are quantised.
+    #[key(short = "sr", default = ScaleRounding::Floor, omitted)]
+    pub scale_rounding: ScaleRounding,
+    /// The order of the scales that come out.
+    #[key(short = "sl", default = ScaleLayout::Row, omitted)]
+    pub scale_layout: ScaleLayout,
     /// What happens to rows on their way into the output.
     #[key]
     pub hook: Hook,
@@ -289,7 +296,7 @@ impl Dispatch {
 
     /// Elements of a row, of the type in which it moves, that have a word of scales together.
     pub fn scaled(&self) -> u32 {
-        SCALE_BLOCK / self.moved().bytes()
+        self.dtype.scaled_bytes() / self.moved().bytes()
     }
 
     /// Scales of a piece of a row. Pieces that are not a row's last have whole packets of them.
@@ -345,6 +352,11 @@ impl Dispatch {
     /// knows. `inbox` and `inbox_scale` are what comes out then.
     pub fn in_place(&self) -> bool {
         self.layout == Layout::RankMajor && self.protocol != Protocol::Packets && self.hook == Hook::None
+    }
+
+    /// Whether scales are where they belong when they arrive, too.
+    pub fn scales_in_place(&self) -> bool {
+        self.in_place() && self.scale_layout == ScaleLayout::Row
     }
 
     /// How groups divide rows. A flag is for a row and one group's; a packet is a group's for itself.
@@ -491,7 +503,7 @@ impl Dispatch {
             0
         };
         let quantised = if self.quantises() && phase.sends() {
-            groups * u64::from(quantise::shared_words(self.dtype, self.pieces()))
+            groups * u64::from(quantise::shared_words(self))
         } else {
             0
         };
@@ -515,13 +527,33 @@ impl Dispatch {
     /// Whether kernels can quantise so.
     fn quantised(&self) -> Result<(), Illegal> {
         let from = self.quantise.name();
-        let legal = !self.quantises() || matches!(self.dtype, RowDtype::Fp8 | RowDtype::Mxfp8);
-        Illegal::unless(legal, "quantise", from, || {
-            format!("none for {}: what kernels quantise to is fp8 or mxfp8", self.dtype)
+        Illegal::unless(!self.quantises() || quantise::makes(self.dtype), "quantise", from, || {
+            format!("none for {}: what kernels quantise to is {}", self.dtype, quantise::made())
+        })?;
+        let rounds =
+            self.quantises() && self.dtype.has_powers() || self.scale_rounding == ScaleRounding::Floor;
+        Illegal::unless(rounds, "scale_rounding", self.scale_rounding.name(), || {
+            "floor, unless `quantise` makes rows whose scales are powers of two, such as mxfp8".to_owned()
         })?;
         Illegal::unless(!self.quantises() || self.protocol != Protocol::Bulk, "protocol", "bulk", || {
             "flags or packets, where rows are not sent as they are given".to_owned()
         })
+    }
+
+    /// Whether scales can stand so.
+    fn scales_stand(&self) -> Result<(), Illegal> {
+        let refused = |why: &str| Err(Illegal::new("scale_layout", self.scale_layout.name(), why));
+        match self.scale_layout {
+            ScaleLayout::Row => Ok(()),
+            _ if !self.keeps_scales() => refused("row, where no scales come out"),
+            ScaleLayout::Tiles if !self.dtype.has_blocks() => refused(
+                "row or column, unless rows are mxfp8, nvfp4 or mxfp4, whose scales are bytes of blocks",
+            ),
+            _ if self.scale_room().len() >> 32 != 0 => {
+                refused("row, where there are places for 2^32 words of scales or more")
+            }
+            _ => Ok(()),
+        }
     }
 
     /// What makes a configuration legal, except that the hook may be a custom one.
@@ -532,6 +564,7 @@ impl Dispatch {
             format!("0, and `scale_bytes` too, for {}, whose sizes follow from `hidden`", self.dtype)
         })?;
         self.quantised()?;
+        self.scales_stand()?;
         rows_of(self.shape().dtype, self.hidden, self.hook, self.protocol)?;
         topk_of(self.topk, self.experts)?;
         groups_of(self.group_warps, self.warps)?;

@@ -44,7 +44,10 @@ impl<'a> Launch<'a> {
     pub fn delivery(self, hook: RowHook<'a>) -> Box<dyn Delivery + 'a> {
         let Launch { c, a, .. } = self;
         match (a.rows, c.hook) {
-            (None, _) => Box::new(Left),
+            (None, _) => match a.row_scale {
+                None => Box::new(Left),
+                Some(to) => Box::new(Scaled { c, to }),
+            },
             (Some(rows), Hook::None) => Box::new(Moved { c, rows, row_scale: a.row_scale }),
             (Some(rows), Hook::Expert | Hook::Custom) => {
                 Box::new(Stored { c, rows, hooked: Hooked::new(c, hook) })
@@ -58,6 +61,23 @@ struct Left;
 
 impl Delivery for Left {
     fn deliver<'a>(&self, _: &dyn Arriving, _: Val<u32>, _: &dyn Fn() -> Places<'a>) {}
+}
+
+/// Rows are in their places when they arrive, and their scales are not.
+struct Scaled<'a> {
+    c: &'a Dispatch,
+    to: AnyPtr,
+}
+
+impl Delivery for Scaled<'_> {
+    fn deliver<'a>(&self, row: &dyn Arriving, part: Val<u32>, places: &dyn Fn() -> Places<'a>) {
+        let places = places();
+        self.c.scaling().each(part, &|words| {
+            if let Some(scales) = row.scales(words) {
+                places(&|row| words.store(self.c, &self.to, row, scales));
+            }
+        });
+    }
 }
 
 /// Rows are stored as they are, and their scales.

@@ -136,8 +136,9 @@ pub use nodes::{
 };
 pub use plan::{Bases, Begin, Copies, Count, Index, Own, Schedule, Share, Then};
 pub use protocol::{Phase, Protocol};
-pub use quantise::Quantise;
+pub use quantise::{Quantise, ScaleRounding};
 pub use returned::{ReturnDtype, Returned};
 pub use round_trip::{RoundTripArgs, RoundTripLaunch, round_trip, round_trip_with};
 pub use round_trip_config::{RoundTrip, RoundTripKey};
+pub use scales::{ScaleLayout, ScaleRoom};
 pub use wire::{FlagRecordArgs, InboxArgs, LlRecordArgs, ReadyArgs, RecordArgs, Row};

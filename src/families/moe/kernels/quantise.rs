@@ -5,7 +5,6 @@ use peerwarp_codegen::family::Choice;
 use peerwarp_codegen::ir::Dtype;
 
 use super::config::Dispatch;
-use super::pieces::Pieces;
 use crate::families::moe::{RowDtype, SCALE_BLOCK};
 
 /// What dispatch quantises rows from.
@@ -31,11 +30,40 @@ impl Quantise {
     }
 }
 
+/// How dispatch rounds scales that are powers of two.
+#[derive(Choice, Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[choice(serde)]
+pub enum ScaleRounding {
+    /// Down, as OCP's MX specification has it: the power of two of the largest magnitude, less that of the largest element. A block's
+    /// largest elements may exceed the largest e4m3 number then, and become it: they lose up to an eighth.
+    Floor,
+    /// Up: the least power of two by which no element exceeds the largest e4m3 number, as DeepGEMM has it.
+    Up,
+}
+
+/// What dispatch can quantise rows to.
+const MADE: [RowDtype; 3] = [RowDtype::Fp8, RowDtype::Fp8Ue8m0, RowDtype::Mxfp8];
+
+/// Whether dispatch can quantise rows to a type.
+pub(super) fn makes(dtype: RowDtype) -> bool {
+    MADE.contains(&dtype)
+}
+
+/// The names of what dispatch can quantise rows to.
+pub(super) fn made() -> String {
+    let names: Vec<&str> = MADE.iter().map(Choice::name).collect();
+    let (last, others) = names.split_last().expect("there are some");
+    format!("{} or {last}", others.join(", "))
+}
+
 /// The largest e4m3 number.
 pub(super) const E4M3_MAX: f32 = 448.0;
 
 /// The power of two of the largest e4m3 number.
 const E4M3_EXPONENT: u32 = 8;
+
+/// What, added to the bits of an f32, carries into its exponent if its mantissa is above that of the largest e4m3 number, 1.75.
+const ABOVE_E4M3_MAX: u32 = 0x1f_ffff;
 
 /// Elements of an MX block, which have a scale together.
 const MX_BLOCK: u32 = 32;
@@ -67,20 +95,25 @@ pub(super) struct Piece {
 struct Method {
     /// Elements that have a scale together.
     block: u32,
+    /// How their scales are rounded, if they are powers of two.
+    rounding: ScaleRounding,
     /// Quantises a piece of a row, given the largest magnitude of each block.
     quantise: Quantising,
 }
 
 impl Method {
-    fn of(dtype: RowDtype) -> Method {
-        match dtype {
-            RowDtype::Mxfp8 => Method { block: MX_BLOCK, quantise: Quantiser::by_powers },
+    fn of(c: &Dispatch) -> Method {
+        let powers = |block| Method { block, rounding: c.scale_rounding, quantise: Quantiser::by_powers };
+        match c.dtype {
+            RowDtype::Mxfp8 => powers(MX_BLOCK),
+            RowDtype::Fp8Ue8m0 => powers(SCALE_BLOCK),
             _ => Method::FP8,
         }
     }
 
     /// e4m3 with an f32 scale for each block of a row.
-    const FP8: Method = Method { block: SCALE_BLOCK, quantise: Quantiser::by_numbers };
+    const FP8: Method =
+        Method { block: SCALE_BLOCK, rounding: ScaleRounding::Floor, quantise: Quantiser::by_numbers };
 }
 
 /// Where a group works out the scales of a piece.
@@ -97,9 +130,9 @@ pub(super) struct Quantiser {
     factors: Shared<u32>,
 }
 
-/// Words of shared memory that a group takes to quantise pieces of so many elements, with room to align three arrays.
-pub(super) fn shared_words(dtype: RowDtype, pieces: Pieces) -> u32 {
-    words(Method::of(dtype), pieces.len)
+/// Words of shared memory that a group takes to quantise pieces, with room to align three arrays.
+pub(super) fn shared_words(c: &Dispatch) -> u32 {
+    words(Method::of(c), c.pieces().len)
 }
 
 /// The same of [`Quantiser::fp8`].
@@ -119,7 +152,7 @@ fn factors(block: u32, len: u32) -> u32 {
 impl Quantiser {
     /// Room for a group, if dispatch quantises rows.
     pub fn new(c: &Dispatch) -> Option<Quantiser> {
-        c.quantises().then(|| Quantiser::with(Method::of(c.dtype), c.pieces().len))
+        c.quantises().then(|| Quantiser::with(Method::of(c), c.pieces().len))
     }
 
     /// Room for a group that quantises pieces of at most `len` elements to fp8 with a scale for each block.
@@ -203,20 +236,118 @@ impl Quantiser {
         (AnyTile::rounded(x / of_element, Dtype::Fp8), scales.into())
     }
 
-    /// mxfp8, as OCP's MX specification 1.0 has it (6.3): the scale is a power of two, that of the largest magnitude less that of the
-    /// largest e4m3, and 1 in a block of zeros; elements are divided by it, which is exact, and rounded to the nearest e4m3, ties to
-    /// even, those above 448 down to it.
+    /// e4m3 with scales of a byte, four to a word. As OCP's MX specification 1.0 has it (6.3), a scale is a power of two, that of the
+    /// largest magnitude less that of the largest e4m3; or the next one, where it is rounded up and elements would be too large; and 1
+    /// in a block of zeros. Elements are divided by it, which is exact, and rounded to the nearest e4m3, ties to even, those above 448
+    /// down to it. Bytes of blocks that a row has not are 0.
     #[kernel]
     fn by_powers(&self, x: Tile<f32>, largest: Tile<f32>, Piece { len, .. }: Piece) -> Quantised {
-        let power = (largest.bitcast::<u32>() >> 23).maximum(E4M3_EXPONENT) - E4M3_EXPONENT;
+        let block = self.method.block;
+        let power = (self.rounded(largest) >> 23).maximum(E4M3_EXPONENT) - E4M3_EXPONENT;
         let power = (largest == 0.0).select(127, power);
-        self.factors.store(0, power);
-        let of_element = self.factors.gather(arange(len) / self.method.block, true, 0);
+        self.factors.store(0, self.there(power, len));
+        let of_element = self.factors.gather(arange(len) / block, true, 0);
         // One over a power of two: its exponent with the other sign.
         let inverse = ((splat(254u32, len) - of_element) << 23).bitcast::<f32>();
-        let word = arange(len / (4 * self.method.block)) * 4;
+        let word = arange(len.div_ceil(4 * block)) * 4;
         let byte = |i: u32| self.factors.gather(word + i, true, 0) << (8 * i);
         let scales = byte(0) | byte(1) | byte(2) | byte(3);
         (AnyTile::rounded(x * inverse, Dtype::Fp8), scales.into())
+    }
+
+    /// The bits of largest magnitudes, whose exponents are one larger where scales are rounded up.
+    fn rounded(&self, largest: Tile<f32>) -> Tile<u32> {
+        let bits = largest.bitcast::<u32>();
+        match self.method.rounding {
+            ScaleRounding::Floor => bits,
+            ScaleRounding::Up => bits + ABOVE_E4M3_MAX,
+        }
+    }
+
+    /// Powers of the blocks of a piece of `len` elements, and 0 of those that fill its last word.
+    fn there(&self, power: Tile<u32>, len: u32) -> Tile<u32> {
+        let block = self.method.block;
+        if len.is_multiple_of(4 * block) {
+            return power;
+        }
+        arange(factors(block, len)).lt(len.div_ceil(block)).select(power, 0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use peerwarp_codegen::dsl::{TraceMeta, trace};
+    use peerwarp_codegen::ir::verify;
+    use peerwarp_codegen::sim::{Bindings, Compiled, Machine, Options};
+
+    use super::*;
+    use crate::harness::blocks::Blocks;
+
+    /// What a group makes of rows of one piece each: their bytes, and the bytes of their scales.
+    fn quantised(method: Method, rows: &[Vec<f32>]) -> Vec<(Vec<u8>, Vec<u8>)> {
+        let (len, n) = (rows[0].len() as u32, rows.len() as u32);
+        let scales = len.div_ceil(4 * method.block);
+        let kernel = trace(TraceMeta::new("quantise", 1, 32, 1), |p| {
+            let x = p.erased("x", u64::from(n * len), Dtype::F32);
+            let bytes = p.erased("bytes", u64::from(n * len), Dtype::Fp8);
+            let words = p.erased("words", u64::from(n * scales), Dtype::U32);
+            role("all", 1, |b| {
+                let quantiser = Quantiser::with(method, len);
+                for row in b.strided(n) {
+                    let (y, scaled) =
+                        quantiser.quantise(x.load(row * len, len), Piece { len, scales, sent: scales });
+                    bytes.store(row * len, y);
+                    words.store(row * scales, scaled);
+                }
+            });
+        });
+        let kernel = Arc::new(Compiled::new(verify(kernel.unwrap()).unwrap()));
+        let mut machine = Machine::new(1);
+        machine.buffers_of(kernel.kernel()).unwrap();
+        machine.write(0, "x", 0, &rows.concat()).unwrap();
+        machine.launch_all(&kernel, &Bindings::new()).unwrap();
+        let memory = machine.run(&Options::default()).unwrap().memory;
+        let (bytes, words) = (memory.read::<u8>(0, "bytes").unwrap(), memory.read::<u8>(0, "words").unwrap());
+        let (len, scales) = (len as usize, 4 * scales as usize);
+        bytes.chunks(len).map(<[u8]>::to_vec).zip(words.chunks(scales).map(<[u8]>::to_vec)).collect()
+    }
+
+    /// Blocks whose largest element is one at which a scale changes, or next to it.
+    fn on_edges(len: usize) -> Vec<Vec<f32>> {
+        let most = [
+            0.0,
+            f32::from_bits(1),
+            2f32.powi(-119),
+            1.75 * 2f32.powi(-119),
+            1e-30,
+            256.0,
+            448.0,
+            480.0,
+            511.9,
+            512.0,
+            f32::MAX,
+        ];
+        let next = |x: f32, by: i32| f32::from_bits(x.to_bits().saturating_add_signed(by)).min(f32::MAX);
+        let each = most.iter().flat_map(|&x| [-1, 0, 1].map(|by| next(x, by)));
+        each.map(|most| {
+            (0..len).map(|i| if i % 32 == 5 { -most } else { most * (i as f32 / len as f32) }).collect()
+        })
+        .collect()
+    }
+
+    #[test]
+    fn powers_of_two_are_the_references_at_every_edge() {
+        for (block, blocks, len) in [(MX_BLOCK, Blocks::Mxfp8, 256), (SCALE_BLOCK, Blocks::Fp8Ue8m0, 328)] {
+            for rounding in [ScaleRounding::Floor, ScaleRounding::Up] {
+                let rows = on_edges(len);
+                let method = Method { block, rounding, quantise: Quantiser::by_powers };
+                for (row, found) in rows.iter().zip(quantised(method, &rows)) {
+                    let right = blocks.quantise(row, rounding == ScaleRounding::Up);
+                    assert_eq!(found, right, "{blocks:?}, {rounding:?}, largest {}", -row[5]);
+                }
+            }
+        }
     }
 }

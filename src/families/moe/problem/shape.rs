@@ -22,6 +22,8 @@ pub enum RowDtype {
     Fp16,
     /// 8-bit e4m3 with an f32 scale for every 128 elements of a row.
     Fp8,
+    /// 8-bit e4m3 with a scale of a byte, e8m0, for every 128 elements of a row: four to a word, zeros after the last one.
+    Fp8Ue8m0,
     /// 8-bit floats, e4m3 or e5m2, with an f32 scale for a row.
     Fp8Token,
     /// 8-bit floats, e4m3 or e5m2, without scales that travel: such as with one for all rows.
@@ -102,7 +104,11 @@ impl RowDtype {
     /// Type in which scales move: f32, or words of four bytes.
     pub const fn moved_scales(self) -> Dtype {
         match self {
-            RowDtype::Mxfp8 | RowDtype::Nvfp4 | RowDtype::Mxfp4 | RowDtype::Bytes { .. } => Dtype::U32,
+            RowDtype::Fp8Ue8m0
+            | RowDtype::Mxfp8
+            | RowDtype::Nvfp4
+            | RowDtype::Mxfp4
+            | RowDtype::Bytes { .. } => Dtype::U32,
             _ => Dtype::F32,
         }
     }
@@ -111,7 +117,11 @@ impl RowDtype {
     pub const fn row_bytes(self, hidden: u32) -> u32 {
         match self {
             RowDtype::Bf16 | RowDtype::Fp16 => 2 * hidden,
-            RowDtype::Fp8 | RowDtype::Fp8Token | RowDtype::Fp8Tensor | RowDtype::Mxfp8 => hidden,
+            RowDtype::Fp8
+            | RowDtype::Fp8Ue8m0
+            | RowDtype::Fp8Token
+            | RowDtype::Fp8Tensor
+            | RowDtype::Mxfp8 => hidden,
             RowDtype::Nvfp4 | RowDtype::Mxfp4 => hidden / 2,
             RowDtype::Bytes { row, .. } => row,
         }
@@ -122,11 +132,30 @@ impl RowDtype {
         match self {
             RowDtype::Bf16 | RowDtype::Fp16 | RowDtype::Fp8Tensor => 0,
             RowDtype::Fp8 => 4 * hidden.div_ceil(SCALE_BLOCK),
+            RowDtype::Fp8Ue8m0 => 4 * hidden.div_ceil(4 * SCALE_BLOCK),
             RowDtype::Fp8Token => 4,
             RowDtype::Mxfp8 | RowDtype::Mxfp4 => hidden.div_ceil(32),
             RowDtype::Nvfp4 => hidden.div_ceil(16),
             RowDtype::Bytes { scales, .. } => scales,
         }
+    }
+
+    /// Bytes of a row that have a word of scales together.
+    pub(in crate::families::moe) const fn scaled_bytes(self) -> u32 {
+        match self {
+            RowDtype::Fp8Ue8m0 => 4 * SCALE_BLOCK,
+            _ => SCALE_BLOCK,
+        }
+    }
+
+    /// Whether scales are powers of two.
+    pub(in crate::families::moe) const fn has_powers(self) -> bool {
+        matches!(self, RowDtype::Fp8Ue8m0 | RowDtype::Mxfp8 | RowDtype::Mxfp4)
+    }
+
+    /// Whether scales are bytes of blocks of 16 or 32 elements.
+    pub(in crate::families::moe) const fn has_blocks(self) -> bool {
+        matches!(self, RowDtype::Mxfp8 | RowDtype::Nvfp4 | RowDtype::Mxfp4)
     }
 
     /// Whether rows and scales may go as packets: one that ends in all ones loses a bit there, which leaves a NaN a NaN where all are
@@ -137,7 +166,11 @@ impl RowDtype {
                 true
             }
             // e2m1 has no NaN, and all ones without the top bit are e8m0's 1.
-            RowDtype::Mxfp8 | RowDtype::Nvfp4 | RowDtype::Mxfp4 | RowDtype::Bytes { .. } => false,
+            RowDtype::Fp8Ue8m0
+            | RowDtype::Mxfp8
+            | RowDtype::Nvfp4
+            | RowDtype::Mxfp4
+            | RowDtype::Bytes { .. } => false,
         }
     }
 
@@ -184,6 +217,7 @@ impl Choice for RowDtype {
         RowDtype::Bf16,
         RowDtype::Fp16,
         RowDtype::Fp8,
+        RowDtype::Fp8Ue8m0,
         RowDtype::Fp8Token,
         RowDtype::Fp8Tensor,
         RowDtype::Mxfp8,
@@ -197,6 +231,7 @@ impl Choice for RowDtype {
             RowDtype::Bf16 => "bf16",
             RowDtype::Fp16 => "fp16",
             RowDtype::Fp8 => "fp8",
+            RowDtype::Fp8Ue8m0 => "fp8-ue8m0",
             RowDtype::Fp8Token => "fp8-token",
             RowDtype::Fp8Tensor => "fp8-tensor",
             RowDtype::Mxfp8 => "mxfp8",
@@ -375,8 +410,8 @@ mod tests {
         }
         assert_eq!(
             "int8".parse::<RowDtype>().unwrap_err().to_string(),
-            "dtype = int8: must be one of bf16, fp16, fp8, fp8-token, fp8-tensor, mxfp8, nvfp4, mxfp4, or bytes-ROW-SCALES with the \
-             bytes of each"
+            "dtype = int8: must be one of bf16, fp16, fp8, fp8-ue8m0, fp8-token, fp8-tensor, mxfp8, nvfp4, mxfp4, or bytes-ROW-SCALES \
+             with the bytes of each"
         );
     }
 
@@ -391,6 +426,7 @@ mod tests {
         let all = [
             (RowDtype::Bf16, (14336, 0)),
             (RowDtype::Fp8, (7168, 224)),
+            (RowDtype::Fp8Ue8m0, (7168, 56)),
             (RowDtype::Fp8Token, (7168, 4)),
             (RowDtype::Fp8Tensor, (7168, 0)),
             (RowDtype::Mxfp8, (7168, 224)),

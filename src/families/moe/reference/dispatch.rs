@@ -40,6 +40,7 @@ impl Tokens {
             RowDtype::Bf16 => decode(Dtype::Bf16, row),
             RowDtype::Fp16 => decode(Dtype::Fp16, row),
             RowDtype::Fp8 => scaled(SCALE_BLOCK),
+            RowDtype::Fp8Ue8m0 => Blocks::Fp8Ue8m0.dequantise(row, scales),
             RowDtype::Fp8Token => scaled(shape.hidden),
             RowDtype::Fp8Tensor => decode(Dtype::Fp8, row),
             RowDtype::Mxfp8 => Blocks::Mxfp8.dequantise(row, scales),

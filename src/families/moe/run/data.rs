@@ -9,7 +9,7 @@ use rand_chacha::ChaCha8Rng;
 use rayon::prelude::*;
 
 use crate::families::moe::SCALE_BLOCK;
-use crate::families::moe::kernels::Hook;
+use crate::families::moe::kernels::{Hook, ScaleRounding};
 use crate::families::moe::reference::{self, Entry, Grouped, Tokens};
 use crate::families::moe::{MoeKey, MoeProblem, MoeShape, Routing, RowDtype};
 use crate::harness::blocks::Blocks;
@@ -24,6 +24,8 @@ pub struct Semantics {
     pub dedup: bool,
     /// Whether rows arrive in their places.
     pub in_place: bool,
+    /// Whether their scales do, too.
+    pub scales_in_place: bool,
     /// Whether what a rank has of its own tokens stays where it is, and is summed from there.
     pub keeps_own: bool,
 }
@@ -31,7 +33,8 @@ pub struct Semantics {
 impl Semantics {
     /// The buffers in which dispatch yields rows and their scales.
     pub fn rows(&self) -> [&'static str; 2] {
-        if self.in_place { ["inbox", "inbox_scale"] } else { ["rows", "row_scale"] }
+        let rows = if self.in_place { "inbox" } else { "rows" };
+        [rows, if self.scales_in_place { "inbox_scale" } else { "row_scale" }]
     }
 
     /// Whether combine takes the rows that dispatch yields, as a hook made the experts' outputs of them. Rank-major, combine then yields
@@ -149,8 +152,8 @@ impl Round {
             ids.iter_mut().filter(lost).for_each(|id| *id = -1);
         }
         let n = routing.tokens_per_rank(shape.topk);
-        let from = semantics.key.quantise.from();
-        let random = |rank| random_tokens(&shape, from, n[rank as usize], stream(problem.seed, round, rank));
+        let random =
+            |rank| random_tokens(&semantics.key, n[rank as usize], stream(problem.seed, round, rank));
         let tokens: Vec<Tokens> = (0..shape.ranks).into_par_iter().map(random).collect();
         let all = Round::of((round, shape), semantics, routing, tokens);
         if semantics.key.nodes > 1 { all.over_nodes() } else { all }
@@ -314,7 +317,8 @@ pub(super) fn stream(seed: u64, round: u32, rank: u32) -> ChaCha8Rng {
     rng
 }
 
-fn random_tokens(shape: &MoeShape, from: Option<Dtype>, n: u32, mut rng: ChaCha8Rng) -> Tokens {
+fn random_tokens(key: &MoeKey, n: u32, mut rng: ChaCha8Rng) -> Tokens {
+    let (shape, from) = (&key.shape, key.quantise.from());
     let mut out = Tokens::default();
     for _ in 0..n {
         let mut row = uniform(shape.hidden, &mut rng);
@@ -330,7 +334,7 @@ fn random_tokens(shape: &MoeShape, from: Option<Dtype>, n: u32, mut rng: ChaCha8
             row = elements::decode(from, &given);
             out.given.extend(given);
         }
-        let (bytes, scales) = sent_row(shape.dtype, &row);
+        let (bytes, scales) = sent_row(shape.dtype, key.scale_rounding == ScaleRounding::Up, &row);
         out.rows.extend(bytes);
         out.scales.extend(scales);
     }
@@ -344,8 +348,8 @@ fn uniform(len: u32, rng: &mut ChaCha8Rng) -> Vec<f32> {
     elements::loops::uniform(&bits)
 }
 
-/// The bytes of a row as it is sent, and of its scales.
-fn sent_row(dtype: RowDtype, row: &[f32]) -> (Vec<u8>, Vec<u8>) {
+/// The bytes of a row as it is sent, and of its scales: powers of two rounded up or down.
+fn sent_row(dtype: RowDtype, up: bool, row: &[f32]) -> (Vec<u8>, Vec<u8>) {
     let scaled = |block| {
         let (bytes, scales) = fp8::quantise(row, block);
         (bytes, elements::encode(Dtype::F32, &scales))
@@ -356,9 +360,10 @@ fn sent_row(dtype: RowDtype, row: &[f32]) -> (Vec<u8>, Vec<u8>) {
         RowDtype::Fp8 => scaled(SCALE_BLOCK),
         RowDtype::Fp8Token => scaled(row.len() as u32),
         RowDtype::Fp8Tensor => (elements::encode(Dtype::Fp8, row), vec![]),
-        RowDtype::Mxfp8 => Blocks::Mxfp8.quantise(row),
-        RowDtype::Nvfp4 => Blocks::Nvfp4.quantise(row),
-        RowDtype::Mxfp4 => Blocks::Mxfp4.quantise(row),
+        RowDtype::Fp8Ue8m0 => Blocks::Fp8Ue8m0.quantise(row, up),
+        RowDtype::Mxfp8 => Blocks::Mxfp8.quantise(row, up),
+        RowDtype::Nvfp4 => Blocks::Nvfp4.quantise(row, false),
+        RowDtype::Mxfp4 => Blocks::Mxfp4.quantise(row, false),
         RowDtype::Bytes { row: bytes, scales } => {
             // Every other packet of them ends in all ones, which no packet may carry.
             let byte = |i: u32| match i / 4 % 8 {

@@ -6,7 +6,7 @@ use bytemuck::cast_slice;
 
 use super::data::{Round, Semantics};
 use crate::families::moe::MoeShape;
-use crate::families::moe::kernels::{Begins, Hook};
+use crate::families::moe::kernels::{Begins, Hook, ScaleLayout};
 use crate::families::moe::reference::{self, Entry};
 use crate::harness::elements;
 
@@ -212,13 +212,36 @@ impl Round {
             let row = self.row(rank, entry);
             let what = format!("bytes of row {place}, which is {entry:?}");
             let row = Expected::of(rows, place * row.len() as u64, what, row);
-            let scales = scaled.then(|| {
-                let scales = self.scales(entry);
-                let what = format!("scales of row {place}, which is {entry:?}");
-                Expected::new(scales_of_rows, place * scales.len() as u64, what, scales)
-            });
-            [Some(row), scales].into_iter().flatten()
+            let scales = scaled.then(|| self.placed_scales(scales_of_rows, (place, entry)));
+            [row].into_iter().chain(scales.into_iter().flatten())
         })
+    }
+
+    /// The scales of a row, where their layout has them: all of them, or word by word.
+    fn placed_scales(&self, buffer: &'static str, (place, entry): (u64, Entry)) -> Vec<Expected<'_>> {
+        let (scales, key) = (self.scales(entry), &self.semantics.key);
+        let words = scales.len() as u64 / 4;
+        let room = key.layout.room(&self.shape, key.max_rows);
+        let rows = if let Begins::Strided(stride) = room.begins { stride.into() } else { room.places };
+        let (matrix, row) = (place / rows, place % rows);
+        let at = |word: u64| match key.scale_layout {
+            ScaleLayout::Row => place * words + word,
+            ScaleLayout::Column => (matrix * words + word) * rows.div_ceil(4) * 4 + row,
+            ScaleLayout::Tiles => {
+                let tile = (matrix * rows.div_ceil(128) + row / 128) * words + word;
+                tile * 128 + row % 32 * 4 + row % 128 / 32
+            }
+        };
+        let what = format!("scales of row {place}, which is {entry:?}");
+        match key.scale_layout {
+            ScaleLayout::Row => vec![Expected::new(buffer, 4 * at(0), what, scales)],
+            ScaleLayout::Column | ScaleLayout::Tiles => (0..)
+                .zip(scales.chunks(4))
+                .map(|(word, bytes)| {
+                    Expected::new(buffer, 4 * at(word), format!("word {word} of the {what}"), bytes)
+                })
+                .collect(),
+        }
     }
 
     /// Bytes of a row that dispatch yields, and of its scales.
