@@ -110,16 +110,18 @@ fn rows(family: &dyn DynFamily, key: &mut Key, rng: &mut ChaCha8Rng) {
     } else if key["row_bytes"] == "0" {
         key.insert("row_bytes", "4".to_owned());
     }
-    let quantised = ["fp8", "fp8-ue8m0", "mxfp8"].contains(&dtype.as_str());
+    let quantised = ["fp8", "fp8-ue8m0", "fp8-fnuz", "int8", "mxfp8", "nvfp4"].contains(&dtype.as_str());
     if key.contains_key("quantise") && !quantised {
         key.remove("quantise");
     }
-    if dtype == "fp8" || key.get("quantise").is_none_or(|from| from == "none") {
+    if !["fp8-ue8m0", "mxfp8"].contains(&dtype.as_str())
+        || key.get("quantise").is_none_or(|from| from == "none")
+    {
         key.remove("scale_rounding");
     }
     let no_scales = looks_into || ["bf16", "fp16", "fp8-tensor", "bytes"].contains(&dtype.as_str());
     let in_tiles = key.get("scale_layout").is_some_and(|layout| layout == "128x4");
-    if no_scales || (in_tiles && dtype.starts_with("fp8")) {
+    if no_scales || (in_tiles && !["mxfp8", "nvfp4", "mxfp4"].contains(&dtype.as_str())) {
         key.remove("scale_layout");
     }
     let by_token = key.get("layout").is_none_or(|layout| layout == "rank-major");

@@ -81,7 +81,15 @@ fn of_launches() {
     // SAFETY: nothing runs.
     let stream = unsafe { StreamRef::from_raw(RawStream::DEFAULT, 0) };
     let mut launch = || {
-        let tokens = TokenLaunch { x: &x, x_scale: None, n: &n, rows_there: 8, ids: &ids, weights: &weights };
+        let tokens = TokenLaunch {
+            x: &x,
+            x_scale: None,
+            tensor_scale: None,
+            n: &n,
+            rows_there: 8,
+            ids: &ids,
+            weights: &weights,
+        };
         op.rank(0).launch(stream, RoundTripLaunch { tokens, out: &mut out }).unwrap();
     };
     assert_eq!(count(&mut launch), 0);

@@ -27,6 +27,8 @@ ELEMENTS = {
     "bf16": ("<i2", "bfloat16", 2),
     "fp16": ("<f2", "float16", 2),
     "fp8": ("|u1", "float8_e4m3fn", 1),
+    "fnuz": ("|u1", "float8_e4m3fnuz", 1),
+    "i8": ("|i1", "int8", 1),
     "u8": ("|u1", "uint8", 1),
     "f32": ("<f4", "float32", 4),
     "i32": ("<i4", "int32", 4),
@@ -37,7 +39,7 @@ BYTES = ("float8_e4m3fn", "uint8", "int8", "float8_e5m2", "float8_e8m0fnu", "flo
 #: What rows of `fp8` may come as: types whose byte of all ones is a NaN, which a packet may turn into another, or their bits.
 FP8 = ("float8_e4m3fn", "float8_e5m2", "uint8")
 #: What rows come out as, of which dispatch moves the bytes.
-OF_BYTES = {"nvfp4": "u8", "mxfp4": "u8", "bytes": "u8"}
+OF_BYTES = {"nvfp4": "u8", "mxfp4": "u8", "bytes": "u8", "fp8-fnuz": "fnuz", "int8": "i8"}
 
 
 class Memory:
@@ -251,11 +253,12 @@ class DeviceMoe:
         device: Device,
         sizes: tuple[int, int, int],
         capacities: Sequence[int],
-        rows_standing: tuple[tuple[str, str | None, bool, bool, str], tuple[str, int, int]],
+        rows_standing: tuple[tuple[str, str | None, bool, bool, str, tuple[str, str]], tuple[str, int, int]],
         id_sms_launches: tuple[int, int | None, tuple[bool, bool]],
     ) -> None:
         device.settled("MoeAllToAll")
-        self.device, ((rows, combined, self._quantises, _, _), (self.layout, _, _)) = device, rows_standing
+        self.device, ((rows, combined, self._quantises, _, _, of_scales), (self.layout, _, _)) = device, rows_standing
+        self._scale_layout = of_scales[0]
         self.empty_id = id_sms_launches[0]
         #: What rows travel as; of bytes without their sizes.
         self.dtype = "bytes" if rows.startswith("bytes") else rows
@@ -271,10 +274,13 @@ class DeviceMoe:
         self._scales = scale_bytes // ELEMENTS[self._scale][2]
         any_byte, fp8 = (tuple(getattr(torch, name) for name in names if hasattr(torch, name)) for names in (BYTES, FP8))
         plain = self._quantises or self.dtype in ("bf16", "fp16")
-        self._sent = (self.combined,) if plain else fp8 if self.dtype.startswith("fp8") else any_byte
+        is_fp8 = self.dtype.startswith("fp8") and self.dtype != "fp8-fnuz"
+        self._sent = (self.combined,) if plain else fp8 if is_fp8 else any_byte
         self._sent_elements = self.hidden if plain else self._row_elements
-        self._sent_scales_row = 0 if self._quantises else self._scales
-        self._sent_scales = (torch.float32,) if floats else any_byte
+        #: Whether one scale of all rows is given.
+        self._of_tensor = self._quantises and self.dtype == "nvfp4"
+        self._sent_scales_row = int(self._of_tensor) if self._quantises else self._scales
+        self._sent_scales = (torch.float32,) if floats or self._of_tensor else any_byte
         firsts, rank = self._core.first_experts(), device.rank
         self.first_expert, self._own = firsts[rank], firsts[rank + 1] - firsts[rank]
         self.steps = [Step(self, at, tokens, self._views(at)) for at, tokens in enumerate(self.capacities)]
@@ -322,9 +328,23 @@ class DeviceMoe:
             if name not in shapes or size == 0:
                 continue
             called, element, row = shapes[name]
+            if name == "row_scale" and self._scale_layout != "row":
+                views[called] = self._ordered(step, address)
+                continue
             first = size // (ELEMENTS[element][2] * math.prod(row))
             views[called] = self.device.tensor(self._core, address, element, (first, *row))[: lengths.get(called, first)]
         return views
+
+    def _ordered(self, step: int, address: int) -> Tensor:
+        """Scales that do not stand row by row."""
+        matrices, rows, whole, words = self._core.scale_shapes()[step]
+        if self._scale_layout == "128x4":
+            all_of_them = self.device.tensor(self._core, address, "u8", (matrices, whole, 4 * words))
+        else:
+            kind = "f32" if self._scale == "f32" else "i32"
+            columns = self.device.tensor(self._core, address, kind, (matrices, words, whole))
+            all_of_them = columns.transpose(1, 2)[:, :rows]
+        return all_of_them if self.layout == "expert_strided" else all_of_them[0]
 
     def dispatch(
         self, x: Any, ids: Any, weights: Any, scales: Any, max_tokens: int | None, half: bool = False
@@ -355,7 +375,8 @@ class DeviceMoe:
             allowed = f"a tensor of {self._sent_scales[0]}" if self._sent_scales_row else f"nothing: {nothing}"
             raise InvalidArgument("scales", "none" if scales is None else type(scales).__name__, allowed)
         if scales is not None:
-            given.append(device.checked("scales", scales, self._sent_scales, (n, self._scales)))
+            shape = (1, 1) if self._of_tensor else (n, self._scales)
+            given.append(device.checked("scales", scales, self._sent_scales, shape))
         x_at, ids_at, weights_at, *scales_at = (one.data_ptr() for one in given)
         places = (x_at, scales_at[0] if scales_at else 0, ids_at, weights_at)
         number = self._core.dispatch(step.number, places, n, device.stream(device.number), half)

@@ -24,15 +24,22 @@ ROWS = {
     "bf16": ("bfloat16", "uint16", "float32"),
     "fp16": ("float16",),
     "fp8": BYTES,
+    "fp8-ue8m0": BYTES,
     "fp8-token": BYTES,
     "fp8-tensor": BYTES,
+    "fp8-fnuz": ("uint8", "float8_e4m3fnuz"),
+    "int8": ("int8", "uint8"),
     "mxfp8": BYTES,
     "nvfp4": ("uint8",),
     "mxfp4": ("uint8",),
     "bytes": BYTES,
 }
 #: What dispatch can quantise rows to.
-QUANTISED = ("fp8", "mxfp8")
+QUANTISED = ("fp8", "fp8-ue8m0", "fp8-fnuz", "int8", "mxfp8", "nvfp4")
+#: How the scales that dispatch yields may stand.
+SCALE_LAYOUTS = ("row", "column", "128x4")
+#: How scales that are powers of two may be rounded.
+ROUNDINGS = ("floor", "up")
 #: What rows may travel back as.
 RETURNED = ("combined", "fp8", "fp8-token")
 #: What scales may come as: float32, or bytes.
@@ -56,7 +63,9 @@ class Dispatched:
 
     Attributes:
         rows: `(places, hidden)`, of the type of `x`; zeros where no row came. Of 4 bits `(places, hidden / 2)`.
-        scales: `(places, ..)`, of the shape and type of those that `dispatch` takes.
+        scales: `(places, ..)`, of the shape and type of those that `dispatch` takes. With `scale_layout="column"` `(places, words)`,
+            whose columns lie one after another, of float32, or of int32 if four scales of a byte are a word; with `"128x4"` the bytes
+            of rows rounded up to 128, tile by tile. Expert-strided, these have an axis of experts in front.
         ids: rank-major only: int32 `(places, K)`, ids of this rank's experts among all of them, `empty_id` in entries that are not
             its own.
         weights: rank-major only: float32 `(places, K)`, 0 in entries that are not this rank's own.
@@ -149,16 +158,23 @@ class MoeAllToAll:
         max_tokens: the most tokens of a rank.
         capacities: smaller numbers of tokens that there are kernels and memory for besides `max_tokens`, in ascending order:
             `dispatch` takes the smallest that suffices for its own `max_tokens`.
-        dtype: what rows travel as: `"bf16"`, `"fp16"`, `"fp8"` (e4m3, with a float32 scale for every 128 elements), `"fp8-token"`
-            (e4m3 or e5m2, a float32 scale for a row), `"fp8-tensor"` (the same without scales), `"mxfp8"` (a scale of a byte for
-            every 32 elements), `"nvfp4"` or `"mxfp4"` (two elements a byte, a scale of a byte for every 16, or 32, elements), or
-            `"bytes"`: any bytes, `row_bytes` of a row and `scale_bytes` of its scales, which mean something to the caller.
+        dtype: what rows travel as: `"bf16"`, `"fp16"`, `"fp8"` (e4m3, with a float32 scale for every 128 elements), `"fp8-ue8m0"`
+            (e4m3, with a scale of a byte for every 128 elements), `"fp8-token"` (e4m3 or e5m2, a float32 scale for a row),
+            `"fp8-tensor"` (the same without scales), `"fp8-fnuz"` (e4m3fnuz, with scales as of `"fp8"`), `"int8"` (a float32 scale
+            for a row), `"mxfp8"` (a scale of a byte for every 32 elements), `"nvfp4"` or `"mxfp4"` (two elements a byte, a scale of
+            a byte for every 16, or 32, elements), or `"bytes"`: any bytes, `row_bytes` of a row and `scale_bytes` of its scales, which mean
+            something to the caller.
         row_bytes: `"bytes"` only: bytes of a row, a multiple of 4.
         scale_bytes: `"bytes"` only: bytes of a row's scales, a multiple of 4; none travel if 0.
         combined: what experts' outputs and combined rows are: `"bf16"` or `"fp16"`. That is `dtype` where it is one of these, and
             bf16 for all others unless told.
-        quantise: `"fp8"` and `"mxfp8"` only: whether `x` is of the type `combined`, and dispatch quantises its rows on their way
-            out, with the scales that `d.scales` has; else they are given quantised, with their scales.
+        quantise: `"fp8"`, `"fp8-ue8m0"`, `"fp8-fnuz"`, `"int8"`, `"mxfp8"` and `"nvfp4"` only: whether `x` is of the type
+            `combined`, and dispatch quantises its rows on their way out, with the scales that `d.scales` has; else they are given
+            quantised, with their scales.
+        scale_rounding: `"fp8-ue8m0"` and `"mxfp8"` with `quantise` only: `"floor"`, as OCP has it, or `"up"`, by which no element is too
+            large.
+        scale_layout: how `d.scales` stand: `"row"`; `"column"`, as DeepGEMM takes them; `"128x4"`, of mxfp8, nvfp4 and mxfp4, as
+            block-scaled tensor cores take them.
         combine_dtype: what rows travel back as: `"combined"`, the type `combined`; `"fp8"`, with a float32 scale for every 128
             elements of a row; or `"fp8-token"`, with one for each row. Ranks quantise the rows that they send, and sum in
             float32: `y` and the combined rows stay of the type `combined`.
@@ -192,6 +208,8 @@ class MoeAllToAll:
         scale_bytes: int | None = None,
         combined: str | None = None,
         quantise: bool = False,
+        scale_rounding: str = "floor",
+        scale_layout: str = "row",
         combine_dtype: str = "combined",
         layout: str = "rank_major",
         weighted: bool = False,
@@ -213,9 +231,14 @@ class MoeAllToAll:
             raise InvalidArgument(
                 "quantise", quantise, f"False for {dtype}: what dispatch quantises to is {' or '.join(QUANTISED)}"
             )
+        if scale_layout not in SCALE_LAYOUTS:
+            raise InvalidArgument("scale_layout", scale_layout, ", ".join(SCALE_LAYOUTS))
+        if scale_rounding not in ROUNDINGS:
+            raise InvalidArgument("scale_rounding", scale_rounding, ", ".join(ROUNDINGS))
         if combine_dtype not in RETURNED:
             raise InvalidArgument("combine_dtype", combine_dtype, ", ".join(RETURNED))
-        rows = _rows(dtype, row_bytes, scale_bytes), combined, quantise, weighted, combine_dtype
+        of_scales = scale_layout, scale_rounding
+        rows = _rows(dtype, row_bytes, scale_bytes), combined, quantise, weighted, combine_dtype, of_scales
         if layout not in LAYOUTS:
             raise InvalidArgument("layout", layout, ", ".join(LAYOUTS))
         if weighted and layout != "rank_major":
@@ -246,7 +269,9 @@ class MoeAllToAll:
         #: Elements of a row as it travels, and of its scales, and what these may come as.
         self._row = hidden if dtype in ("bf16", "fp16") else row_bytes
         self._scales_row, self._scale_types = scale_bytes // 4 if floats else scale_bytes, SCALES[floats]
-        self._quantises = quantise
+        self._quantises, self._scale_layout = quantise, scale_layout
+        #: Whether one scale of all rows is given.
+        self._of_tensor = quantise and dtype == "nvfp4"
         self._hidden, self._experts, self._topk = hidden, experts, topk
         self._dtype, self._layout, self._empty_id = dtype, layout, empty_id
         #: What experts' outputs may come as.
@@ -285,9 +310,10 @@ class MoeAllToAll:
             ids: int32 `(n, topk)`: ids of experts from 0 on; -1 masks an entry.
             weights: float32 `(n, topk)`. A NaN is refused in a simulated world. On GPUs the host does not look at them, and where
                 they are applied the token's row is NaN.
-            scales: of rows that are given quantised. fp8: float32 `(n, hidden / 128 rounded up)`. fp8-token: float32 `(n, 1)`.
-                mxfp8 and mxfp4: bytes, `(n, hidden / 32)`; nvfp4: bytes, `(n, hidden / 16)`; bytes: `(n, scale_bytes)`.
-                Of others none.
+            scales: of rows that are given quantised. fp8 and fp8-fnuz: float32 `(n, hidden / 128 rounded up)`. fp8-token and int8:
+                float32 `(n, 1)`. fp8-ue8m0: bytes, `(n, hidden / 512 rounded up * 4)`. mxfp8 and mxfp4: bytes, `(n, hidden / 32)`;
+                nvfp4: bytes, `(n, hidden / 16)`; bytes: `(n, scale_bytes)`.
+                Of others none. Where dispatch quantises to nvfp4: float32 `(1, 1)`, the scale of all rows.
             max_tokens: a number that is the same on all ranks, and on none less than `n`, for which the smallest of `capacities` is
                 taken; the largest if none.
         """
@@ -476,18 +502,33 @@ class MoeAllToAll:
 
     def _scales(self, scales: Sequence[Any] | None) -> list[np.ndarray] | None:
         """The scales of all ranks, where there are some to be."""
-        wanted = self._scales_row > 0 and not self._quantises
+        wanted = self._of_tensor or (self._scales_row > 0 and not self._quantises)
         if wanted != (scales is not None):
             nothing = "dispatch works them out" if self._quantises else f"rows are {self._dtype}"
-            allowed = f"a list of {self._scale_types[0]} arrays" if wanted else f"nothing: {nothing}"
+            kind = "float32" if self._of_tensor else self._scale_types[0]
+            allowed = f"a list of {kind} arrays" if wanted else f"nothing: {nothing}"
             raise InvalidArgument("scales", "none" if scales is None else type(scales).__name__, allowed)
         return None if scales is None else _arrays.each_rank("scales", scales, self._world.ranks)
 
     def _scale_of(self, rank: int, n: int, scales: list[np.ndarray] | None) -> bytes | None:
         if scales is None:
             return None
+        if self._of_tensor:
+            return _arrays.checked(f"scales[{rank}]", scales[rank], SCALES[True], (1, 1)).tobytes()
         shape = (n, self._scales_row)
         return _arrays.checked(f"scales[{rank}]", scales[rank], self._scale_types, shape).tobytes()
+
+    def _ordered(self, scales: bytes, capacity: int) -> np.ndarray:
+        """Scales that do not stand row by row."""
+        import numpy as np
+
+        matrices, rows, whole, words = self._cores[capacity].scale_shape()
+        if self._scale_layout == "128x4":
+            all_of_them = np.frombuffer(scales, np.uint8).reshape(matrices, whole, 4 * words)
+        else:
+            kind = np.float32 if self._scale_types == SCALES[True] else np.int32
+            all_of_them = np.frombuffer(scales, kind).reshape(matrices, words, whole).transpose(0, 2, 1)[:, :rows]
+        return all_of_them if self._layout == "expert_strided" else all_of_them[0]
 
     def _dispatched(
         self, made: tuple[_core.Round, tuple[int, int]], found: list[dict[str, bytes]], types: Any, capacity: int
@@ -500,7 +541,11 @@ class MoeAllToAll:
 
         (dtype, scale_dtype), firsts = types, self._first_expert
         own = [end - start for start, end in pairwise(firsts)]
-        scales = each("row_scale", scale_dtype, (-1, self._scales_row)) if scale_dtype is not None else []
+        scales: list[np.ndarray] = []
+        if scale_dtype is not None and self._scale_layout == "row":
+            scales = each("row_scale", scale_dtype, (-1, self._scales_row))
+        elif scale_dtype is not None:
+            scales = [self._ordered(one["row_scale"], capacity) for one in found]
         ids: list[np.ndarray] = []
         weights: list[np.ndarray] = []
         gather: list[np.ndarray] = []

@@ -5,7 +5,9 @@ use std::sync::{Arc, Mutex};
 
 use peerwarp::codegen::family::Choice;
 use peerwarp::codegen::ir::{Const, Dtype};
-use peerwarp::families::moe::kernels::{CombineDtype, Hook, Layout, Quantise, ReturnDtype};
+use peerwarp::families::moe::kernels::{
+    CombineDtype, Hook, Layout, Quantise, ReturnDtype, ScaleLayout, ScaleRounding,
+};
 use peerwarp::families::moe::run::MoeTuning;
 use peerwarp::families::moe::{MoeShape, RowDtype};
 use peerwarp::harness::session::{HostSteps, SimLaunches, SimRanks};
@@ -38,8 +40,26 @@ fn layout_of((name, align): (&str, u32)) -> Result<Layout, Failure> {
 }
 
 /// What rows travel as, and what they are combined in, if not in what follows from that: by name; whether dispatch quantises rows of
-/// the latter, whether combine applies the weights to rank-major rows, and the name of what rows travel back as.
-pub type Rows<'a> = (&'a str, Option<&'a str>, bool, bool, &'a str);
+/// the latter, whether combine applies the weights to rank-major rows, the name of what rows travel back as, and of scales their layout
+/// and rounding.
+pub type Rows<'a> = (&'a str, Option<&'a str>, bool, bool, &'a str, (&'a str, &'a str));
+
+/// How scales stand after dispatch, and how dispatch rounds them.
+pub fn scales_of(rows: Rows<'_>) -> Result<(ScaleLayout, ScaleRounding), Failure> {
+    let (layout, rounding) = rows.5;
+    let known = ScaleLayout::from_name(layout);
+    let layout = known.ok_or_else(|| Failure::invalid("scale_layout", layout, "row, column or 128x4"))?;
+    let known = ScaleRounding::from_name(rounding);
+    Ok((layout, known.ok_or_else(|| Failure::invalid("scale_rounding", rounding, "floor or up"))?))
+}
+
+/// The matrices of scales that a dispatch leaves, the rows of each without and with those that fill it, and the words of a row.
+pub type ScaleShape = (u64, u64, u64, u64);
+
+/// How many scales a dispatch leaves, in the order of their layout.
+pub fn scale_shape(tuning: &MoeTuning) -> ScaleShape {
+    tuning.dispatch().scale_room().shape().into()
+}
 
 /// What rows travel back as.
 pub fn combine_dtype_of(rows: Rows<'_>) -> Result<ReturnDtype, Failure> {
@@ -120,6 +140,8 @@ struct Op {
     missing: bool,
     /// The buffers in which rows and their scales arrive.
     rows: [&'static str; 2],
+    /// The order of scales that come, their shape, and whether callers give one for all rows.
+    of_scales: (ScaleLayout, ScaleShape, bool),
     /// How many launches a dispatch has.
     dispatches: usize,
     launches: SimLaunches,
@@ -129,16 +151,19 @@ struct Op {
 struct Tokens {
     n: u32,
     x: Vec<u8>,
+    /// What kernels call the scales that are given.
+    scales_name: &'static str,
     x_scale: Vec<u8>,
     ids: Vec<u8>,
     weights: Vec<u8>,
 }
 
 impl Tokens {
-    fn new(row_bytes: u32, (x, ids, weights, scales): &Sent) -> Tokens {
+    fn new(row_bytes: u32, scales_name: &'static str, (x, ids, weights, scales): &Sent) -> Tokens {
         Tokens {
             n: (x.len() / row_bytes as usize) as u32,
             x: x.to_vec(),
+            scales_name,
             x_scale: scales.as_ref().map_or_else(Vec::new, |scales| scales.to_vec()),
             ids: ids.to_vec(),
             weights: weights.to_vec(),
@@ -152,7 +177,7 @@ impl Tokens {
         memory.write("ids", 0, &self.ids)?;
         memory.write("weights", 0, &self.weights)?;
         if !self.x_scale.is_empty() {
-            memory.write("x_scale", 0, &self.x_scale)?;
+            memory.write(self.scales_name, 0, &self.x_scale)?;
         }
         Ok(())
     }
@@ -163,6 +188,11 @@ fn words(bytes: &[u8]) -> Vec<u32> {
 }
 
 impl Op {
+    /// What kernels call the scales that callers give.
+    fn given_scales(&self) -> &'static str {
+        if self.of_scales.2 { "tensor_scale" } else { "x_scale" }
+    }
+
     /// What dispatch left on a rank. Rows that did not come are zeros, and no kernel reads them.
     fn dispatched(&self, memory: &mut dyn RankMemory) -> Result<Buffers, String> {
         let mut all = Buffers::new();
@@ -186,7 +216,13 @@ impl Op {
         let places = self.places(&all);
         let [rows, scales] = self.rows;
         all.insert("rows", self.each(rows, self.shape.row_bytes(), &places, memory)?);
-        all.insert("row_scale", self.each(scales, self.shape.scale_bytes(), &places, memory)?);
+        let scales = match self.of_scales.0 {
+            ScaleLayout::Row => self.each(scales, self.shape.scale_bytes(), &places, memory)?,
+            ScaleLayout::Column | ScaleLayout::Tiles => {
+                memory.read(scales, 0, memory.size(scales)? as usize)?
+            }
+        };
+        all.insert("row_scale", scales);
         Ok(all)
     }
 
@@ -326,7 +362,7 @@ impl MoeAllToAll {
         let (hidden, experts, topk, tokens) = hidden_experts_topk_tokens;
         let ranks = Arc::clone(&world.get().ranks);
         let (dtype, combined, quantise) = types_of(rows)?;
-        let combine_dtype = combine_dtype_of(rows)?;
+        let (combine_dtype, (scale_layout, scale_rounding)) = (combine_dtype_of(rows)?, scales_of(rows)?);
         let shape = MoeShape { hidden, experts, topk, tokens, ranks: ranks.ranks(), dtype };
         shape.check()?;
         let (layout, max_rows) = places_of(standing, &shape)?;
@@ -338,14 +374,29 @@ impl MoeAllToAll {
                 .with_max_rows(max_rows)
                 .with_combined(combined)
                 .with_weighted(rows.3)
+                .with_scale_layout(scale_layout)
+                .with_scale_rounding(scale_rounding)
                 .with_split(launches.0)
                 .with_missing(launches.1);
             tuning.check(&shape)?;
             let drops = tuning.dispatch().room().drops;
             let (rows, dispatches) = (tuning.semantics().rows(), tuning.dispatch_launches().len());
+            let (scales, has_tensor_scale) = (scale_shape(&tuning), tuning.key.has_tensor_scale());
             let launches = SimLaunches::new(&tuning.launch_specs())?;
             let missing = tuning.key.missing;
-            Ok(Arc::new(Op { shape, layout, combined, quantise, drops, missing, rows, dispatches, launches }))
+            let of_scales = (scale_layout, scales, has_tensor_scale);
+            Ok(Arc::new(Op {
+                shape,
+                layout,
+                combined,
+                quantise,
+                drops,
+                missing,
+                rows,
+                of_scales,
+                dispatches,
+                launches,
+            }))
         })?;
         Ok(MoeAllToAll { ranks, op })
     }
@@ -353,6 +404,11 @@ impl MoeAllToAll {
     /// The bytes of a row, of its scales, and whether these are float32; else they are bytes.
     fn row_sizes(&self) -> (u32, u32, bool) {
         row_sizes(&self.op.shape)
+    }
+
+    /// As [`scale_shape`].
+    fn scale_shape(&self) -> ScaleShape {
+        self.op.of_scales.1
     }
 
     /// First expert of each rank, and after the last one all experts.
@@ -371,7 +427,7 @@ impl MoeAllToAll {
             one_each("ranks of x", sent.len(), ranks.ranks())?;
             let sent: Arc<[Tokens]> = {
                 let row_bytes = given_bytes(&op.shape, op.quantise);
-                sent.iter().map(|sent| Tokens::new(row_bytes, sent)).collect()
+                sent.iter().map(|sent| Tokens::new(row_bytes, op.given_scales(), sent)).collect()
             };
             let found = sent.iter().map(|_| Mutex::default()).collect();
             let host = Dispatching { op: Arc::clone(op), sent: Arc::clone(&sent), found };

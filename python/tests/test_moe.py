@@ -207,7 +207,9 @@ def test_fp8_rows_come_with_their_scales() -> None:
     assert not out[0].any()
 
 
-@pytest.mark.parametrize("dtype", ["fp8-token", "fp8-tensor", "mxfp8", "nvfp4", "mxfp4", "bytes"])
+@pytest.mark.parametrize(
+    "dtype", ["fp8-ue8m0", "fp8-token", "fp8-tensor", "fp8-fnuz", "int8", "mxfp8", "nvfp4", "mxfp4", "bytes"]
+)
 @pytest.mark.parametrize("layout", ["rank_major", "expert_major"])
 def test_rows_that_are_bytes_come_with_all_of_their_scales(layout: str, dtype: str) -> None:
     hidden = 256
@@ -216,18 +218,19 @@ def test_rows_that_are_bytes_come_with_all_of_their_scales(layout: str, dtype: s
     moe = operation(world, layout, dtype=dtype, hidden=hidden, combined="fp16", **sizes)
     problem, rng = Problem(2, "float32"), np.random.default_rng(7)
     row = sizes.get("row_bytes", hidden // 2 if dtype.endswith("4") else hidden)
-    width = {"fp8-token": 1, "fp8-tensor": 0, "mxfp8": hidden // 32, "nvfp4": hidden // 16, "mxfp4": hidden // 32, "bytes": 36}[
-        dtype
-    ]
+    blocks = {"mxfp8": 32, "nvfp4": 16, "mxfp4": 32, "fp8-fnuz": 128}
+    widths = {"fp8-ue8m0": 4, "fp8-token": 1, "int8": 1, "fp8-tensor": 0, "bytes": 36}
+    width = widths[dtype] if dtype in widths else hidden // blocks[dtype]
     # All bytes there are, and whole rows of ones: no code takes them for numbers. Of 8-bit floats, those that are some.
     problem.x = [rng.integers(0, 256, (len(x), row), dtype=np.uint8) for x in problem.x]
     scales = [rng.integers(0, 256, (len(x), width), dtype=np.uint8) for x in problem.x]
-    if dtype.startswith("fp8"):
+    if dtype in ("fp8-token", "fp8-tensor"):
         problem.x = [one & 0xFE for one in problem.x]
-        scales = [one.astype(np.float32) for one in scales]
     else:
         for one in (*problem.x, *scales):
             one[2::2] = 0xFF
+    if dtype in ("fp8-token", "fp8-fnuz", "int8"):
+        scales = [one.astype(np.float32) for one in scales]
     given = {"scales": scales} if width else {}
     d = moe.dispatch(problem.x, problem.ids, problem.weights, **given)
     assert len(d.scales) == (2 if width else 0)
@@ -283,6 +286,106 @@ def test_rows_are_quantised_on_their_way(layout: str, dtype: str, combined: str)
         given = x if arguments else [one.astype(np.uint8) for one in x]
         with pytest.raises(peerwarp.InvalidArgument) as error:
             moe.dispatch(given, problem.ids, problem.weights, **arguments)
+        assert error.value.field == field
+
+
+@pytest.mark.parametrize("layout", ["rank_major", "expert_major", "expert_strided"])
+@pytest.mark.parametrize(
+    ("dtype", "order", "kind"),
+    [("fp8", "column", np.float32), ("fp8-ue8m0", "column", np.int32), ("mxfp8", "128x4", np.uint8)],
+)
+def test_scales_stand_in_the_order_that_is_asked_for(layout: str, dtype: str, order: str, kind: type) -> None:
+    hidden, world = 1152, peerwarp.World.simulated(2)
+    problem = Problem(2, "float32")
+    rng = np.random.default_rng(3)
+    x = [rng.standard_normal((len(one), hidden), dtype=np.float32) for one in problem.x]
+    rounding = {} if dtype == "fp8" else {"scale_rounding": "up"}
+    made = [
+        operation(world, layout, dtype=dtype, hidden=hidden, quantise=True, scale_layout=one, **rounding).dispatch(
+            x, problem.ids, problem.weights
+        )
+        for one in ("row", order)
+    ]
+    for rank in range(2):
+        by_row, ordered = made[0].scales[rank], made[1].scales[rank]
+        assert ordered.dtype == kind and same_bits(made[0].rows[rank], made[1].rows[rank])
+        words = by_row.view(np.uint32).reshape(len(by_row), -1)
+        starts, counts = made[0].expert_start[rank], made[0].expert_rows[rank]
+        if layout == "rank_major":
+            came = [(None, int(place)) for place in made[0].gather[rank]]
+        else:
+            came = [(e, int(starts[e]) + i) for e in range(len(counts)) for i in range(int(counts[e]))]
+        assert came
+        for expert, place in came:
+            matrix, row = (ordered, place) if layout != "expert_strided" else (ordered[expert], place - int(starts[expert]))
+            if order == "column":
+                found = np.ascontiguousarray(matrix[row]).view(np.uint32)
+                assert matrix.strides[0] == 4 and matrix.strides[1] % 16 == 0
+            else:
+                tiles = np.ascontiguousarray(matrix).view(np.uint32).reshape(-1, words.shape[1], 32, 4)
+                found = tiles[row // 128, :, row % 32, row // 32 % 4]
+            assert same_bits(found, words[place])
+
+
+def rounded(library: str, values: np.ndarray, dtype: str) -> np.ndarray:
+    """The bytes of float32 values as a library rounds them to a type of a byte, or of four bits, one to a byte."""
+    if library == "torch":
+        torch = pytest.importorskip("torch")
+        return torch.from_numpy(values).to(getattr(torch, dtype)).view(torch.uint8).numpy()
+    return values.astype(getattr(pytest.importorskip("ml_dtypes"), dtype)).view(np.uint8)
+
+
+@pytest.mark.parametrize("library", ["ml_dtypes", "torch"])
+@pytest.mark.parametrize("dtype", ["fp8", "fp8-ue8m0", "fp8-fnuz", "mxfp8", "int8", "nvfp4"])
+def test_rows_are_quantised_as_another_library_rounds(dtype: str, library: str) -> None:
+    hidden, world, all_rows = 512, peerwarp.World.simulated(2), np.float32(0.01)
+    powers = dtype in ("fp8-ue8m0", "mxfp8")
+    moe = operation(world, dtype=dtype, hidden=hidden, combined="fp16", quantise=True, scale_rounding="up" if powers else "floor")
+    problem, rng = Problem(2, "float32"), np.random.default_rng(11)
+    x = [rng.standard_normal((len(one), hidden), dtype=np.float32).astype(np.float16) for one in problem.x]
+    given = {"scales": [np.full((1, 1), all_rows)] * 2} if dtype == "nvfp4" else {}
+    d = moe.dispatch(x, problem.ids, problem.weights, **given)
+    blocks = np.concatenate(x).astype(np.float32).reshape(-1, {"int8": hidden, "mxfp8": 32, "nvfp4": 16}.get(dtype, 128))
+    largest = np.abs(blocks).max(1, keepdims=True)
+    if dtype == "int8":
+        scales = largest / np.float32(127)
+        rows, found = np.rint(blocks / scales).astype(np.int8).view(np.uint8), scales
+    elif dtype == "nvfp4":
+        found = rounded(library, largest / np.float32(6) / all_rows, "float8_e4m3fn")
+        scales = pytest.importorskip("ml_dtypes").float8_e4m3fn
+        four = rounded("ml_dtypes", blocks / (found.view(scales).astype(np.float32) * all_rows), "float4_e2m1fn")
+        rows = four[:, ::2] | four[:, 1::2] << 4
+    elif powers:
+        exponents = np.ceil(np.log2(largest.astype(np.float64) / 448)).astype(np.int32)
+        rows = rounded(library, np.ldexp(blocks, -exponents), "float8_e4m3fn")
+        found = (exponents + 127).astype(np.uint8)
+    else:
+        most, name = (224, "float8_e4m3fnuz") if dtype == "fp8-fnuz" else (448, "float8_e4m3fn")
+        found = largest / np.float32(most)
+        rows = rounded(library, blocks / found, name)
+    rows, found = rows.reshape(sum(map(len, x)), -1), found.reshape(sum(map(len, x)), -1)
+    for place in d.gather[0]:
+        source, token = divmod(int(place), TOKENS)
+        row = token + source * len(x[0])
+        assert same_bits(d.rows[0][place], rows[row])
+        assert same_bits(d.scales[0][place], found[row])
+
+
+def test_rows_are_quantised_to_nvfp4_by_the_scale_of_all() -> None:
+    hidden, world = 64, peerwarp.World.simulated(2)
+    moe = operation(world, dtype="nvfp4", hidden=hidden, quantise=True)
+    problem = Problem(2, "float32")
+    # The largest of a block over 6, and over the scale of all rows, is the block's own: 4.
+    row = np.tile(np.array([12, 1, -6, 2] * 4, np.float32), hidden // 16)
+    x = [np.tile(row, (len(one), 1)) for one in problem.x]
+    d = moe.dispatch(x, problem.ids, problem.weights, scales=[np.array([[0.5]], np.float32)] * 2)
+    place = int(d.gather[0][0])
+    # 12 / 2 is 6, 1 / 2 a half, -6 / 2 is -3, and 2 / 2 is 1.
+    assert d.scales[0][place].tolist() == [0x48] * 4
+    assert d.rows[0][place].tolist() == [0x17, 0x2D] * (hidden // 4)
+    for scales, field in ((None, "scales"), ([np.ones((1,), np.float32)] * 2, "scales[0].shape")):
+        with pytest.raises(peerwarp.InvalidArgument) as error:
+            moe.dispatch(x, problem.ids, problem.weights, scales=scales)
         assert error.value.field == field
 
 
@@ -561,7 +664,12 @@ def test_what_is_refused() -> None:
         (lambda: operation(world, scale_bytes=8), "scale_bytes"),
         (lambda: operation(world, dtype="fp8", combined="fp8"), "combined"),
         (lambda: operation(world, combined="fp16"), "combined"),
-        (lambda: operation(world, dtype="nvfp4", quantise=True), "quantise"),
+        (lambda: operation(world, dtype="mxfp4", quantise=True), "quantise"),
+        (lambda: operation(world, dtype="fp8", scale_layout="swizzled"), "scale_layout"),
+        (lambda: operation(world, dtype="fp8", scale_layout="128x4"), "scale_layout"),
+        (lambda: operation(world, scale_layout="column"), "scale_layout"),
+        (lambda: operation(world, dtype="fp8", scale_rounding="nearest"), "scale_rounding"),
+        (lambda: operation(world, dtype="fp8", quantise=True, scale_rounding="up"), "scale_rounding"),
         (lambda: operation(world, combine_dtype="bf16"), "combine_dtype"),
         (lambda: operation(world, layout="any"), "layout"),
         (lambda: operation(world, "expert_major", weighted=True), "weighted"),

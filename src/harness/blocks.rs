@@ -50,8 +50,23 @@ pub enum Blocks {
     Mxfp8,
     /// e2m1 with an e8m0 scale for 32 elements.
     Mxfp4,
-    /// e2m1 with an e4m3 scale for 16 elements; the scale of all rows, which does not travel with them, is 1.
+    /// e2m1 with an e4m3 scale for 16 elements, and one for all rows, which does not travel with them.
     Nvfp4,
+}
+
+/// What scales depend on beside the elements.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Scaling {
+    /// Whether powers of two are rounded up.
+    pub up: bool,
+    /// The scale of all rows, of those that have one.
+    pub tensor: f32,
+}
+
+impl Default for Scaling {
+    fn default() -> Scaling {
+        Scaling { up: false, tensor: 1.0 }
+    }
 }
 
 impl Blocks {
@@ -64,9 +79,8 @@ impl Blocks {
         }
     }
 
-    /// Quantises a row of whole blocks: its bytes, of two elements the lower bits first, and a scale for each block, which is rounded up
-    /// or down if it is a power of two.
-    pub fn quantise(self, row: &[f32], up: bool) -> (Vec<u8>, Vec<u8>) {
+    /// Quantises a row of whole blocks: its bytes, of two elements the lower bits first, and a scale for each block.
+    pub fn quantise(self, row: &[f32], Scaling { up, tensor }: Scaling) -> (Vec<u8>, Vec<u8>) {
         let (mut bytes, mut scales) = (vec![], vec![]);
         for block in row.chunks(self.elements()) {
             let largest = block.iter().fold(0f32, |m, x| m.max(x.abs()));
@@ -74,9 +88,9 @@ impl Blocks {
                 Blocks::Fp8Ue8m0 | Blocks::Mxfp8 => e8m0_of(largest, E4M3_MAX, up),
                 Blocks::Mxfp4 => e8m0_of(largest, 6.0, up),
                 // A block of zeros, or of almost nothing, has no scale of 0 to be divided by.
-                Blocks::Nvfp4 => e4m3_from_f32(largest / 6.0).max(1),
+                Blocks::Nvfp4 => e4m3_from_f32(largest / 6.0 / tensor).max(1),
             };
-            let by = self.scale(scale);
+            let by = self.scale(scale) * if self == Blocks::Nvfp4 { tensor } else { 1.0 };
             match self {
                 Blocks::Fp8Ue8m0 | Blocks::Mxfp8 => bytes.extend(block.iter().map(|x| e4m3_from_f32(x / by))),
                 Blocks::Mxfp4 | Blocks::Nvfp4 => bytes.extend(
@@ -91,7 +105,7 @@ impl Blocks {
         (bytes, scales)
     }
 
-    /// The values of a row that was quantised so.
+    /// The values of a row that was quantised so, over the scale of all rows where there is one.
     pub fn dequantise(self, bytes: &[u8], scales: &[u8]) -> Vec<f32> {
         let elements: Vec<f32> = match self {
             Blocks::Fp8Ue8m0 | Blocks::Mxfp8 => bytes.iter().map(|&byte| e4m3_to_f32(byte)).collect(),
@@ -136,23 +150,25 @@ mod tests {
     #[test]
     fn a_row_has_a_scale_for_every_block() {
         let row: Vec<f32> = (0..64).map(|i| if i < 32 { 448.0 } else { -3.0 }).collect();
-        let (bytes, scales) = Blocks::Mxfp8.quantise(&row, false);
+        let (bytes, scales) = Blocks::Mxfp8.quantise(&row, Scaling::default());
         assert_eq!(scales, [127, 120]);
         assert_eq!((bytes[0], bytes[32]), (0x7e, 0xfc));
         assert_eq!(Blocks::Mxfp8.dequantise(&bytes, &scales), row);
-        let (bytes, scales) = Blocks::Mxfp4.quantise(&row, false);
+        let (bytes, scales) = Blocks::Mxfp4.quantise(&row, Scaling::default());
         assert_eq!((bytes.len(), scales), (32, vec![133, 126]));
         // 448 is 7 times the scale, of which the largest element is 6.
         assert_eq!(Blocks::Mxfp4.dequantise(&bytes, &[133, 126])[31..33], [384.0, -3.0]);
         let row: Vec<f32> = (0..32).map(|i| if i < 16 { i as f32 - 6.0 } else { 0.0 }).collect();
-        let (bytes, scales) = Blocks::Nvfp4.quantise(&row, false);
+        let (bytes, scales) = Blocks::Nvfp4.quantise(&row, Scaling::default());
         assert_eq!((bytes.len(), scales.clone()), (16, vec![0x3c, 1]));
         let got = Blocks::Nvfp4.dequantise(&bytes, &scales);
         assert_eq!((got[0], got[6], got[15], got[16]), (-6.0, 0.0, 9.0, 0.0));
     }
     #[test]
     fn powers_of_two_are_rounded_up_only_where_elements_would_be_too_large() {
-        let scale = |largest: f32, up| Blocks::Mxfp8.quantise(&[largest; 32], up).1[0];
+        let scale = |largest: f32, up| {
+            Blocks::Mxfp8.quantise(&[largest; 32], Scaling { up, ..Scaling::default() }).1[0]
+        };
         let above = f32::from_bits(448f32.to_bits() + 1);
         for (largest, down, rounded_up) in
             [(448.0, 127, 127), (above, 127, 128), (511.0, 127, 128), (512.0, 128, 128), (0.0, 127, 127)]
@@ -163,7 +179,7 @@ mod tests {
         assert_eq!((scale(f32::from_bits(1), true), scale(f32::MAX, true)), (0, 247));
         // Rounded down, the largest element loses an eighth.
         let back = |up| {
-            let (bytes, scales) = Blocks::Mxfp8.quantise(&[511.0; 32], up);
+            let (bytes, scales) = Blocks::Mxfp8.quantise(&[511.0; 32], Scaling { up, ..Scaling::default() });
             Blocks::Mxfp8.dequantise(&bytes, &scales)[0]
         };
         assert_eq!((back(false), back(true)), (448.0, 512.0));
@@ -171,8 +187,21 @@ mod tests {
 
     #[test]
     fn four_scales_of_128_elements_are_a_word() {
-        let (bytes, scales) = Blocks::Fp8Ue8m0.quantise(&[3.0; 272], true);
+        let (bytes, scales) =
+            Blocks::Fp8Ue8m0.quantise(&[3.0; 272], Scaling { up: true, ..Scaling::default() });
         assert_eq!((bytes.len(), &scales[..]), (272, &[120, 120, 120, 0][..]));
         assert_eq!(Blocks::Fp8Ue8m0.dequantise(&bytes, &scales), [3.0; 272]);
+    }
+    #[test]
+    fn a_scale_of_all_rows_brings_blocks_into_the_range_of_their_scales() {
+        let row: Vec<f32> = (0..16).map(|i| (i as f32 - 8.0) * 1e6).collect();
+        let scaling = Scaling { tensor: 2f32.powi(14), ..Scaling::default() };
+        let (bytes, scales) = Blocks::Nvfp4.quantise(&row, scaling);
+        // 8e6 / 6 / 16384 is 81.4, whose next e4m3 is 80.
+        assert_eq!(scales, [e4m3_from_f32(80.0)]);
+        let back: Vec<f32> =
+            Blocks::Nvfp4.dequantise(&bytes, &scales).iter().map(|x| x * scaling.tensor).collect();
+        assert_eq!((back[0], back[8], back[12]), (-6.0 * 80.0 * 16384.0, 0.0, 3.0 * 80.0 * 16384.0));
+        assert_eq!(Blocks::Nvfp4.quantise(&row, Scaling::default()).1, [0x7e]);
     }
 }

@@ -2,6 +2,7 @@
 
 pub mod bench;
 pub mod blocks;
+pub mod bytes;
 pub mod catalogue;
 pub mod check;
 pub mod choose;

@@ -152,7 +152,7 @@ const USAGE: &[(&str, &str, &[&str])] = &[
     ("no experts", "run --hidden 64 --experts 0 --topk 1", &["experts = 0", "1 to 65535"]),
     ("no rank", "run --model mixtral-8x7b --ranks 0", &["ranks = 0", "1 to 64"]),
     ("no tokens", "run --model mixtral-8x7b --tokens 0", &["tokens = 0", "1 to 65536"]),
-    ("unknown dtype", "run --model mixtral-8x7b --dtype int8", &["dtype = int8", "bf16"]),
+    ("unknown dtype", "run --model mixtral-8x7b --dtype int4", &["dtype = int4", "bf16"]),
     (
         "unknown tuning field",
         "show --model glm-4.5 --set send_block=3",

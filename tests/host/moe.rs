@@ -230,6 +230,9 @@ fn add_dispatch(job: &mut Job, round: &Round, rank: u32, launches: &[usize]) {
     if !sent.x_scale.is_empty() {
         job.write(rank, &name("x_scale"), 0, &sent.x_scale);
     }
+    if let Some(scale) = sent.tensor_scale {
+        job.write(rank, "tensor_scale", 0, &[scale]);
+    }
     job.write(rank, &name("ids"), 0, &sent.ids);
     job.write(rank, &name("weights"), 0, &sent.weights);
     launches.iter().for_each(|&launch| job.run_on(rank, launch));

@@ -138,6 +138,10 @@ fn rows_quantised_on_their_way() {
     run(&ragged(mxfp8), &tuning(&mxfp8, Quantise::Bf16).with_combined(CombineDtype::Fp16));
     let up = tuning(&mxfp8, Quantise::Fp16).with_scale_rounding(ScaleRounding::Up);
     run(&ragged(mxfp8), &up.with_scale_layout(ScaleLayout::Tiles).with_layout(Layout::ExpertStrided));
+    for dtype in [RowDtype::Fp8Fnuz, RowDtype::Int8, RowDtype::Nvfp4] {
+        let shape = MoeShape { hidden: 640, dtype, ..shape };
+        run(&ragged(shape), &tuning(&shape, Quantise::Bf16));
+    }
     let words = MoeShape { dtype: RowDtype::Fp8Ue8m0, ..shape };
     let up = tuning(&words, Quantise::Bf16).with_scale_rounding(ScaleRounding::Up);
     run(&ragged(words), &up.with_scale_layout(ScaleLayout::Column).with_layout(Layout::RankMajor));

@@ -60,7 +60,7 @@ fn nor_in_the_struct_of_a_launch(
     mut x: CudaSlice<u16>,
     (n, ids, weights): (&CudaSlice<u32>, &CudaSlice<i32>, &CudaSlice<f32>),
 ) {
-    let tokens = TokenLaunch { x: &x, x_scale: None, n, rows_there: 8, ids, weights };
+    let tokens = TokenLaunch { x: &x, x_scale: None, tensor_scale: None, n, rows_there: 8, ids, weights };
     op.rank(0).launch(stream, RoundTripLaunch { tokens, out: &mut x }).unwrap();
 }
 

@@ -124,6 +124,8 @@ fn rows_that_packets_would_change_go_with_flags() {
         (RowDtype::Fp8Token, true),
         (RowDtype::Fp8Tensor, true),
         (RowDtype::Fp8Ue8m0, false),
+        (RowDtype::Fp8Fnuz, false),
+        (RowDtype::Int8, false),
         (RowDtype::Mxfp8, false),
         (RowDtype::Nvfp4, false),
         (RowDtype::Mxfp4, false),
@@ -155,9 +157,13 @@ fn what_is_quantised_and_combined_is_refused_by_name() {
         tuning.key.quantise = Quantise::Bf16;
         tuning
     };
-    for dtype in [RowDtype::Bf16, RowDtype::Nvfp4, RowDtype::Bytes { row: 64, scales: 0 }] {
+    for dtype in [RowDtype::Bf16, RowDtype::Mxfp4, RowDtype::Bytes { row: 64, scales: 0 }] {
         let said = said(dtype, quantise);
-        assert!(said.contains("`quantise` = bf16") && said.contains("fp8, fp8-ue8m0 or mxfp8"), "{said}");
+        assert!(
+            said.contains("`quantise` = bf16")
+                && said.contains("fp8, fp8-ue8m0, fp8-fnuz, int8, mxfp8 or nvfp4"),
+            "{said}"
+        );
     }
     let rounded: fn(MoeTuning) -> MoeTuning = |tuning| tuning.with_scale_rounding(ScaleRounding::Up);
     for said in [

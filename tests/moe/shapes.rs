@@ -85,6 +85,10 @@ fn rows_quantised_on_their_way() {
         (RowDtype::Fp8, 1664, Quantise::Fp16, ScaleRounding::Floor),
         (RowDtype::Fp8Ue8m0, 272, Quantise::Fp16, ScaleRounding::Floor),
         (RowDtype::Fp8Ue8m0, 1672, Quantise::Bf16, ScaleRounding::Up),
+        (RowDtype::Fp8Fnuz, 272, Quantise::Bf16, ScaleRounding::Floor),
+        (RowDtype::Int8, 1672, Quantise::Fp16, ScaleRounding::Floor),
+        (RowDtype::Nvfp4, 1216, Quantise::Bf16, ScaleRounding::Floor),
+        (RowDtype::Nvfp4, 64, Quantise::Fp16, ScaleRounding::Floor),
         (RowDtype::Mxfp8, 384, Quantise::Bf16, ScaleRounding::Floor),
         (RowDtype::Mxfp8, 1664, Quantise::Fp16, ScaleRounding::Up),
     ] {

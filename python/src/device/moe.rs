@@ -16,7 +16,10 @@ use pyo3::prelude::*;
 use super::exchange::{Element, Exchange, Seen};
 use super::{aligned, stream_of};
 use crate::error::{Failure, detached};
-use crate::moe::{Launches, Rows, Standing, combine_dtype_of, places_of, row_sizes, types_of};
+use crate::moe::{
+    Launches, Rows, ScaleShape, Standing, combine_dtype_of, places_of, row_sizes, scale_shape, scales_of,
+    types_of,
+};
 use crate::simulated::lock;
 use crate::world::{GpuWorld, seconds};
 
@@ -33,6 +36,8 @@ pub struct DeviceMoe {
     capacities: Vec<u32>,
     /// What kernels of each capacity are called, and where they are from.
     kernels: Vec<(String, String)>,
+    /// What scales dispatch leaves, by capacity.
+    scales: Vec<ScaleShape>,
 }
 
 struct State {
@@ -109,7 +114,9 @@ fn tuning(
     let (layout, max_rows) = places_of(standing, &shape)?;
     let (_, combined, quantise) = types_of(rows)?;
     let (weighted, combine_dtype) = (rows.3, combine_dtype_of(rows)?);
+    let (scale_layout, scale_rounding) = scales_of(rows)?;
     let key = MoeKey { layout, max_rows, combined, weighted, quantise, combine_dtype, ..MoeKey::new(shape) };
+    let key = MoeKey { scale_layout, scale_rounding, ..key };
     let (mut found, by) = choose(&key, &Device::of_gpu(world.members()[0].gpu.info()))?;
     found.check(&shape)?;
     let from = match by {
@@ -144,31 +151,37 @@ impl DeviceMoe {
         let (empty_id, sms, launches) = id_sms_launches;
         let tokens =
             *capacities.last().ok_or_else(|| Failure::invalid("capacities", "none", "one or more"))?;
-        let (shape, kernels, mut op) = world.get().with(py, |world, images| {
+        let (shape, (kernels, scales), mut op) = world.get().with(py, |world, images| {
             let shape = MoeShape { hidden, experts, topk, tokens, ranks: world.ranks(), dtype };
             let limits = (sms, launches);
             let each =
                 |tokens: &u32| tuning(world, MoeShape { tokens: *tokens, ..shape }, rows, standing, limits);
             let found = capacities.iter().map(each).collect::<Result<Vec<_>, _>>()?;
+            let scales = found.iter().map(|(tuning, _)| scale_shape(tuning)).collect::<Vec<_>>();
             let names = |(tuning, from): &(MoeTuning, &str)| {
                 let names = [tuning.dispatch().variant_name(), tuning.combine().variant_name()];
                 (names.join(" "), (*from).to_owned())
             };
             let kernels = found.iter().map(names).collect::<Vec<_>>();
             let tunings = found.into_iter().map(|(tuning, _)| tuning).collect::<Vec<_>>();
-            Ok((shape, kernels, MoeAllToAll::with_capacities(world, &tunings, images)?))
+            Ok((shape, (kernels, scales), MoeAllToAll::with_capacities(world, &tunings, images)?))
         })?;
         for &tokens in &capacities {
             op.ranks_for(tokens)?[0].set_empty_id(empty_id)?;
         }
         let last = capacities.iter().map(|_| None).collect();
         let state = Mutex::new(State { op, last, dispatches: 0 });
-        Ok(DeviceMoe { state, exchange, shape, combined, quantise, capacities, kernels })
+        Ok(DeviceMoe { state, exchange, shape, combined, quantise, capacities, kernels, scales })
     }
 
     /// The bytes of a row, of its scales, and whether these are float32; else they are bytes.
     fn row_sizes(&self) -> (u32, u32, bool) {
         row_sizes(&self.shape)
+    }
+
+    /// As [`scale_shape`], of each capacity.
+    fn scale_shapes(&self) -> Vec<ScaleShape> {
+        self.scales.clone()
     }
 
     /// Lets waits of launches from here on last so many seconds.
@@ -368,14 +381,23 @@ impl DeviceMoe {
         }
     }
 
-    /// Words of scales that callers give with a row.
+    /// Whether callers give one scale for all rows.
+    fn has_tensor_scale(&self) -> bool {
+        self.quantise != Quantise::None && self.shape.dtype == RowDtype::Nvfp4
+    }
+
+    /// Words of scales that callers give with a row, or for all of them.
     fn given_scales(&self) -> u32 {
-        if self.quantise == Quantise::None { self.shape.scales() } else { 0 }
+        match self.quantise {
+            Quantise::None => self.shape.scales(),
+            _ => self.has_tensor_scale().into(),
+        }
     }
 
     /// Whether a tensor can be the scales of `n` rows.
     fn are_scales(&self, scales: &Seen, n: u64) -> bool {
         match row_sizes(&self.shape) {
+            _ if self.has_tensor_scale() => scales.is(Element::F32, [1, 1]),
             (_, bytes, true) => scales.is(Element::F32, [n, u64::from(bytes / 4)]),
             (_, bytes, false) => scales.is_bytes([n, bytes.into()]),
         }

@@ -62,6 +62,11 @@ impl MoeKey {
         }
     }
 
+    /// Whether dispatch quantises rows with one scale for all of them, beside those of blocks.
+    pub fn has_tensor_scale(&self) -> bool {
+        self.quantise != Quantise::None && self.shape.dtype == RowDtype::Nvfp4
+    }
+
     /// The operation with the default plan.
     ///
     /// # Errors

@@ -20,7 +20,7 @@ pub struct Tokens {
     /// Rows, `[token][hidden]`, aligned to 16 bytes: as they are sent, or of what they are quantised from.
     pub x: DevicePtr,
     /// Scales of the rows, `[token][scale]`, where some travel that are not worked out here: of fp8 `f32[token][ceil(hidden / 128)]`.
-    /// Else null.
+    /// Where dispatch quantises to nvfp4, the scale of all rows, `f32[1]`. Else null.
     pub x_scale: DevicePtr,
     /// How many rows there are of tokens, at most the variant's `tokens`: so many are in `x`, `x_scale`, `ids`, `weights` and in
     /// combine's `out`, and no kernel touches more. Where there are none, addresses may be null.
@@ -138,7 +138,7 @@ impl MoeAllToAll {
 const EMPTY_ID: i32 = -1;
 
 /// What callers pass.
-const OPERANDS: [&str; 7] = ["x", "x_scale", "n", "ids", "weights", "y", "out"];
+const OPERANDS: [&str; 8] = ["x", "x_scale", "tensor_scale", "n", "ids", "weights", "y", "out"];
 
 /// Dispatch and combine on one rank of this process.
 #[derive(Debug)]
@@ -208,6 +208,11 @@ impl MoeRank {
     /// What rows are given as that dispatch quantises.
     pub fn quantise(&self) -> Quantise {
         self.key.quantise
+    }
+
+    /// Whether dispatch quantises rows with one scale for all of them, which callers pass as scales.
+    pub fn has_tensor_scale(&self) -> bool {
+        self.key.has_tensor_scale()
     }
 
     /// Sets the id of no expert: dispatch writes it to `entry_expert` for each entry that is not this rank's, from the next dispatch
@@ -443,7 +448,7 @@ impl MoeRank {
     ) -> Result<(), RuntimeError> {
         self.op.set_scalar("rows_there", t.rows_there)?;
         let n = if t.n == 0 { self.all_rows.ptr() } else { t.n };
-        let given = [t.x, t.x_scale, n, t.ids, t.weights, y, out];
+        let given = [t.x, t.x_scale, t.x_scale, n, t.ids, t.weights, y, out];
         for (at, ptr) in self.operands.iter().zip(given) {
             if let Some(at) = *at {
                 self.addresses[at] = ptr;

@@ -76,8 +76,8 @@ pub fn options() -> Vec<OptionSpec> {
         list(option(
             "dtype",
             "TYPE",
-            "What rows are dispatched as: bf16, fp16, fp8, fp8-ue8m0, fp8-token, fp8-tensor, mxfp8, nvfp4, mxfp4, or bytes-ROW-SCALES: \
-             any bytes, and scales of any bytes [default: bf16]",
+            "What rows are dispatched as: bf16, fp16, fp8, fp8-ue8m0, fp8-token, fp8-tensor, fp8-fnuz, int8, mxfp8, nvfp4, mxfp4, or \
+             bytes-ROW-SCALES: any bytes, and scales of any bytes [default: bf16]",
         )),
         list(option("tokens", "T", "The most tokens a rank has [default: 128; in `check` 8]")),
         option(
@@ -94,7 +94,7 @@ pub fn options() -> Vec<OptionSpec> {
         option(
             "quantise",
             "FROM",
-            "Let dispatch quantise rows to fp8, fp8-ue8m0 or mxfp8, from bf16 or fp16 [default: none, rows are given as they are sent]",
+            "Let dispatch quantise rows to fp8, fp8-ue8m0, fp8-fnuz, int8, mxfp8 or nvfp4, from bf16 or fp16 [default: none, rows are given as they are sent]",
         ),
         option(
             "scale-rounding",

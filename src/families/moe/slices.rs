@@ -17,7 +17,7 @@ use crate::runtime::op::{Call, Element, Held, LaunchArgs, RawTensor, Readable, W
 pub struct TokenSlices<'a, T> {
     /// Rows, `[token][hidden]`; of formats whose rows are bytes to kernels, those.
     pub x: &'a CudaSlice<T>,
-    /// Scales, `[token][scale]`, where some travel: f32, or bytes.
+    /// Scales, `[token][scale]`, where some travel: f32, or bytes. The scale of all rows, f32, where dispatch quantises them to nvfp4.
     pub x_scale: Option<&'a dyn Readable>,
     /// How many of the rows are tokens, one number; all of them if it says more, or there is none.
     pub n: Option<&'a CudaSlice<u32>>,
@@ -78,6 +78,8 @@ impl<'a> Route<'a> {
 struct Sent<'a> {
     x: &'a dyn Readable,
     x_scale: Option<&'a dyn Readable>,
+    /// What kernels call it.
+    scales: &'static str,
     route: Route<'a>,
 }
 
@@ -90,7 +92,7 @@ unsafe impl LaunchArgs for Sent<'_> {
         Self: 'h;
 
     fn pass<'h>(&'h mut self, call: &mut Call<'_, 'h>) -> Result<Self::Held<'h>, RuntimeError> {
-        let rows = [call.input_words("x", self.x)?, call.optional_input("x_scale", self.x_scale)?];
+        let rows = [call.input_words("x", self.x)?, call.optional_input(self.scales, self.x_scale)?];
         Ok((rows, self.route.pass(call)?))
     }
 }
@@ -133,8 +135,9 @@ impl MoeRank {
         let row_bytes = from.map_or(self.shape().row_bytes(), |from| self.shape().hidden * from.bytes());
         let rows_there = rows_in::<T>(x.len(), row_bytes, self.shape().tokens)?;
         let n = n.map(|n| n as &dyn Readable);
+        let scales = if self.has_tensor_scale() { "tensor_scale" } else { "x_scale" };
         let route = Route { n, all_rows: self.all_rows(), rows_there, ids, weights };
-        let routed = self.dispatch_args(stream.into(), Sent { x, x_scale, route })?;
+        let routed = self.dispatch_args(stream.into(), Sent { x, x_scale, scales, route })?;
         Ok(RoutedSlices { routed, stream, route })
     }
 

@@ -244,7 +244,7 @@ impl Dispatch {
     pub fn moved(&self) -> Dtype {
         match self.hook {
             // Who sends them has computed them.
-            _ if self.quantises() => Dtype::Fp8,
+            _ if self.quantises() => quantise::moved(self.dtype),
             Hook::None => Dtype::U32,
             Hook::Expert | Hook::Custom => self.dtype.dispatched().unwrap_or(Dtype::U32),
         }
@@ -253,6 +253,16 @@ impl Dispatch {
     /// Whether rows are quantised before they are sent.
     pub fn quantises(&self) -> bool {
         self.quantise != Quantise::None
+    }
+
+    /// Whether rows are quantised with a scale for all of them, beside those of their blocks.
+    pub fn has_tensor_scale(&self) -> bool {
+        self.quantises() && self.dtype == RowDtype::Nvfp4
+    }
+
+    /// Elements that so many are that move: of those that several are packed into one, more.
+    pub(super) fn elements(&self, moved: u32) -> u32 {
+        moved * (self.given_row() / self.row())
     }
 
     /// Type of the rows that callers give.
@@ -291,7 +301,7 @@ impl Dispatch {
     /// Whether scales go with the part of a row that they are of, as a hook needs them and who quantises has them; else all of a row's
     /// go with its first.
     pub(super) fn scales_apart(&self) -> bool {
-        self.dtype == RowDtype::Fp8 || self.quantises()
+        self.dtype == RowDtype::Fp8 || (self.quantises() && self.dtype != RowDtype::Int8)
     }
 
     /// Elements of a row, of the type in which it moves, that have a word of scales together.

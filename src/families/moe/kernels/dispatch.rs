@@ -31,6 +31,10 @@ pub struct TokenArgs {
     #[rows(rows_there, |c| c.tokens)]
     #[dtype(|c| c.scale())]
     pub x_scale: Option<AnyPtr>,
+    /// The scale of all rows, where they are quantised to nvfp4: a block's scale is over it.
+    #[input]
+    #[len(|c| u64::from(c.has_tensor_scale()))]
+    pub tensor_scale: Option<Ptr<f32>>,
     /// How many tokens there are: at most as many as rows; of more than these, these.
     #[input]
     pub n: Ptr<u32>,
@@ -136,8 +140,8 @@ pub struct DispatchArgs {
 /// that token, if it has an expert here; the rows of the e-th expert have the numbers in `expert_rows[e]` elements of
 /// `gather` from element `expert_start[e]` on. Expert ids are global; a rank's experts are contiguous. Pass `n`, `ids`,
 /// `weights`, `n_from`, and `pos` and `weight_from` or else `entry_expert` on to combine, and change none of them before it is
-/// done. Where there is no `rows`, rows are this rank's own `inbox`, and where there is no `row_scale` scales are its `inbox_scale`. Where `x` and `rows` are
-/// words, a word is four bytes of a row in the dtype that the variant's name tells.
+/// done. Where there is no `rows`, rows are this rank's own `inbox`, and where there is no `row_scale` scales are its
+/// `inbox_scale`. Where `x` and `rows` are words, a word is four bytes of a row in the dtype that the variant's name tells.
 ///
 /// All ranks use the same variant. A variant with `send` in its name is the first half of this, to be
 /// followed by the one with `recv`, on the same buffers.

@@ -5,6 +5,8 @@ use peerwarp_codegen::family::Choice;
 use peerwarp_codegen::ir::Dtype;
 
 use super::config::Dispatch;
+use super::dispatch::TokenArgs;
+use super::pieces::each_piece;
 use crate::families::moe::{RowDtype, SCALE_BLOCK};
 
 /// What dispatch quantises rows from.
@@ -42,7 +44,8 @@ pub enum ScaleRounding {
 }
 
 /// What dispatch can quantise rows to.
-const MADE: [RowDtype; 3] = [RowDtype::Fp8, RowDtype::Fp8Ue8m0, RowDtype::Mxfp8];
+const MADE: [RowDtype; 6] =
+    [RowDtype::Fp8, RowDtype::Fp8Ue8m0, RowDtype::Fp8Fnuz, RowDtype::Int8, RowDtype::Mxfp8, RowDtype::Nvfp4];
 
 /// Whether dispatch can quantise rows to a type.
 pub(super) fn makes(dtype: RowDtype) -> bool {
@@ -55,6 +58,35 @@ pub(super) fn made() -> String {
     let (last, others) = names.split_last().expect("there are some");
     format!("{} or {last}", others.join(", "))
 }
+
+/// Type in which rows move that dispatch has quantised: words, where several elements are packed into one.
+pub(super) fn moved(dtype: RowDtype) -> Dtype {
+    if matches!(dtype, RowDtype::Int8 | RowDtype::Nvfp4) { Dtype::U32 } else { Dtype::Fp8 }
+}
+
+/// The largest number of eight bits whose negative is one, too.
+pub(super) const INT8_MAX: f32 = 127.0;
+
+/// What, added to a number of few bits, leaves it in the lowest bits, rounded to nearest even: 1.5 * 2^23.
+const TO_INTEGER: f32 = 12_582_912.0;
+
+/// The largest e4m3fnuz that is half a number of e4m3.
+const FNUZ_MAX: f32 = 224.0;
+
+/// Half the least e4m3 number: what is not above it is rounded to zero.
+const HALF_E4M3_LEAST: f32 = 1.0 / 1024.0;
+
+/// The least e4m3 number above zero.
+const E4M3_LEAST: f32 = 1.0 / 512.0;
+
+/// The least e4m3 number that is not subnormal.
+const E4M3_NORMAL: f32 = 1.0 / 64.0;
+
+/// The largest e2m1 number.
+const E2M1_MAX: f32 = 6.0;
+
+/// Elements of a block of nvfp4.
+const NVFP4_BLOCK: u32 = 16;
 
 /// The largest e4m3 number.
 pub(super) const E4M3_MAX: f32 = 448.0;
@@ -77,7 +109,7 @@ const BANKS: u32 = 32;
 /// A piece as it is sent, and the scales that go with it.
 type Quantised = (AnyTile, AnyTile);
 
-type Quantising = fn(&Quantiser, Tile<f32>, Tile<f32>, Piece) -> Quantised;
+type Quantising = fn(&Quantiser, Tile<f32>, Piece) -> Quantised;
 
 /// A piece of a row that is quantised.
 #[derive(Clone, Copy)]
@@ -88,6 +120,8 @@ pub(super) struct Piece {
     pub scales: u32,
     /// How many words of them travel: zeros fill a packet.
     pub sent: u32,
+    /// The scale of the row, where it has one for all its elements.
+    pub of_row: Option<Val<f32>>,
 }
 
 /// How rows of a type are quantised.
@@ -97,23 +131,35 @@ struct Method {
     block: u32,
     /// How their scales are rounded, if they are powers of two.
     rounding: ScaleRounding,
-    /// Quantises a piece of a row, given the largest magnitude of each block.
+    /// Whether several elements are packed into a word, which a lane takes from shared memory.
+    packs: bool,
+    /// Quantises a piece of a row.
     quantise: Quantising,
 }
 
 impl Method {
     fn of(c: &Dispatch) -> Method {
-        let powers = |block| Method { block, rounding: c.scale_rounding, quantise: Quantiser::by_powers };
+        let powers =
+            |block| Method { rounding: c.scale_rounding, ..Method::new(block, Quantiser::by_powers) };
+        let packed = |block, quantise| Method { packs: true, ..Method::new(block, quantise) };
         match c.dtype {
             RowDtype::Mxfp8 => powers(MX_BLOCK),
             RowDtype::Fp8Ue8m0 => powers(SCALE_BLOCK),
-            _ => Method::FP8,
+            RowDtype::Fp8Fnuz => Method::new(SCALE_BLOCK, Quantiser::by_halves),
+            RowDtype::Int8 => packed(c.hidden, Quantiser::by_row),
+            RowDtype::Nvfp4 => packed(NVFP4_BLOCK, Quantiser::by_sixteen),
+            _ => Method::fp8(),
         }
     }
 
+    fn new(block: u32, quantise: Quantising) -> Method {
+        Method { block, rounding: ScaleRounding::Floor, packs: false, quantise }
+    }
+
     /// e4m3 with an f32 scale for each block of a row.
-    const FP8: Method =
-        Method { block: SCALE_BLOCK, rounding: ScaleRounding::Floor, quantise: Quantiser::by_numbers };
+    fn fp8() -> Method {
+        Method::new(SCALE_BLOCK, Quantiser::by_numbers)
+    }
 }
 
 /// Where a group works out the scales of a piece.
@@ -128,16 +174,18 @@ pub(super) struct Quantiser {
     strips: Shared<f32>,
     /// Factors of blocks: f32 numbers, or exponents of powers of two.
     factors: Shared<u32>,
+    /// The scale of all rows, where there is one.
+    tensor: Option<Val<f32>>,
 }
 
 /// Words of shared memory that a group takes to quantise pieces, with room to align three arrays.
 pub(super) fn shared_words(c: &Dispatch) -> u32 {
-    words(Method::of(c), c.pieces().len)
+    words(Method::of(c), c.elements(c.pieces().len))
 }
 
 /// The same of [`Quantiser::fp8`].
 pub(super) fn fp8_shared_words(len: u32) -> u32 {
-    words(Method::FP8, len)
+    words(Method::fp8(), len)
 }
 
 fn words(method: Method, len: u32) -> u32 {
@@ -151,13 +199,17 @@ fn factors(block: u32, len: u32) -> u32 {
 
 impl Quantiser {
     /// Room for a group, if dispatch quantises rows.
-    pub fn new(c: &Dispatch) -> Option<Quantiser> {
-        c.quantises().then(|| Quantiser::with(Method::of(c), c.pieces().len))
+    pub fn new(c: &Dispatch, a: &TokenArgs) -> Option<Quantiser> {
+        let quantiser = || Quantiser {
+            tensor: a.tensor_scale.map(|scale| scale.get(0)),
+            ..Quantiser::with(Method::of(c), c.elements(c.pieces().len))
+        };
+        c.quantises().then(quantiser)
     }
 
     /// Room for a group that quantises pieces of at most `len` elements to fp8 with a scale for each block.
     pub fn fp8(len: u32) -> Quantiser {
-        Quantiser::with(Method::FP8, len)
+        Quantiser::with(Method::fp8(), len)
     }
 
     /// The same for pieces of which each lane has other elements than a packet of fp8 has: as many as packets of 16 bits have.
@@ -173,6 +225,7 @@ impl Quantiser {
             spreads: false,
             strips: shared("strips", len.div_ceil(STRIP)),
             factors: shared("factors", factors(method.block, len)),
+            tensor: None,
         }
     }
 
@@ -181,13 +234,15 @@ impl Quantiser {
     pub fn quantise(&self, x: AnyTile, piece: Piece) -> Quantised {
         let x = x.to_f32();
         let x = self.stored(x, piece.len);
-        let largest = self.largest(piece.len);
-        (self.method.quantise)(self, x, largest, piece)
+        (self.method.quantise)(self, x, piece)
     }
 
     /// A piece whose magnitudes are in shared memory.
     fn stored(&self, x: Tile<f32>, len: u32) -> Tile<f32> {
-        if self.spreads {
+        if self.method.packs {
+            self.magnitudes.store(0, x);
+            x
+        } else if self.spreads {
             self.magnitudes.store(0, x);
             self.magnitudes.load(0, len)
         } else {
@@ -199,7 +254,7 @@ impl Quantiser {
     /// Magnitudes of some elements of the piece.
     fn magnitude(&self, element: Tile<u32>) -> Tile<f32> {
         let stored = self.magnitudes.gather(element, true, 0.0);
-        if self.spreads { stored.abs() } else { stored }
+        if self.spreads || self.method.packs { stored.abs() } else { stored }
     }
 
     /// The largest magnitude of each block, and zeros as far as there are factors.
@@ -226,14 +281,74 @@ impl Quantiser {
     /// fp8: a scale is the largest magnitude over 448, or 1 in a block of zeros; elements are divided by it, and rounded to the nearest
     /// e4m3, ties to even.
     #[kernel]
-    fn by_numbers(&self, x: Tile<f32>, largest: Tile<f32>, piece: Piece) -> Quantised {
-        let Piece { len, scales, sent } = piece;
-        let scale = (largest == 0.0).select(1.0, largest / E4M3_MAX);
+    fn by_numbers(&self, x: Tile<f32>, piece: Piece) -> Quantised {
+        let (x, scales) = self.divided(x, piece, E4M3_MAX);
+        (AnyTile::rounded(x, Dtype::Fp8), scales)
+    }
+
+    /// e4m3fnuz: the same with 224, whose double is the largest e4m3 number. Its numbers are half those of e4m3 with the same bits, so that
+    /// elements are rounded as e4m3 and doubled before; but for -0, whose bits are its NaN: what is rounded to it becomes 0.
+    #[kernel]
+    fn by_halves(&self, x: Tile<f32>, piece: Piece) -> Quantised {
+        let (x, scales) = self.divided(x, piece, FNUZ_MAX);
+        let x = x * 2.0;
+        let x = (x.abs() <= HALF_E4M3_LEAST).select(0.0, x);
+        (AnyTile::rounded(x, Dtype::Fp8), scales)
+    }
+
+    /// Elements over the scales of their blocks, and these scales: the largest magnitude over `most`, or 1 in a block of zeros.
+    #[kernel]
+    fn divided(&self, x: Tile<f32>, piece: Piece, most: f32) -> (Tile<f32>, AnyTile) {
+        let Piece { len, scales, sent, .. } = piece;
+        let largest = self.largest(len);
+        let scale = (largest == 0.0).select(1.0, largest / most);
         self.factors.store(0, scale.bitcast::<u32>());
         let of_element = self.factors.gather(arange(len) / self.method.block, true, 0).bitcast::<f32>();
         let there = arange(sent) < scales;
         let scales = there.select(self.factors.load(0, sent).bitcast::<f32>(), 0.0);
-        (AnyTile::rounded(x / of_element, Dtype::Fp8), scales.into())
+        (x / of_element, scales.into())
+    }
+
+    /// Signed integers with the scale of their row, four to a word.
+    #[kernel]
+    fn by_row(&self, _: Tile<f32>, Piece { len, of_row, .. }: Piece) -> Quantised {
+        let scale = of_row.expect("rows of integers have a scale");
+        let words = self.packed(len, 8, &|_, x| (x / scale + TO_INTEGER).bitcast::<u32>() & 0xff);
+        (words.into(), splat(scale, 1).into())
+    }
+
+    /// nvfp4: e2m1, eight to a word, and of each block an e4m3 scale, four to a word: the largest magnitude over 6 and over the scale of
+    /// all rows, to the nearest e4m3, ties to even, and no less than the least. Elements are divided by both, and rounded to the nearest
+    /// e2m1, ties to even.
+    #[kernel]
+    fn by_sixteen(&self, _: Tile<f32>, Piece { len, .. }: Piece) -> Quantised {
+        let tensor = self.tensor.unwrap_or_else(|| 1f32.val());
+        let scale = self.largest(len) / E2M1_MAX / tensor;
+        let scale = AnyTile::rounded(scale, Dtype::Fp8).to_f32().maximum(E4M3_LEAST);
+        self.factors.store(0, scale.bitcast::<u32>());
+        let at = |block: Tile<u32>| self.factors.gather(block, true, 0).bitcast::<f32>();
+        let word = arange(len / (4 * self.method.block)) * 4;
+        let byte = |i: u32| bits_of_e4m3(at(word + i)) << (8 * i);
+        let scales = byte(0) | byte(1) | byte(2) | byte(3);
+        let words =
+            self.packed(len, 4, &|element, x| bits_of_e2m1(x / (at(element / self.method.block) * tensor)));
+        (words.into(), scales.into())
+    }
+
+    /// Words of so many bits of each element, the first element's lowest.
+    #[kernel]
+    fn packed(&self, len: u32, bits: u32, of: &dyn Fn(Tile<u32>, Tile<f32>) -> Tile<u32>) -> Tile<u32> {
+        let of_word = 32 / bits;
+        let word = arange(len / of_word);
+        let mut words = splat(0u32, len / of_word);
+        for i in 0..of_word {
+            // Words that begin at the same bank begin with different elements, as strips do.
+            let place = (word / (BANKS / of_word) + i) % of_word;
+            let element = word * of_word + place;
+            let x = self.magnitudes.gather(element, true, 0.0);
+            words = words | (of(element, x) << (place * bits));
+        }
+        words
     }
 
     /// e4m3 with scales of a byte, four to a word. As OCP's MX specification 1.0 has it (6.3), a scale is a power of two, that of the
@@ -241,8 +356,9 @@ impl Quantiser {
     /// in a block of zeros. Elements are divided by it, which is exact, and rounded to the nearest e4m3, ties to even, those above 448
     /// down to it. Bytes of blocks that a row has not are 0.
     #[kernel]
-    fn by_powers(&self, x: Tile<f32>, largest: Tile<f32>, Piece { len, .. }: Piece) -> Quantised {
+    fn by_powers(&self, x: Tile<f32>, Piece { len, .. }: Piece) -> Quantised {
         let block = self.method.block;
+        let largest = self.largest(len);
         let power = (self.rounded(largest) >> 23).maximum(E4M3_EXPONENT) - E4M3_EXPONENT;
         let power = (largest == 0.0).select(127, power);
         self.factors.store(0, self.there(power, len));
@@ -274,6 +390,44 @@ impl Quantiser {
     }
 }
 
+/// The bits of positive numbers that e4m3 has.
+#[kernel]
+fn bits_of_e4m3(x: Tile<f32>) -> Tile<u32> {
+    // Adding 2^14 leaves the multiple of 2^-9 that a subnormal is in the lowest bits; the exponent's bias goes from 127 to 7.
+    let subnormal = (x + 16384.0).bitcast::<u32>() & 7;
+    let normal = (x.bitcast::<u32>() >> 20) - (120 << 3);
+    (x < E4M3_NORMAL).select(subnormal, normal)
+}
+
+/// The bits of the nearest e2m1, ties to even; above 6 it is 6.
+#[kernel]
+fn bits_of_e2m1(x: Tile<f32>) -> Tile<u32> {
+    // Steps are a half up to 2, 1 up to 4, and 2 up to 6: what is added leaves the number of steps in the lowest bits, rounded.
+    let magnitude = x.abs().minimum(E2M1_MAX);
+    let (below_two, below_four) = (magnitude < 2.0, magnitude < 4.0);
+    let large = below_four.select(splat(8_388_608f32, x.len()), 16_777_216.0);
+    let steps = (magnitude + below_two.select(4_194_304.0, large)).bitcast::<u32>() & 7;
+    let before = below_two.select(0, below_four.select(splat(2u32, x.len()), 4));
+    steps + before | (x.bitcast::<u32>() >> 31 << 3)
+}
+
+/// The scale of a row of so many elements, of which a group has so many at once: its largest magnitude over `most`, or 1 for a row of
+/// zeros.
+#[kernel]
+pub(super) fn scale_of_row(
+    (row, len): (u32, u32),
+    most: f32,
+    piece: &dyn Fn(Val<u32>, u32) -> AnyTile,
+) -> Val<f32> {
+    let mut largest = var(0f32);
+    each_piece(row, len, |start, len| {
+        let piece = piece(start, len).to_f32().abs().max();
+        largest = largest.get().max(piece);
+    });
+    let largest = largest.get();
+    (largest == 0.0).select(1.0, largest / most)
+}
+
 #[cfg(test)]
 mod tests {
     use std::sync::Arc;
@@ -283,25 +437,36 @@ mod tests {
     use peerwarp_codegen::sim::{Bindings, Compiled, Machine, Options};
 
     use super::*;
-    use crate::harness::blocks::Blocks;
+    use crate::harness::blocks::{Blocks, Scaling};
 
-    /// What a group makes of rows of one piece each: their bytes, and the bytes of their scales.
-    fn quantised(method: Method, rows: &[Vec<f32>]) -> Vec<(Vec<u8>, Vec<u8>)> {
+    #[kernel]
+    fn each_row(
+        b: Group,
+        (method, piece): (Method, Piece),
+        (n, row): (u32, u32),
+        [x, bytes, words]: [AnyPtr; 3],
+    ) {
+        let quantiser = Quantiser::with(method, piece.len);
+        for i in b.strided(n) {
+            let x = x.load(i * piece.len, piece.len);
+            let (y, scales) = quantiser.quantise(x, piece);
+            bytes.store(i * row, y);
+            words.store(i * piece.scales, scales);
+        }
+    }
+
+    /// What a group makes of rows of one piece each, in elements of so many bits: their bytes, and the bytes of their scales.
+    fn quantised(method: Method, bits: u32, rows: &[Vec<f32>]) -> Vec<(Vec<u8>, Vec<u8>)> {
         let (len, n) = (rows[0].len() as u32, rows.len() as u32);
-        let scales = len.div_ceil(4 * method.block);
+        let (scales, bytes) = (len.div_ceil(4 * method.block), len * bits / 8);
+        let moved = if method.packs { Dtype::U32 } else { Dtype::Fp8 };
+        let row = bytes / moved.bytes();
         let kernel = trace(TraceMeta::new("quantise", 1, 32, 1), |p| {
-            let x = p.erased("x", u64::from(n * len), Dtype::F32);
-            let bytes = p.erased("bytes", u64::from(n * len), Dtype::Fp8);
-            let words = p.erased("words", u64::from(n * scales), Dtype::U32);
-            role("all", 1, |b| {
-                let quantiser = Quantiser::with(method, len);
-                for row in b.strided(n) {
-                    let (y, scaled) =
-                        quantiser.quantise(x.load(row * len, len), Piece { len, scales, sent: scales });
-                    bytes.store(row * len, y);
-                    words.store(row * scales, scaled);
-                }
-            });
+            let x: AnyPtr = p.erased("x", u64::from(n * len), Dtype::F32);
+            let bytes: AnyPtr = p.erased("bytes", u64::from(n * row), moved);
+            let words: AnyPtr = p.erased("words", u64::from(n * scales), Dtype::U32);
+            let piece = Piece { len, scales, sent: scales, of_row: None };
+            role("all", 1, |b| each_row(b, (method, piece), (n, row), [x, bytes, words]));
         });
         let kernel = Arc::new(Compiled::new(verify(kernel.unwrap()).unwrap()));
         let mut machine = Machine::new(1);
@@ -309,9 +474,9 @@ mod tests {
         machine.write(0, "x", 0, &rows.concat()).unwrap();
         machine.launch_all(&kernel, &Bindings::new()).unwrap();
         let memory = machine.run(&Options::default()).unwrap().memory;
-        let (bytes, words) = (memory.read::<u8>(0, "bytes").unwrap(), memory.read::<u8>(0, "words").unwrap());
-        let (len, scales) = (len as usize, 4 * scales as usize);
-        bytes.chunks(len).map(<[u8]>::to_vec).zip(words.chunks(scales).map(<[u8]>::to_vec)).collect()
+        let (rows, words) = (memory.read::<u8>(0, "bytes").unwrap(), memory.read::<u8>(0, "words").unwrap());
+        let chunks = |of: &[u8], len: u32| of.chunks(len as usize).map(<[u8]>::to_vec).collect::<Vec<_>>();
+        chunks(rows, bytes).into_iter().zip(chunks(words, 4 * scales)).collect()
     }
 
     /// Blocks whose largest element is one at which a scale changes, or next to it.
@@ -342,12 +507,28 @@ mod tests {
         for (block, blocks, len) in [(MX_BLOCK, Blocks::Mxfp8, 256), (SCALE_BLOCK, Blocks::Fp8Ue8m0, 328)] {
             for rounding in [ScaleRounding::Floor, ScaleRounding::Up] {
                 let rows = on_edges(len);
-                let method = Method { block, rounding, quantise: Quantiser::by_powers };
-                for (row, found) in rows.iter().zip(quantised(method, &rows)) {
-                    let right = blocks.quantise(row, rounding == ScaleRounding::Up);
+                let method = Method { rounding, ..Method::new(block, Quantiser::by_powers) };
+                for (row, found) in rows.iter().zip(quantised(method, 8, &rows)) {
+                    let scaling = Scaling { up: rounding == ScaleRounding::Up, ..Scaling::default() };
+                    let right = blocks.quantise(row, scaling);
                     assert_eq!(found, right, "{blocks:?}, {rounding:?}, largest {}", -row[5]);
                 }
             }
+        }
+    }
+
+    /// Rows of all quarters of the numbers that e2m1 has, which are ties of all kinds, by scales that are subnormal, normal, and too large
+    /// and too small for e4m3.
+    #[test]
+    fn nvfp4_is_the_references_at_every_tie_and_for_scales_of_every_size() {
+        let quarters: Vec<f32> = (-32..32).map(|i| (i as f32 / 4.0).clamp(-6.0, 6.0)).collect();
+        let sizes =
+            [0.0, 1e-30, 1.0 / 2048.0, 1.0 / 512.0, 3.0 / 512.0, 1.0 / 64.0, 1.0, 1.0625, 448.0, 460.0, 1e30];
+        let rows: Vec<Vec<f32>> =
+            sizes.iter().map(|size| quarters.iter().map(|x| x * size).collect()).collect();
+        let method = Method { packs: true, ..Method::new(NVFP4_BLOCK, Quantiser::by_sixteen) };
+        for (row, found) in rows.iter().zip(quantised(method, 4, &rows)) {
+            assert_eq!(found, Blocks::Nvfp4.quantise(row, Scaling::default()), "{row:?}");
         }
     }
 }

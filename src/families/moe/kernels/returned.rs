@@ -7,9 +7,8 @@ use peerwarp_codegen::ir::{Dtype, PACKET_BYTES};
 
 use super::combine_config::Combine;
 use super::outputs::Slot;
-use super::pieces::each_piece;
 use super::protocol::Protocol;
-use super::quantise::{self, E4M3_MAX, Quantiser};
+use super::quantise::{self, E4M3_MAX, Quantiser, scale_of_row};
 use crate::families::moe::SCALE_BLOCK;
 
 /// What rows of combine travel as.
@@ -72,7 +71,7 @@ impl Combine {
             Protocol::Flags | Protocol::Bulk => scales,
             Protocol::Packets => scales.next_multiple_of(PACKET_BYTES / 4),
         };
-        quantise::Piece { len: piece, scales, sent }
+        quantise::Piece { len: piece, scales, sent, of_row: None }
     }
 
     /// Words of a row's scales as they travel.
@@ -155,7 +154,8 @@ impl Back<'_> {
                 self.put_by_block(quantiser, slot.piece(start, len), (start, len));
             }),
             Quantising::ByRow => {
-                let scale = scale_of_row(self.c, slot);
+                let lens = (self.c.hidden, self.c.piece_len());
+                let scale = scale_of_row(lens, E4M3_MAX, &|start, len| slot.piece(start, len));
                 pieces.each(part, |start, len| {
                     let x = AnyTile::rounded(slot.piece(start, len).to_f32() / scale, Dtype::Fp8);
                     let sent = self.c.scales_of(len).sent;
@@ -188,16 +188,4 @@ impl Back<'_> {
             field.put(self.c.first_scale(start), scales);
         }
     }
-}
-
-/// The scale of a slot's row: its largest magnitude over 448, or 1 for a row of zeros.
-#[kernel]
-fn scale_of_row(c: &Combine, slot: &dyn Slot) -> Val<f32> {
-    let mut largest = var(0f32);
-    each_piece(c.hidden, c.piece_len(), |start, len| {
-        let piece = slot.piece(start, len).to_f32().abs().max();
-        largest = largest.get().max(piece);
-    });
-    let largest = largest.get();
-    (largest == 0.0).select(1.0, largest / E4M3_MAX)
 }

@@ -63,9 +63,9 @@ impl ScaleRoom {
         self.matrices * self.whole_rows() * self.words
     }
 
-    /// Matrices, and the rows and the words of each: rows that make it whole are there as well.
-    pub fn shape(&self) -> [u64; 3] {
-        [self.matrices, self.whole_rows(), self.words]
+    /// Matrices, the rows of each without and with those that make it whole, and the words of a row.
+    pub fn shape(&self) -> [u64; 4] {
+        [self.matrices, self.rows, self.whole_rows(), self.words]
     }
 
     /// The first word of a row's scales, and how many words further each next one is.

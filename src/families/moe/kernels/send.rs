@@ -7,8 +7,9 @@ use super::device::{at, experts_of, owners};
 use super::dispatch::{TokenArgs, tokens};
 use super::plan::Copies;
 use super::protocol::Protocol;
-use super::quantise::{Piece, Quantiser};
+use super::quantise::{INT8_MAX, Piece, Quantiser, scale_of_row};
 use super::wire::{InboxArgs, Open};
+use crate::families::moe::RowDtype;
 
 /// What sends the rows of a launch.
 #[derive(Clone, Copy)]
@@ -31,11 +32,12 @@ impl<'a> Sender<'a> {
                 open.row.field(open.rows.row).copy(0u64, &a.x, at(open.token, c.row()), c.row());
             }),
             (Copies::Together, Protocol::Flags | Protocol::Packets) => {
-                let quantiser = Quantiser::new(c);
+                let quantiser = Quantiser::new(c, a);
                 self.send_rows(g, &|open| {
+                    let of_row = self.scale_of_row(open.token);
                     c.pieces().each(open.part, |start, len| {
                         let x = self.load(open.token, start, len);
-                        self.put(open, start, quantised(c, quantiser, (x, None), len));
+                        self.put(open, start, quantised(c, (quantiser, of_row), (x, None), len));
                     });
                 });
             }
@@ -51,7 +53,17 @@ impl<'a> Sender<'a> {
 
     /// A piece of a token's row.
     fn load(self, token: Val<u32>, start: Val<u32>, len: u32) -> AnyTile {
-        self.a.x.load(at(token, self.c.given_row()) + start.to_u64(), len)
+        let Sender { c, a, .. } = self;
+        let start = if c.elements(1) == 1 { start } else { start * c.elements(1) };
+        a.x.load(at(token, c.given_row()) + start.to_u64(), c.elements(len))
+    }
+
+    /// The scale that a token's row is quantised with, where it has one for all its elements.
+    fn scale_of_row(self, token: Val<u32>) -> Option<Val<f32>> {
+        let Sender { c, a, .. } = self;
+        let scales_rows = c.quantises() && c.dtype == RowDtype::Int8;
+        let row = |start: Val<u32>, len| a.x.load(at(token, c.hidden) + start.to_u64(), len);
+        scales_rows.then(|| scale_of_row((c.hidden, c.elements(c.pieces().len)), INT8_MAX, &row))
     }
 
     /// The scales that are given with a piece of a token's row.
@@ -118,7 +130,7 @@ impl<'a> Sender<'a> {
     fn send_packets(self, g: Group) {
         let Sender { c, a, inbox, epoch } = self;
         let pieces = c.pieces();
-        let quantiser = Quantiser::new(c);
+        let quantiser = Quantiser::new(c, a);
         for i in g.strided(tokens(c, a) * (c.token_slots() * pieces.parts())) {
             let (slot, part) = pieces.part(i);
             let token = slot / c.token_slots();
@@ -126,7 +138,7 @@ impl<'a> Sender<'a> {
             pieces.each(part, |start, len| {
                 let x = self.load(token, start, len);
                 let (x, scales) =
-                    quantised(c, quantiser, (x, self.load_scales(token, part, (start, len))), len);
+                    quantised(c, (quantiser, None), (x, self.load_scales(token, part, (start, len))), len);
                 let to = self.destinations(slot, g);
                 let open = Open { row: rows.to(Peers::mask(to)).slot(slot), rows, token, part };
                 self.put(&open, start, (x, scales));
@@ -141,7 +153,7 @@ impl<'a> Sender<'a> {
     fn send_apart(self, g: Group) {
         let Sender { c, a, inbox, epoch } = self;
         let pieces = c.pieces();
-        let quantiser = Quantiser::new(c);
+        let quantiser = Quantiser::new(c, a);
         for i in g.strided(c.slots() * pieces.parts() * c.ranks) {
             let to = (i + rank()) % c.ranks;
             let piece = i / c.ranks;
@@ -150,13 +162,14 @@ impl<'a> Sender<'a> {
             if token < a.rows_there {
                 let rows = inbox.rows.open(epoch);
                 let open = Open { row: rows.to(Peers::rank(to)).slot(slot), rows, token, part };
+                let of_row = self.scale_of_row(token);
                 pieces.each(part, |start, len| {
                     let x = self.load(token, start, len);
                     let scale = self.load_scales(token, part, (start, len));
                     let ids = a.ids.load(slot * c.slot_entries(), c.slot_entries());
                     let (_, owned) = experts_of(c.map(), to, ids.cast::<u32>());
                     if owned.any() & (token < tokens(c, a)) {
-                        self.put(&open, start, quantised(c, quantiser, (x, scale), len));
+                        self.put(&open, start, quantised(c, (quantiser, of_row), (x, scale), len));
                     }
                 });
                 open.done();
@@ -168,12 +181,13 @@ impl<'a> Sender<'a> {
 /// A piece of a row as it is sent, and its scales: as they are given, or as the kernel quantises.
 fn quantised(
     c: &Dispatch,
-    quantiser: Option<Quantiser>,
+    (quantiser, of_row): (Option<Quantiser>, Option<Val<f32>>),
     (x, scales): (AnyTile, Option<AnyTile>),
     len: u32,
 ) -> (AnyTile, Option<AnyTile>) {
     let Some(quantiser) = quantiser else { return (x, scales) };
-    let piece = Piece { len, scales: c.scales_of(len), sent: c.sent_scales_of(len) };
+    let (scales, sent) = (c.scales_of(len), c.sent_scales_of(len));
+    let piece = Piece { len: c.elements(len), scales, sent, of_row };
     let (x, scales) = quantiser.quantise(x, piece);
     (x, Some(scales))
 }

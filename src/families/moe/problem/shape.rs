@@ -28,6 +28,10 @@ pub enum RowDtype {
     Fp8Token,
     /// 8-bit floats, e4m3 or e5m2, without scales that travel: such as with one for all rows.
     Fp8Tensor,
+    /// 8-bit e4m3fnuz, the fp8 of gfx942: a bias of 8, no -0, and one NaN; with an f32 scale for every 128 elements of a row.
+    Fp8Fnuz,
+    /// 8-bit signed integers with an f32 scale for a row.
+    Int8,
     /// 8-bit e4m3 with a scale of a byte, e8m0, for every 32 elements of a row (OCP Microscaling Formats 1.0).
     Mxfp8,
     /// 4-bit e2m1, two to a byte, with a scale of a byte, e4m3, for every 16 elements of a row.
@@ -121,6 +125,8 @@ impl RowDtype {
             | RowDtype::Fp8Ue8m0
             | RowDtype::Fp8Token
             | RowDtype::Fp8Tensor
+            | RowDtype::Fp8Fnuz
+            | RowDtype::Int8
             | RowDtype::Mxfp8 => hidden,
             RowDtype::Nvfp4 | RowDtype::Mxfp4 => hidden / 2,
             RowDtype::Bytes { row, .. } => row,
@@ -131,9 +137,9 @@ impl RowDtype {
     pub const fn scale_bytes(self, hidden: u32) -> u32 {
         match self {
             RowDtype::Bf16 | RowDtype::Fp16 | RowDtype::Fp8Tensor => 0,
-            RowDtype::Fp8 => 4 * hidden.div_ceil(SCALE_BLOCK),
+            RowDtype::Fp8 | RowDtype::Fp8Fnuz => 4 * hidden.div_ceil(SCALE_BLOCK),
             RowDtype::Fp8Ue8m0 => 4 * hidden.div_ceil(4 * SCALE_BLOCK),
-            RowDtype::Fp8Token => 4,
+            RowDtype::Fp8Token | RowDtype::Int8 => 4,
             RowDtype::Mxfp8 | RowDtype::Mxfp4 => hidden.div_ceil(32),
             RowDtype::Nvfp4 => hidden.div_ceil(16),
             RowDtype::Bytes { scales, .. } => scales,
@@ -144,6 +150,7 @@ impl RowDtype {
     pub(in crate::families::moe) const fn scaled_bytes(self) -> u32 {
         match self {
             RowDtype::Fp8Ue8m0 => 4 * SCALE_BLOCK,
+            RowDtype::Nvfp4 => 32,
             _ => SCALE_BLOCK,
         }
     }
@@ -165,8 +172,10 @@ impl RowDtype {
             RowDtype::Bf16 | RowDtype::Fp16 | RowDtype::Fp8 | RowDtype::Fp8Token | RowDtype::Fp8Tensor => {
                 true
             }
-            // e2m1 has no NaN, and all ones without the top bit are e8m0's 1.
+            // Integers and e2m1 have no NaN, all ones are a number of e4m3fnuz, and without the top bit e8m0's 1.
             RowDtype::Fp8Ue8m0
+            | RowDtype::Fp8Fnuz
+            | RowDtype::Int8
             | RowDtype::Mxfp8
             | RowDtype::Nvfp4
             | RowDtype::Mxfp4
@@ -220,6 +229,8 @@ impl Choice for RowDtype {
         RowDtype::Fp8Ue8m0,
         RowDtype::Fp8Token,
         RowDtype::Fp8Tensor,
+        RowDtype::Fp8Fnuz,
+        RowDtype::Int8,
         RowDtype::Mxfp8,
         RowDtype::Nvfp4,
         RowDtype::Mxfp4,
@@ -234,6 +245,8 @@ impl Choice for RowDtype {
             RowDtype::Fp8Ue8m0 => "fp8-ue8m0",
             RowDtype::Fp8Token => "fp8-token",
             RowDtype::Fp8Tensor => "fp8-tensor",
+            RowDtype::Fp8Fnuz => "fp8-fnuz",
+            RowDtype::Int8 => "int8",
             RowDtype::Mxfp8 => "mxfp8",
             RowDtype::Nvfp4 => "nvfp4",
             RowDtype::Mxfp4 => "mxfp4",
@@ -409,9 +422,9 @@ mod tests {
             text.parse::<RowDtype>().unwrap_err();
         }
         assert_eq!(
-            "int8".parse::<RowDtype>().unwrap_err().to_string(),
-            "dtype = int8: must be one of bf16, fp16, fp8, fp8-ue8m0, fp8-token, fp8-tensor, mxfp8, nvfp4, mxfp4, or bytes-ROW-SCALES \
-             with the bytes of each"
+            "int4".parse::<RowDtype>().unwrap_err().to_string(),
+            "dtype = int4: must be one of bf16, fp16, fp8, fp8-ue8m0, fp8-token, fp8-tensor, fp8-fnuz, int8, mxfp8, nvfp4, mxfp4, or \
+             bytes-ROW-SCALES with the bytes of each"
         );
     }
 
@@ -429,6 +442,8 @@ mod tests {
             (RowDtype::Fp8Ue8m0, (7168, 56)),
             (RowDtype::Fp8Token, (7168, 4)),
             (RowDtype::Fp8Tensor, (7168, 0)),
+            (RowDtype::Fp8Fnuz, (7168, 224)),
+            (RowDtype::Int8, (7168, 4)),
             (RowDtype::Mxfp8, (7168, 224)),
             (RowDtype::Nvfp4, (3584, 448)),
             (RowDtype::Mxfp4, (3584, 224)),

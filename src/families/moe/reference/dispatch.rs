@@ -5,6 +5,7 @@ use peerwarp_codegen::ir::Dtype;
 use crate::families::moe::SCALE_BLOCK;
 use crate::families::moe::{MoeShape, Routing, RowDtype};
 use crate::harness::blocks::Blocks;
+use crate::harness::bytes::{dequantise_fnuz, dequantise_int8};
 use crate::harness::elements::decode;
 use crate::harness::fp8::dequantise;
 
@@ -32,7 +33,7 @@ impl Tokens {
         &self.scales[token * bytes..(token + 1) * bytes]
     }
 
-    /// Values of a token's row.
+    /// Values of a token's row; of nvfp4 over the scale of all rows.
     pub fn values(&self, shape: &MoeShape, token: u32) -> Vec<f32> {
         let (row, scales) = (self.row(shape, token), self.row_scales(shape, token));
         let scaled = |block| dequantise(row, &decode(Dtype::F32, scales), block);
@@ -43,6 +44,8 @@ impl Tokens {
             RowDtype::Fp8Ue8m0 => Blocks::Fp8Ue8m0.dequantise(row, scales),
             RowDtype::Fp8Token => scaled(shape.hidden),
             RowDtype::Fp8Tensor => decode(Dtype::Fp8, row),
+            RowDtype::Fp8Fnuz => dequantise_fnuz(row, &decode(Dtype::F32, scales), SCALE_BLOCK),
+            RowDtype::Int8 => dequantise_int8(row, decode(Dtype::F32, scales)[0]),
             RowDtype::Mxfp8 => Blocks::Mxfp8.dequantise(row, scales),
             RowDtype::Nvfp4 => Blocks::Nvfp4.dequantise(row, scales),
             RowDtype::Mxfp4 => Blocks::Mxfp4.dequantise(row, scales),

@@ -9,10 +9,11 @@ use rand_chacha::ChaCha8Rng;
 use rayon::prelude::*;
 
 use crate::families::moe::SCALE_BLOCK;
-use crate::families::moe::kernels::{Hook, ScaleRounding};
+use crate::families::moe::kernels::{Hook, Quantise, ScaleRounding};
 use crate::families::moe::reference::{self, Entry, Grouped, Tokens};
 use crate::families::moe::{MoeKey, MoeProblem, MoeShape, Routing, RowDtype};
-use crate::harness::blocks::Blocks;
+use crate::harness::blocks::{Blocks, Scaling};
+use crate::harness::bytes::{quantise_fnuz, quantise_int8};
 use crate::harness::{elements, fp8};
 
 /// What the results of a round depend on, beside the problem.
@@ -121,6 +122,8 @@ pub struct Inputs {
     pub x: Vec<u8>,
     /// Bytes of their rows' scales.
     pub x_scale: Vec<u8>,
+    /// The scale of all rows, where dispatch quantises them with one.
+    pub tensor_scale: Option<f32>,
     /// Expert ids, `[token][k]`.
     pub ids: Vec<i32>,
     /// Weights of the entries, `[token][k]`.
@@ -250,6 +253,7 @@ impl Round {
             n: if host_knows { u32::MAX } else { n },
             x: padded(rows, rows_there * row_bytes, u8::MAX),
             x_scale: padded(scales, rows_there * scale_bytes, u8::MAX),
+            tensor_scale: self.semantics.key.has_tensor_scale().then_some(TENSOR_SCALE),
             ids: padded(ids, entries, 0),
             weights: padded(&self.routing.weights[at], entries, f32::NAN),
         }
@@ -334,7 +338,7 @@ fn random_tokens(key: &MoeKey, n: u32, mut rng: ChaCha8Rng) -> Tokens {
             row = elements::decode(from, &given);
             out.given.extend(given);
         }
-        let (bytes, scales) = sent_row(shape.dtype, key.scale_rounding == ScaleRounding::Up, &row);
+        let (bytes, scales) = sent_row(shape.dtype, scaling_of(key), &row);
         out.rows.extend(bytes);
         out.scales.extend(scales);
     }
@@ -348,8 +352,18 @@ fn uniform(len: u32, rng: &mut ChaCha8Rng) -> Vec<f32> {
     elements::loops::uniform(&bits)
 }
 
-/// The bytes of a row as it is sent, and of its scales: powers of two rounded up or down.
-fn sent_row(dtype: RowDtype, up: bool, row: &[f32]) -> (Vec<u8>, Vec<u8>) {
+/// The scale of all rows that dispatch quantises, where they have one: blocks of all sizes are in its range and beside it.
+pub(super) const TENSOR_SCALE: f32 = 0.37;
+
+/// What the scales of rows depend on.
+fn scaling_of(key: &MoeKey) -> Scaling {
+    let quantises = key.quantise != Quantise::None;
+    let tensor = if quantises { TENSOR_SCALE } else { 1.0 };
+    Scaling { up: key.scale_rounding == ScaleRounding::Up, tensor }
+}
+
+/// The bytes of a row as it is sent, and of its scales.
+fn sent_row(dtype: RowDtype, scaling: Scaling, row: &[f32]) -> (Vec<u8>, Vec<u8>) {
     let scaled = |block| {
         let (bytes, scales) = fp8::quantise(row, block);
         (bytes, elements::encode(Dtype::F32, &scales))
@@ -360,10 +374,18 @@ fn sent_row(dtype: RowDtype, up: bool, row: &[f32]) -> (Vec<u8>, Vec<u8>) {
         RowDtype::Fp8 => scaled(SCALE_BLOCK),
         RowDtype::Fp8Token => scaled(row.len() as u32),
         RowDtype::Fp8Tensor => (elements::encode(Dtype::Fp8, row), vec![]),
-        RowDtype::Fp8Ue8m0 => Blocks::Fp8Ue8m0.quantise(row, up),
-        RowDtype::Mxfp8 => Blocks::Mxfp8.quantise(row, up),
-        RowDtype::Nvfp4 => Blocks::Nvfp4.quantise(row, false),
-        RowDtype::Mxfp4 => Blocks::Mxfp4.quantise(row, false),
+        RowDtype::Fp8Fnuz => {
+            let (bytes, scales) = quantise_fnuz(row, SCALE_BLOCK);
+            (bytes, elements::encode(Dtype::F32, &scales))
+        }
+        RowDtype::Int8 => {
+            let (bytes, scale) = quantise_int8(row);
+            (bytes, scale.to_le_bytes().to_vec())
+        }
+        RowDtype::Fp8Ue8m0 => Blocks::Fp8Ue8m0.quantise(row, scaling),
+        RowDtype::Mxfp8 => Blocks::Mxfp8.quantise(row, scaling),
+        RowDtype::Nvfp4 => Blocks::Nvfp4.quantise(row, scaling),
+        RowDtype::Mxfp4 => Blocks::Mxfp4.quantise(row, scaling),
         RowDtype::Bytes { row: bytes, scales } => {
             // Every other packet of them ends in all ones, which no packet may carry.
             let byte = |i: u32| match i / 4 % 8 {

@@ -139,6 +139,7 @@ impl MoeRounds {
         if self.shape().scales() > 0 && self.semantics.key.quantise == Quantise::None {
             all.push(Contents::new("x_scale", sent.x_scale));
         }
+        all.extend(sent.tensor_scale.map(|scale| Contents::of("tensor_scale", &[scale])));
         all
     }
 }
@@ -238,6 +239,9 @@ impl Problem for MoeRounds {
         ];
         if shape.scales() > 0 && self.semantics.key.quantise == Quantise::None {
             all.push(Contents::repeated("x_scale", cast_slice(&[1.0f32; 1024]).to_vec()));
+        }
+        if self.semantics.key.has_tensor_scale() {
+            all.push(Contents::of("tensor_scale", &[1.0f32]));
         }
         if self.host_writes() {
             all.push(Contents::repeated("y", rows(self.semantics.key.combined.dtype())));
