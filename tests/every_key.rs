@@ -91,7 +91,7 @@ fn rows(family: &dyn DynFamily, key: &mut Key, rng: &mut ChaCha8Rng) {
     if looks_into && !["bf16", "fp16", "fp8"].contains(&key["dtype"].as_str()) {
         key.insert("dtype", ["bf16", "fp16", "fp8"][rng.random_range(0..3)].to_owned());
     }
-    if family.name() == "moe_round_trip" && key["combine_dtype"] == "fp8-token" {
+    if family.name() == "moe_round_trip" && ["fp8-token", "nvfp4"].contains(&key["combine_dtype"].as_str()) {
         key.insert("combine_dtype", "fp8".to_owned());
     }
     let dtype = key["dtype"].clone();
@@ -103,6 +103,8 @@ fn rows(family: &dyn DynFamily, key: &mut Key, rng: &mut ChaCha8Rng) {
         _ if returns_fp8 => 16,
         _ => 8,
     };
+    let in_four = key.get("combine_dtype").is_some_and(|dtype| dtype == "nvfp4");
+    let block = if in_four { block.max(32) } else { block };
     key.insert("hidden", number(key, "hidden").expect("a number").next_multiple_of(block).to_string());
     if dtype != "bytes" {
         key.remove("row_bytes");

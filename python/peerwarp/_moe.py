@@ -41,7 +41,7 @@ SCALE_LAYOUTS = ("row", "column", "128x4")
 #: How scales that are powers of two may be rounded.
 ROUNDINGS = ("floor", "up")
 #: What rows may travel back as.
-RETURNED = ("combined", "fp8", "fp8-token")
+RETURNED = ("combined", "fp8", "fp8-token", "nvfp4")
 #: What scales may come as: float32, or bytes.
 SCALES = {True: ("float32",), False: ("uint8", "float8_e8m0fnu", "float8_e4m3fn")}
 
@@ -176,7 +176,8 @@ class MoeAllToAll:
         scale_layout: how `d.scales` stand: `"row"`; `"column"`, as DeepGEMM takes them; `"128x4"`, of mxfp8, nvfp4 and mxfp4, as
             block-scaled tensor cores take them.
         combine_dtype: what rows travel back as: `"combined"`, the type `combined`; `"fp8"`, with a float32 scale for every 128
-            elements of a row; or `"fp8-token"`, with one for each row. Ranks quantise the rows that they send, and sum in
+            elements of a row; `"fp8-token"`, with one for each row; or `"nvfp4"`, with an e4m3 scale for every 16
+            elements, too. Ranks quantise the rows that they send, and sum in
             float32: `y` and the combined rows stay of the type `combined`.
         layout: `"rank_major"`, `"expert_major"` or `"expert_strided"`, how rows stand after dispatch: see `Dispatched`.
         weighted: rank-major only: whether `combine` applies the weights, to a rank's row the sum of the token's weights there. If

@@ -64,7 +64,7 @@ pub fn scale_shape(tuning: &MoeTuning) -> ScaleShape {
 /// What rows travel back as.
 pub fn combine_dtype_of(rows: Rows<'_>) -> Result<ReturnDtype, Failure> {
     ReturnDtype::from_name(rows.4)
-        .ok_or_else(|| Failure::invalid("combine_dtype", rows.4, "combined, fp8 or fp8-token"))
+        .ok_or_else(|| Failure::invalid("combine_dtype", rows.4, "combined, fp8, fp8-token or nvfp4"))
 }
 
 /// What rows travel as, are combined in, and are quantised from.

@@ -157,6 +157,10 @@ fn rows_that_come_back_as_fp8() {
     run(&ragged(shape), &by_block.clone().with_layout(Layout::RankMajor).with_protocol(Protocol::Flags));
     run(&ragged(shape), &by_block.with_dedup(false).with_protocol(Protocol::Packets));
     run(&ragged(shape), &by_row.clone().with_layout(Layout::RankMajor).with_protocol(Protocol::Packets));
+    let four = MoeShape { hidden: 1184, ..shape };
+    let by_sixteen = small(&four).with_combine_dtype(ReturnDtype::Nvfp4).unwrap().small();
+    run(&ragged(four), &by_sixteen.clone().with_protocol(Protocol::Packets));
+    run(&ragged(four), &by_sixteen.with_layout(Layout::RankMajor).with_protocol(Protocol::Flags));
     run(&ragged(shape), &by_row.with_protocol(Protocol::Flags).with_split(true));
     let two = MoeShape { ranks: 2, ..shape };
     run(&ragged(two), &small(&two).with_combine_dtype(ReturnDtype::Fp8).unwrap().small());

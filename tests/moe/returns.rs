@@ -1,4 +1,4 @@
-//! Rows that travel back as fp8: on the simulator against the reference, and within the bounds of the pages.
+//! Rows that travel back as fp8 and nvfp4: on the simulator against the reference, and within the bounds of the pages.
 
 use peerwarp::codegen::family::{Choice, Family};
 use peerwarp::families::moe::kernels::{
@@ -11,6 +11,8 @@ use peerwarp::harness::elements::decode;
 use crate::support::{in_one_launch, modes, run, run_sim, shape};
 
 const FP8: [ReturnDtype; 2] = [ReturnDtype::Fp8, ReturnDtype::Fp8Token];
+
+const QUANTISED: [ReturnDtype; 3] = [ReturnDtype::Fp8, ReturnDtype::Fp8Token, ReturnDtype::Nvfp4];
 
 fn small(shape: &MoeShape, combine_dtype: ReturnDtype) -> MoeTuning {
     MoeTuning::defaults(shape).unwrap().with_combine_dtype(combine_dtype).unwrap().small()
@@ -32,12 +34,28 @@ fn rows_come_back_as_fp8_as_the_reference_has_it_in_every_mode() {
     }
 }
 
+/// Blocks of 16, the last one cut short, with flags; and as packets, where rows are whole ones.
 #[test]
-fn rows_of_several_pieces_and_batches_come_back_as_fp8() {
-    // Pieces of 512 elements: two whole ones and a rest of 176.
-    let shape = shape(1200, 6, 2, 4, 2);
+fn rows_come_back_as_nvfp4_as_the_reference_has_it_in_every_mode() {
+    for (ranks, counts, hidden, ways) in
+        [(2, &[5, 3][..], 328, 5), (3, &[5, 0, 3], 352, 9), (2, &[2, 5], 2144, 9)]
+    {
+        let shape = shape(hidden, 7, 3, 5, ranks);
+        let problem = MoeProblem::uniform(shape, counts, 3).unwrap();
+        let modes = modes(&small(&shape, ReturnDtype::Nvfp4));
+        assert_eq!(modes.len(), ways);
+        for tuning in modes {
+            run(&problem, &tuning, 2);
+        }
+    }
+}
+
+#[test]
+fn rows_of_several_pieces_and_batches_come_back_quantised() {
+    // Pieces of 512 elements: two whole ones and a rest of 160; of 1024: one and a rest.
+    let shape = shape(1184, 6, 2, 4, 2);
     let problem = MoeProblem::uniform(shape, &[4, 3], 5).unwrap();
-    for combine_dtype in FP8 {
+    for combine_dtype in QUANTISED {
         for layout in [Layout::RankMajor, Layout::ExpertMajor, Layout::ExpertStrided] {
             let tuning = small(&shape, combine_dtype).with_layout(layout);
             for protocol in [Protocol::Flags, Protocol::Packets] {
@@ -55,12 +73,12 @@ fn rows_of_several_pieces_and_batches_come_back_as_fp8() {
 }
 
 #[test]
-fn weighted_rows_hooks_and_fp16_come_back_as_fp8() {
-    let bf16 = shape(144, 4, 2, 3, 2);
+fn weighted_rows_hooks_and_fp16_come_back_quantised() {
+    let bf16 = shape(160, 4, 2, 3, 2);
     let fp16 = MoeShape { dtype: RowDtype::Fp16, ..bf16 };
     for shape in [bf16, fp16] {
         let problem = MoeProblem::uniform(shape, &[3, 2], 9).unwrap();
-        for combine_dtype in FP8 {
+        for combine_dtype in QUANTISED {
             let tuning = small(&shape, combine_dtype);
             assert_eq!(tuning.key.combined, CombineDtype::from(shape.dtype));
             run(&problem, &tuning.clone().with_weighted(true), 2);
@@ -95,7 +113,8 @@ fn what_cannot_travel_back_as_fp8_is_refused_by_its_field() {
 #[test]
 fn a_variant_that_returns_fp8_has_a_name_of_its_own_and_the_other_one_keeps_its() {
     let shape = shape(256, 4, 2, 4, 2);
-    for (combine_dtype, part) in [(ReturnDtype::Fp8, "_retfp8_"), (ReturnDtype::Fp8Token, "_retfp8token_")] {
+    let names = ["_retfp8_", "_retfp8token_", "_retnvfp4_"];
+    for (combine_dtype, part) in QUANTISED.into_iter().zip(names) {
         let name = small(&shape, combine_dtype).combine().variant_name();
         assert!(name.contains(part), "{name}");
         assert_eq!(Combine::parse_variant(&name).unwrap().combine_dtype, combine_dtype);
@@ -117,8 +136,10 @@ fn a_round_trip_in_one_launch_returns_fp8_by_block() {
         let problem = MoeProblem::uniform(shape, counts, 4).unwrap();
         let config = RoundTrip::defaults_with(&shape, ReturnDtype::Fp8).unwrap().small();
         run_sim(&in_one_launch(&problem, &config, 3), 4);
-        let refused = RoundTrip { combine_dtype: ReturnDtype::Fp8Token, ..config }.check().unwrap_err();
-        assert!(refused.to_string().contains("`combine_dtype` = fp8-token"), "{refused}");
+        for (combine_dtype, name) in [(ReturnDtype::Fp8Token, "fp8-token"), (ReturnDtype::Nvfp4, "nvfp4")] {
+            let refused = RoundTrip { combine_dtype, ..config.clone() }.check().unwrap_err();
+            assert!(refused.to_string().contains(&format!("`combine_dtype` = {name}")), "{refused}");
+        }
     }
     let shape = shape(512, 4, 2, 2, 2);
     let config = RoundTrip::defaults_with(&shape, ReturnDtype::Fp8).unwrap();
@@ -127,10 +148,10 @@ fn a_round_trip_in_one_launch_returns_fp8_by_block() {
 }
 
 #[test]
-fn ranks_of_nodes_return_fp8_within_their_node() {
-    let shape = shape(272, 8, 3, 4, 4);
+fn ranks_of_nodes_return_what_is_quantised_within_their_node() {
+    let shape = shape(288, 8, 3, 4, 4);
     let problem = MoeProblem::uniform(shape, &[4, 1, 0, 3], 2).unwrap();
-    for combine_dtype in FP8 {
+    for combine_dtype in QUANTISED {
         let key = MoeKey { nodes: 2, combine_dtype, ..MoeKey::new(shape) };
         run(&problem, &key.defaults().unwrap().small(), 2);
     }
@@ -141,7 +162,11 @@ fn errors(problem: &MoeProblem, tuning: &MoeTuning, rank: u32) -> Vec<[f64; 2]> 
     let (shape, round) = (problem.shape, Round::new(problem, tuning.semantics(), 0));
     let (hidden, topk) = (shape.hidden as usize, shape.topk as usize);
     let out = decode(tuning.key.combined.dtype(), &round.out[rank as usize]);
-    let block = if tuning.key.combine_dtype == ReturnDtype::Fp8 { SCALE_BLOCK as usize } else { hidden };
+    let block = match tuning.key.combine_dtype {
+        ReturnDtype::Fp8 => SCALE_BLOCK as usize,
+        ReturnDtype::Nvfp4 => 16,
+        ReturnDtype::Combined | ReturnDtype::Fp8Token => hidden,
+    };
     let of_token = |(token, out): (usize, &[f32])| {
         let x = round.tokens[rank as usize].values(&shape, token as u32);
         let entries = token * topk..(token + 1) * topk;
@@ -162,20 +187,20 @@ fn errors(problem: &MoeProblem, tuning: &MoeTuning, rank: u32) -> Vec<[f64; 2]> 
             }
         }
         let u16bit = 2f64.powi(-8);
-        let scales: Vec<Vec<f64>> = rows
-            .iter()
-            .map(|row| {
-                row.chunks(block).map(|b| b.iter().fold(0f64, |m, x| m.max(x.abs())) / 448.0).collect()
-            })
-            .collect();
+        let largest_of = |row: &[f64]| row.iter().fold(0f64, |m, x| m.max(x.abs()));
+        let largest: Vec<Vec<f64>> =
+            rows.iter().map(|row| row.chunks(block).map(largest_of).collect()).collect();
         let each = (0..hidden).map(|i| {
             let exact: f64 = rows.iter().map(|row| row[i]).sum();
-            let of_rank = |(row, scales): (&Vec<f64>, &Vec<f64>)| {
-                let x = row[i].abs() * (1.0 + u16bit);
-                let fp8 = (x / 16.0).max(scales[i / block] * (1.0 + u16bit) / 1024.0) * 1.0001;
-                fp8 + row[i].abs() * u16bit
+            let of_rank = |(row, largest): (&Vec<f64>, &Vec<f64>)| {
+                let (x, m) = (row[i].abs() * (1.0 + u16bit), largest[i / block] * (1.0 + u16bit));
+                let quantised = match tuning.key.combine_dtype {
+                    ReturnDtype::Nvfp4 => (x / 5.0).max(m * 17.0 / 384.0).max(largest_of(row) / 28672.0),
+                    _ => (x / 16.0).max(m / 458752.0),
+                };
+                quantised * 1.0001 + row[i].abs() * u16bit
             };
-            let rounded: f64 = rows.iter().zip(&scales).map(of_rank).sum();
+            let rounded: f64 = rows.iter().zip(&largest).map(of_rank).sum();
             let summed = largest_sum[i] * 2f64.powi(-24) * (topk + shape.ranks as usize + 2) as f64;
             let off = rounded + summed;
             [(f64::from(out[i]) - exact).abs(), off + (exact.abs() + off) * u16bit]
@@ -186,12 +211,12 @@ fn errors(problem: &MoeProblem, tuning: &MoeTuning, rank: u32) -> Vec<[f64; 2]> 
 }
 
 #[test]
-fn sums_of_fp8_rows_are_within_the_bound_of_the_exact_sum() {
+fn sums_of_quantised_rows_are_within_the_bound_of_the_exact_sum() {
     let shape = shape(512, 16, 6, 12, 4);
     let problem = MoeProblem::uniform(shape, &[12; 4], 7).unwrap();
     for layout in [Layout::RankMajor, Layout::ExpertMajor] {
         let mut worst = vec![];
-        for combine_dtype in [ReturnDtype::Combined, ReturnDtype::Fp8, ReturnDtype::Fp8Token] {
+        for combine_dtype in [ReturnDtype::Combined].into_iter().chain(QUANTISED) {
             let tuning = small(&shape, combine_dtype).with_layout(layout);
             let all: Vec<[f64; 2]> = (0..4).flat_map(|rank| errors(&problem, &tuning, rank)).collect();
             for [off, bound] in &all {
@@ -199,7 +224,7 @@ fn sums_of_fp8_rows_are_within_the_bound_of_the_exact_sum() {
             }
             worst.push(all.iter().fold(0f64, |m, [off, bound]| m.max(off / bound)));
         }
-        // The bound is not far from what is met, and tells rows of fp8 from those of 16 bits.
-        assert!(worst[0] < 0.2 && worst[1] > 0.5 && worst[2] > 0.5, "{worst:?}");
+        // The bound is not far from what is met, and tells quantised rows from those of 16 bits.
+        assert!(worst[0] < 0.2 && worst[1..].iter().all(|worst| *worst > 0.5), "{worst:?}");
     }
 }

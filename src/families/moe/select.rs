@@ -88,8 +88,8 @@ pub fn options() -> Vec<OptionSpec> {
         list(option(
             "combine-dtype",
             "TYPE",
-            "What rows travel back as: combined, the type in which they are summed; fp8, with a scale for every 128 elements; or \
-             fp8-token, with one for each row [default: combined]",
+            "What rows travel back as: combined, the type in which they are summed; fp8, with a scale for every 128 elements; \
+             fp8-token, with one for each row; or nvfp4, with one for every 16 elements and one for each row [default: combined]",
         )),
         option(
             "quantise",

@@ -37,6 +37,20 @@ impl AnyTile {
         AnyTile { raw: cast(tile.to_raw(), dtype, Loc::caller()) }
     }
 
+    /// The elements as they are.
+    ///
+    /// # Errors
+    /// Ends the trace unless they are of this type.
+    #[track_caller]
+    pub fn typed<T: Element>(self) -> Tile<T> {
+        let loc = Loc::caller();
+        Tile::from_raw(attempt(loc, |t| {
+            let dtype = t.ty(t.use_value(self.raw.trace, self.raw.id, loc)?).dtype;
+            let (found, wanted) = (format!("a tile of {dtype}"), format!("a tile of {}", T::DTYPE));
+            if dtype == T::DTYPE { Ok(self.raw) } else { Err(TraceError::new(loc, found, wanted)) }
+        }))
+    }
+
     /// The tile, for a buffer that must have its element type.
     pub(crate) fn for_buffer(self, buf: &Buf, loc: Loc) -> Raw {
         attempt(loc, |t| {

@@ -9,7 +9,7 @@ use super::layout::{Layout, Room};
 use super::limits::{
     MAX_SHARED_BYTES, fewer, groups_of, layout_of, numbers_of, resident, topk_of, warps_of, with_barriers,
 };
-use super::pieces::{Pieces, piece_len};
+use super::pieces::Pieces;
 use super::plan::{Begin, Own, Schedule, Share, worth_dynamic_scheduling};
 use super::protocol::{Phase, Protocol, protocol_of};
 use super::returned::ReturnDtype;
@@ -79,13 +79,13 @@ impl CombineKey {
 
     /// Bytes of a row that travels.
     fn returned_bytes(&self) -> u32 {
-        if self.combine_dtype.quantises() { self.hidden } else { 2 * self.hidden }
+        self.combine_dtype.row_bytes(self.hidden)
     }
 
-    /// Warps of a block. Those that quantise share the shared memory that every device has.
+    /// Warps of a block. Those that quantise share the shared memory that every device has: of fewer bits, a piece has more elements.
     fn warps(&self) -> u32 {
         let warps = self.choose("warps");
-        if self.combine_dtype.quantises() { warps.min(16) } else { warps }
+        if self.combine_dtype.quantises() { warps.min(2 * self.combine_dtype.bits()) } else { warps }
     }
 
     /// Vectors of a lane. One of fp8 has as many elements as two of 16 bits.
@@ -105,9 +105,8 @@ impl CombineKey {
     /// Whether a rank of two sums rows of its own by itself, where they stand by expert. Packets of four vectors are whole rows then:
     /// of those with a shorter last piece compilers would keep the registers of both.
     fn sums_own(&self, protocol: Protocol) -> bool {
-        let whole =
-            self.hidden.is_multiple_of(piece_len(self.hidden, 1, 4, self.returned_bytes() / self.hidden))
-                || protocol != Protocol::Packets;
+        let whole = self.hidden.is_multiple_of(self.combine_dtype.piece_len(self.hidden, 1, 4))
+            || protocol != Protocol::Packets;
         self.layout.by_expert() && whole && self.tokens >= tokens_to_sum(protocol)
     }
 }
@@ -259,14 +258,13 @@ impl Combine {
     /// Seldom more than four: of two ranks, whose blocks all do that, as many as fit the registers beside the sum. They are fewer where
     /// some lanes have none of a row's last vectors.
     fn rows_in_flight_rule(&self) -> u32 {
-        let even =
-            self.hidden.is_multiple_of(piece_len(self.hidden, self.group_warps, 1, self.returned().bytes()));
+        let even = self.hidden.is_multiple_of(self.combine_dtype.piece_len(self.hidden, self.group_warps, 1));
         self.tiles_of(if self.keeps_own() && even { 12 } else { 8 }).min(4)
     }
 
     /// Tiles that so many vectors of rows of 16 bits are.
     fn tiles_of(&self, vectors: u32) -> u32 {
-        (vectors / (self.vectors * self.dtype.dtype().bytes() / self.returned().bytes())).max(1)
+        (vectors / (self.vectors * 16 / self.combine_dtype.bits())).max(1)
     }
 
     /// Ranks whose rows of a token are loaded together.
@@ -286,7 +284,7 @@ impl Combine {
     }
 
     pub(super) fn piece_len(&self) -> u32 {
-        piece_len(self.hidden, self.group_warps, self.vectors, self.returned().bytes())
+        self.combine_dtype.piece_len(self.hidden, self.group_warps, self.vectors)
     }
 
     /// Whether choices go together.
@@ -361,6 +359,9 @@ impl Combine {
         let slots =
             if self.dedup { Slots::ByNumber(self.tokens) } else { Slots::Shared(self.tokens * self.topk) };
         let shape = ChannelShape::new(self.protocol.transport(), self.ranks, slots).credits(false);
+        // No word of nvfp4 that is sent is all ones.
+        let packs = self.combine_dtype == ReturnDtype::Nvfp4;
+        let shape = if packs { shape.float_words() } else { shape };
         match self.protocol {
             Protocol::Flags | Protocol::Bulk => {
                 let shape = shape.banks(1).named("row", "returns").named("scales", "return_scale");

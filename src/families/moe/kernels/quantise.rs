@@ -86,7 +86,13 @@ const E4M3_NORMAL: f32 = 1.0 / 64.0;
 const E2M1_MAX: f32 = 6.0;
 
 /// Elements of a block of nvfp4.
-const NVFP4_BLOCK: u32 = 16;
+pub(super) const NVFP4_BLOCK: u32 = 16;
+
+/// What the largest of a row of nvfp4 is, over the scale of the row: the largest e2m1 times the largest e4m3.
+pub(super) const NVFP4_MAX: f32 = E2M1_MAX * E4M3_MAX;
+
+/// Eight e2m1 without their signs.
+const MAGNITUDES: u32 = 0x7777_7777;
 
 /// The largest e4m3 number.
 pub(super) const E4M3_MAX: f32 = 448.0;
@@ -141,19 +147,23 @@ impl Method {
     fn of(c: &Dispatch) -> Method {
         let powers =
             |block| Method { rounding: c.scale_rounding, ..Method::new(block, Quantiser::by_powers) };
-        let packed = |block, quantise| Method { packs: true, ..Method::new(block, quantise) };
         match c.dtype {
             RowDtype::Mxfp8 => powers(MX_BLOCK),
             RowDtype::Fp8Ue8m0 => powers(SCALE_BLOCK),
             RowDtype::Fp8Fnuz => Method::new(SCALE_BLOCK, Quantiser::by_halves),
-            RowDtype::Int8 => packed(c.hidden, Quantiser::by_row),
-            RowDtype::Nvfp4 => packed(NVFP4_BLOCK, Quantiser::by_sixteen),
+            RowDtype::Int8 => Method { packs: true, ..Method::new(c.hidden, Quantiser::by_row) },
+            RowDtype::Nvfp4 => Method::nvfp4(),
             _ => Method::fp8(),
         }
     }
 
     fn new(block: u32, quantise: Quantising) -> Method {
         Method { block, rounding: ScaleRounding::Floor, packs: false, quantise }
+    }
+
+    /// e2m1 with an e4m3 scale for each block of a row.
+    fn nvfp4() -> Method {
+        Method { packs: true, ..Method::new(NVFP4_BLOCK, Quantiser::by_sixteen) }
     }
 
     /// e4m3 with an f32 scale for each block of a row.
@@ -183,6 +193,11 @@ pub(super) fn shared_words(c: &Dispatch) -> u32 {
     words(Method::of(c), c.elements(c.pieces().len))
 }
 
+/// The same of [`Quantiser::nvfp4`].
+pub(super) fn nvfp4_shared_words(len: u32) -> u32 {
+    words(Method::nvfp4(), len)
+}
+
 /// The same of [`Quantiser::fp8`].
 pub(super) fn fp8_shared_words(len: u32) -> u32 {
     words(Method::fp8(), len)
@@ -205,6 +220,11 @@ impl Quantiser {
             ..Quantiser::with(Method::of(c), c.elements(c.pieces().len))
         };
         c.quantises().then(quantiser)
+    }
+
+    /// Room for a group that quantises pieces of at most `len` elements to nvfp4.
+    pub fn nvfp4(len: u32) -> Quantiser {
+        Quantiser::with(Method::nvfp4(), len)
     }
 
     /// Room for a group that quantises pieces of at most `len` elements to fp8 with a scale for each block.
@@ -323,16 +343,50 @@ impl Quantiser {
     #[kernel]
     fn by_sixteen(&self, _: Tile<f32>, Piece { len, .. }: Piece) -> Quantised {
         let tensor = self.tensor.unwrap_or_else(|| 1f32.val());
-        let scale = self.largest(len) / E2M1_MAX / tensor;
+        let words = self.sixteen(len, tensor);
+        let blocks = len / (4 * NVFP4_BLOCK);
+        let scales = self.words_of_e4m3(blocks, blocks);
+        (words.into(), scales.into())
+    }
+
+    /// Elements of a piece by the scales of their blocks, which are `factors` then, and by another scale.
+    #[kernel]
+    fn sixteen(&self, len: u32, by: Val<f32>) -> Tile<u32> {
+        let scale = self.largest(len) / E2M1_MAX / by;
         let scale = AnyTile::rounded(scale, Dtype::Fp8).to_f32().maximum(E4M3_LEAST);
         self.factors.store(0, scale.bitcast::<u32>());
-        let at = |block: Tile<u32>| self.factors.gather(block, true, 0).bitcast::<f32>();
-        let word = arange(len / (4 * self.method.block)) * 4;
-        let byte = |i: u32| bits_of_e4m3(at(word + i)) << (8 * i);
-        let scales = byte(0) | byte(1) | byte(2) | byte(3);
-        let words =
-            self.packed(len, 4, &|element, x| bits_of_e2m1(x / (at(element / self.method.block) * tensor)));
-        (words.into(), scales.into())
+        let of = |element: Tile<u32>| self.factors.gather(element / NVFP4_BLOCK, true, 0).bitcast::<f32>();
+        self.packed(len, 4, &|element, x| bits_of_e2m1(x / (of(element) * by)))
+    }
+
+    /// Words of four `factors` each as e4m3, `n` of them, and zeros as far as `sent`.
+    #[kernel]
+    fn words_of_e4m3(&self, n: u32, sent: u32) -> Tile<u32> {
+        let word = arange(sent);
+        let there = word < n;
+        let byte = |i: u32| {
+            let scale = self.factors.gather(word * 4 + i, there, 0).bitcast::<f32>();
+            bits_of_e4m3(scale) << (8 * i)
+        };
+        let words = byte(0) | byte(1) | byte(2) | byte(3);
+        there.select(words, 0)
+    }
+
+    /// A piece of a row as it travels back as nvfp4: its words, and words of scales: those of its blocks, the row's, and zeros that fill a
+    /// packet. No word is all ones, as one that has not arrived: -0 becomes 0, and the bits of magnitudes change places, so that all ones
+    /// would be eight times -0.
+    #[kernel]
+    pub fn returned(&self, x: AnyTile, piece: Piece) -> (AnyTile, Tile<f32>) {
+        let Piece { len, scales, sent, of_row } = piece;
+        let by = of_row.expect("rows that come back have a scale");
+        let _stored = self.stored(x.to_f32(), len);
+        let words = self.sixteen(len, by);
+        let not_zero = (words | words >> 1 | words >> 2) & 0x1111_1111;
+        let words = (words & (not_zero << 3 | MAGNITUDES)) ^ MAGNITUDES;
+        let word = arange(sent);
+        let of_blocks = self.words_of_e4m3(scales - 1, sent);
+        let all = of_blocks | (word == scales - 1).select(by.bitcast::<u32>(), 0);
+        (words.into(), all.bitcast::<f32>())
     }
 
     /// Words of so many bits of each element, the first element's lowest.
@@ -397,6 +451,42 @@ fn bits_of_e4m3(x: Tile<f32>) -> Tile<u32> {
     let subnormal = (x + 16384.0).bitcast::<u32>() & 7;
     let normal = (x.bitcast::<u32>() >> 20) - (120 << 3);
     (x < E4M3_NORMAL).select(subnormal, normal)
+}
+
+/// The e4m3 numbers of bits without a sign.
+#[kernel]
+fn value_of_e4m3(bits: Tile<u32>) -> Tile<f32> {
+    let subnormal = bits.cast::<f32>() * E4M3_LEAST;
+    let normal = ((bits << 20) + (120 << 23)).bitcast::<f32>();
+    (bits < 8).select(subnormal, normal)
+}
+
+/// The e2m1 numbers of the lower four bits as they travel back: those of magnitudes are inverted.
+#[kernel]
+fn value_of_returned(bits: Tile<u32>) -> Tile<f32> {
+    let magnitude = !bits & 7;
+    // Up to 1 they are halves; above, the lowest bit is the mantissa's and the exponent's bias is 1.
+    let halves = (magnitude.cast::<f32>() * 0.5).bitcast::<u32>();
+    let normal = (magnitude << 22) + (126 << 23);
+    let value = (magnitude < 2).select(halves, normal);
+    (value | (bits >> 3 & 1) << 31).bitcast::<f32>()
+}
+
+/// A piece of a row that came back as nvfp4, whose words and scales a group has at hand from `first` on of each: elements by the scales of
+/// their blocks, which is exact, and the scale of the row.
+#[kernel]
+pub(super) fn of_sixteen(
+    (words, scales): (Shared<u32>, Shared<f32>),
+    (first_word, first_scale): (u32, u32),
+    Piece { len, scales: n, .. }: Piece,
+) -> (AnyTile, Tile<f32>) {
+    let element = arange(len);
+    let bits = words.gather(element / 8 + first_word, true, 0) >> (element % 8 * 4);
+    let block = element / NVFP4_BLOCK;
+    let four = scales.gather(block / 4 + first_scale, true, 0.0).bitcast::<u32>();
+    let scale = value_of_e4m3(four >> (block % 4 * 8) & 0xff);
+    let of_row = scales.get(first_scale + n - 1);
+    ((value_of_returned(bits) * scale).into(), splat(of_row, len))
 }
 
 /// The bits of the nearest e2m1, ties to even; above 6 it is 6.
@@ -526,8 +616,7 @@ mod tests {
             [0.0, 1e-30, 1.0 / 2048.0, 1.0 / 512.0, 3.0 / 512.0, 1.0 / 64.0, 1.0, 1.0625, 448.0, 460.0, 1e30];
         let rows: Vec<Vec<f32>> =
             sizes.iter().map(|size| quarters.iter().map(|x| x * size).collect()).collect();
-        let method = Method { packs: true, ..Method::new(NVFP4_BLOCK, Quantiser::by_sixteen) };
-        for (row, found) in rows.iter().zip(quantised(method, 4, &rows)) {
+        for (row, found) in rows.iter().zip(quantised(Method::nvfp4(), 4, &rows)) {
             assert_eq!(found, Blocks::Nvfp4.quantise(row, Scaling::default()), "{row:?}");
         }
     }

@@ -1,4 +1,4 @@
-//! Rows of combine on their way back: as they are combined, or quantised to fp8 by their sender.
+//! Rows of combine on their way back: as they are combined, or quantised by their sender.
 
 use peerwarp_codegen::dsl::prelude::*;
 use peerwarp_codegen::dsl::{Any, AnyTile, OutgoingField};
@@ -7,8 +7,9 @@ use peerwarp_codegen::ir::{Dtype, PACKET_BYTES};
 
 use super::combine_config::Combine;
 use super::outputs::Slot;
+use super::pieces::piece_len;
 use super::protocol::Protocol;
-use super::quantise::{self, E4M3_MAX, Quantiser, scale_of_row};
+use super::quantise::{self, E4M3_MAX, NVFP4_BLOCK, NVFP4_MAX, Quantiser, scale_of_row};
 use crate::families::moe::SCALE_BLOCK;
 
 /// What rows of combine travel as.
@@ -21,9 +22,30 @@ pub enum ReturnDtype {
     Fp8,
     /// fp8 (e4m3), with an f32 scale for each row: of a token, or of an entry where `dedup` is off.
     Fp8Token,
+    /// 4 bits (e2m1), with an e4m3 scale for every 16 elements, and an f32 scale for each row.
+    Nvfp4,
 }
 
 impl ReturnDtype {
+    /// Bits of an element.
+    pub(super) fn bits(self) -> u32 {
+        match self {
+            ReturnDtype::Combined => 16,
+            ReturnDtype::Fp8 | ReturnDtype::Fp8Token => 8,
+            ReturnDtype::Nvfp4 => 4,
+        }
+    }
+
+    /// Bytes of a row of so many elements, without its scales.
+    pub(super) fn row_bytes(self, hidden: u32) -> u32 {
+        hidden / 8 * self.bits()
+    }
+
+    /// Elements of a piece of a row: `vectors` of 16 bytes for each lane of `warps` warps.
+    pub(super) fn piece_len(self, hidden: u32, warps: u32, vectors: u32) -> u32 {
+        piece_len(hidden, warps, vectors * (16 / self.bits()), 2)
+    }
+
     /// Whether senders quantise rows.
     pub fn quantises(self) -> bool {
         self != ReturnDtype::Combined
@@ -35,7 +57,7 @@ impl ReturnDtype {
 #[message(config = Combine)]
 pub struct Returned {
     /// Rows as they come back, `[token][owner][hidden]`, or `[token][k][hidden]` in plain mode; as packets in two banks.
-    #[len(|c| c.hidden)]
+    #[len(|c| c.moved(c.hidden))]
     #[dtype(|c| c.returned())]
     pub row: AnyField,
     /// Scales as they come back with the pieces of rows, `[token][owner][scale]`, or `[token][k][scale]` in plain mode; as packets
@@ -47,12 +69,26 @@ pub struct Returned {
 impl Combine {
     /// Type in which rows travel.
     pub fn returned(&self) -> Dtype {
-        if self.combine_dtype.quantises() { Dtype::Fp8 } else { self.dtype.dtype() }
+        match self.combine_dtype {
+            ReturnDtype::Combined => self.dtype.dtype(),
+            ReturnDtype::Fp8 | ReturnDtype::Fp8Token => Dtype::Fp8,
+            ReturnDtype::Nvfp4 => Dtype::U32,
+        }
     }
 
     /// Bytes of a row that travels.
     pub(super) fn returned_bytes(&self) -> u32 {
-        self.hidden * self.returned().bytes()
+        self.combine_dtype.row_bytes(self.hidden)
+    }
+
+    /// How many of the type in which rows travel so many elements are.
+    pub(super) fn moved(&self, elements: u32) -> u32 {
+        if self.returned() == Dtype::U32 { elements / 8 } else { elements }
+    }
+
+    /// Where a piece of a row begins that travels, in the type in which it does.
+    pub(super) fn place(&self, start: Val<u32>) -> Val<u64> {
+        if self.returned() == Dtype::U32 { (start / 8).to_u64() } else { start.to_u64() }
     }
 
     /// Elements that have a scale together as it travels. A row's one scale goes with each of its pieces, which may be different
@@ -61,12 +97,15 @@ impl Combine {
         match self.combine_dtype {
             ReturnDtype::Combined | ReturnDtype::Fp8 => SCALE_BLOCK,
             ReturnDtype::Fp8Token => self.piece_len(),
+            ReturnDtype::Nvfp4 => 4 * NVFP4_BLOCK,
         }
     }
 
     /// Scales of a piece that travels, and how many words of them do: whole packets, where they are packets.
     pub(super) fn scales_of(&self, piece: u32) -> quantise::Piece {
-        let scales = piece.div_ceil(self.scaled());
+        // Of nvfp4 the row's own goes with each of its pieces, too.
+        let of_row = u32::from(self.combine_dtype == ReturnDtype::Nvfp4 && piece > 0);
+        let scales = piece.div_ceil(self.scaled()) + of_row;
         let sent = match self.protocol {
             Protocol::Flags | Protocol::Bulk => scales,
             Protocol::Packets => scales.next_multiple_of(PACKET_BYTES / 4),
@@ -100,6 +139,9 @@ impl Combine {
             ReturnDtype::Combined => 0,
             ReturnDtype::Fp8 => receives + quantise::fp8_shared_words(piece.len),
             ReturnDtype::Fp8Token => receives,
+            ReturnDtype::Nvfp4 => {
+                receives + in_flight * self.moved(piece.len) + 3 + quantise::nvfp4_shared_words(piece.len)
+            }
         };
         4 * groups * u64::from(words)
     }
@@ -114,6 +156,8 @@ pub(super) enum Quantising {
     ByBlock(Quantiser),
     /// With a scale for each row.
     ByRow,
+    /// With a scale for each row, and those of its blocks.
+    BySixteen(Quantiser),
 }
 
 impl Quantising {
@@ -123,6 +167,7 @@ impl Quantising {
             ReturnDtype::Combined => Quantising::None,
             ReturnDtype::Fp8 => Quantising::ByBlock(Quantiser::fp8(c.piece_len())),
             ReturnDtype::Fp8Token => Quantising::ByRow,
+            ReturnDtype::Nvfp4 => Quantising::BySixteen(Quantiser::nvfp4(c.piece_len())),
         }
     }
 
@@ -153,9 +198,16 @@ impl Back<'_> {
             Quantising::ByBlock(quantiser) => pieces.each(part, |start, len| {
                 self.put_by_block(quantiser, slot.piece(start, len), (start, len));
             }),
+            Quantising::BySixteen(quantiser) => {
+                let scale = self.scale_of(slot, NVFP4_MAX);
+                pieces.each(part, |start, len| {
+                    let piece = quantise::Piece { of_row: Some(scale), ..self.c.scales_of(len) };
+                    let (x, scales) = quantiser.returned(slot.piece(start, len), piece);
+                    self.put_quantised(start, x, scales);
+                });
+            }
             Quantising::ByRow => {
-                let lens = (self.c.hidden, self.c.piece_len());
-                let scale = scale_of_row(lens, E4M3_MAX, &|start, len| slot.piece(start, len));
+                let scale = self.scale_of(slot, E4M3_MAX);
                 pieces.each(part, |start, len| {
                     let x = AnyTile::rounded(slot.piece(start, len).to_f32() / scale, Dtype::Fp8);
                     let sent = self.c.scales_of(len).sent;
@@ -172,7 +224,9 @@ impl Back<'_> {
                 let piece = AnyTile::rounded(sum, self.c.dtype.dtype());
                 self.put_by_block(quantiser, piece, (start, len));
             }
-            Quantising::None | Quantising::ByRow => self.row.put_f32(start.to_u64(), sum),
+            Quantising::None | Quantising::ByRow | Quantising::BySixteen(_) => {
+                self.row.put_f32(start.to_u64(), sum);
+            }
         }
     }
 
@@ -182,8 +236,14 @@ impl Back<'_> {
         self.put_quantised(start, x, scales.to_f32());
     }
 
+    /// The scale of a slot's row.
+    fn scale_of(&self, slot: &dyn Slot, most: f32) -> Val<f32> {
+        let lens = (self.c.hidden, self.c.piece_len());
+        scale_of_row(lens, most, &|start, len| slot.piece(start, len))
+    }
+
     fn put_quantised(&self, start: Val<u32>, x: AnyTile, scales: Tile<f32>) {
-        self.row.put(start.to_u64(), x);
+        self.row.put(self.c.place(start), x);
         if let Some(field) = &self.scales {
             field.put(self.c.first_scale(start), scales);
         }

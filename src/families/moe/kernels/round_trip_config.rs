@@ -212,7 +212,7 @@ impl RoundTrip {
     fn returns(&self) -> Result<(), Illegal> {
         let (back, vectors) = (self.combine_dtype, self.vectors);
         Illegal::unless(
-            back != ReturnDtype::Fp8Token,
+            !matches!(back, ReturnDtype::Fp8Token | ReturnDtype::Nvfp4),
             "combine_dtype",
             back.name(),
             || "combined or fp8: a group that runs experts has a piece of a row, and no scale for all of it",

@@ -10,7 +10,8 @@ use super::outputs::{Keep, RankMajor, Summed};
 use super::pieces::each_piece;
 use super::plan::Own;
 use super::protocol::Protocol;
-use super::returned::Returned;
+use super::quantise::of_sixteen;
+use super::returned::{ReturnDtype, Returned};
 
 /// Sums what comes back for every token.
 pub(super) fn receive(l: Launch<'_>, g: Group) {
@@ -217,7 +218,7 @@ fn sum_packets((l, s): Receiving<'_>, token: Val<u32>, part: Val<u32>) {
                 weights.push(valid.select(a.weights.get(slot), 0.0));
             }
             let messages = back.from_each(messages, there);
-            let rows = messages.field(back.row).load(start.to_u64(), len);
+            let rows = messages.field(back.row).load(c.place(start), c.moved(len));
             let scales = back.scales.map(|scales| s.each_scale(&messages, scales, start, len));
             let rows = s.scaled(rows, scales, len);
             for (y, weight) in rows.into_iter().zip(weights) {
@@ -255,13 +256,18 @@ fn sum_entries((l, s): Receiving<'_>, token: Val<u32>, part: Val<u32>) {
 pub(super) struct Dequantiser<'a> {
     c: &'a Combine,
     scales: Option<Shared<f32>>,
+    /// Words of rows of nvfp4.
+    words: Option<Shared<u32>>,
 }
 
 impl<'a> Dequantiser<'a> {
     /// Room for the scales of pieces of so many messages together.
     pub fn new(c: &'a Combine, messages: u32) -> Dequantiser<'a> {
         let words = messages * c.scales_of(c.piece_len()).sent;
-        Dequantiser { c, scales: c.combine_dtype.quantises().then(|| shared("return_scales", words)) }
+        let scales = c.combine_dtype.quantises().then(|| shared("return_scales", words));
+        let packs = c.combine_dtype == ReturnDtype::Nvfp4;
+        let words = packs.then(|| shared("return_words", messages * c.moved(c.piece_len())));
+        Dequantiser { c, scales, words }
     }
 
     /// Pieces of rows of several ranks, from `first` on.
@@ -272,7 +278,8 @@ impl<'a> Dequantiser<'a> {
         (first, count): (Val<u32>, u32),
         (start, len): (Val<u32>, u32),
     ) -> Vec<Scaled> {
-        let x = rows.field(back.row).load_each(first, count, start.to_u64(), len);
+        let (at, moved) = (self.c.place(start), self.c.moved(len));
+        let x = rows.field(back.row).load_each(first, count, at, moved);
         let scales = back.scales.map(|scales| {
             let (at, sent) = self.words(start, len);
             rows.field(scales).load_each(first, count, at, sent)
@@ -288,7 +295,7 @@ impl<'a> Dequantiser<'a> {
         start: Val<u32>,
         len: u32,
     ) -> Tile<f32> {
-        let x = row.field(back.row).load(start.to_u64(), len);
+        let x = row.field(back.row).load(self.c.place(start), self.c.moved(len));
         match (back.scales, self.scales) {
             (Some(scales), Some(at_hand)) => {
                 let (at, sent) = self.words(start, len);
@@ -319,8 +326,21 @@ impl<'a> Dequantiser<'a> {
         }
     }
 
-    #[kernel]
     fn spread(
+        &self,
+        rows: Vec<AnyTile>,
+        scales: Vec<Tile<f32>>,
+        at_hand: Shared<f32>,
+        len: u32,
+    ) -> Vec<Scaled> {
+        match self.words {
+            None => self.of_bytes(rows, scales, at_hand, len),
+            Some(words) => self.unpacked((rows, scales), (words, at_hand), len),
+        }
+    }
+
+    #[kernel]
+    fn of_bytes(
         &self,
         rows: Vec<AnyTile>,
         scales: Vec<Tile<f32>>,
@@ -337,6 +357,23 @@ impl<'a> Dequantiser<'a> {
             Scaled { row, scale: Some(scale) }
         });
         each.collect()
+    }
+
+    /// The same of rows of nvfp4.
+    #[kernel]
+    fn unpacked(
+        &self,
+        (rows, scales): (Vec<AnyTile>, Vec<Tile<f32>>),
+        at_hand: (Shared<u32>, Shared<f32>),
+        len: u32,
+    ) -> Vec<Scaled> {
+        let (piece, moved, count) = (self.c.scales_of(len), self.c.moved(len), rows.len() as u32);
+        for (i, (row, scales)) in (0..).zip(rows.into_iter().zip(scales)) {
+            at_hand.0.store(i * moved, row.typed::<u32>());
+            at_hand.1.store(i * piece.sent, scales);
+        }
+        let each = (0..count).map(|i| of_sixteen(at_hand, (i * moved, i * piece.sent), piece));
+        each.map(|(row, scale)| Scaled { row, scale: Some(scale) }).collect()
     }
 
     /// Words of scales that go with a piece: the first one, and how many.

@@ -7,6 +7,7 @@ use peerwarp_codegen::ir::Dtype;
 use super::Entry;
 use crate::families::moe::kernels::ReturnDtype;
 use crate::families::moe::{MoeShape, Routing, SCALE_BLOCK};
+use crate::harness::blocks::{Blocks, Scaling};
 use crate::harness::elements::loops::{add_weighted, scale};
 use crate::harness::elements::{encode, round};
 use crate::harness::fp8;
@@ -49,12 +50,19 @@ pub fn of_owner<'o>(
     piece
 }
 
-/// A row as its receiver has it: of fp8, e4m3 numbers times their scales.
+/// A row as its receiver has it: numbers of few bits times their scales.
 pub fn returned(combine_dtype: ReturnDtype, row: Vec<f32>) -> Vec<f32> {
     let block = match combine_dtype {
         ReturnDtype::Combined => return row,
         ReturnDtype::Fp8 => SCALE_BLOCK,
         ReturnDtype::Fp8Token => row.len() as u32,
+        ReturnDtype::Nvfp4 => {
+            // By the scale of the row, that of the largest block is the largest e4m3.
+            let largest = row.iter().fold(0f32, |m, x| m.max(x.abs()));
+            let tensor = if largest == 0.0 { 1.0 } else { largest / (6.0 * 448.0) };
+            let (bytes, scales) = Blocks::Nvfp4.quantise(&row, Scaling { tensor, ..Scaling::default() });
+            return Blocks::Nvfp4.dequantise(&bytes, &scales).iter().map(|x| x * tensor).collect();
+        }
     };
     let (bytes, scales) = fp8::quantise(&row, block);
     fp8::dequantise(&bytes, &scales, block)
