@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use peerwarp::codegen::family::Choice;
 use peerwarp::codegen::ir::{Const, Dtype};
 use peerwarp::families::moe::kernels::{
-    CombineDtype, Hook, Layout, Quantise, ReturnDtype, ScaleLayout, ScaleRounding,
+    CombineDtype, Hook, Layout, Quantise, ReturnDtype, ScaleLayout, ScaleRoom, ScaleRounding,
 };
 use peerwarp::families::moe::run::MoeTuning;
 use peerwarp::families::moe::{MoeShape, RowDtype};
@@ -141,7 +141,7 @@ struct Op {
     /// The buffers in which rows and their scales arrive.
     rows: [&'static str; 2],
     /// The order of scales that come, their shape, and whether callers give one for all rows.
-    of_scales: (ScaleLayout, ScaleShape, bool),
+    of_scales: (ScaleLayout, ScaleRoom, bool),
     /// How many launches a dispatch has.
     dispatches: usize,
     launches: SimLaunches,
@@ -218,9 +218,7 @@ impl Op {
         all.insert("rows", self.each(rows, self.shape.row_bytes(), &places, memory)?);
         let scales = match self.of_scales.0 {
             ScaleLayout::Row => self.each(scales, self.shape.scale_bytes(), &places, memory)?,
-            ScaleLayout::Column | ScaleLayout::Tiles => {
-                memory.read(scales, 0, memory.size(scales)? as usize)?
-            }
+            ScaleLayout::Column | ScaleLayout::Tiles => self.ordered(scales, &places, memory)?,
         };
         all.insert("row_scale", scales);
         Ok(all)
@@ -267,6 +265,19 @@ impl Op {
         }
         for (place, into) in all.chunks_mut(row).enumerate().filter(|(place, _)| places[*place]) {
             into.copy_from_slice(&memory.read(buffer, (place * row) as u64, row)?);
+        }
+        Ok(all)
+    }
+
+    /// The scales of rows that came, where their layout has them, and zeros.
+    fn ordered(&self, buffer: &str, places: &[bool], memory: &mut dyn RankMemory) -> Result<Vec<u8>, String> {
+        let room = self.of_scales.1;
+        let mut all = vec![0; 4 * room.all_words() as usize];
+        for (row, _) in (0..).zip(places).filter(|(_, came)| **came) {
+            for word in 0..u64::from(self.shape.scales()) {
+                let at = 4 * room.place(row, word) as usize;
+                all[at..at + 4].copy_from_slice(&memory.read(buffer, at as u64, 4)?);
+            }
         }
         Ok(all)
     }
@@ -381,7 +392,7 @@ impl MoeAllToAll {
             tuning.check(&shape)?;
             let drops = tuning.dispatch().room().drops;
             let (rows, dispatches) = (tuning.semantics().rows(), tuning.dispatch_launches().len());
-            let (scales, has_tensor_scale) = (scale_shape(&tuning), tuning.key.has_tensor_scale());
+            let (scales, has_tensor_scale) = (tuning.dispatch().scale_room(), tuning.key.has_tensor_scale());
             let launches = SimLaunches::new(&tuning.launch_specs())?;
             let missing = tuning.key.missing;
             let of_scales = (scale_layout, scales, has_tensor_scale);
@@ -408,7 +419,7 @@ impl MoeAllToAll {
 
     /// As [`scale_shape`].
     fn scale_shape(&self) -> ScaleShape {
-        self.op.of_scales.1
+        self.op.of_scales.1.shape().into()
     }
 
     /// First expert of each rank, and after the last one all experts.

@@ -559,7 +559,7 @@ impl Dispatch {
             ScaleLayout::Tiles if !self.dtype.has_blocks() => refused(
                 "row or column, unless rows are mxfp8, nvfp4 or mxfp4, whose scales are bytes of blocks",
             ),
-            _ if self.scale_room().len() >> 32 != 0 => {
+            _ if self.scale_room().all_words() >> 32 != 0 => {
                 refused("row, where there are places for 2^32 words of scales or more")
             }
             _ => Ok(()),

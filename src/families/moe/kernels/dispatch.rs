@@ -68,8 +68,10 @@ pub struct DispatchArgs {
     #[len(|c| if c.in_place() { 0 } else { c.room().places * u64::from(c.row()) })]
     #[dtype(|c| c.received())]
     pub rows: Option<AnyPtr>,
-    /// Out: their scales, as `scale_layout` says.
-    #[len(|c| if c.keeps_scales() && !c.scales_in_place() { c.scale_room().len() } else { 0 })]
+    /// Out: their scales.
+    ///
+    /// They stand as `scale_layout` says; where it has them by row, and rows arrive in their places, they do so, too.
+    #[len(|c| if c.keeps_scales() && !c.scales_in_place() { c.scale_room().all_words() } else { 0 })]
     #[dtype(|c| c.scale())]
     pub row_scale: Option<AnyPtr>,
     /// Out: first row of each of this rank's experts, and after the last one the number of rows.
@@ -140,8 +142,8 @@ pub struct DispatchArgs {
 /// that token, if it has an expert here; the rows of the e-th expert have the numbers in `expert_rows[e]` elements of
 /// `gather` from element `expert_start[e]` on. Expert ids are global; a rank's experts are contiguous. Pass `n`, `ids`,
 /// `weights`, `n_from`, and `pos` and `weight_from` or else `entry_expert` on to combine, and change none of them before it is
-/// done. Where there is no `rows`, rows are this rank's own `inbox`, and where there is no `row_scale` scales are its
-/// `inbox_scale`. Where `x` and `rows` are words, a word is four bytes of a row in the dtype that the variant's name tells.
+/// done. Where there is no `rows`, rows are this rank's own `inbox`, and their scales its `inbox_scale`. Where `x` and `rows` are
+/// words, a word is four bytes of a row in the dtype that the variant's name tells.
 ///
 /// All ranks use the same variant. A variant with `send` in its name is the first half of this, to be
 /// followed by the one with `recv`, on the same buffers.

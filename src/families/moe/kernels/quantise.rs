@@ -498,7 +498,7 @@ fn bits_of_e2m1(x: Tile<f32>) -> Tile<u32> {
     let large = below_four.select(splat(8_388_608f32, x.len()), 16_777_216.0);
     let steps = (magnitude + below_two.select(4_194_304.0, large)).bitcast::<u32>() & 7;
     let before = below_two.select(0, below_four.select(splat(2u32, x.len()), 4));
-    steps + before | (x.bitcast::<u32>() >> 31 << 3)
+    (steps + before) | (x.bitcast::<u32>() >> 31 << 3)
 }
 
 /// The scale of a row of so many elements, of which a group has so many at once: its largest magnitude over `most`, or 1 for a row of

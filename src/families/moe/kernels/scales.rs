@@ -59,13 +59,26 @@ impl ScaleRoom {
     }
 
     /// Words in all.
-    pub fn len(&self) -> u64 {
+    pub fn all_words(&self) -> u64 {
         self.matrices * self.whole_rows() * self.words
     }
 
     /// Matrices, the rows of each without and with those that make it whole, and the words of a row.
     pub fn shape(&self) -> [u64; 4] {
         [self.matrices, self.rows, self.whole_rows(), self.words]
+    }
+
+    /// Where a word of a row's scales is.
+    pub fn place(&self, row: u64, word: u64) -> u64 {
+        let (matrix, row) = (row / self.rows, row % self.rows);
+        let (first, step) = match self.layout {
+            ScaleLayout::Row => (row * self.words, 1),
+            ScaleLayout::Column => (row, self.whole_rows()),
+            ScaleLayout::Tiles => {
+                (row / TILE_ROWS * (self.words * TILE_ROWS) + row % 32 * 4 + row / 32 % 4, TILE_ROWS)
+            }
+        };
+        matrix * (self.words * self.whole_rows()) + first + word * step
     }
 
     /// The first word of a row's scales, and how many words further each next one is.
