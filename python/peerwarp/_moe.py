@@ -63,9 +63,9 @@ class Dispatched:
 
     Attributes:
         rows: `(places, hidden)`, of the type of `x`; zeros where no row came. Of 4 bits `(places, hidden / 2)`.
-        scales: `(places, ..)`, of the shape and type of those that `dispatch` takes. With `scale_layout="column"` `(places, words)`,
-            whose columns lie one after another, of float32, or of int32 if four scales of a byte are a word; with `"128x4"` the bytes
-            of rows rounded up to 128, tile by tile. Expert-strided, these have an axis of experts in front.
+        scales: `(places, ..)`, of the shape and type of those that `dispatch` takes. With `scale_layout="column"`
+            `(places, words)`, whose columns lie one after another, of float32, or of int32 if four scales of a byte are a word;
+            with `"128x4"` the bytes of rows rounded up to 128, tile by tile. Expert-strided, an axis of experts is in front.
         ids: rank-major only: int32 `(places, K)`, ids of this rank's experts among all of them, `empty_id` in entries that are not
             its own.
         weights: rank-major only: float32 `(places, K)`, 0 in entries that are not this rank's own.
@@ -162,8 +162,8 @@ class MoeAllToAll:
             (e4m3, with a scale of a byte for every 128 elements), `"fp8-token"` (e4m3 or e5m2, a float32 scale for a row),
             `"fp8-tensor"` (the same without scales), `"fp8-fnuz"` (e4m3fnuz, with scales as of `"fp8"`), `"int8"` (a float32 scale
             for a row), `"mxfp8"` (a scale of a byte for every 32 elements), `"nvfp4"` or `"mxfp4"` (two elements a byte, a scale of
-            a byte for every 16, or 32, elements), or `"bytes"`: any bytes, `row_bytes` of a row and `scale_bytes` of its scales, which mean
-            something to the caller.
+            a byte for every 16, or 32, elements), or `"bytes"`: any bytes, `row_bytes` of a row and `scale_bytes` of its scales,
+            which mean something to the caller.
         row_bytes: `"bytes"` only: bytes of a row, a multiple of 4.
         scale_bytes: `"bytes"` only: bytes of a row's scales, a multiple of 4; none travel if 0.
         combined: what experts' outputs and combined rows are: `"bf16"` or `"fp16"`. That is `dtype` where it is one of these, and
@@ -171,8 +171,8 @@ class MoeAllToAll:
         quantise: `"fp8"`, `"fp8-ue8m0"`, `"fp8-fnuz"`, `"int8"`, `"mxfp8"` and `"nvfp4"` only: whether `x` is of the type
             `combined`, and dispatch quantises its rows on their way out, with the scales that `d.scales` has; else they are given
             quantised, with their scales.
-        scale_rounding: `"fp8-ue8m0"` and `"mxfp8"` with `quantise` only: `"floor"`, as OCP has it, or `"up"`, by which no element is too
-            large.
+        scale_rounding: `"fp8-ue8m0"` and `"mxfp8"` with `quantise` only: `"floor"`, as OCP has it, or `"up"`, by which no
+            element is too large.
         scale_layout: how `d.scales` stand: `"row"`; `"column"`, as DeepGEMM takes them; `"128x4"`, of mxfp8, nvfp4 and mxfp4, as
             block-scaled tensor cores take them.
         combine_dtype: what rows travel back as: `"combined"`, the type `combined`; `"fp8"`, with a float32 scale for every 128

@@ -207,9 +207,7 @@ def test_fp8_rows_come_with_their_scales() -> None:
     assert not out[0].any()
 
 
-@pytest.mark.parametrize(
-    "dtype", ["fp8-ue8m0", "fp8-token", "fp8-tensor", "fp8-fnuz", "int8", "mxfp8", "nvfp4", "mxfp4", "bytes"]
-)
+@pytest.mark.parametrize("dtype", ["fp8-ue8m0", "fp8-token", "fp8-tensor", "fp8-fnuz", "int8", "mxfp8", "nvfp4", "mxfp4", "bytes"])
 @pytest.mark.parametrize("layout", ["rank_major", "expert_major"])
 def test_rows_that_are_bytes_come_with_all_of_their_scales(layout: str, dtype: str) -> None:
     hidden = 256

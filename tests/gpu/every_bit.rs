@@ -165,7 +165,15 @@ fn rows_of_every_kind_are_right_to_the_bit() {
                 let shape = shape(2048, tokens, RowDtype::Bytes { row, scales });
                 all.add(&defaults(&shape, layout), &n, 0);
             }
-            for (dtype, hidden) in [(RowDtype::Fp8, 7168), (RowDtype::Fp8, 2880), (RowDtype::Mxfp8, 7168)] {
+            for (dtype, hidden) in [
+                (RowDtype::Fp8, 7168),
+                (RowDtype::Fp8, 2880),
+                (RowDtype::Fp8Ue8m0, 2880),
+                (RowDtype::Fp8Fnuz, 7168),
+                (RowDtype::Int8, 2880),
+                (RowDtype::Mxfp8, 7168),
+                (RowDtype::Nvfp4, 7168),
+            ] {
                 let shape = shape(hidden, tokens, dtype);
                 for (from, combined) in
                     [(Quantise::Bf16, CombineDtype::Bf16), (Quantise::Fp16, CombineDtype::Fp16)]
@@ -181,7 +189,7 @@ fn rows_of_every_kind_are_right_to_the_bit() {
             (Layout::ExpertMajor, RowDtype::Fp16, 7168),
         ] {
             let shape = shape(hidden, tokens, dtype);
-            for combine_dtype in [ReturnDtype::Fp8, ReturnDtype::Fp8Token] {
+            for combine_dtype in [ReturnDtype::Fp8, ReturnDtype::Fp8Token, ReturnDtype::Nvfp4] {
                 let tuning = defaults(&shape, layout).with_combine_dtype(combine_dtype).unwrap();
                 for protocol in [Protocol::Flags, Protocol::Packets] {
                     let mut tuning = tuning.clone().with_protocol(protocol);
