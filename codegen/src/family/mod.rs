@@ -130,6 +130,6 @@ pub use error::{FamilyError, NameError};
 pub use field::{Allowed, FieldDefault, FieldInfo, FieldRole};
 pub use legal::{Illegal, Legal};
 pub use operation::Operation;
-pub use target::{CudaArch, HipArch, Target, TargetError};
+pub use target::{CudaArch, HipArch, MatrixUnit, Target, TargetError};
 pub use traits::{Family, FamilyKey, Fields};
 pub use value::{Choice, FieldType, Value};

@@ -65,6 +65,22 @@ impl CudaArch {
     }
 }
 
+/// What multiplies matrices on a target, and where it reads operands and adds up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum MatrixUnit {
+    /// A warp, from registers to registers.
+    Warp,
+    /// A warpgroup, from shared memory to registers: `wgmma`. Boxes of operands come by tensor maps.
+    Warpgroup,
+}
+
+impl MatrixUnit {
+    /// Whether instructions read operands in shared memory by themselves, so that one warp can bring them for all others.
+    pub const fn reads_shared(self) -> bool {
+        !matches!(self, MatrixUnit::Warp)
+    }
+}
+
 /// What a kernel is emitted for.
 ///
 /// ```
@@ -118,6 +134,30 @@ impl Target {
 
     /// Whether a kernel can wait by itself for the launches before it (programmatic dependent launch).
     pub const fn overlaps_launches(self) -> bool {
+        match self {
+            Target::Cuda(arch) => arch.capability() >= 90,
+            Target::Hip(_) => false,
+        }
+    }
+
+    /// What multiplies matrices.
+    pub const fn matrix_unit(self) -> MatrixUnit {
+        match self {
+            Target::Cuda(CudaArch::Sm90a) => MatrixUnit::Warpgroup,
+            Target::Cuda(_) | Target::Hip(_) => MatrixUnit::Warp,
+        }
+    }
+
+    /// Whether matrix instructions take OCP's e4m3. Those of gfx942 take another format of 8 bits, e4m3fnuz.
+    pub const fn has_fp8_products(self) -> bool {
+        match self {
+            Target::Cuda(arch) => arch.capability() >= 89,
+            Target::Hip(arch) => matches!(arch, HipArch::Gfx950),
+        }
+    }
+
+    /// Whether a GPU copies from shared memory to global memory by itself.
+    pub const fn copies_in_bulk(self) -> bool {
         match self {
             Target::Cuda(arch) => arch.capability() >= 90,
             Target::Hip(_) => false,
@@ -203,6 +243,31 @@ mod tests {
             let digits: String = a.name().chars().filter(char::is_ascii_digit).collect();
             assert_eq!(digits, a.capability().to_string());
         }
+    }
+
+    /// One row for each target: what multiplies, whether its instructions read shared memory, fp8 products, and bulk copies.
+    #[test]
+    fn every_target_says_what_it_can_do() {
+        let row = |t: Target| {
+            let unit = t.matrix_unit();
+            let can = [unit.reads_shared(), t.has_fp8_products(), t.copies_in_bulk()].map(u32::from);
+            format!("{t}: {unit:?} {can:?}")
+        };
+        insta::assert_snapshot!(Target::all().map(row).collect::<Vec<_>>().join("\n"), @r"
+        cuda:sm_80: Warp [0, 0, 0]
+        cuda:sm_86: Warp [0, 0, 0]
+        cuda:sm_89: Warp [0, 1, 0]
+        cuda:sm_90: Warp [0, 1, 1]
+        cuda:sm_90a: Warpgroup [1, 1, 1]
+        cuda:sm_100: Warp [0, 1, 1]
+        cuda:sm_100a: Warp [0, 1, 1]
+        cuda:sm_103a: Warp [0, 1, 1]
+        cuda:sm_120: Warp [0, 1, 1]
+        cuda:sm_120a: Warp [0, 1, 1]
+        hip:gfx90a: Warp [0, 0, 0]
+        hip:gfx942: Warp [0, 0, 0]
+        hip:gfx950: Warp [0, 1, 0]
+        ");
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! How the warps of a group share a matrix, and how lanes hold their parts.
 
-use crate::family::{CudaArch, HipArch, Target};
+use crate::family::{MatrixUnit, Target};
 use crate::ir::{CommOp, Kernel, LoadMatrix, MatrixOp, OpId, OpKind, PutMatrix, Rows, StoreMatrix, ValueId};
 use crate::print::analysis::Program;
 use crate::print::text::PrintError;
@@ -10,19 +10,6 @@ const PART: u32 = 16;
 
 /// Columns of a result that a warpgroup's instructions have, as far as they are used.
 pub(crate) const WGMMA_COLUMNS: [u32; 3] = [64, 128, 256];
-
-/// Whether a target has matrix instructions that read shared memory by themselves.
-pub(crate) fn has_wgmma(target: Target) -> bool {
-    target == Target::Cuda(CudaArch::Sm90a)
-}
-
-/// Whether a target has matrix instructions for OCP's e4m3. gfx942's are for another format of 8 bits, e4m3fnuz.
-pub(crate) fn has_fp8_products(target: Target) -> bool {
-    match target {
-        Target::Cuda(arch) => arch.capability() >= 89,
-        Target::Hip(arch) => arch == HipArch::Gfx950,
-    }
-}
 
 /// How the warps of a group share a matrix: each has one of `down` times `across` equal parts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -60,7 +47,7 @@ impl Fragments {
     /// Whether warpgroups multiply them, four warps 64 rows each.
     pub fn by_warpgroups(self, target: Target) -> bool {
         let whole = self.across == 1 && self.rows == PART * self.down && self.down.is_multiple_of(4);
-        has_wgmma(target) && whole && WGMMA_COLUMNS.contains(&self.columns)
+        target.matrix_unit() == MatrixUnit::Warpgroup && whole && WGMMA_COLUMNS.contains(&self.columns)
     }
 
     /// The type that says which elements a lane has.

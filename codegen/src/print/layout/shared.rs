@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeSet, HashSet};
 
-use super::{Fragments, Layouts, fragments::has_wgmma};
+use super::{Fragments, Layouts};
 use crate::family::Target;
 use crate::ir::{
     BulkCopy, CommOp, Dot, Dtype, Kernel, Lines, MatrixOp, OpKind, ReduceLines, Region, SharedId, dot_columns,
@@ -12,7 +12,11 @@ use crate::print::analysis::Program;
 /// Bytes that the shared memory of a block is aligned to.
 pub(crate) fn shared_align(kernel: &Kernel, target: Target) -> u32 {
     // Matrix instructions let 16 bytes of eight rows change places, of 1024 bytes.
-    if has_wgmma(target) && kernel.ops.iter().any(|op| product_room(&op.kind).is_some()) { 1024 } else { 16 }
+    if target.matrix_unit().reads_shared() && kernel.ops.iter().any(|op| product_room(&op.kind).is_some()) {
+        1024
+    } else {
+        16
+    }
 }
 
 /// Elements that a shared array takes on a target: of those that products go through, AMD's need room for one piece.
@@ -36,15 +40,7 @@ pub(crate) fn product_room(kind: &OpKind) -> Option<SharedId> {
 /// The shared array that a copy goes through, on targets that copy in bulk.
 pub(crate) fn copy_room(kind: &OpKind, target: Target) -> Option<SharedId> {
     let OpKind::Comm(CommOp::BulkCopy(BulkCopy { room, .. })) = *kind else { return None };
-    in_bulk(target).then_some(room)
-}
-
-/// Whether a target copies from shared memory to global memory by itself.
-pub(crate) fn in_bulk(target: Target) -> bool {
-    match target {
-        Target::Cuda(arch) => arch.capability() >= 90,
-        Target::Hip(_) => false,
-    }
+    target.copies_in_bulk().then_some(room)
 }
 
 /// The shared arrays that a region uses on a target.

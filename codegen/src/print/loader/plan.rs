@@ -12,7 +12,7 @@ use serde::Serialize;
 
 use super::{cut, drawn};
 use crate::device::Device;
-use crate::family::{CudaArch, Target};
+use crate::family::Target;
 use crate::ir::{
     CommOp, ControlOp, DOT_ROW_BYTES, Dot, Dtype, Kernel, LoadMatrix, LoadRow, Loc, MatrixOp, MemoryOp, Op,
     OpId, OpKind, Param, ParamId, ParamKind, Place, Region, Role, Rows, SharedId, ValueId, ValueOp, Wait,
@@ -120,9 +120,8 @@ impl Loaders {
     /// Those of a kernel, if any of its roles has one.
     pub fn of(f: &Facts) -> Option<Loaders> {
         let kernel = f.p.kernel;
-        let boxes = f.target == Target::Cuda(CudaArch::Sm90a);
         let mut crew = Crew::of(kernel, f.target);
-        if !boxes || f.timeline.is_some() || of_kernel(f, crew).is_some() {
+        if !f.target.matrix_unit().reads_shared() || f.timeline.is_some() || of_kernel(f, crew).is_some() {
             return None;
         }
         let of_role = |role: &Role| Fit::new(f, &role.body).ring(&role.body).ok().flatten();
@@ -192,7 +191,7 @@ pub(crate) struct Obstacle {
 /// The roles that multiply by warpgroups without a loader, each with its first obstacle.
 pub(crate) fn obstacles(f: &Facts) -> Vec<Obstacle> {
     let kernel = f.p.kernel;
-    if f.target != Target::Cuda(CudaArch::Sm90a) || f.timeline.is_some() {
+    if !f.target.matrix_unit().reads_shared() || f.timeline.is_some() {
         return vec![];
     }
     let of_kernel = of_kernel(f, Crew::of(kernel, f.target));

@@ -7,7 +7,7 @@ use crate::ir::{
 };
 use crate::print::emit::{Emitter, Step};
 use crate::print::facts::Side;
-use crate::print::layout::{Fragments, Layout, Moved, fragments::has_fp8_products};
+use crate::print::layout::{Fragments, Layout, Moved};
 use crate::print::text::{Expr, Prec, Prim, PrintError, prim};
 
 impl Emitter<'_, '_> {
@@ -117,7 +117,7 @@ impl Emitter<'_, '_> {
         // Where no instruction takes fp8, it becomes bf16.
         if dtype == Dtype::Fp16 {
             self.used.add(Prim::MultiplyFp16);
-        } else if !fp8 || !has_fp8_products(self.f.target) {
+        } else if !fp8 || !self.f.target.has_fp8_products() {
             self.used.add(Prim::MultiplyBf16);
         }
         if fp8 {

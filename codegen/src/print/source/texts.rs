@@ -5,7 +5,7 @@ use serde::Serialize;
 use crate::family::Target;
 use crate::ir::Kernel;
 use crate::print::launch::args::FieldText;
-use crate::print::layout::{fragments::has_fp8_products, shared::shared_align};
+use crate::print::layout::shared::shared_align;
 use crate::print::loader::Crew;
 use crate::print::matrix::products::{Fp8ProductsText, PiecesText, ProductsText};
 use crate::print::text::{
@@ -151,7 +151,7 @@ pub(crate) fn primitive(
                 Target::Hip(_) => true,
             };
             let cuda = matches!(target, Target::Cuda(_));
-            render(name, &TargetText { cuda, fence_acquire, fp8_products: has_fp8_products(target) })
+            render(name, &TargetText { cuda, fence_acquire, fp8_products: target.has_fp8_products() })
         }
         Context::Pieces => render(name, &PiecesText::of(kernel)),
         Context::Products => render(name, &ProductsText::of(kernel)),

@@ -2,7 +2,6 @@
 
 use crate::ir::{BulkCopy, CommOp, OpId, OpKind, PACKET_BYTES, ParamId, ParcelId, Target as To, ValueId};
 use crate::print::emit::Emitter;
-use crate::print::layout::shared::in_bulk;
 use crate::print::text::{Expr, Prim, PrintError};
 
 impl Emitter<'_, '_> {
@@ -16,7 +15,7 @@ impl Emitter<'_, '_> {
         let (name, place) =
             (&self.f.p.kernel.params[source.index()].name, self.place(self.f.p.kernel.op(id).loc));
         let to = self.f.p.kernel.parcels[parcel.index()].target;
-        if !in_bulk(self.f.target) {
+        if !self.f.target.copies_in_bulk() {
             self.w.comment(&format!("Copy {name} ({place})"));
             return self.copy_by_lanes(id, to, buffer, index, &from, bytes);
         }
@@ -50,7 +49,7 @@ impl Emitter<'_, '_> {
         let p = &self.f.p;
         let (bare, role) = (p.kernel.parcels[parcel.index()].bare, p.position(id).role);
         let copies = |copy: &OpId| matches!(p.kernel.op(*copy).kind, OpKind::Comm(CommOp::BulkCopy(BulkCopy { parcel: of, .. })) if of == parcel || bare && p.position(*copy).role == role);
-        if in_bulk(self.f.target) && p.ops().iter().any(copies) {
+        if self.f.target.copies_in_bulk() && p.ops().iter().any(copies) {
             self.used.add(Prim::BulkDone);
             self.w.line("bulk_done();");
         }
