@@ -21,10 +21,12 @@ pub enum Language {
     Cuda,
     /// Warps of 64.
     Hip,
+    /// Those of 32, with products in tensor memory.
+    Blackwell,
 }
 
 impl Language {
-    /// Both.
+    /// Those of all kernels.
     pub const ALL: [Language; 2] = [Language::Cuda, Language::Hip];
 
     /// A target in the language.
@@ -32,6 +34,7 @@ impl Language {
         let name = match self {
             Language::Cuda => "cuda:sm_90a",
             Language::Hip => "hip:gfx942",
+            Language::Blackwell => "cuda:sm_100a",
         };
         name.parse().expect("these targets exist")
     }
@@ -116,9 +119,9 @@ impl Program {
     }
 }
 
-const RUNTIME: [&str; 12] = [
-    "order", "fiber", "memory", "copies", "boxes", "cards", "products", "alone", "turns", "machine", "calls",
-    "main",
+const RUNTIME: [&str; 14] = [
+    "order", "fiber", "memory", "copies", "boxes", "cards", "products", "words", "tensor", "alone", "turns",
+    "machine", "calls", "main",
 ];
 
 /// Folder of the runtime's sources, for tests of this package and of those below it.
@@ -204,7 +207,7 @@ fn object(texts: &[Text], mode: Mode) -> PathBuf {
     let lines = if texts.iter().any(|text| text.is_edited) { "-g0" } else { "-g1" };
     let dir = runtime_dir();
     let (prelude, include) = match texts[0].language {
-        Language::Cuda => (dir.join("cuda/cuda_runtime.h"), dir.join("cuda")),
+        Language::Cuda | Language::Blackwell => (dir.join("cuda/cuda_runtime.h"), dir.join("cuda")),
         Language::Hip => (dir.join("hip/hip_runtime.h"), dir),
     };
     cached(&(&source, mode, effort, lines, prelude_text()), "o", |out| {

@@ -29,6 +29,7 @@ mod same;
 mod shapes;
 mod signals;
 mod tails;
+mod tensor;
 mod timeline;
 mod waits;
 mod windows;

@@ -1,12 +1,19 @@
 //! Products of matrices as emitted text: the lanes of the matrix instructions, pieces in shared memory, edges.
 
 use peerwarp::families::matmul::{AllGatherMatmul, GroupedMatmul, Matmul, MatmulReduceScatter};
+use peerwarp::harness::workload::Workload;
 
 use rayon::prelude::*;
 
-use crate::build::Language::{self, Cuda, Hip};
+use crate::build::Language::{self, Blackwell, Cuda, Hip};
 use crate::build::Text;
-use crate::workload::{Outcome, outcomes, run};
+use crate::workload::{Outcome, outcomes, run_as};
+
+/// Runs a product as all that multiply in their own way, in tensor memory too.
+#[track_caller]
+fn run<F: Workload>(settings: &str) {
+    run_as::<F>(&[Cuda, Hip, Blackwell], settings);
+}
 
 #[test]
 fn products_of_every_shape_of_tile() {

@@ -70,7 +70,9 @@ impl Case {
         // Clocks as far apart as can be: those of every other lane are twice as fast. When they say that the time is over,
         // the lane between them, which may be the one that misses something, has half of it left.
         let (clock, rate) = match language {
-            Language::Cuda => ("%globaltimer;\" : \"=l\"(t));\n    return t", "(1 + thread_in_block() % 2)"),
+            Language::Cuda | Language::Blackwell => {
+                ("%globaltimer;\" : \"=l\"(t));\n    return t", "(1 + thread_in_block() % 2)")
+            }
             Language::Hip => ("return __builtin_amdgcn_s_memrealtime() * 10", "(1 + thread_in_block() % 2)"),
         };
         let text = Text::of(&source, language).edited(clock, &format!("{clock} * {rate}"), 1);

@@ -169,6 +169,33 @@ fn statement(instruction: &str, operands: &[String], registers: &[&str]) -> Resu
             };
             format!("::host::multiply_later<::host::{elements}>({a}, {b}, {});", vector(sums, operands)?)
         }
+        (["tcgen05", "alloc", "cta_group::1", "sync", "aligned", "shared::cta", "b32"], [to, columns]) => {
+            format!("::host::tensor_take({}, {columns});", address(to).ok_or_else(refused)?)
+        }
+        (["tcgen05", "relinquish_alloc_permit", "cta_group::1", "sync", "aligned"], []) => {
+            "::host::tensor_relinquish();".into()
+        }
+        (["tcgen05", "dealloc", "cta_group::1", "sync", "aligned", "b32"], [first, columns]) => {
+            format!("::host::tensor_give({first}, {columns});")
+        }
+        (
+            ["tcgen05", "mma", "cta_group::1", kind @ ("kind::f16" | "kind::f8f6f4")],
+            [sums, a, b, word, add],
+        ) => {
+            let (sums, is_f16) = (address(sums).ok_or_else(refused)?, *kind == "kind::f16");
+            format!("::host::tensor_multiply({is_f16}, {sums}, {a}, {b}, {word}, {add});")
+        }
+        (
+            ["tcgen05", "commit", "cta_group::1", "mbarrier::arrive::one", "shared::cluster", "b64"],
+            [barrier],
+        ) => format!("::host::tensor_commit({});", address(barrier).ok_or_else(refused)?),
+        (["tcgen05", "ld", "sync", "aligned", "16x256b", "x4", "b32"], [to, from]) => {
+            let (from, to) = (address(from).ok_or_else(refused)?, vector(to, operands)?);
+            format!("::host::tensor_load({from}, {to});")
+        }
+        (["tcgen05", "wait::ld", "sync", "aligned"], []) => "::host::tensor_loads_done();".into(),
+        (["tcgen05", "fence::before_thread_sync"], []) => "::host::tensor_fence_before();".into(),
+        (["tcgen05", "fence::after_thread_sync"], []) => "::host::tensor_fence_after();".into(),
         (["ldmatrix", "sync", "aligned", "m8n8", "x4", "shared", "b16"], [to, from]) => {
             let (from, to) = (address(from).ok_or_else(refused)?, vector(to, operands)?);
             format!("::host::load_blocks({from}, {to});")

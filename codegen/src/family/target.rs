@@ -72,6 +72,8 @@ pub enum MatrixUnit {
     Warp,
     /// A warpgroup, from shared memory to registers: `wgmma`. Boxes of operands come by tensor maps.
     Warpgroup,
+    /// One thread's instructions, from shared memory to tensor memory: `tcgen05`. Boxes come by tensor maps.
+    TensorMemory,
 }
 
 impl MatrixUnit {
@@ -144,6 +146,7 @@ impl Target {
     pub const fn matrix_unit(self) -> MatrixUnit {
         match self {
             Target::Cuda(CudaArch::Sm90a) => MatrixUnit::Warpgroup,
+            Target::Cuda(CudaArch::Sm100a | CudaArch::Sm103a) => MatrixUnit::TensorMemory,
             Target::Cuda(_) | Target::Hip(_) => MatrixUnit::Warp,
         }
     }
@@ -260,8 +263,8 @@ mod tests {
         cuda:sm_90: Warp [0, 1, 1]
         cuda:sm_90a: Warpgroup [1, 1, 1]
         cuda:sm_100: Warp [0, 1, 1]
-        cuda:sm_100a: Warp [0, 1, 1]
-        cuda:sm_103a: Warp [0, 1, 1]
+        cuda:sm_100a: TensorMemory [1, 1, 1]
+        cuda:sm_103a: TensorMemory [1, 1, 1]
         cuda:sm_120: Warp [0, 1, 1]
         cuda:sm_120a: Warp [0, 1, 1]
         hip:gfx90a: Warp [0, 0, 0]

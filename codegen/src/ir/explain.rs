@@ -133,6 +133,9 @@ pub struct RoleInfo {
     /// The line that keeps it from having a loader on its target, and why.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub no_loader: Option<(String, String)>,
+    /// The instructions that it multiplies matrices by on its target, in words.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub multiplies: Option<String>,
     /// The bytes that it keeps in flight on its target.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub flights: Vec<Flight>,
@@ -181,6 +184,7 @@ pub fn explain(kernel: &Kernel) -> Explain {
             goes_on_as: r.goes_on_as.clone(),
             joining: kernel.joining(i).map(|j| kernel.roles[j].name.clone()).collect(),
             no_loader: None,
+            multiplies: None,
             flights: vec![],
             traffic: traffic(&steps),
             steps,

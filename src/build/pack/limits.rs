@@ -13,7 +13,11 @@ pub(super) enum Limit {
     Threads,
     Shared,
     Blocks,
+    TensorColumns,
 }
+
+/// Columns of tensor memory that an SM has (PTX ISA 9.0, 9.7.16.1).
+const TENSOR_COLUMNS: u32 = 512;
 
 /// The blocks that an SM of the target holds, and what sets that number.
 pub(super) fn blocks_each(target: Target, launch: &LaunchShape, used: &Resources) -> (u32, Limit) {
@@ -32,6 +36,7 @@ pub(super) fn blocks_each(target: Target, launch: &LaunchShape, used: &Resources
         (m.sm_threads / (warps * warp), Limit::Threads),
         (by_shared, Limit::Shared),
         (m.sm_blocks, Limit::Blocks),
+        (TENSOR_COLUMNS.checked_div(launch.tensor_columns).unwrap_or(u32::MAX), Limit::TensorColumns),
     ];
     all.into_iter().min_by_key(|(blocks, _)| *blocks).expect("there are limits")
 }
@@ -59,6 +64,7 @@ pub(super) fn residency(
             format!("{} bytes of shared memory a block", shared_bytes + used.static_shared_bytes)
         }
         Limit::Blocks => "the device".into(),
+        Limit::TensorColumns => format!("{} columns of tensor memory a block", launch.tensor_columns),
     };
     if !launch.waits {
         return Err(format!("a block does not fit on an SM ({}): {because}", residency.device));
@@ -82,7 +88,16 @@ mod tests {
 
     fn launch(grid: u32, block_threads: u32, shared_bytes: u32) -> LaunchShape {
         let (exclusive_sm_bytes, overlaps_previous, waits) = (None, true, true);
-        LaunchShape { grid, block_threads, shared_bytes, exclusive_sm_bytes, overlaps_previous, waits }
+        let tensor_columns = 0;
+        LaunchShape {
+            grid,
+            block_threads,
+            shared_bytes,
+            exclusive_sm_bytes,
+            tensor_columns,
+            overlaps_previous,
+            waits,
+        }
     }
 
     #[test]
@@ -114,6 +129,9 @@ mod tests {
         assert_eq!(each("cuda:sm_90a", 128, 113 << 10, 32), (2, Limit::Shared));
         assert_eq!(each("cuda:sm_90a", 32, 0, 16), (32, Limit::Blocks));
         assert_eq!(each("cuda:sm_90a", 1024, 0, 65), (0, Limit::Registers));
+        let in_tensor_memory = LaunchShape { tensor_columns: 256, ..launch(1, 128, 0) };
+        let resident = blocks_each(target("cuda:sm_100a"), &in_tensor_memory, &registers(32));
+        assert_eq!(resident, (2, Limit::TensorColumns));
         // 512 registers a lane: 8 warps of 64 on each SIMD, 4 with 65 to 128.
         assert_eq!(each("hip:gfx942", 1024, 0, 64), (2, Limit::Registers));
         assert_eq!(each("hip:gfx942", 1024, 0, 65), (1, Limit::Registers));

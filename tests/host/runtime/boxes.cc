@@ -68,6 +68,20 @@ void Boxes::bring(void* const to, const BoxMap& map, const u32 column, const u32
     coming_.push_back({me, static_cast<char*>(to), map, column, row, barrier, site});
 }
 
+void Boxes::committed(Actor& by, const void* const barrier, const Site site) {
+    const auto found = barriers_.find(barrier);
+    if (found == barriers_.end()) {
+        machine->wrong("mbarrier", "nobody has begun the one at " + name_of_site(site), site);
+        return;
+    }
+    if (machine->checks()) {
+        found->second.arriving.join(by.told());
+        by.tick();
+    }
+    --found->second.missing;
+    counted(found->second);
+}
+
 bool Boxes::on_their_way_to(const u32 rank) const {
     return std::any_of(coming_.begin(), coming_.end(), [&](const Box& box) { return box.by->rank == rank; });
 }

@@ -28,6 +28,9 @@ class Boxes {
     bool test(const void* barrier, u32 parity, Site site);
     void bring(void* to, const BoxMap& map, u32 column, u32 row, const void* barrier, Site site);
 
+    // What a thread has committed is done: an arrival.
+    void committed(Actor& by, const void* barrier, Site site);
+
     bool on_their_way() const { return !coming_.empty(); }
     bool on_their_way_to(u32 rank) const;
     // One of them is there.

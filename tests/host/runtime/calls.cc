@@ -49,6 +49,33 @@ void products_done_but(const u32 most) {
     me->products.done_but(*me, me->in_block, me->home->dynamic_shared, most);
     machine->meet(Meeting::Sync, 0, 0, HERE);
 }
+// Lanes of a warp do the first five together, which orders nothing.
+void tensor_take(void* const to, const u32 columns) {
+    machine->meet(Meeting::Ballot, 1, 0, HERE);
+    machine->tensors().take(to, columns, HERE);
+}
+void tensor_relinquish() {
+    machine->meet(Meeting::Ballot, 1, 0, HERE);
+    machine->tensors().relinquish(HERE);
+}
+void tensor_give(const u32 first, const u32 columns) {
+    machine->meet(Meeting::Ballot, 1, 0, HERE);
+    machine->tensors().give(first, columns, HERE);
+}
+void tensor_load_all(const u32 at, float* const* const to, const u32 count) {
+    machine->meet(Meeting::Ballot, 1, 0, HERE);
+    machine->tensors().load(at, to, count, HERE);
+}
+void tensor_loads_done() {
+    machine->meet(Meeting::Ballot, 1, 0, HERE);
+    machine->tensors().loads_done();
+}
+void tensor_multiply(const bool is_f16, const u32 sums, const u64 a, const u64 b, const u32 word, const bool add) {
+    machine->tensors().multiply(is_f16 ? ProductKind::F16 : ProductKind::F8f6f4, sums, a, b, word, add, HERE);
+}
+void tensor_commit(const void* const barrier) { machine->tensors().commit(barrier, HERE); }
+void tensor_fence_before() { machine->tensors().fence_before(); }
+void tensor_fence_after() { machine->tensors().fence_after(); }
 void barrier_begin(const void* const barrier, const u32 arrivals) {
     machine->boxes().begin_barrier(barrier, arrivals, HERE);
 }

@@ -71,6 +71,19 @@ void products_later(float (*to)(u32), u32 bytes, u64 a, u64 b, float* const* sum
 void products_group();               // those since the last time are a group
 void products_done_but(u32 most);    // all groups but the newest
 
+// ---- Tensor memory: what it orders, tensor.h says
+
+void tensor_take(void* to, u32 columns);   // by a warp, like the next ones
+void tensor_relinquish();
+void tensor_give(u32 first, u32 columns);
+void tensor_load_all(u32 at, float* const* to, u32 count);
+void tensor_loads_done();
+// By one thread, like the next ones: kind::f16, or kind::f8f6f4.
+void tensor_multiply(bool is_f16, u32 sums, u64 a, u64 b, u32 word, bool add);
+void tensor_commit(const void* barrier);
+void tensor_fence_before();
+void tensor_fence_after();
+
 // ---- Where the launch's arguments are
 
 const void* kernel_arguments();

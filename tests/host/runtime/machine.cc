@@ -99,6 +99,7 @@ void Machine::begin(const u64 seed) {
     ready_.clear();
     parked_.clear();
     boxes_.clear();
+    tensors_.clear();
     if (job_.far.log_slots != 0 && !job_.alone) cards_.begin(seed);
     read_.assign(job_.ranks, {});
     now_ = turns_ = last_turn_ = 0;
@@ -234,6 +235,7 @@ void Machine::start(const u32 r, const Launch& launch) {
             block.warps[t.warp].lanes.push_back(&t);
             runnable_.add(&t);
         }
+        tensors_.begin(block);
     }
 }
 
@@ -247,6 +249,10 @@ void Machine::finish(const u32 r) {
         for (u32 i = 0; i < count; ++i) rank.threads[i]->tick();
     }
     if (boxes_.on_their_way_to(r)) findings.add("copies", "rank " + std::to_string(r) + " ends before its boxes are there");
+    for (u32 b = 0; b < rank.launch->grid; ++b) {
+        const std::string left = tensors_.left(*rank.blocks[b]);
+        if (!left.empty()) findings.add("tensor memory", "block " + std::to_string(b) + " of rank " + std::to_string(r) + " ends: " + left);
+    }
     ready_.push_back(r);
 }
 
@@ -266,6 +272,10 @@ void Machine::run(const u64 seed) {
         }
         if (boxes_.on_their_way() && (runnable_.empty() || random_() % 32 == 0)) {
             boxes_.land(random_());
+            continue;
+        }
+        if (tensors_.on_their_way() && (runnable_.empty() || random_() % 32 == 0)) {
+            tensors_.land(random_());
             continue;
         }
         if ((runnable_.empty() || random_() % card_pace == 0) && cards_.busy()) {

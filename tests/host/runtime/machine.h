@@ -12,6 +12,7 @@
 #include "cards.h"
 #include "copies.h"
 #include "products.h"
+#include "tensor.h"
 #include "turns.h"
 #include "fiber.h"
 #include "host.h"
@@ -45,6 +46,7 @@ struct Thread : Actor {
     // What it has had copied and has not waited for.
     Copies copies;
     Products products;
+    TensorThread tensor;
 
     // The last atomic load: the same again is a poll.
     const void* polled = nullptr;
@@ -72,6 +74,7 @@ struct Block {
     Barrier plain;  // AMD's
     char* dynamic_shared = nullptr;
     char* static_shared = nullptr;
+    TensorBlock tensor;
 };
 
 // ---- What is to be run
@@ -157,6 +160,7 @@ class Machine {
     [[noreturn]] void end_thread();
     void end_run();
     Boxes& boxes() { return boxes_; }
+    Tensors& tensors() { return tensors_; }
     Cards& cards() { return cards_; }
     // What a card loads and stores of the words that it shares with kernels, in order.
     u64 card_load(Actor& card, const u64* p);
@@ -176,6 +180,7 @@ class Machine {
     std::unordered_map<const void*, std::vector<Thread*>> parked_;
     std::vector<std::string> read_;
     Boxes boxes_;
+    Tensors tensors_;
     Cards cards_;
     Fiber scheduler_;
     u64 now_ = 0, turns_ = 0;

@@ -28,6 +28,9 @@ impl fmt::Display for Explain {
             if let Some((line, why)) = &role.no_loader {
                 writeln!(f, "All its warps bring operands: no loader does, because at {line} {why}.\n")?;
             }
+            if let Some(multiplies) = &role.multiplies {
+                writeln!(f, "{multiplies}.\n")?;
+            }
             for flight in &role.flights {
                 writeln!(f, "{flight}\n")?;
             }

@@ -62,6 +62,8 @@ pub(crate) struct Emitter<'f, 'k> {
     pub ring: String,
     /// Name of what a loader draws for the others.
     pub drawn: String,
+    /// The columns of tensor memory that products of a role without a loader have.
+    pub tensor: String,
     /// Waits of a loader that are written where what they are for is brought.
     pub put_off: Vec<(ReceiptId, OpId)>,
     /// With a timeline: the variables that say when parcels were opened.
@@ -112,6 +114,7 @@ impl<'f, 'k> Emitter<'f, 'k> {
             shared: HashMap::new(),
             ring: String::new(),
             drawn: String::new(),
+            tensor: String::new(),
             put_off: vec![],
             opened: HashMap::new(),
             seen: HashMap::new(),

@@ -38,12 +38,20 @@ pub struct LaunchShape {
     /// H200s; presumably as launches that follow each other then divide L1 and shared memory alike).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub exclusive_sm_bytes: Option<u32>,
+    /// Columns of tensor memory that a block takes, of the 512 of an SM.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub tensor_columns: u32,
     /// Whether the kernel itself waits for the launches before it on the stream, and may be launched while they end.
     #[serde(default)]
     pub overlaps_previous: bool,
     /// Whether all blocks must be resident at once, as blocks wait: [`Kernel::waits`](crate::ir::Kernel::waits).
     #[serde(default = "waits", skip_serializing_if = "is_true")]
     pub waits: bool,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes it so")]
+fn is_zero(n: &u32) -> bool {
+    *n == 0
 }
 
 fn waits() -> bool {

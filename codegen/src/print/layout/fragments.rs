@@ -8,7 +8,13 @@ use crate::print::text::PrintError;
 /// Rows and columns of what a warp multiplies at once.
 const PART: u32 = 16;
 
-/// Columns of a result that a warpgroup's instructions have, as far as they are used.
+/// Rows of a warp's matrix in tensor memory, and of an instruction's.
+const TENSOR_LANES: [u32; 2] = [32, 128];
+
+/// Most columns of tensor memory that sums take: those of the next product have as many.
+const MOST_TENSOR_COLUMNS: u32 = 256;
+
+/// Columns of a result that instructions have which read shared memory, as far as they are used.
 pub(crate) const WGMMA_COLUMNS: [u32; 3] = [64, 128, 256];
 
 /// How the warps of a group share a matrix: each has one of `down` times `across` equal parts.
@@ -30,8 +36,13 @@ impl Fragments {
     ) -> Result<Fragments, PrintError> {
         let warps = p.lanes(id) / p.kernel.warp_size;
         let by_rows = Fragments { rows, columns, down: warps, across: 1 };
-        if by_rows.by_warpgroups(target) {
-            return Ok(by_rows);
+        let by_unit = match target.matrix_unit() {
+            MatrixUnit::Warp => None,
+            MatrixUnit::Warpgroup => Some(by_rows).filter(|f| f.by_warpgroups()),
+            MatrixUnit::TensorMemory => Fragments::in_tensor_memory(p, id, (rows, columns)),
+        };
+        if let Some(parts) = by_unit {
+            return Ok(parts);
         }
         let fits =
             |f: &Fragments| rows.is_multiple_of(PART * f.down) && columns.is_multiple_of(PART * f.across);
@@ -44,10 +55,47 @@ impl Fragments {
         })
     }
 
+    /// What multiplies a matrix that the group of an operation shares so.
+    pub fn unit(self, p: &Program, id: OpId, target: Target) -> MatrixUnit {
+        let unit = target.matrix_unit();
+        let by_unit = match unit {
+            MatrixUnit::Warp => true,
+            MatrixUnit::Warpgroup => self.by_warpgroups(),
+            MatrixUnit::TensorMemory => {
+                Fragments::in_tensor_memory(p, id, (self.rows, self.columns)) == Some(self)
+            }
+        };
+        if by_unit { unit } else { MatrixUnit::Warp }
+    }
+
     /// Whether warpgroups multiply them, four warps 64 rows each.
-    pub fn by_warpgroups(self, target: Target) -> bool {
+    fn by_warpgroups(self) -> bool {
         let whole = self.across == 1 && self.rows == PART * self.down && self.down.is_multiple_of(4);
-        target.matrix_unit() == MatrixUnit::Warpgroup && whole && WGMMA_COLUMNS.contains(&self.columns)
+        whole && WGMMA_COLUMNS.contains(&self.columns)
+    }
+
+    /// The parts of a matrix whose sums are made in tensor memory. A warp of a block reads a quarter of its lanes, by its number among
+    /// four; other warps of that number read other columns, or other rows behind.
+    fn in_tensor_memory(p: &Program, id: OpId, (rows, columns): (u32, u32)) -> Option<Fragments> {
+        let [of_warp, of_instruction] = TENSOR_LANES;
+        let warps = p.lanes(id) / p.kernel.warp_size;
+        let beside = p.position(id).role.is_some_and(|role| p.kernel.roles[role].beside.is_some());
+        let instructions = rows.div_ceil(of_instruction);
+        let down = instructions * of_instruction / of_warp;
+        let across = warps / down;
+        let fits = [64, 128, 256].contains(&rows)
+            && WGMMA_COLUMNS.contains(&columns)
+            && instructions * columns <= MOST_TENSOR_COLUMNS
+            && across > 0
+            && warps.is_multiple_of(down)
+            && columns.is_multiple_of(across * of_warp);
+        let whole = p.split(id).is_none() && !beside;
+        (fits && whole).then_some(Fragments { rows, columns, down, across })
+    }
+
+    /// Columns of tensor memory that its sums take.
+    pub fn tensor_columns(self) -> u32 {
+        self.rows.div_ceil(TENSOR_LANES[1]) * self.columns
     }
 
     /// The type that says which elements a lane has.

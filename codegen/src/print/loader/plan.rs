@@ -12,7 +12,7 @@ use serde::Serialize;
 
 use super::{cut, drawn};
 use crate::device::Device;
-use crate::family::Target;
+use crate::family::{MatrixUnit, Target};
 use crate::ir::{
     CommOp, ControlOp, DOT_ROW_BYTES, Dot, Dtype, Kernel, LoadMatrix, LoadRow, Loc, MatrixOp, MemoryOp, Op,
     OpId, OpKind, Param, ParamId, ParamKind, Place, Region, Role, Rows, SharedId, ValueId, ValueOp, Wait,
@@ -36,6 +36,9 @@ const WARPGROUP: u32 = 4;
 /// Bytes of the two mbarriers of a piece.
 const BARRIERS: u32 = 16;
 
+/// Bytes of the four mbarriers of sums in tensor memory, and of the number of their first column.
+const SUMS_BYTES: u32 = 36;
+
 /// The pieces of operands that the products of a role go through.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Ring {
@@ -48,6 +51,8 @@ pub(crate) struct Ring {
     stages: u32,
     /// Whether the loader draws numbers, which the others take from it.
     pub draws: bool,
+    /// Whether one thread makes products in tensor memory, which the others take sums from.
+    pub tensor: bool,
 }
 
 impl Ring {
@@ -67,7 +72,8 @@ impl Ring {
     /// The first byte behind pieces and barriers.
     pub fn end(&self) -> u32 {
         let piece = (self.rows[0] + self.rows[1]) * DOT_ROW_BYTES;
-        self.stages * (piece + BARRIERS)
+        let words = if self.tensor { (SUMS_BYTES + 4 * self.stages).next_multiple_of(16) } else { 0 };
+        self.stages * (piece + BARRIERS) + words
     }
 }
 
@@ -86,9 +92,13 @@ pub(crate) struct Crew {
 
 impl Crew {
     /// That of a kernel's loaders. An SM's quarter has registers for two warps as large as can be. Where blocks have four warps,
-    /// one more changes nothing.
+    /// one more changes nothing. Where sums are made in tensor memory, one thread of a second warp makes them, and no registers are
+    /// wanted.
     fn of(kernel: &Kernel, target: Target) -> Crew {
         let beside = kernel.beside_warps();
+        if target.matrix_unit() == MatrixUnit::TensorMemory {
+            return Crew { warps: 2, registers: None, ends_inline: false };
+        }
         if kernel.block_warps + beside < 2 * WARPGROUP {
             return Crew { warps: 1, registers: None, ends_inline: false };
         }
@@ -177,7 +187,7 @@ impl Loaders {
     }
 }
 
-/// Why a role that multiplies by warpgroups has no loader.
+/// Why a role whose products read shared memory has no loader.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Obstacle {
     /// Number of the role.
@@ -188,7 +198,7 @@ pub(crate) struct Obstacle {
     pub why: &'static str,
 }
 
-/// The roles that multiply by warpgroups without a loader, each with its first obstacle.
+/// The roles whose products read shared memory without a loader, each with its first obstacle.
 pub(crate) fn obstacles(f: &Facts) -> Vec<Obstacle> {
     let kernel = f.p.kernel;
     if !f.target.matrix_unit().reads_shared() || f.timeline.is_some() {
@@ -316,8 +326,8 @@ impl<'f, 'k> Fit<'f, 'k> {
         let (mut hindrance, mut multiplies) = (None, false);
         kernel.walk(body, &mut |id, op| {
             let OpKind::Matrix(MatrixOp::Dot(dot)) = &op.kind else { return };
-            // Only warpgroups multiply what a loader has brought.
-            multiplies |= self.by_warpgroups(dot);
+            // Only instructions that read shared memory multiply what a loader has brought.
+            multiplies |= self.reads_shared(id, dot);
             let found = self.ring_of(id, dot).and_then(|this| match ring {
                 Some(first) if first != this => Err("products of a role have one shape, and as many stages"),
                 _ => Ok(this),
@@ -359,9 +369,9 @@ impl<'f, 'k> Fit<'f, 'k> {
         hindrance.map_or(Ok(Some(Ring { draws, ..ring })), Err)
     }
 
-    fn by_warpgroups(&self, dot: &Dot) -> bool {
+    fn reads_shared(&self, id: OpId, dot: &Dot) -> bool {
         let fragments = self.f.layouts.of(dot.out).fragments;
-        fragments.is_some_and(|fragments| fragments.by_warpgroups(self.f.target))
+        fragments.is_some_and(|fragments| fragments.unit(&self.f.p, id, self.f.target).reads_shared())
     }
 
     fn ring_of(&self, id: OpId, dot: &Dot) -> Result<Ring, &'static str> {
@@ -369,8 +379,13 @@ impl<'f, 'k> Fit<'f, 'k> {
         let Dot { out, a, b, from, count, stages, room, .. } = dot;
         let f = self.f;
         let (left, right) = f.p.kernel.ty(*out).shape().ok_or(MEMORY)?;
-        if !self.by_warpgroups(dot) {
-            return Err("whole warpgroups multiply 64 rows each, and 64, 128 or 256 columns");
+        let tensor = f.target.matrix_unit() == MatrixUnit::TensorMemory;
+        if !self.reads_shared(id, dot) {
+            return Err(if tensor {
+                "tensor memory has sums of 64, 128 or 256 rows and columns, 128 x 256 at most, for whole warpgroups"
+            } else {
+                "whole warpgroups multiply 64 rows each, and 64, 128 or 256 columns"
+            });
         }
         if f.p.split(id).is_some() {
             return Err("a group of some of the block's warps multiplies");
@@ -391,7 +406,7 @@ impl<'f, 'k> Fit<'f, 'k> {
         let dtype = self.param(a).ok_or(MEMORY)?.dtype;
         let boxes = [(a.place.param().ok_or(MEMORY)?, left), (b.place.param().ok_or(MEMORY)?, right)];
         let boxes = boxes.map(|(param, rows)| box_rows(f.p.kernel, param, rows));
-        Ok(Ring { room: *room, dtype, rows: [left, right], boxes, stages: *stages, draws: false })
+        Ok(Ring { room: *room, dtype, rows: [left, right], boxes, stages: *stages, draws: false, tensor })
     }
 
     /// Whether boxes can be loaded of a matrix: of one that the kernel does not write, or that a receipt is for. All rows that a box

@@ -1,6 +1,6 @@
 //! Matrices: products by the matrix instructions of a target, and what moves matrices to and from memory.
 
-use crate::family::Target;
+use crate::family::{MatrixUnit, Target};
 use crate::ir::{
     Dot, Dtype, Lines, LoadMatrix, LoadRow, Loc, MatrixOp, OpId, OpKind, Place, PutMatrix, Region, Rows,
     StoreMatrix, Target as To, ValueId,
@@ -77,15 +77,23 @@ impl Emitter<'_, '_> {
         let (layout, loc) = (self.f.layouts.of(*out), self.f.p.kernel.op(id).loc);
         let dtype = self.param_dtype(a.place);
         prim::use_dtype(self.used, dtype);
-        let multiply = if layout.fragments.is_some_and(|f| f.by_warpgroups(self.f.target)) {
-            self.used.add(Prim::DotWgmma);
-            if dtype == Dtype::Fp8 {
-                self.used.add(Prim::WgmmaFp8);
+        let unit = layout.fragments.map(|f| f.unit(&self.f.p, id, self.f.target));
+        let (multiply, memory) = match unit {
+            Some(MatrixUnit::Warpgroup) => {
+                self.used.add(Prim::DotWgmma);
+                if dtype == Dtype::Fp8 {
+                    self.used.add(Prim::WgmmaFp8);
+                }
+                ("dot_by_warpgroups", String::new())
             }
-            "dot_by_warpgroups"
-        } else {
-            self.use_warps(dtype);
-            "dot"
+            Some(MatrixUnit::TensorMemory) => {
+                self.use_pieces(dtype);
+                ("dot_in_tensor_memory", format!("{}, ", self.tensor))
+            }
+            Some(MatrixUnit::Warp) | None => {
+                self.use_warps(dtype);
+                ("dot", String::new())
+            }
         };
         self.w.gap();
         let (left, right, place) = (self.matrix_name(a.place), self.matrix_name(b.place), self.place(loc));
@@ -106,9 +114,17 @@ impl Emitter<'_, '_> {
             Target::Cuda(_) => format!("{stages}, "),
             Target::Hip(_) => String::new(),
         };
-        self.w
-            .line(&format!("{multiply}<{stages}{parts}>({group}, {room}, {a}, {b}, {from}, {end}, {name});"));
+        self.w.line(&format!(
+            "{multiply}<{stages}{parts}>({group}, {memory}{room}, {a}, {b}, {from}, {end}, {name});"
+        ));
         Ok(())
+    }
+
+    /// What says how many columns pieces of operands have that may be of fp8.
+    pub fn use_pieces(&mut self, dtype: Dtype) {
+        if dtype == Dtype::Fp8 {
+            self.used.add(Prim::Pieces);
+        }
     }
 
     /// Products by warps.

@@ -5,3 +5,4 @@ pub(super) mod lines;
 pub(super) mod matrices;
 pub(super) mod pieces;
 pub(super) mod products;
+pub(super) mod tensor;

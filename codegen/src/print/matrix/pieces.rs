@@ -10,7 +10,7 @@ impl Emitter<'_, '_> {
     /// Declares the ring of a role with a loader.
     pub fn declare_ring(&mut self, role: usize) {
         let Some(ring) = self.loaders.and_then(|loaders| loaders.ring(role)) else { return };
-        self.used.add(Prim::Ring);
+        self.used.add(if ring.tensor { Prim::RingTensor } else { Prim::RingWgmma });
         self.ring = self.names.fresh("ring");
         self.declare_drawn(ring);
         let room = &self.shared[&ring.room];
@@ -28,9 +28,12 @@ impl Emitter<'_, '_> {
         }
     }
 
-    /// Lets a loader give registers to the others.
+    /// Lets a loader give registers to the others, and its second warp multiply if it has one.
     pub fn share_registers(&mut self) {
         let (Some(side), Some(loaders)) = (self.f.side, self.loaders) else { return };
+        if side == Side::Loads && self.in_tensor_memory() {
+            self.w.line(&format!("if (loader.warp == 1) return multiply_pieces(loader, {});", self.ring));
+        }
         if loaders.crew.registers.is_none() {
             return;
         }
@@ -116,11 +119,20 @@ impl Emitter<'_, '_> {
         let (left, right) = (self.matrix_name(a.place), self.matrix_name(b.place));
         let place = self.place(self.f.p.kernel.op(id).loc);
         self.w.gap();
-        self.w.comment(&format!(
-            "Multiply rows of {left} with rows of {right}, which the loader brings ({place})"
-        ));
+        let tensor = self.in_tensor_memory();
+        let what = if tensor {
+            format!("Take the products of rows of {left} and rows of {right}, which the loader's warps make")
+        } else {
+            format!("Multiply rows of {left} with rows of {right}, which the loader brings")
+        };
+        self.w.comment(&format!("{what} ({place})"));
         let name = self.sums(id, *out, *acc, layout)?;
         let (ring, parts, pieces) = (&self.ring, self.part_name(layout.fragments), self.pieces(dot));
+        if tensor {
+            self.w.line(&format!("add_product<{parts}>(block, {ring}, {name});"));
+            self.use_pieces(self.param_dtype(a.place));
+            return Ok(());
+        }
         let multiply = if self.param_dtype(a.place) == Dtype::Fp8 {
             self.used.add(Prim::RingFp8);
             "dot_of_fp8_pieces"

@@ -2,6 +2,7 @@
 
 use serde::Serialize;
 
+use crate::family::{MatrixUnit, Target};
 use crate::ir::{Dot, Dtype, Kernel, MatrixOp, OpKind};
 use crate::print::layout::fragments::WGMMA_COLUMNS;
 use crate::print::text::prim;
@@ -19,10 +20,13 @@ pub(crate) struct PiecesText {
     half: &'static str,
     /// Whether some are of fp8.
     pub fp8: bool,
+    /// Whether sums are made in tensor memory.
+    tensor: bool,
 }
 
 impl PiecesText {
-    pub fn of(kernel: &Kernel) -> PiecesText {
+    pub fn of(kernel: &Kernel, target: Target) -> PiecesText {
+        let tensor = target.matrix_unit() == MatrixUnit::TensorMemory;
         let fp8 = operands(kernel).any(|(_, dtype)| dtype == Dtype::Fp8);
         let [columns, ring_columns, last, unit, half] = if fp8 {
             [
@@ -35,7 +39,7 @@ impl PiecesText {
         } else {
             ["64", "64", "63", "8", "4"]
         };
-        PiecesText { columns, ring_columns, last, unit, half, fp8 }
+        PiecesText { columns, ring_columns, last, unit, half, fp8, tensor }
     }
 }
 
@@ -46,6 +50,40 @@ fn operands(kernel: &Kernel) -> impl Iterator<Item = (u32, Dtype)> {
         let (_, columns) = kernel.ty(*out).shape()?;
         Some((columns, kernel.params[a.place.param()?.index()].dtype))
     })
+}
+
+/// What the template of products in tensor memory is rendered with: the types of operands, each once.
+#[derive(Debug, Serialize)]
+pub(crate) struct TensorText {
+    operands: Vec<OperandText>,
+}
+
+/// A type of operands: how an instruction has it in its name, and its number in the word that describes a product (PTX ISA 9.0,
+/// 9.7.16.4.2).
+#[derive(Debug, PartialEq, Serialize)]
+struct OperandText {
+    dtype: &'static str,
+    kind: &'static str,
+    number: u32,
+}
+
+impl TensorText {
+    /// Those of a kernel.
+    pub fn of(kernel: &Kernel) -> TensorText {
+        let mut found = vec![];
+        for (_, dtype) in operands(kernel) {
+            let (kind, number) = match dtype {
+                Dtype::Fp8 => ("f8f6f4", 0),
+                Dtype::Bf16 => ("f16", 1),
+                Dtype::Fp16 | Dtype::Bool | Dtype::I32 | Dtype::U32 | Dtype::U64 | Dtype::F32 => ("f16", 0),
+            };
+            let operand = OperandText { dtype: prim::type_name(dtype), kind, number };
+            if !found.contains(&operand) {
+                found.push(operand);
+            }
+        }
+        TensorText { operands: found }
+    }
 }
 
 /// What the template of a warpgroup's products of fp8 is rendered with.

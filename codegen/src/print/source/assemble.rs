@@ -30,6 +30,7 @@ use crate::print::layout::{
     spread::splats_apart,
 };
 use crate::print::loader::{Crew, Loaders, Obstacle, Ring, plan};
+use crate::print::matrix::tensor;
 use crate::print::text::{
     ConstantText, Prim, PrintError, Used,
     names::{is_identifier, is_taken, kernel_id, namespace},
@@ -109,6 +110,9 @@ pub(crate) fn explain(kernel: &Kernel, target: Target) -> Result<Explain, PrintE
     for Obstacle { role, loc, why } in plan::obstacles(&facts) {
         explained.roles[role].no_loader = Some((loc.to_string(), why.into()));
     }
+    for (number, role) in explained.roles.iter_mut().enumerate() {
+        role.multiplies = tensor::instructions(&facts, loaders.as_ref(), number);
+    }
     let flights = ir::explain::flights(kernel, &Device::of(target));
     for (role, flights) in explained.roles.iter_mut().zip(flights) {
         role.flights = flights;
@@ -149,6 +153,7 @@ pub(crate) fn emit_split(
         block_threads: block_threads(kernel) + loaders.as_ref().map_or(0, Loaders::threads),
         shared_bytes,
         exclusive_sm_bytes: exclusive_sm_bytes(target).map(|half| half.max(shared_bytes)),
+        tensor_columns: tensor::columns(&facts, loaders.as_ref()),
         overlaps_previous: target.overlaps_launches(),
         waits: kernel.waits(),
     };

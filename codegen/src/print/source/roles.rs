@@ -117,8 +117,10 @@ fn role_text(
     if let (Some(_), Some((loaders, _))) = (&beside, &parts.loaders) {
         e.give_registers(loaders);
     }
+    e.declare_tensor_memory(&role.body);
     e.declare_opened(&role.body);
     e.region(&role.body)?;
+    e.end_ring();
     let body = e.w.finish();
     let mut w = Writer::new(0);
     let who = match (facts.side, &role.beside) {

@@ -7,7 +7,7 @@ use crate::ir::Kernel;
 use crate::print::launch::args::FieldText;
 use crate::print::layout::shared::shared_align;
 use crate::print::loader::Crew;
-use crate::print::matrix::products::{Fp8ProductsText, PiecesText, ProductsText};
+use crate::print::matrix::products::{Fp8ProductsText, PiecesText, ProductsText, TensorText};
 use crate::print::text::{
     ConstantText, Prim, PrintError,
     names::fnv,
@@ -121,7 +121,7 @@ pub(crate) fn shape(target: Target, kernel: &Kernel, loader: Option<Crew>) -> St
     let products = ProductsText::of(kernel);
     let warps = format!("{}_warps", kernel.block_warps);
     let plain = !block.others && block.shared_align == 16 && products == ProductsText::default();
-    let fp8 = PiecesText::of(kernel).fp8.then(|| format!(" {:?}", Fp8ProductsText::of(kernel)));
+    let fp8 = PiecesText::of(kernel, target).fp8.then(|| format!(" {:?}", Fp8ProductsText::of(kernel)));
     match fp8 {
         None if plain => warps,
         fp8 => {
@@ -143,7 +143,7 @@ pub(crate) fn primitive(
         Context::Nothing => render(name, &NothingText {}),
         Context::Block => {
             let block = BlockText::of(kernel, target, loader);
-            render(name, &BlockAndPieces { block, pieces: PiecesText::of(kernel) })
+            render(name, &BlockAndPieces { block, pieces: PiecesText::of(kernel, target) })
         }
         Context::Target => {
             let fence_acquire = match target {
@@ -153,8 +153,9 @@ pub(crate) fn primitive(
             let cuda = matches!(target, Target::Cuda(_));
             render(name, &TargetText { cuda, fence_acquire, fp8_products: target.has_fp8_products() })
         }
-        Context::Pieces => render(name, &PiecesText::of(kernel)),
+        Context::Pieces => render(name, &PiecesText::of(kernel, target)),
         Context::Products => render(name, &ProductsText::of(kernel)),
+        Context::TensorProducts => render(name, &TensorText::of(kernel)),
         Context::Fp8Products => render(name, &Fp8ProductsText::of(kernel)),
     };
     text.map(|t| t.trim_end().to_string())

@@ -71,11 +71,39 @@ fn a_role_that_multiplies_gets_one() {
 }
 
 #[test]
-fn only_that_target_has_them() {
+fn targets_whose_products_read_shared_memory_have_them() {
     let kernel = role_of(8, |b, g| g.store(g.product(b)));
-    for target in ["cuda:sm_80", "cuda:sm_90", "cuda:sm_100a"] {
+    for target in ["cuda:sm_80", "cuda:sm_90", "cuda:sm_100"] {
         assert!(!has_loader(&emitted(&kernel, target)), "{target}");
     }
+    for target in ["cuda:sm_90a", "cuda:sm_100a", "cuda:sm_103a"] {
+        assert!(has_loader(&emitted(&kernel, target)), "{target}");
+    }
+}
+
+/// What `show --explain` says of instructions, with a loader and without one.
+#[test]
+fn instructions_are_named() {
+    let kernel = role_of(8, |b, g| g.store(g.product(b)));
+    let alone = role_of(8, |b, g| {
+        g.y.set(0, 1);
+        g.store(g.product(b));
+    });
+    let said = |kernel: &Kernel, target: &str| {
+        let verified = verify(kernel.clone()).unwrap_or_else(|e| panic!("{e}"));
+        let told = explain(&verified, target.parse().expect("a target")).expect("a kernel");
+        told.roles[0].multiplies.clone().expect("it multiplies")
+    };
+    let of = |target| said(&kernel, target);
+    assert_eq!(of("cuda:sm_80"), "Multiplies by `mma.sync.m16n8k16`");
+    assert_eq!(of("cuda:sm_90a"), "Multiplies by `wgmma.mma_async.m64n64k16`");
+    assert_eq!(
+        of("cuda:sm_100a"),
+        "Multiplies by `tcgen05.mma.cta_group::1.kind::f16` (never run on hardware), which one thread of the loader's second warp \
+         issues; sums of two products in turn lie in 128 columns of tensor memory, and warps load them by `tcgen05.ld.16x256b`"
+    );
+    let alone = said(&alone, "cuda:sm_103a");
+    assert!(alone.contains("which one thread issues; sums lie in 64 columns of tensor memory"), "{alone}");
 }
 
 #[test]

@@ -21,6 +21,8 @@ pub(crate) enum Context {
     Products,
     /// Those of fp8.
     Fp8Products,
+    /// Those in tensor memory.
+    TensorProducts,
 }
 
 /// The templates of a primitive.
@@ -287,10 +289,22 @@ prims! {
     DotWgmma = cuda "dot_wgmma", Pieces, [Vec, BringRows, Fragments, Wgmma];
     /// Registers that a loader has no need of.
     Registers = cuda "registers", Block, [];
-    /// A ring of pieces of matrices, which a warp brings and the others multiply.
-    Ring = cuda "ring", Block, [Vec, TensorMap, Block, Fragments, Wgmma];
+    /// A loader's warps as a group.
+    Loader = cuda "loader", Block, [Block];
+    /// Where arrivals are counted.
+    Mbarrier = cuda "mbarrier", Nothing, [];
+    /// Sums of products in tensor memory.
+    Tensor = cuda "tensor", TensorProducts, [Vec, Fragments];
+    /// A product of matrices in tensor memory, by a block.
+    DotTensor = cuda "dot_tensor", Pieces, [Vec, BringRows, Fragments, Block, Mbarrier, Tensor];
+    /// A ring of pieces of matrices, which a warp brings for all others.
+    Ring = cuda "ring", Block, [Vec, TensorMap, Fragments, Loader, Mbarrier];
+    /// The products of what it has, by warpgroups.
+    RingWgmma = cuda "ring_wgmma", Block, [Ring, Wgmma];
+    /// The same in tensor memory.
+    RingTensor = cuda "ring_tensor", Block, [Ring, Tensor];
     /// The products of what it has of fp8.
-    RingFp8 = cuda "ring_fp8", Nothing, [Ring, WgmmaFp8];
+    RingFp8 = cuda "ring_fp8", Nothing, [RingWgmma, WgmmaFp8];
     /// Numbers that a loader draws for all warps.
     Drawn = cuda "drawn", Nothing, [Ring, Shared, Shuffle];
     /// Bring what needs no wait before the rest of a piece.

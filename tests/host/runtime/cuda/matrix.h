@@ -69,4 +69,11 @@ PEERWARP_INLINE void multiply_later(const u64 a, const u64 b, Sums&... sums) {
     products_later(Elements::to, 4 / Elements::count, a, b, all, sizeof...(sums));
 }
 
+// tcgen05.ld.16x256b: tensor.h says which lane gets what.
+template <typename... Sums>
+PEERWARP_INLINE void tensor_load(const u32 at, Sums&... sums) {
+    float* const all[] = {&sums...};
+    tensor_load_all(at, all, sizeof...(sums));
+}
+
 }  // namespace host

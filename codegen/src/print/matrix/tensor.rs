@@ -1,0 +1,115 @@
+//! Products in tensor memory, and what is said of the instructions that a role multiplies by.
+
+use crate::family::{MatrixUnit, Target};
+use crate::ir::{Dot, Dtype, Kernel, MatrixOp, OpId, OpKind, Region};
+use crate::print::emit::Emitter;
+use crate::print::facts::Facts;
+use crate::print::loader::Loaders;
+use crate::print::text::Prim;
+
+/// The products of a region, and what makes each.
+fn products<'k>(f: &Facts<'k>, region: &Region) -> Vec<(OpId, &'k Dot, MatrixUnit)> {
+    let kernel: &'k Kernel = f.p.kernel;
+    let mut ids = vec![];
+    kernel.walk(region, &mut |id, _| ids.push(id));
+    let product = |id: OpId| {
+        let OpKind::Matrix(MatrixOp::Dot(dot)) = &kernel.op(id).kind else { return None };
+        let fragments = f.layouts.of(dot.out).fragments?;
+        Some((id, dot, fragments.unit(&f.p, id, f.target)))
+    };
+    ids.into_iter().filter_map(product).collect()
+}
+
+/// Most columns of tensor memory that the sums of one product of a region take.
+fn most_columns(f: &Facts, region: &Region) -> u32 {
+    let in_memory = products(f, region).into_iter().filter(|(_, _, unit)| *unit == MatrixUnit::TensorMemory);
+    let columns = in_memory.filter_map(|(_, dot, _)| f.layouts.of(dot.out).fragments);
+    columns.map(|fragments| fragments.tensor_columns()).max().unwrap_or(0)
+}
+
+/// Columns of tensor memory that the blocks of a role take: with a loader, those of two products.
+fn role_columns(f: &Facts, loaders: Option<&Loaders>, role: usize) -> u32 {
+    let products = if loaders.is_some_and(|loaders| loaders.ring(role).is_some()) { 2 } else { 1 };
+    products * most_columns(f, &f.p.kernel.roles[role].body)
+}
+
+/// Those that a block of any role takes.
+pub(crate) fn columns(f: &Facts, loaders: Option<&Loaders>) -> u32 {
+    let each = (0..f.p.kernel.roles.len()).map(|role| role_columns(f, loaders, role));
+    each.max().unwrap_or(0)
+}
+
+/// The instructions that a role multiplies by, in words.
+pub(crate) fn instructions(f: &Facts, loaders: Option<&Loaders>, role: usize) -> Option<String> {
+    let mut names = vec![];
+    for (_, dot, unit) in products(f, &f.p.kernel.roles[role].body) {
+        let param = dot.a.place.param()?;
+        let columns = f.p.kernel.ty(dot.out).shape()?.1;
+        let name =
+            format!("`{}`", instruction(f.target, unit, f.p.kernel.params[param.index()].dtype, columns));
+        if !names.contains(&name) {
+            names.push(name);
+        }
+    }
+    if names.is_empty() {
+        return None;
+    }
+    let said = format!("Multiplies by {}", names.join(", "));
+    let columns = role_columns(f, loaders, role);
+    if columns == 0 {
+        return Some(said);
+    }
+    let by = if loaders.is_some_and(|loaders| loaders.ring(role).is_some()) {
+        "one thread of the loader's second warp issues; sums of two products in turn"
+    } else {
+        "one thread issues; sums"
+    };
+    Some(format!(
+        "{said} (never run on hardware), which {by} lie in {columns} columns of tensor memory, and warps load them by \
+         `tcgen05.ld.16x256b`"
+    ))
+}
+
+/// What an instruction is called.
+fn instruction(target: Target, unit: MatrixUnit, dtype: Dtype, columns: u32) -> String {
+    let fp8 = dtype == Dtype::Fp8;
+    match (target, unit) {
+        (_, MatrixUnit::TensorMemory) => {
+            format!("tcgen05.mma.cta_group::1.kind::{}", if fp8 { "f8f6f4" } else { "f16" })
+        }
+        // Of fp8, 128 columns at once.
+        (_, MatrixUnit::Warpgroup) if fp8 => format!("wgmma.mma_async.m64n{}k32", columns.min(128)),
+        (_, MatrixUnit::Warpgroup) => format!("wgmma.mma_async.m64n{columns}k16"),
+        (Target::Cuda(_), MatrixUnit::Warp) if fp8 && target.has_fp8_products() => "mma.sync.m16n8k32".into(),
+        (Target::Cuda(_), MatrixUnit::Warp) => "mma.sync.m16n8k16".into(),
+        (Target::Hip(_), MatrixUnit::Warp) if fp8 && target.has_fp8_products() => "mfma_f32_16x16x32".into(),
+        (Target::Hip(_), MatrixUnit::Warp) => "mfma_f32_16x16x16".into(),
+    }
+}
+
+impl Emitter<'_, '_> {
+    /// Declares the columns of tensor memory that the products of a region need, if no loader's warps have them.
+    pub fn declare_tensor_memory(&mut self, region: &Region) {
+        let columns = most_columns(self.f, region);
+        if columns == 0 || !self.ring.is_empty() {
+            return;
+        }
+        self.used.add(Prim::DotTensor);
+        let words = self.names.fresh("tensor_words");
+        self.tensor = self.names.fresh("tensor");
+        self.w.line(&format!("__shared__ u64 {words}[2];"));
+        self.w.line(&format!("TensorMemory<{columns}> {}({}, {words});", self.tensor, self.group.name));
+    }
+
+    /// Ends what a loader brings, where one thread multiplies it.
+    pub fn end_ring(&mut self) {
+        if self.f.loads() && self.in_tensor_memory() {
+            self.w.line_with(&format!("end_pieces(loader, {});", self.ring), "no more are multiplied");
+        }
+    }
+
+    /// Whether a loader's second warp multiplies what the first one brings.
+    pub fn in_tensor_memory(&self) -> bool {
+        !self.ring.is_empty() && self.f.target.matrix_unit() == MatrixUnit::TensorMemory
+    }
+}

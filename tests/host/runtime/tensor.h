@@ -1,0 +1,102 @@
+// Tensor memory of blocks, and the products that are made in it while threads go on. A product is made at a random time after it was
+// asked for, in the order of the block's instructions, so that a thread which does not wait finds what was there before. What orders
+// an access after another one of another thread is written down in PTX ISA 9.0, 9.7.16.6: a fence before and a fence after what the
+// threads meet by, and a commit for what no thread does itself.
+#pragma once
+
+#include <deque>
+#include <memory>
+#include <vector>
+
+#include "memory.h"
+#include "words.h"
+
+namespace host {
+
+struct Thread;
+struct Block;
+
+// An access that other threads' accesses come after: by whom, and how many fences or commits that thread had made before.
+struct TensorAccess {
+    Thread* by = nullptr;
+    u32 released = 0;
+    bool is_product = false;
+};
+
+struct TensorCell {
+    u32 bits = 0;
+    bool written = false;
+    TensorAccess write, read;
+};
+
+struct TensorLoad {
+    std::vector<float*> to;
+    std::vector<TensorCell*> from;
+    Knowledge known;  // when it was asked for
+    Site site;
+};
+
+// A thread's own side.
+struct TensorThread {
+    std::vector<u32> fences, commits;  // when they were
+    Knowledge known;                   // of others, by the last fence after
+    std::vector<TensorLoad> loads;     // that it has not waited for
+};
+
+// What a block has.
+struct TensorBlock {
+    static constexpr u32 lanes = 128, columns = 512;
+    std::unique_ptr<std::vector<TensorCell>> cells;  // lane by lane
+    u32 first = 0, taken = 0;                        // columns
+    bool may_take = true;
+    TensorAccess take;
+    Site site = 0;
+};
+
+class Tensors {
+  public:
+    // By a warp.
+    void take(void* to, u32 columns, Site site);
+    void relinquish(Site site);
+    void give(u32 first, u32 columns, Site site);
+    void load(u32 at, float* const* to, u32 count, Site site);
+    void loads_done();
+    // By a thread.
+    void multiply(ProductKind kind, u32 sums, u64 a, u64 b, u32 word, bool add, Site site);
+    void commit(const void* barrier, Site site);
+    void fence_before();
+    void fence_after();
+
+    bool on_their_way() const { return !queues_.empty(); }
+    // The first one of a block is made.
+    void land(u64 random);
+    // What a block has not given back, or not waited for; nothing if all is well.
+    std::string left(const Block& block) const;
+    // A launch begins: nothing is there.
+    void begin(Block& block);
+    void clear();
+
+  private:
+    struct Step {
+        Thread* by;
+        const void* barrier;  // of a commit; none of a product
+        ProductKind kind;
+        u32 sums;
+        u64 a, b;
+        u32 word;
+        bool add;
+        Knowledge known;
+        Site site;
+    };
+    struct Queue {
+        Block* block;
+        std::deque<Step> steps;
+    };
+    std::vector<Queue> queues_;
+
+    void ask(const Step& step);
+    void make(Block& block, const Step& step);
+    TensorCell& cell(Block& block, u32 lane, u32 column, Site site);
+};
+
+}  // namespace host

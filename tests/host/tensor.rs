@@ -1,0 +1,293 @@
+//! Products in tensor memory: mistakes that the printer or a template could have made, each of which the run finds by its own words,
+//! and that columns are given back when a wait expires.
+
+use peerwarp::families::matmul::{AllGatherMatmul, Matmul};
+use rayon::prelude::*;
+
+use crate::build::{Language::Blackwell, Mode, Text};
+use crate::workload::{Outcome, outcomes, outcomes_in, run_as};
+
+/// How a block multiplies.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum By {
+    /// One thread of a loader's warps: several tiles a block, several pieces a tile.
+    Ring,
+    /// One thread of the warps that bring operands.
+    Block,
+}
+
+impl By {
+    fn outcomes(self, edit: impl FnOnce(Text) -> Text) -> Vec<Outcome> {
+        let key = "n=40 k=136 ranks=2 dtype=bf16 tile_rows=128 tile_columns=64 stages=2 blocks=1 warps=8";
+        match self {
+            By::Ring => outcomes::<Matmul>(Blackwell, &format!("m=400 order=strided {key}"), 0..2, edit),
+            By::Block => {
+                let settings = format!("m=280 {key} chunk=512 send_blocks=1 together=false");
+                outcomes::<AllGatherMatmul>(Blackwell, &settings, 0..2, edit)
+            }
+        }
+    }
+}
+
+/// A mistake: how a block multiplies, what is wrong, the text there and what stands there instead, and words of what is found. A verdict
+/// is that results differ.
+type Mistake = (By, &'static str, &'static str, &'static str, &'static str);
+
+const MISTAKES: [Mistake; 24] = [
+    (
+        By::Ring,
+        "a warp reads another one's lanes",
+        "(lane / 32 % 4 << 21)",
+        "((lane / 32 + 1) % 4 << 21)",
+        "loads lanes from",
+    ),
+    (By::Ring, "a warp reads another one's columns", "Part::first_column(lane);", "0;", "Verdict"),
+    (
+        By::Ring,
+        "no fence after sums are ready",
+        "fence_after_meeting();\n    add_sums",
+        "add_sums",
+        "sums are loaded, and nothing orders that after their product",
+    ),
+    (
+        By::Ring,
+        "no fence before sums are said to be taken",
+        "    fence_before_meeting();\n    __syncwarp();",
+        "    __syncwarp();",
+        "nothing orders that after a load of the old ones",
+    ),
+    (
+        By::Ring,
+        "no fence after a piece has been brought",
+        "            fence_after_meeting();\n            ring.made()",
+        "            ring.made()",
+        "nothing orders a product after its columns were taken|race",
+    ),
+    (
+        By::Ring,
+        "sums are read before they are ready",
+        "    phase_done(ring.ready + ring.sums, ring.sums_parity);\n",
+        "",
+        "sums are loaded that no product has made|nothing orders that after their product",
+    ),
+    (
+        By::Ring,
+        "sums are made anew before they are taken",
+        "if (begins) phase_done(ring.taken + ring.sums, ring.sums_parity ^ 1);",
+        "",
+        "nothing orders that after a load of the old ones",
+    ),
+    (
+        By::Ring,
+        "one warp's sums are not waited for",
+        "expect_arrivals(taken + i, Block::warps);",
+        "expect_arrivals(taken + i, Block::warps - 1);",
+        "nothing orders that after a load of the old ones|deadlock",
+    ),
+    (
+        By::Ring,
+        "both sums lie in the same columns",
+        "return {first + sums * Sums<M, N>::columns};",
+        "return {first};",
+        "nothing orders that after",
+    ),
+    (
+        By::Ring,
+        "products are committed before they are begun",
+        "            ring.made().multiply(ring.left(ring.piece), ring.right(ring.piece), !begins);\n            \
+         commit_products(ring.empty + ring.piece);",
+        "            commit_products(ring.empty + ring.piece);\n            \
+         ring.made().multiply(ring.left(ring.piece), ring.right(ring.piece), !begins);",
+        "race",
+    ),
+    (By::Ring, "a piece is not given back", "commit_products(ring.empty + ring.piece);", "", "deadlock"),
+    (
+        By::Ring,
+        "loads are not waited for",
+        r#"asm volatile("tcgen05.wait::ld.sync.aligned;" ::: "memory");"#,
+        "",
+        "loads are not waited for",
+    ),
+    (
+        By::Ring,
+        "columns are not given back",
+        "give_columns<Ring::columns_taken>(ring.first);",
+        "",
+        "512 columns are not given back|128 columns are not given back",
+    ),
+    (
+        By::Ring,
+        "columns are given back before sums are taken",
+        "            phase_done(ring.taken + ring.sums, ring.sums_parity ^ 1);\n            ring.next_sums();",
+        "            ring.next_sums();",
+        "columns are given back",
+    ),
+    (
+        By::Ring,
+        "too few columns are taken",
+        "columns_taken = 2 * Sums<M, N>::columns",
+        "columns_taken = Sums<M, N>::columns",
+        "is not the block's",
+    ),
+    (
+        By::Ring,
+        "columns are no power of two",
+        "columns_taken = 2 * Sums<M, N>::columns",
+        "columns_taken = 3 * Sums<M, N>::columns",
+        "a power of two from 32 to 512",
+    ),
+    (
+        By::Ring,
+        "the permit is given up before columns are taken",
+        "    asm volatile(\"tcgen05.alloc",
+        "    asm volatile(\"tcgen05.relinquish_alloc_permit.cta_group::1.sync.aligned;\" ::: \"memory\");\n    \
+         asm volatile(\"tcgen05.alloc",
+        "after the permit was given up",
+    ),
+    (By::Ring, "a descriptor's fixed bits are missing", " | u64(1) << 46", "", "bits 46 to 48"),
+    (
+        By::Ring,
+        "eight rows are one unit too far apart",
+        "u64(1024 >> 4) << 32",
+        "u64((1024 >> 4) + 1) << 32",
+        "Verdict|uninitialised|race",
+    ),
+    (
+        By::Ring,
+        "16 bytes change places as in rows of 64",
+        "u64(2) << 61",
+        "u64(4) << 61",
+        "Verdict|uninitialised|middle of eight rows",
+    ),
+    (
+        By::Ring,
+        "an operand begins one unit too far",
+        "& 0x3ffff) >> 4;",
+        "& 0x3ffff) + 16 >> 4;",
+        "Verdict|uninitialised|race",
+    ),
+    (
+        By::Ring,
+        "a product has half of its rows",
+        "M / 16 << 24",
+        "M / 32 << 24",
+        "Verdict|no product has made",
+    ),
+    (By::Ring, "elements are of another type", "1u << 4 | 1u << 7 | 1u << 10", "1u << 4", "Verdict"),
+    (
+        By::Ring,
+        "the first piece is added to what was there",
+        "!begins);",
+        "true);",
+        "added to sums that no product has made",
+    ),
+];
+
+const MISTAKES_OF_BLOCKS: [Mistake; 6] = [
+    (
+        By::Block,
+        "a piece's products are not waited for",
+        "        memory.wait();\n",
+        "",
+        "race|nothing orders|Verdict",
+    ),
+    (
+        By::Block,
+        "products begin before all have brought theirs",
+        "block.sync();  // this piece is there",
+        "",
+        "race|uninitialised",
+    ),
+    (
+        By::Block,
+        "no fence before the next product",
+        "    fence_before_meeting();\n    block.sync();  // the room",
+        "    block.sync();  // the room",
+        "nothing orders that after a load of the old ones",
+    ),
+    (
+        By::Block,
+        "no fence after products are made",
+        "    fence_after_meeting();\n    add_sums",
+        "    add_sums",
+        "sums are loaded, and nothing orders that after their product",
+    ),
+    (
+        By::Block,
+        "no fence before columns are given back",
+        "~TensorMemory() {\n        fence_before_meeting();",
+        "~TensorMemory() {",
+        "columns are given back, and nothing orders that after a load",
+    ),
+    (
+        By::Block,
+        "columns are not given back",
+        "if (block.lane / 32 == 0) give_columns<Columns>(first);",
+        "",
+        "64 columns are not given back",
+    ),
+];
+
+/// Two accumulators of 128 rows, all columns that there are, and warps that share the columns of 64 rows.
+#[test]
+fn sums_of_every_shape() {
+    let key = "k=136 ranks=2 stages=2 blocks=1";
+    for shape in [
+        "m=300 n=136 dtype=bf16 tile_rows=256 tile_columns=128 warps=8",
+        "m=140 n=264 dtype=fp16 tile_rows=128 tile_columns=256 warps=8",
+        "m=70 n=264 dtype=bf16 tile_rows=64 tile_columns=256 warps=8",
+    ] {
+        run_as::<Matmul>(&[Blackwell], &format!("{shape} {key}"));
+    }
+    run_as::<Matmul>(
+        &[Blackwell],
+        "m=300 n=72 k=272 dtype=fp8 scales=block tile_rows=256 tile_columns=64 warps=8 stages=2 blocks=1",
+    );
+}
+
+#[test]
+fn every_mistake_in_tensor_memory_is_found() {
+    let missed: Vec<String> = [&MISTAKES[..], &MISTAKES_OF_BLOCKS]
+        .concat()
+        .par_iter()
+        .filter_map(|&(by, name, from, to, words)| {
+            let runs = by.outcomes(|text| text.edited(from, to, 1));
+            let found = |run: &Outcome| words.split('|').any(|w| run.wrong.contains(w));
+            let other = runs.iter().find(|run| !found(run))?;
+            let text: String = other.wrong.chars().take(300).collect();
+            Some(format!("{by:?}: {name}: {}", if text.is_empty() { "nothing is found" } else { &text }))
+        })
+        .collect();
+    assert!(missed.is_empty(), "{}", missed.join("\n"));
+    for by in [By::Ring, By::Block] {
+        let runs = by.outcomes(|text| text);
+        assert!(runs.iter().all(|run| run.wrong.is_empty()), "{by:?}: {}", runs[0].wrong);
+    }
+}
+
+/// Ranks that wait for rows which never come leave, and give their columns back.
+#[test]
+fn columns_are_given_back_when_a_wait_expires() {
+    let never = |text: Text| {
+        text.edited("if ((mask >> peer) & 1) store_release_system(flags[peer] + index, value);", "", 1)
+    };
+    let key = "n=40 k=136 ranks=2 dtype=bf16 tile_rows=128 tile_columns=64 stages=2 blocks=1 warps=8";
+    let key = format!("{key} chunk=512 send_blocks=1 together=false");
+    for (mode, rows, gives) in [
+        // Tiles of whole rows: the loader brings what has not come, which would race and end the run.
+        (Mode::Fast, "m=512", "give_columns<Ring::columns_taken>(ring.first);"),
+        // Others, whose warps leave.
+        (Mode::Checked, "m=280", "if (block.lane / 32 == 0) give_columns<Columns>(first);"),
+    ] {
+        let run = |edit: &dyn Fn(Text) -> Text| {
+            outcomes_in::<AllGatherMatmul>(mode, Blackwell, &format!("{rows} {key}"), 0..2, edit)
+        };
+        for outcome in run(&never) {
+            assert!(outcome.wrong.contains("Verdict"), "{rows}: no wait has expired: {}", outcome.wrong);
+            assert!(!outcome.wrong.contains("tensor memory"), "{rows}: {}", outcome.wrong);
+        }
+        for outcome in run(&|text| never(text).edited(gives, "", 1)) {
+            assert!(outcome.wrong.contains("columns are not given back"), "{rows}: {}", outcome.wrong);
+        }
+    }
+}
