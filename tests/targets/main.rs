@@ -10,6 +10,7 @@ mod packs;
 mod page;
 mod products;
 mod shipped;
+mod tensor;
 
 use std::collections::{BTreeSet, HashSet};
 use std::path::PathBuf;

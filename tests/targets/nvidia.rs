@@ -207,14 +207,24 @@ pub(super) fn compiled_text(nvcc: &Path, file_name: &str, text: &str) -> (PathBu
 
 /// Compiles a text; the paths of the machine code and of the PTX, and what the compiler says.
 pub(super) fn compile(nvcc: &Path, file_name: &str, text: &str) -> (PathBuf, PathBuf, String) {
-    let path = folder("nvidia").join(file_name);
+    compile_for("sm_90a", nvcc, file_name, text)
+}
+
+/// The same for another architecture.
+pub(super) fn compile_for(
+    arch: &str,
+    nvcc: &Path,
+    file_name: &str,
+    text: &str,
+) -> (PathBuf, PathBuf, String) {
+    let path = folder(if arch == "sm_90a" { "nvidia" } else { arch }).join(file_name);
     std::fs::write(&path, text).expect("the target folder is writable");
     let (cubin, ptx) = (path.with_extension("cubin"), path.with_extension("ptx"));
     // As nvcc does it for a cubin, but keeping what is between.
     let said = [(&path, "-ptx", &ptx), (&ptx, "-cubin", &cubin)].map(|(from, how, to)| {
         output(
             Command::new(nvcc)
-                .args(["-std=c++17", "-O3", "-arch=sm_90a", "-Xptxas", "-v", how, "-o"])
+                .args(["-std=c++17", "-O3", "-arch", arch, "-Xptxas", "-v", how, "-o"])
                 .arg(to)
                 .arg(from),
         )

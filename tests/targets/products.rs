@@ -13,8 +13,7 @@ use super::nvidia::{compile, parse};
 use super::{Instruction, distinct, output, source, tool};
 
 /// With a loader: alone, behind a wait, of tiles that it draws, with parts of other ranks, and of groups whose rows it counts. And without one, where boxes would bring what is not there yet.
-fn sources() -> Vec<Source> {
-    let target = "cuda:sm_90a";
+pub(super) fn sources(target: &str) -> Vec<Source> {
     let shape = "ranks=2 dtype=bf16 n=7168 k=4096";
     distinct(vec![
         source::<Matmul>(&format!("{shape} m=8192 order=strided"), target),
@@ -173,7 +172,7 @@ fn listing(tools: (&Path, &Path), file_name: &str, text: &str) -> (String, Strin
 #[test]
 fn loops_over_pieces_wait_for_nothing_but_pieces() {
     let (Some(nvcc), Some(nvdisasm)) = (tool(Tool::Nvcc), tool(Tool::Nvdisasm)) else { return };
-    sources().par_iter().for_each(|source| {
+    sources("cuda:sm_90a").par_iter().for_each(|source| {
         let (listing, compiler) = listing((&nvcc, &nvdisasm), &source.file_name, &source.text);
         let said = complaints(&listing, &compiler);
         assert!(said.is_empty(), "{}:\n{}", source.entry, said.join("\n"));
