@@ -3,10 +3,8 @@
 use serde::Serialize;
 
 use super::analysis::multimem::has_multimem;
-use super::layout::fragments::{has_fp8_products, has_wgmma};
-use super::layout::shared::in_bulk;
 use crate::device::Device;
-use crate::family::Target;
+use crate::family::{MatrixUnit, Target};
 
 /// The instructions that kernels are made of on a target, where targets differ.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -34,26 +32,28 @@ impl Paths {
     /// use peerwarp_codegen::print::Paths;
     ///
     /// let of = |target: &str| Paths::of(target.parse().unwrap());
-    /// assert_eq!((of("cuda:sm_90a").products, of("cuda:sm_121a").products), ("wgmma", "mma.sync"));
+    /// assert_eq!((of("cuda:sm_90a").products, of("cuda:sm_100a").products), ("wgmma", "tcgen05"));
+    /// assert_eq!(of("cuda:sm_121a").products, "mma.sync");
     /// assert_eq!((of("hip:gfx942").products, of("hip:gfx942").all_ranks), ("mfma", None));
     /// ```
     pub fn of(target: Target) -> Paths {
         let device = Device::of(target);
-        let products = match target {
-            Target::Cuda(_) if has_wgmma(target) => "wgmma",
-            Target::Cuda(_) => "mma.sync",
-            Target::Hip(_) => "mfma",
+        let products = match (target.matrix_unit(), target) {
+            (MatrixUnit::Warpgroup, _) => "wgmma",
+            (MatrixUnit::TensorMemory, _) => "tcgen05",
+            (MatrixUnit::Warp, Target::Cuda(_)) => "mma.sync",
+            (MatrixUnit::Warp, Target::Hip(_)) => "mfma",
         };
-        let pieces = match target {
-            Target::Cuda(_) if has_wgmma(target) => "cp.async.bulk.tensor",
+        let pieces = match target.matrix_unit() {
+            unit if unit.reads_shared() => "cp.async.bulk.tensor",
             _ if device.stages_products => "cp.async",
             _ => "loads",
         };
         Paths {
             products,
-            fp8_products: if has_fp8_products(target) { "fp8" } else { "bf16" },
+            fp8_products: if target.has_fp8_products() { "fp8" } else { "bf16" },
             pieces,
-            copies: if in_bulk(target) { "cp.async.bulk" } else { "lanes" },
+            copies: if target.copies_in_bulk() { "cp.async.bulk" } else { "lanes" },
             all_ranks: has_multimem(target).then_some("multimem"),
             launches: if target.overlaps_launches() { "griddepcontrol" } else { "stream" },
             packet_bytes: device.packet_bytes,
