@@ -189,6 +189,10 @@ class Scale:
         return 77
 
 
+#: What rows are unless arguments say otherwise.
+ROWS = ("bf16", None, False, False, "combined", ("row", "floor"))
+
+
 class Core:
     """In place of a world's native part."""
 
@@ -339,9 +343,7 @@ def sent(n: int) -> list[Tensor]:
 
 def test_dispatch_passes_tensors_as_they_are_however_few_tokens_there_are(world: peerwarp.World) -> None:
     op = moe(world)
-    assert calls == [
-        ("made", (8, 4, 2), [3], (("bf16", None, False, False, "combined"), ("rank_major", 1, 0)), (-1, None, (False, False)), None)
-    ]
+    assert calls == [("made", (8, 4, 2), [3], (ROWS, ("rank_major", 1, 0)), (-1, None, (False, False)), None)]
     x, ids, weights = sent(3)
     d = op.dispatch(x, ids, weights)
     assert calls[-1] == ("dispatch", 0, (x.address, 0, ids.address, weights.address), 3, 71, False)
@@ -410,8 +412,7 @@ def test_the_world_has_a_word_that_says_whether_it_was_aborted(world: peerwarp.W
 
 def test_a_call_takes_the_smallest_capacity_that_has_room(world: peerwarp.World) -> None:
     op = peerwarp.MoeAllToAll(world, hidden=8, experts=4, topk=2, max_tokens=9, capacities=[2, 4], empty_id=4, sms=16)
-    rows_standing = ("bf16", None, False, False, "combined"), ("rank_major", 1, 0)
-    assert calls == [("made", (8, 4, 2), [2, 4, 9], rows_standing, (4, 16, (False, False)), None)]
+    assert calls == [("made", (8, 4, 2), [2, 4, 9], (ROWS, ("rank_major", 1, 0)), (4, 16, (False, False)), None)]
     assert (op.capacities, op.memory_bytes) == ((2, 4, 9), (2000, 4000, 9000))
     assert op.kernels[1] == ("for_4", "default")
     for most, step, places in ((0, 0, 4), (2, 0, 4), (3, 1, 8), (5, 2, 18), (None, 2, 18)):
