@@ -15,6 +15,7 @@ static constexpr u32 most_stalls = 24;  // more than any wait's budget
 static constexpr u64 most_turns = 16'000'000;  // a wait of 64 lanes that gives up takes more than 4'000'000
 static constexpr u64 turns_after_finding = 10'000;
 static constexpr u32 named_barriers = 16;
+static constexpr u64 descriptor_bytes = 1 << 18;  // descriptors of matrices have so many bytes' addresses
 static constexpr u64 adversarial = u64(1) << 32;  // seeds from here on starve a part of the machine
 static constexpr unsigned char poison = 0xf5;  // a NaN, and no index
 
@@ -70,7 +71,8 @@ void Machine::place_memory() {
     }
     u64 bytes = 1 << 20;
     for (const Buffer& b : job_.buffers) bytes += job_.ranks * (b.bytes + 1024);
-    bytes += u64(job_.ranks) * blocks * (static_shared_bytes + shared + 2048);
+    // Shared memory of a block may have to leave out as much as it has.
+    bytes += u64(job_.ranks) * blocks * (static_shared_bytes + 2 * u64(shared) + 2048);
     memory.reserve((bytes + 4095) / 4096 * 4096);
     for (u32 r = 0; r < job_.ranks; ++r) {
         const std::string of_rank = " of rank " + std::to_string(r);
@@ -84,7 +86,7 @@ void Machine::place_memory() {
             ranks_[r].blocks.push_back(std::make_unique<Block>());
             Block& block = *ranks_[r].blocks.back();
             block.index = i;
-            block.dynamic_shared = memory.place("dynamic shared memory" + of_block, shared, 1024);
+            block.dynamic_shared = memory.place("dynamic shared memory" + of_block, shared, 1024, descriptor_bytes);
             block.static_shared = memory.place("shared variables" + of_block, static_shared_bytes);
         }
     }

@@ -54,8 +54,9 @@ void Memory::reserve(const u64 bytes) {
     cells_ = static_cast<Cell*>(map(bytes / 4 * sizeof(Cell)));
 }
 
-char* Memory::place(const std::string& name, const u64 bytes, const u64 align) {
-    const u64 at = (next_ + align - 1) / align * align;
+char* Memory::place(const std::string& name, const u64 bytes, const u64 align, const u64 within) {
+    u64 at = (next_ + align - 1) / align * align;
+    if (within != 0 && at / within != (at + bytes) / within) at = (at / within + 1) * within;
     next_ = (at + bytes + gap + 15) / 16 * 16;
     if (next_ > begin_ + size_) {
         std::fprintf(stderr, "no room for %s\n", name.c_str());

@@ -84,9 +84,10 @@ struct AtomicVar {
 
 class Memory {
   public:
-    // Reserves room; `place` gives parts of it away, with a gap after each.
+    // Reserves room; `place` gives parts of it away, with a gap after each: in one of the parts that are `within` bytes long, if that
+    // is not 0.
     void reserve(u64 bytes);
-    char* place(const std::string& name, u64 bytes, u64 align = 16);
+    char* place(const std::string& name, u64 bytes, u64 align = 16, u64 within = 0);
     // Forgets everything about a part, and fills it.
     void renew(char* from, u64 bytes, unsigned char fill);
     // Forgets everything.
