@@ -1,3 +1,5 @@
+use peerwarp_codegen::device::Device;
+
 use super::*;
 
 /// Two GPUs under a switch.
