@@ -173,7 +173,7 @@ fn offline_commands_choose_for_the_device_of_the_target() {
         assert_eq!(variants(&format!("--tokens {tokens} --tuned h200")), expected);
         let default = variants(&format!("--tokens {tokens} --tuned none"));
         assert_ne!(default, expected);
-        assert_eq!(variants(&format!("--tokens {tokens} --target cuda:sm_80")), default);
+        assert_eq!(variants(&format!("--tokens {tokens} --target cuda:sm_100a")), default);
         // A variant that is named in full is that one.
         let named = place.say(&format!("show {} --json", default[0])).json();
         assert_eq!(of_all(&named, "variant"), default[..1]);
