@@ -123,6 +123,14 @@ examples! {
         });
     }
 
+    any_scattered ["AnyPtr::scatter"]
+    (x: AnyPtr[Dtype::Bf16, 64] = half, out: AnyPtr[Dtype::Bf16, 64]) -> (out: |r, i| half(r, 63 - i))
+    {
+        role("main", 1, |_| {
+            out.scatter(63 - arange(64), x.load(0, 64), true);
+        });
+    }
+
     any_as_they_are ["AnyPtr::load", "AnyPtr::store", "AnyPtr::dtype", "AnyPtr::len"]
     (x: AnyPtr[Dtype::Bf16, 64] = half, out: AnyPtr[Dtype::Bf16, 64]) -> (out: half)
     {
@@ -148,6 +156,14 @@ examples! {
         role("main", 1, |_| {
             let doubled = x.load(0, 64).to_f32() * 2.0;
             out.store(0, AnyTile::rounded(doubled, out.dtype()));
+        });
+    }
+
+    any_typed ["AnyTile::typed"]
+    (x: AnyPtr[Dtype::U32, 64] = |_, i| i, out: AnyPtr[Dtype::U32, 64]) -> (out: |_, i| i + 1)
+    {
+        role("main", 1, |_| {
+            out.store(0, AnyTile::from(x.load(0, 64).typed::<u32>() + 1));
         });
     }
 
