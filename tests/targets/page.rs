@@ -120,11 +120,14 @@ fn page() -> String {
 }
 
 const NOTES: &str = "
-- *Families that pack*: each compiles without spills, and all of its blocks are resident (`tests/targets/packed.txt`). CI compiles each fifth.
+- *Families that pack*: each compiles without spills, and all of its blocks are resident (`tests/targets/packed.txt`). \
+CI compiles each fifth.
 - *MoE catalogue*: what of the built-in catalogue CI compiles (`tests/pack_catalogue.rs`).
 - *Machine code is read*: disassembled, and compared with the [memory model](memory-model.md) (`tests/targets`).
-- *Text runs on a CPU*: [emitted source on the CPU](host-execution.md), bit for bit against the simulator (`tests/host`); for `sm_80` and `gfx950` fp8 alone.
-- *Ran on GPUs*: a tuned table holds what was measured there, and [results](https://github.com/peerwarp/peerwarp/tree/main/bench/results) name it.
+- *Text runs on a CPU*: [emitted source on the CPU](host-execution.md), bit for bit against the simulator \
+(`tests/host`); for `sm_80` and `gfx950` fp8 alone.
+- *Ran on GPUs*: a tuned table holds what was measured there, and \
+[results](https://github.com/peerwarp/peerwarp/tree/main/bench/results) name it.
 
 No kernel ran on an AMD GPU, or on an emulator of one. What is said of them is reasoned from manuals and data sheets.
 ";

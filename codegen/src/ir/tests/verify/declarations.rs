@@ -263,7 +263,7 @@ fn more_shared_memory_than_any_device_has() {
         k
     };
     assert_eq!(problems(&shared(227 << 10)), []);
-    assert_snapshot!(only(&shared(512 << 10)), @"src/sample.rs:1: shared arrays that a block has at once take 524224 bytes: `stage` 524224; the device with the most, B300, has 232448: let arrays be smaller");
+    assert_snapshot!(only(&shared(512 << 10)), @"src/sample.rs:1: shared arrays that a block has at once take 524224 bytes: `stage` 524224; the device with the most, Jetson AGX Thor, has 232448: let arrays be smaller");
     // Arrays of one role are there at once; those of two roles share a place.
     let two = |roles: bool| {
         let mut s = Sample::new("k");
@@ -297,7 +297,7 @@ fn more_shared_memory_than_any_device_has() {
         s.finish()
     };
     assert_eq!(problems(&two(true)), []);
-    assert_snapshot!(only(&two(false)), @"src/sample.rs:3: shared arrays that a block has at once take 320000 bytes: `s` 160000 and `t` 160000; the device with the most, B300, has 232448: let arrays be smaller");
+    assert_snapshot!(only(&two(false)), @"src/sample.rs:3: shared arrays that a block has at once take 320000 bytes: `s` 160000 and `t` 160000; the device with the most, Jetson AGX Thor, has 232448: let arrays be smaller");
 }
 
 #[test]
