@@ -44,10 +44,10 @@ impl Paths {
             (MatrixUnit::Warp, Target::Cuda(_)) => "mma.sync",
             (MatrixUnit::Warp, Target::Hip(_)) => "mfma",
         };
-        let pieces = match target.matrix_unit() {
-            unit if unit.reads_shared() => "cp.async.bulk.tensor",
-            _ if device.stages_products => "cp.async",
-            _ => "loads",
+        let pieces = match (target.matrix_unit().reads_shared(), device.stages_products) {
+            (true, _) => "cp.async.bulk.tensor",
+            (false, true) => "cp.async",
+            (false, false) => "loads",
         };
         Paths {
             products,

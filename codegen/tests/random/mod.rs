@@ -234,6 +234,7 @@ fn the_page_names_instructions_of_the_templates() {
     let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/explanation/memory-model.md");
     let text = fs::read_to_string(&page).unwrap_or_else(|e| panic!("{}: {e}", page.display()));
     let table = text.lines().skip_while(|line| !line.starts_with("| operation")).skip(2);
+    let table = table.take_while(|line| line.starts_with('|'));
     let rows: Vec<Vec<&str>> = table.map(|line| line.split(" | ").collect()).collect();
     assert!(rows.len() > 15 && rows.iter().all(|row| row.len() == 5), "{rows:#?}");
     let mut named = 0;
