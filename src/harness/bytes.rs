@@ -76,10 +76,7 @@ mod tests {
     #[test]
     fn numbers_that_only_e4m3_has_become_others() {
         assert_eq!([-0.0, -1e-9, -1.0 / 2048.0].map(e4m3fnuz_from_f32), [0; 3]);
-        assert_eq!(
-            [448.0, f32::NEG_INFINITY, 232.0, 231.9].map(e4m3fnuz_from_f32),
-            [0x7f, 0xff, 0x7f - 1 + 0, 0x7e]
-        );
+        assert_eq!([448.0, f32::NEG_INFINITY, 232.0, 231.9].map(e4m3fnuz_from_f32), [0x7f, 0xff, 0x7e, 0x7e]);
         // Ties between neighbours go to the even one, as those of e4m3 do.
         for byte in 1..0x7eu8 {
             let middle = (e4m3fnuz_to_f32(byte) + e4m3fnuz_to_f32(byte + 1)) / 2.0;

@@ -16,6 +16,9 @@ use rayon::prelude::*;
 
 use super::shipped::{KERNELS, parts, registry};
 
+/// What is packed for a target, by family.
+type Jobs = Vec<(&'static str, Job)>;
+
 const RECORD: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/targets/packed.txt");
 
 const HOW: &str = "PEERWARP_TARGETS=write cargo test -p peerwarp --test targets packs";
@@ -82,7 +85,7 @@ fn every_family_packs_for_every_target() {
         };
         (target, families.iter().map(job).collect())
     };
-    let jobs: Vec<(Target, Vec<(&'static str, Job)>)> = targets.par_iter().map(of_target).collect();
+    let jobs: Vec<(Target, Jobs)> = targets.par_iter().map(of_target).collect();
     if env::var_os("PEERWARP_TARGETS").is_some_and(|how| how == "write") {
         let packs = |(family, job): &(&str, Job)| match pack(std::slice::from_ref(job)) {
             Ok(_) => Some((*family).to_owned()),
@@ -102,7 +105,7 @@ fn every_family_packs_for_every_target() {
     let names: Vec<&str> = families.iter().map(|(name, _)| *name).collect();
     let known = |families: &[String]| families.iter().all(|family| names.contains(&&**family));
     assert!(record.values().all(|families| known(families)), "a family is gone: {HOW}");
-    let turn = |(number, (target, jobs)): (usize, (Target, Vec<(&'static str, Job)>))| {
+    let turn = |(number, (target, jobs)): (usize, (Target, Jobs))| {
         let packed = record[&target].clone();
         let mine = jobs.into_iter().enumerate().filter(move |(at, (family, _))| {
             (at + number) % 5 == 0 && packed.iter().any(|name| name == family)

@@ -110,7 +110,7 @@ impl Ledger {
         ftruncate(&file, mem::size_of::<Page>() as u64)?;
         let ledger = Ledger::open(file, 0)?;
         ledger.page().views[0].store(active, Ordering::SeqCst);
-        Ok(ledger.file.try_clone()?)
+        ledger.file.try_clone()
     }
 
     /// Maps the page.
