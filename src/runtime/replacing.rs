@@ -8,7 +8,7 @@ use crate::runtime::gpu::Gpu;
 use crate::runtime::net::bootstrap::node;
 use crate::runtime::net::deadline::Deadline;
 use crate::runtime::net::ledger::{Ledger, Met, Step, VIEWS, View};
-use crate::runtime::net::links::Links;
+use crate::runtime::net::links::{Links, all_of};
 use crate::runtime::net::processes::Processes;
 use crate::runtime::net::rendezvous::Card;
 use crate::runtime::net::replacing::Present;
@@ -21,7 +21,7 @@ use crate::runtime::{RuntimeError, WorldOptions, greetings};
 impl World {
     /// A world for a process that takes the place of one that is gone: started as that one was, with the same rank, address and secret.
     /// It makes the operations and the memory that the other ranks have at that time, in the order in which they made them, and then
-    /// calls [`World::replace`], as they do. Before that nothing can be launched.
+    /// calls [`World::replace`], as they do. Before that its launches are refused ([`RuntimeError::Inactive`]).
     ///
     /// # Errors
     /// As of [`World::of_process`]; ranks are on several nodes.
@@ -58,8 +58,8 @@ impl World {
         let status = Symmetric::across(&members[0], 0..ranks, bytes, sharing, &processes)?;
         let teams = Teams::of(ranks, 1)?;
         let world = World::with(teams, members, tenants, sharing, options, status, Some(processes))?;
-        let first = format!("this process takes the place of rank {rank} with `World::replace`");
-        *lock(&world.poisoned) = Some(first);
+        // The others go on without this rank, too, as long as it has no place.
+        world.inactive.store(all_of(ranks), Ordering::Relaxed);
         Ok(world)
     }
 

@@ -48,7 +48,7 @@ fn child() {
         (true, "killed" | "killed, and none comes") => std::process::abort(),
         (true, "stopped") => return stopped(&world, &block, &folder),
         (false, _) => leave_behind(&world, &gpus, &kept, gone, how, &folder),
-        (true, _) => assert!(world.usable().is_err(), "it has no place yet"),
+        (true, _) => assert!(world.usable().is_ok() && !world.is_active(gone), "it has no place yet"),
     }
     let replaced = world.replace(gone);
     if how == "killed, and none comes" {

@@ -53,6 +53,55 @@ pub fn as_the_rank_that_leaves(world: &Arc<World>) {
     println!("gone");
 }
 
+/// A process that takes the place of one that was killed, and runs with the others until it hears no more of them.
+pub fn as_the_rank_that_comes(world: &Arc<World>) {
+    let mut session = session(world);
+    world.replace(world.members()[0].rank).unwrap();
+    let (verdict, graphs) = session.run_before(true).unwrap();
+    assert!(verdict.ok(), "{verdict:?}");
+    session.run_after(&graphs, REPLAYS).unwrap();
+    println!("done");
+}
+
+/// A process is killed, the others go on without it, and then with another one in its place: seconds from its end to results of all rounds
+/// with the new one.
+fn replacement(gpus: &[Arc<dyn Gpu>], ranks: usize) -> f64 {
+    let address = free_address();
+    let mut children: Vec<Child> =
+        (1..ranks).map(|rank| process(&address, rank, ranks, "leaves", &[])).collect();
+    let world = rank_0(gpus, ranks, &address, &options_of("leaves"));
+    let mut session = session(&world);
+    let (verdict, graphs) = session.run_before(true).unwrap();
+    assert!(verdict.ok() && graphs.len() == 1, "{verdict:?}");
+    await_ready(&mut children[0], "ready");
+    let begun = Instant::now();
+    kill_process(Pid::from_child(&children[0]), Signal::KILL).unwrap();
+    children[0].wait().unwrap();
+    assert!(session.run_before(false).is_err());
+    assert_eq!(world.go_on().unwrap(), [1]);
+    let verdict = session.run_after(&[], 0).unwrap();
+    assert!(verdict.ok() && verdict.compared > 0, "{verdict:?}");
+    let mut newcomer = process(&address, 1, ranks, "replaces", &[]);
+    world.replace(1).unwrap();
+    assert_eq!(world.inactive(), 0);
+    // As the newcomer: all rounds, then a graph of them, which is that of before here.
+    let verdict = session.run_after(&graphs, 1).unwrap();
+    let took = begun.elapsed();
+    assert!(verdict.ok() && verdict.compared > 0, "{verdict:?}");
+    let verdict = session.run_after(&graphs, REPLAYS).unwrap();
+    assert!(verdict.ok(), "{verdict:?}");
+    await_ready(&mut newcomer, "done");
+    assert!(newcomer.wait().unwrap().success());
+    took.as_secs_f64()
+}
+
+#[test]
+fn a_new_process_takes_the_place_of_one_that_is_killed() {
+    let Some((_one, gpus)) = gpus() else { return };
+    let seconds: Vec<f64> = (0..EPISODES).map(|_| replacement(&gpus, 2)).collect();
+    report("processes that are replaced", json!({ "episodes": EPISODES, "seconds": seconds }));
+}
+
 /// The others go on while the last rank is gone, or stopped: seconds from its end to results of all rounds.
 fn episode(gpus: &[Arc<dyn Gpu>], ranks: usize, how: Signal) -> f64 {
     let address = free_address();

@@ -65,7 +65,12 @@ fn child() {
     let Ok(Some(launched)) = Launched::here() else { return };
     let gpus = cuda::gpus().unwrap();
     let part = std::env::var("PEERWARP_TEST_PART").unwrap();
-    let world = World::of_process(&gpus, &launched, &options_of(&part)).unwrap();
+    let options = options_of(&part);
+    if part == "replaces" {
+        let world = World::in_place_of(&gpus, &launched, &options).unwrap();
+        return super::missing::as_the_rank_that_comes(&Arc::new(world));
+    }
+    let world = World::of_process(&gpus, &launched, &options).unwrap();
     let world = Arc::new(world);
     if part == "leaves" {
         return super::missing::as_the_rank_that_leaves(&world);
@@ -87,7 +92,7 @@ pub fn options_of(part: &str) -> WorldOptions {
     let sharing = Some(if part == "ipc" { Sharing::Ipc } else { Sharing::Vmm });
     WorldOptions {
         sharing,
-        ..if matches!(part, "killed" | "endures" | "leaves") { short() } else { options() }
+        ..if matches!(part, "killed" | "endures" | "leaves" | "replaces") { short() } else { options() }
     }
 }
 
