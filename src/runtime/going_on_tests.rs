@@ -42,15 +42,35 @@ pub(super) fn hear(folder: &Path, what: &str) {
     }
 }
 
+/// What a process was started for.
+pub(super) struct Started {
+    pub launched: Launched,
+    pub gpus: Vec<Arc<dyn Gpu>>,
+    /// The rank that leaves.
+    pub gone: u32,
+    /// How it leaves, or what this process does.
+    pub how: String,
+    /// Where processes say things.
+    pub folder: PathBuf,
+}
+
+impl Started {
+    pub fn here() -> Option<Started> {
+        let launched = Launched::here().ok().flatten()?;
+        let part = std::env::var("PEERWARP_TEST_PART").unwrap_or_default();
+        let (gone, how) = part.split_once(' ').unwrap();
+        let (gone, how) = (gone.parse().unwrap(), how.to_owned());
+        let folder = PathBuf::from(std::env::var("PEERWARP_TEST_FOLDER").unwrap_or_default());
+        let gpus = MockGpu::all(&Machine::default(), launched.ranks);
+        Some(Started { launched, gpus, gone, how, folder })
+    }
+}
+
 /// What a process does as one rank. Not a test of its own.
 #[test]
 #[ignore = "run by other tests, in processes of their own"]
 fn child() {
-    let Ok(Some(launched)) = Launched::here() else { return };
-    let part = std::env::var("PEERWARP_TEST_PART").unwrap_or_default();
-    let folder = PathBuf::from(std::env::var("PEERWARP_TEST_FOLDER").unwrap_or_default());
-    let machine = Machine::default();
-    let gpus = MockGpu::all(&machine, launched.ranks);
+    let Some(Started { launched, gpus, gone, how, folder }) = Started::here() else { return };
     let world = World::of_process(&gpus, &launched, &options()).unwrap();
     let block = world.allocate(64).unwrap();
     let kept = world.share(64).unwrap();
@@ -58,14 +78,12 @@ fn child() {
     world.agree(Ok(())).unwrap();
     // SAFETY: memory of the world.
     unsafe { gpus[launched.rank as usize].upload(kept.own(0), &[7]).unwrap() };
-    let (gone, how) = part.split_once(' ').unwrap();
-    let gone: u32 = gone.parse().unwrap();
-    match (launched.rank == gone, how) {
+    match (launched.rank == gone, &*how) {
         (true, "killed") => std::process::abort(),
         (true, _) => return stopped(&world, &block, &folder),
         _ => {}
     }
-    let left = match (launched.rank, how) {
+    let left = match (launched.rank, &*how) {
         // Who waits in vain for a process that is there says so.
         (0, "stopped") => {
             hear(&folder, "stopping");

@@ -5,16 +5,14 @@ use std::sync::{Arc, Weak};
 
 use super::{World, at_once, lock};
 use crate::runtime::gpu::Gpu;
-use crate::runtime::net::bootstrap::node;
 use crate::runtime::net::deadline::Deadline;
 use crate::runtime::net::ledger::{Ledger, Met, Step, VIEWS, View};
 use crate::runtime::net::links::{Links, all_of};
 use crate::runtime::net::processes::Processes;
-use crate::runtime::net::rendezvous::Card;
 use crate::runtime::net::replacing::Present;
 use crate::runtime::net::{FormError, Launched, RANKS, Teams};
-use crate::runtime::reach::{facts, machine, own_gpu, sharing};
-use crate::runtime::symmetric::{Across, Member, Symmetric};
+use crate::runtime::reach::own_gpu;
+use crate::runtime::symmetric::{Across, Symmetric};
 use crate::runtime::tenants::Tenants;
 use crate::runtime::{RuntimeError, WorldOptions, greetings};
 
@@ -32,26 +30,12 @@ impl World {
     ) -> Result<World, RuntimeError> {
         launched.check(RANKS)?;
         let (ranks, rank) = (launched.ranks, launched.rank);
-        let gpu = own_gpu(gpus, launched.local_rank, options.share_gpus)?;
-        let members = vec![Member { rank, gpu: Arc::clone(gpu) }];
-        let sharing = sharing(&members, options.sharing)?;
-        let card = Card {
-            rank,
-            ranks,
-            bus_id: gpu.info().bus_id.clone(),
-            machine: machine(),
-            node: node(launched, machine())?,
-            socket: String::new(),
-            share_gpus: options.share_gpus,
-            facts: facts(options, sharing, gpu.info().target.arch()),
-        };
+        let (members, sharing, card) = World::own(gpus, launched, options)?;
         // Where GPUs are shared, each has the ranks that it would have if all of them saw the GPUs that this one sees.
         let sharers = (0..ranks).filter(|other| options.share_gpus || *other == rank);
         let sharers = sharers.map(|other| own_gpu(gpus, other, true)).collect::<Result<Vec<_>, _>>()?;
         let tenants = Tenants::of(sharers.iter().map(|gpu| gpu.info().bus_id.as_str()), at_once(options)?);
-        let bad =
-            |e: std::io::Error| FormError::Socket { path: "shared memory".into(), reason: e.to_string() };
-        let ledger = Ledger::create(1 << rank).and_then(|file| Ledger::open(file, rank)).map_err(bad)?;
+        let ledger = Ledger::create(1 << rank).and_then(|file| Ledger::open(file, rank))?;
         let links = Links::alone(launched, card, options.form_timeout);
         let processes = Arc::new(Processes::new(links, ledger, sharing));
         let bytes = greetings::status_bytes(ranks);

@@ -1,13 +1,13 @@
 //! Processes that take the places of others that are gone.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Child;
 
 use rustix::process::{Pid, Signal, kill_process};
 
 use super::super::mock::{Machine, MockGpu};
 use super::super::net::free_address;
-use super::going_on_tests::{hear, process, say};
+use super::going_on_tests::{Started, hear, process, say};
 use super::tests::{options, read_own, word, write_all};
 use super::*;
 
@@ -17,13 +17,8 @@ const CHILD: &str = "runtime::world::replacing_tests::child";
 #[test]
 #[ignore = "run by other tests, in processes of their own"]
 fn child() {
-    let Ok(Some(launched)) = Launched::here() else { return };
-    let part = std::env::var("PEERWARP_TEST_PART").unwrap_or_default();
-    let folder = PathBuf::from(std::env::var("PEERWARP_TEST_FOLDER").unwrap_or_default());
-    let machine = Machine::default();
-    let gpus = MockGpu::all(&machine, launched.ranks);
-    let (gone, how) = part.split_once(' ').unwrap();
-    let gone: u32 = gone.parse().unwrap();
+    let Some(Started { launched, gpus, gone, how, folder }) = Started::here() else { return };
+    let how = &*how;
     let is_new = how.starts_with("new");
     let world = match is_new {
         true => World::in_place_of(&gpus, &launched, &options()).unwrap(),

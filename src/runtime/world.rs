@@ -178,6 +178,26 @@ impl World {
             check_files(launched.ranks, getrlimit(Resource::Nofile).current)?;
         }
         let at_once = at_once(options)?;
+        let (members, sharing, card) = World::own(gpus, launched, options)?;
+        let (mut links, cards, teams) = Links::join(launched, card, options.form_timeout)?;
+        let near = near(&cards, launched.rank);
+        links.agree(check_reach(gpus, members[0].gpu.as_ref(), &near))?;
+        let bytes = greetings::status_bytes(teams.local_ranks());
+        let first = launched.rank - launched.rank % teams.local_ranks();
+        let ledger = links.ledger(first, teams.local_ranks())?;
+        let processes = Arc::new(Processes::new(links, ledger, sharing));
+        let ranks = first..first + teams.local_ranks();
+        let status = Symmetric::across(&members[0], ranks, bytes, sharing, &processes)?;
+        let tenants = Tenants::of(near.iter().map(|card| card.bus_id.as_str()), at_once);
+        World::with(teams, members, tenants, sharing, options, status, Some(processes))
+    }
+
+    /// The rank of this process, how it shares memory, and what it says of itself.
+    fn own(
+        gpus: &[Arc<dyn Gpu>],
+        launched: &Launched,
+        options: &WorldOptions,
+    ) -> Result<(Vec<Member>, Sharing, Card), RuntimeError> {
         let gpu = own_gpu(gpus, launched.local_rank, options.share_gpus)?;
         let members = vec![Member { rank: launched.rank, gpu: Arc::clone(gpu) }];
         let sharing = sharing(&members, options.sharing)?;
@@ -191,17 +211,7 @@ impl World {
             share_gpus: options.share_gpus,
             facts: facts(options, sharing, gpu.info().target.arch()),
         };
-        let (mut links, cards, teams) = Links::join(launched, card, options.form_timeout)?;
-        let near = near(&cards, launched.rank);
-        links.agree(check_reach(gpus, gpu.as_ref(), &near))?;
-        let bytes = greetings::status_bytes(teams.local_ranks());
-        let first = launched.rank - launched.rank % teams.local_ranks();
-        let ledger = links.ledger(first, teams.local_ranks())?;
-        let processes = Arc::new(Processes::new(links, ledger, sharing));
-        let ranks = first..first + teams.local_ranks();
-        let status = Symmetric::across(&members[0], ranks, bytes, sharing, &processes)?;
-        let tenants = Tenants::of(near.iter().map(|card| card.bus_id.as_str()), at_once);
-        World::with(teams, members, tenants, sharing, options, status, Some(processes))
+        Ok((members, sharing, card))
     }
 
     fn with(

@@ -15,6 +15,7 @@ use peerwarp::harness::session::GpuSession;
 use peerwarp::harness::suite;
 use peerwarp::harness::workload::{Inputs, Problem, Workload};
 use peerwarp::runtime::gpu::Gpu;
+use peerwarp::runtime::handles::Graph;
 use peerwarp::runtime::{RuntimeError, World};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::json;
@@ -63,16 +64,32 @@ pub fn as_the_rank_that_comes(world: &Arc<World>) {
     println!("done");
 }
 
+/// A world of processes whose other ranks leave it.
+struct Begun {
+    address: String,
+    children: Vec<Child>,
+    world: Arc<World>,
+    session: GpuSession,
+    graphs: Vec<Graph>,
+}
+
+impl Begun {
+    /// With what rank 0 has run and captured there.
+    fn new(gpus: &[Arc<dyn Gpu>], ranks: usize) -> Begun {
+        let address = free_address();
+        let children = (1..ranks).map(|rank| process(&address, rank, ranks, "leaves", &[])).collect();
+        let world = rank_0(gpus, ranks, &address, &options_of("leaves"));
+        let mut session = session(&world);
+        let (verdict, graphs) = session.run_before(true).unwrap();
+        assert!(verdict.ok() && graphs.len() == 1, "{verdict:?}");
+        Begun { address, children, world, session, graphs }
+    }
+}
+
 /// A process is killed, the others go on without it, and then with another one in its place: seconds from its end to results of all rounds
 /// with the new one.
 fn replacement(gpus: &[Arc<dyn Gpu>], ranks: usize) -> f64 {
-    let address = free_address();
-    let mut children: Vec<Child> =
-        (1..ranks).map(|rank| process(&address, rank, ranks, "leaves", &[])).collect();
-    let world = rank_0(gpus, ranks, &address, &options_of("leaves"));
-    let mut session = session(&world);
-    let (verdict, graphs) = session.run_before(true).unwrap();
-    assert!(verdict.ok() && graphs.len() == 1, "{verdict:?}");
+    let Begun { address, mut children, world, mut session, graphs } = Begun::new(gpus, ranks);
     await_ready(&mut children[0], "ready");
     let begun = Instant::now();
     kill_process(Pid::from_child(&children[0]), Signal::KILL).unwrap();
@@ -104,13 +121,7 @@ fn a_new_process_takes_the_place_of_one_that_is_killed() {
 
 /// The others go on while the last rank is gone, or stopped: seconds from its end to results of all rounds.
 fn episode(gpus: &[Arc<dyn Gpu>], ranks: usize, how: Signal) -> f64 {
-    let address = free_address();
-    let mut children: Vec<Child> =
-        (1..ranks).map(|rank| process(&address, rank, ranks, "leaves", &[])).collect();
-    let world = rank_0(gpus, ranks, &address, &options_of("leaves"));
-    let mut session = session(&world);
-    let (verdict, graphs) = session.run_before(true).unwrap();
-    assert!(verdict.ok() && graphs.len() == 1, "{verdict:?}");
+    let Begun { mut children, world, mut session, graphs, .. } = Begun::new(gpus, ranks);
     let child = &mut children[0];
     await_ready(child, "ready");
     kill_process(Pid::from_child(child), how).unwrap();

@@ -228,7 +228,7 @@ const MISTAKES_OF_BLOCKS: [Mistake; 6] = [
     ),
 ];
 
-/// Two accumulators of 128 rows, all columns that there are, and warps that share the columns of 64 rows.
+/// Sums of 256 rows, which two instructions make; of 256 columns, the most; and of 64 rows, whose columns warps share.
 #[test]
 fn sums_of_every_shape() {
     let key = "k=136 ranks=2 stages=2 blocks=1";

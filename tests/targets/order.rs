@@ -17,7 +17,6 @@ use super::amd::{folder_with_prelude, read, target};
 use super::shipped::{KERNELS, emitted};
 use super::{distinct, output, tool};
 
-#[allow(dead_code)] // the simulator's tests need more of it
 #[path = "../../codegen/tests/printed/signals.rs"]
 mod fixtures;
 

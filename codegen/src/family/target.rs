@@ -167,6 +167,14 @@ impl Target {
         }
     }
 
+    /// Whether the switch between GPUs reads, writes and reduces all ranks' memory.
+    pub const fn has_multimem(self) -> bool {
+        match self {
+            Target::Cuda(arch) => arch.capability() >= 90,
+            Target::Hip(_) => false,
+        }
+    }
+
     /// Extension of emitted source files, without the dot.
     pub const fn file_extension(self) -> &'static str {
         match self {
@@ -248,31 +256,32 @@ mod tests {
         }
     }
 
-    /// One row for each target: what multiplies, whether its instructions read shared memory, fp8 products, and bulk copies.
+    /// One row for each target: what multiplies, whether its instructions read shared memory, fp8 products, bulk copies and the switch.
     #[test]
     fn every_target_says_what_it_can_do() {
         let row = |t: Target| {
             let unit = t.matrix_unit();
-            let can = [unit.reads_shared(), t.has_fp8_products(), t.copies_in_bulk()].map(u32::from);
+            let can = [unit.reads_shared(), t.has_fp8_products(), t.copies_in_bulk(), t.has_multimem()];
+            let can = can.map(u32::from);
             format!("{t}: {unit:?} {can:?}")
         };
         insta::assert_snapshot!(Target::all().map(row).collect::<Vec<_>>().join("\n"), @r"
-        cuda:sm_80: Warp [0, 0, 0]
-        cuda:sm_86: Warp [0, 0, 0]
-        cuda:sm_87: Warp [0, 0, 0]
-        cuda:sm_89: Warp [0, 1, 0]
-        cuda:sm_90: Warp [0, 1, 1]
-        cuda:sm_90a: Warpgroup [1, 1, 1]
-        cuda:sm_100: Warp [0, 1, 1]
-        cuda:sm_100a: TensorMemory [1, 1, 1]
-        cuda:sm_103a: TensorMemory [1, 1, 1]
-        cuda:sm_110a: Warp [0, 1, 1]
-        cuda:sm_120: Warp [0, 1, 1]
-        cuda:sm_120a: Warp [0, 1, 1]
-        cuda:sm_121a: Warp [0, 1, 1]
-        hip:gfx90a: Warp [0, 0, 0]
-        hip:gfx942: Warp [0, 0, 0]
-        hip:gfx950: Warp [0, 1, 0]
+        cuda:sm_80: Warp [0, 0, 0, 0]
+        cuda:sm_86: Warp [0, 0, 0, 0]
+        cuda:sm_87: Warp [0, 0, 0, 0]
+        cuda:sm_89: Warp [0, 1, 0, 0]
+        cuda:sm_90: Warp [0, 1, 1, 1]
+        cuda:sm_90a: Warpgroup [1, 1, 1, 1]
+        cuda:sm_100: Warp [0, 1, 1, 1]
+        cuda:sm_100a: TensorMemory [1, 1, 1, 1]
+        cuda:sm_103a: TensorMemory [1, 1, 1, 1]
+        cuda:sm_110a: Warp [0, 1, 1, 1]
+        cuda:sm_120: Warp [0, 1, 1, 1]
+        cuda:sm_120a: Warp [0, 1, 1, 1]
+        cuda:sm_121a: Warp [0, 1, 1, 1]
+        hip:gfx90a: Warp [0, 0, 0, 0]
+        hip:gfx942: Warp [0, 0, 0, 0]
+        hip:gfx950: Warp [0, 1, 0, 0]
         ");
     }
 

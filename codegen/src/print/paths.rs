@@ -2,7 +2,6 @@
 
 use serde::Serialize;
 
-use super::analysis::multimem::has_multimem;
 use crate::device::Device;
 use crate::family::{MatrixUnit, Target};
 
@@ -54,7 +53,7 @@ impl Paths {
             fp8_products: if target.has_fp8_products() { "fp8" } else { "bf16" },
             pieces,
             copies: if target.copies_in_bulk() { "cp.async.bulk" } else { "lanes" },
-            all_ranks: has_multimem(target).then_some("multimem"),
+            all_ranks: target.has_multimem().then_some("multimem"),
             launches: if target.overlaps_launches() { "griddepcontrol" } else { "stream" },
             packet_bytes: device.packet_bytes,
         }

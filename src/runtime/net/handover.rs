@@ -258,14 +258,14 @@ impl Handover {
     pub fn of_first(
         &self,
         own: u32,
-        make: impl FnOnce() -> io::Result<OwnedFd>,
+        make: impl FnOnce() -> Result<OwnedFd, FormError>,
         deadline: &Deadline,
     ) -> Result<OwnedFd, FormError> {
         let bad = |e: io::Error| FormError::Socket { path: "shared memory".into(), reason: e.to_string() };
         match self.peers.first() {
             Some((first, _)) if *first < own => self.file_of(*first, deadline),
             _ => {
-                let file = make().map_err(bad)?;
+                let file = make()?;
                 for (rank, stream) in &self.peers {
                     let copy = ShareHandle::Fd(file.try_clone().map_err(bad)?);
                     give(stream, self.view, &copy, 0).map_err(|_| FormError::Lost { rank: *rank })?;

@@ -15,6 +15,7 @@ use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 use rustix::thread::futex;
 
 use super::deadline::{Deadline, timespec};
+use super::form::FormError;
 
 /// Views that a world may have.
 pub(in crate::runtime) const VIEWS: usize = 4096;
@@ -77,6 +78,11 @@ pub(in crate::runtime) enum Met {
     Missing(u64),
 }
 
+/// The system refuses memory that processes share.
+fn refused(reason: impl Into<io::Error>) -> FormError {
+    FormError::Socket { path: "shared memory".into(), reason: reason.into().to_string() }
+}
+
 /// The page, mapped into this process.
 #[derive(Debug)]
 pub(in crate::runtime) struct Ledger {
@@ -105,38 +111,39 @@ impl Ledger {
     ///
     /// # Errors
     /// The system has no memory for it.
-    pub fn create(active: u64) -> io::Result<OwnedFd> {
-        let file = memfd_create("peerwarp-ledger", MemfdFlags::CLOEXEC)?;
-        ftruncate(&file, mem::size_of::<Page>() as u64)?;
+    pub fn create(active: u64) -> Result<OwnedFd, FormError> {
+        let file = memfd_create("peerwarp-ledger", MemfdFlags::CLOEXEC).map_err(refused)?;
+        ftruncate(&file, mem::size_of::<Page>() as u64).map_err(refused)?;
         let ledger = Ledger::open(file, 0)?;
         ledger.page().views[0].store(active, Ordering::SeqCst);
-        ledger.file.try_clone()
+        ledger.file()
     }
 
     /// Maps the page.
     ///
     /// # Errors
     /// The file is none, or the system refuses it.
-    pub fn open(file: OwnedFd, rank: u32) -> io::Result<Ledger> {
+    pub fn open(file: OwnedFd, rank: u32) -> Result<Ledger, FormError> {
         let (bytes, protection) = (mem::size_of::<Page>(), ProtFlags::READ | ProtFlags::WRITE);
         // SAFETY: a new mapping of a file that no process makes shorter.
-        let at = unsafe { mmap(ptr::null_mut(), bytes, protection, MapFlags::SHARED, &file, 0)? };
-        let page = NonNull::new(at.cast()).ok_or(io::ErrorKind::OutOfMemory)?;
+        let at = unsafe { mmap(ptr::null_mut(), bytes, protection, MapFlags::SHARED, &file, 0) };
+        let page =
+            NonNull::new(at.map_err(refused)?.cast()).ok_or_else(|| refused(io::ErrorKind::OutOfMemory))?;
         let mut ledger = Ledger { page, file, rank, before: 0 };
         ledger.before = ledger.page().replaced[rank as usize].load(Ordering::SeqCst);
         Ok(ledger)
     }
 
     /// The same for a process that takes a rank's place: none that had it before has it any more.
-    pub fn take_over(file: OwnedFd, rank: u32) -> io::Result<Ledger> {
+    pub fn take_over(file: OwnedFd, rank: u32) -> Result<Ledger, FormError> {
         let mut ledger = Ledger::open(file, rank)?;
         ledger.before = ledger.page().replaced[rank as usize].fetch_add(1, Ordering::SeqCst) + 1;
         Ok(ledger)
     }
 
     /// The file that another process maps.
-    pub fn file(&self) -> io::Result<OwnedFd> {
-        self.file.try_clone()
+    pub fn file(&self) -> Result<OwnedFd, FormError> {
+        self.file.try_clone().map_err(refused)
     }
 
     /// Whether this process has its rank: no other one has taken its place.

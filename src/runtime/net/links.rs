@@ -55,10 +55,7 @@ impl Links {
     pub fn ledger(&mut self, first: u32, ranks: u32) -> Result<Ledger, RuntimeError> {
         let deadline = Deadline::after(self.timeout);
         let file = self.handover.of_first(self.rank, || Ledger::create(all_of(ranks)), &deadline);
-        let open = |file: OwnedFd| {
-            Ledger::open(file, self.rank - first)
-                .map_err(|e| FormError::Socket { path: "shared memory".into(), reason: e.to_string() })
-        };
+        let open = |file: OwnedFd| Ledger::open(file, self.rank - first);
         self.agree(file.and_then(open).map_err(RuntimeError::from))
     }
 

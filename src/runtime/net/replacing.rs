@@ -85,9 +85,7 @@ impl Links {
         let peers = door.admit(self.rank, &self.launched.secret, vec![rank], &deadline)?;
         self.handover.with(view.number, peers);
         if host == self.rank {
-            let bad =
-                |e: std::io::Error| FormError::Socket { path: "shared memory".into(), reason: e.to_string() };
-            self.handover.give(rank, ledger.file().map_err(bad)?)?;
+            self.handover.give(rank, ledger.file()?)?;
         }
         Ok(newcomer)
     }
@@ -111,9 +109,7 @@ impl Links {
         }
         self.handover.with(view, peers);
         let file: OwnedFd = self.handover.file_of(first.card.rank, &deadline)?;
-        let bad =
-            |e: std::io::Error| FormError::Socket { path: "shared memory".into(), reason: e.to_string() };
-        let ledger = Ledger::take_over(file, rank).map_err(bad)?;
+        let ledger = Ledger::take_over(file, rank)?;
         Ok((first, ledger, View { number: view, active }))
     }
 

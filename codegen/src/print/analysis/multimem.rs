@@ -7,17 +7,9 @@ use crate::family::Target;
 use crate::ir::{CommOp, Kernel, MemoryOp, OpId, OpKind, Place, Put, ReceiptId, ValueId, Wait, WaitAll};
 use crate::print::text::PrintError;
 
-/// Whether a target has instructions for it.
-pub(crate) fn has_multimem(target: Target) -> bool {
-    match target {
-        Target::Cuda(arch) => arch.capability() >= 90,
-        Target::Hip(_) => false,
-    }
-}
-
 /// Refuses a kernel that reaches all ranks at once, for a target that cannot.
 pub(crate) fn check(kernel: &Kernel, target: Target) -> Result<(), PrintError> {
-    if has_multimem(target) {
+    if target.has_multimem() {
         return Ok(());
     }
     let Some(param) = kernel.multicast().into_iter().next() else { return Ok(()) };
