@@ -142,8 +142,8 @@ impl FarPath {
 pub enum Registers {
     /// A file for each of four partitions, of so many registers; a warp gets a multiple of 256.
     Files(u32),
-    /// A file for each of four SIMDs, of so many registers a lane; a warp gets a multiple of 8.
-    Simds(u32),
+    /// A file for each of four SIMDs, of so many registers a lane; a warp gets a multiple of so many.
+    Simds(u32, u32),
 }
 
 /// Dynamic shared memory that reductions may need beside a block's arrays, in bytes.
@@ -191,7 +191,7 @@ const AMD: Device = Device {
     block_shared_bytes: 64 * KIB,
     reserved_shared_bytes: 0,
     shared_unit: 512,
-    registers: Registers::Simds(512),
+    registers: Registers::Simds(512, 8),
     thread_registers: 512,
     packet_bytes: 8,
     stages_products: false,
@@ -262,6 +262,21 @@ const MI355X: Device = Device {
     ..AMD
 };
 
+/// Warps of 32 lanes, 16 on each of four SIMDs with 1024 registers a lane, and 320 KiB of shared memory: LLVM 22, `AMDGPU.td` and
+/// `AMDGPUBaseInfo.cpp`. No number of compute units is published: that of an MI355X stands for it.
+const GFX1250: Device = Device {
+    name: "gfx1250",
+    sms: 256,
+    warp_size: 32,
+    sm_threads: 4 * 16 * 32,
+    sm_blocks: 32,
+    sm_shared_bytes: 320 * KIB,
+    block_shared_bytes: 320 * KIB,
+    registers: Registers::Simds(1024, 16),
+    thread_registers: 1024,
+    ..AMD
+};
+
 impl Device {
     /// The device that a target stands for.
     pub const fn of(target: Target) -> Device {
@@ -282,6 +297,7 @@ impl Device {
                 HipArch::Gfx90a => MI210,
                 HipArch::Gfx942 => MI300X,
                 HipArch::Gfx950 => MI355X,
+                HipArch::Gfx1250 => GFX1250,
             },
         }
     }
@@ -300,7 +316,7 @@ impl Device {
     pub const fn sm_registers(&self) -> u32 {
         match self.registers {
             Registers::Files(file) => 4 * file,
-            Registers::Simds(lane) => 4 * lane * self.warp_size,
+            Registers::Simds(lane, _) => 4 * lane * self.warp_size,
         }
     }
 
@@ -314,8 +330,12 @@ impl Device {
     /// The same with as many registers as a compiler may give a thread: all that let one block be there, at most.
     pub fn surely_resident_blocks(&self, threads: u32, shared_bytes: u32) -> u32 {
         let lanes = threads.max(1).next_multiple_of(self.warp_size);
-        let each = (self.sm_registers() / lanes).min(self.thread_registers.next_multiple_of(8)) / 8 * 8;
-        let by_registers = self.sm_registers() / (each.max(8) * lanes);
+        let unit = match self.registers {
+            Registers::Files(_) => 8,
+            Registers::Simds(_, unit) => unit,
+        };
+        let each = (self.sm_registers() / lanes).min(self.thread_registers.next_multiple_of(unit));
+        let by_registers = self.sm_registers() / ((each / unit * unit).max(unit) * lanes);
         self.resident_blocks(threads, shared_bytes).min(self.sms * by_registers.max(1))
     }
 
@@ -325,10 +345,10 @@ impl Device {
     }
 }
 
-/// Bytes that arrive together on every known device with warps of so many lanes; a kernel is traced for these. `None` if
-/// there is no such device.
+/// Bytes of a packet on devices with warps of so many lanes; a kernel is traced for these. A device whose stores are narrower has
+/// several parts of one, each with a mark of its own. `None` if there is no such device.
 pub fn packet_bytes(warp_size: u32) -> Option<u32> {
-    Device::all().filter(|d| d.warp_size == warp_size).map(|d| d.packet_bytes).min()
+    Device::all().filter(|d| d.warp_size == warp_size).map(|d| d.packet_bytes).max()
 }
 
 #[cfg(test)]
@@ -355,7 +375,7 @@ mod tests {
     }
 
     #[test]
-    fn packets_are_what_all_devices_of_a_warp_size_store_whole() {
+    fn packets_are_what_devices_of_a_warp_size_store_whole_at_most() {
         assert_eq!([32, 64, 16].map(packet_bytes), [Some(16), Some(8), None]);
     }
 }

@@ -9,7 +9,9 @@ use half::{bf16, f16};
 use peerwarp_codegen::dsl::prelude::*;
 use peerwarp_codegen::dsl::{Binder, TraceMeta, trace};
 use peerwarp_codegen::ir::mutate::{Mutant, every, mutate};
-use peerwarp_codegen::ir::{Dtype, Kernel, MatrixOp, OpKind, Param, Planted, VerifyErrors, verify};
+use peerwarp_codegen::ir::{
+    Deinterleave, Dtype, Kernel, MatrixOp, OpKind, Param, Planted, ReduceLines, VerifyErrors, verify,
+};
 use peerwarp_codegen::sim::{Bindings, Compiled, FindingKind, Machine, Options};
 use products::{COLUMNS, K, ROWS, THEIRS, products};
 
@@ -251,6 +253,17 @@ fn what_cannot_be_multiplied_is_refused_by_the_verifier() {
                 }
             }),
         ),
+        (
+            "half of another matrix",
+            refused_of(norms::norms(32), |k| {
+                for op in &mut k.ops {
+                    if let OpKind::Matrix(MatrixOp::ReduceLines(ReduceLines { out, a, .. })) = op.kind {
+                        op.kind = MatrixOp::Deinterleave(Deinterleave { out, a, odd: true }).into();
+                        break;
+                    }
+                }
+            }),
+        ),
         ("no receipt", refused(|k| dots(k, &|dot| dot.a.receipt = None))),
     ];
     let text: Vec<String> = all.iter().map(|(what, said)| format!("{what}\n{said}\n")).collect();
@@ -290,6 +303,10 @@ fn mistakes_end_the_trace() {
         }),
         with(|_, x, _| x.rows(0, 64).store_f32(0, x.rows(0, 64).columns(0, 8).load_f32(0, 64))),
         with(|_, x, _| x.elements().store_f32(0, x.elements().load_f32(0, 64).row_sum())),
+        with(|b, x, w| {
+            let (even, odd) = b.dot(x.rows(0, 64), w.rows(0, 48), 2).deinterleave();
+            x.rows(0, 64).store_f32(0, even + odd);
+        }),
         with(|b, x, w| x.rows(0, 1024).store_f32(0, b.dot(x.rows(0, 1024), w.rows(0, 1024), 2))),
         said(|p| {
             let (x, w) = (

@@ -20,8 +20,8 @@ mod serial;
 
 use proc_macro::TokenStream;
 
-/// Makes a function traceable: what Rust cannot overload (`if`, `while`, `for`, comparisons, `&&`, `||`, assignment,
-/// `break`, `continue`, `return`) is rewritten so that host operands run now and device operands are traced.
+/// Makes a function traceable: host operands run now, and device operands are traced. It rewrites what Rust cannot overload: `if`,
+/// `while`, `for`, comparisons, `&&`, `||`, assignment, `break`, `continue` and `return`.
 ///
 /// The function stays one ordinary Rust function; called with host values only it computes what it would without the
 /// attribute. Put it on kernels and on helpers that branch on device values or compare them. Items inside the function
@@ -67,8 +67,8 @@ pub fn choice(item: TokenStream) -> TokenStream {
 /// | `#[when(\|c\| ..)]` | a variant of an enum | see below |
 ///
 /// What is neither marked nor a `Val` is the operation's own memory, made with it. In a crate that depends on `peerwarp`, the derive
-/// makes a second struct for launches, `ScaleLaunch` of `ScaleArgs`: a field for each marked parameter, each `Val` and each group that
-/// is marked `#[input]`.
+/// makes a second struct for launches, `ScaleLaunch` of `ScaleArgs`. It has a field for each marked parameter, each `Val` and each group
+/// that is marked `#[input]`.
 ///
 /// An enum is several such structs, of which the configuration chooses one: the first variant whose `#[when(|c| ..)]` holds, or the
 /// last one, which has none. Each variant holds a struct, and `#[group(|c| ..)]` on it computes the struct's configuration where it is
@@ -82,9 +82,9 @@ pub fn kernel_args(item: TokenStream) -> TokenStream {
     derive(item, |input, codegen| args::expand(input, codegen, runtime.as_ref()))
 }
 
-/// Makes a struct of `Field<T>` and `AnyField` what the messages of a channel are: `#[message(config = Scale)]` names the
-/// configuration, `#[len(|c| ..)]` on a field computes its number of elements in a message, and `#[dtype(|c| ..)]` the element type of
-/// an `AnyField`. A field of type `Option<Field<T>>` is there where its length is not 0.
+/// Makes a struct of `Field<T>` and `AnyField` the messages of a channel. `#[message(config = Scale)]` names the configuration.
+/// `#[len(|c| ..)]` on a field computes its number of elements in a message, and `#[dtype(|c| ..)]` the element type of an `AnyField`. A
+/// field of type `Option<Field<T>>` is there where its length is not 0.
 #[proc_macro_derive(Message, attributes(message, len, dtype))]
 pub fn message(item: TokenStream) -> TokenStream {
     derive(item, message::expand)

@@ -44,7 +44,7 @@ arch! {
 }
 arch! {
     /// An AMD architecture.
-    HipArch { Gfx90a = "gfx90a", Gfx942 = "gfx942", Gfx950 = "gfx950" }
+    HipArch { Gfx90a = "gfx90a", Gfx942 = "gfx942", Gfx950 = "gfx950", Gfx1250 = "gfx1250" }
 }
 
 impl CudaArch {
@@ -130,7 +130,23 @@ impl Target {
     pub const fn warp_size(self) -> u32 {
         match self {
             Target::Cuda(_) => 32,
-            Target::Hip(_) => 64,
+            Target::Hip(HipArch::Gfx1250) => 32,
+            Target::Hip(HipArch::Gfx90a | HipArch::Gfx942 | HipArch::Gfx950) => 64,
+        }
+    }
+
+    /// Whether instructions are of AMD's twelfth generation: `wmma` of warps of 32 lanes in place of `mfma`, counters of loads and of
+    /// stores by themselves, and cache commands with a scope.
+    pub const fn is_gfx12(self) -> bool {
+        matches!(self, Target::Hip(HipArch::Gfx1250))
+    }
+
+    /// Neighbours in a row of a result of 16 x 16 that a lane has: of `mma.sync`, of `wmma` and of `mfma`.
+    pub const fn matrix_neighbours(self) -> u32 {
+        match self {
+            Target::Cuda(_) => 2,
+            Target::Hip(_) if self.is_gfx12() => 8,
+            Target::Hip(_) => 4,
         }
     }
 
@@ -155,7 +171,7 @@ impl Target {
     pub const fn has_fp8_products(self) -> bool {
         match self {
             Target::Cuda(arch) => arch.capability() >= 89,
-            Target::Hip(arch) => matches!(arch, HipArch::Gfx950),
+            Target::Hip(arch) => matches!(arch, HipArch::Gfx950 | HipArch::Gfx1250),
         }
     }
 
@@ -240,14 +256,15 @@ mod tests {
 
     #[test]
     fn every_target_parses_back_and_has_its_backends_facts() {
-        assert_eq!(Target::all().count(), 16);
+        assert_eq!(Target::all().count(), 17);
         for t in Target::all() {
             assert_eq!(t.to_string().parse(), Ok(t));
             let json = serde_json::to_string(&t).unwrap();
             assert_eq!(json, format!("\"{t}\""));
             assert_eq!(serde_json::from_str::<Target>(&json).unwrap(), t);
             let cuda = matches!(t, Target::Cuda(_));
-            assert_eq!(t.warp_size(), if cuda { 32 } else { 64 });
+            let narrow = cuda || t.arch() == "gfx1250";
+            assert_eq!(t.warp_size(), if narrow { 32 } else { 64 });
             assert_eq!(t.file_extension(), if cuda { "cu" } else { "hip" });
         }
         for a in CudaArch::ALL {
@@ -282,13 +299,14 @@ mod tests {
         hip:gfx90a: Warp [0, 0, 0, 0]
         hip:gfx942: Warp [0, 0, 0, 0]
         hip:gfx950: Warp [0, 1, 0, 0]
+        hip:gfx1250: Warp [0, 1, 0, 0]
         ");
     }
 
     #[test]
     fn unknown_targets_are_told_what_is_near_and_what_there_is() {
         let said = |text: &str| text.parse::<Target>().unwrap_err().to_string();
-        insta::assert_snapshot!(said("cuda:sm90a"), @"target `cuda:sm90a` is not known (did you mean `cuda:sm_90a`?); supported are cuda:{sm_80|sm_86|sm_87|sm_89|sm_90|sm_90a|sm_100|sm_100a|sm_103a|sm_110a|sm_120|sm_120a|sm_121a} and hip:{gfx90a|gfx942|gfx950}");
+        insta::assert_snapshot!(said("cuda:sm90a"), @"target `cuda:sm90a` is not known (did you mean `cuda:sm_90a`?); supported are cuda:{sm_80|sm_86|sm_87|sm_89|sm_90|sm_90a|sm_100|sm_100a|sm_103a|sm_110a|sm_120|sm_120a|sm_121a} and hip:{gfx90a|gfx942|gfx950|gfx1250}");
         assert_eq!("gfx942".parse::<Target>().unwrap_err().nearest.unwrap(), "hip:gfx942");
         assert_eq!("metal".parse::<Target>().unwrap_err().nearest, None);
         assert!(serde_json::from_str::<Target>("\"cuda:sm_12\"").is_err());

@@ -410,8 +410,8 @@ impl Kernel {
         self.roles.iter_mut().for_each(|role| forget(&mut role.loc));
     }
 
-    /// Bytes that arrive together: what every device with warps of this size stores whole. Each ends in a word of all ones
-    /// while it is empty.
+    /// Bytes that arrive together: what devices with warps of this size store whole, or wait for as a whole. Each ends in a word
+    /// of all ones while it is empty.
     pub fn packet_bytes(&self) -> u32 {
         device::packet_bytes(self.warp_size).unwrap_or(PACKET_BYTES)
     }

@@ -67,6 +67,9 @@ pub enum ReduceOp {
     Or,
 }
 
+/// Columns of a block of a matrix whose blocks are interleaved.
+pub const COLUMN_BLOCK: u32 = 16;
+
 /// What of a matrix a reduction goes along.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Lines {
@@ -285,6 +288,9 @@ operation_structs! {
         /// Reduction of each row, or each column, of a matrix of `F32` by itself: `out`, of the same shape, has it in each element of that
         /// row or column. Only sums, minima and maxima; in which order elements are added is the target's own.
         ReduceLines = op.along(*lines), { out: Out, op: ReduceOp, lines: Lines, a: In }
+        /// Every other [`COLUMN_BLOCK`] columns of a matrix of `F32`, from the first block on, or with `odd` from the second one on. `out` has
+        /// as many rows and half of the columns.
+        Deinterleave = "deinterleave", { out: Out, a: In, odd: bool }
         /// Writes a matrix to rows of a matrix in memory of this rank, from `column` (`U32`) on.
         StoreMatrix = "store_matrix", { to: Rows, column: In, value: In }
     }

@@ -284,7 +284,7 @@ impl MatrixOp {
     const fn effect(&self) -> Effect {
         match self {
             MatrixOp::LoadMatrix(_) | MatrixOp::LoadRow(_) => Effect::ReadsMemory,
-            MatrixOp::ReduceLines(_) => Effect::None,
+            MatrixOp::ReduceLines(_) | MatrixOp::Deinterleave(_) => Effect::None,
             // What it brings takes the place of what was in shared memory.
             MatrixOp::Dot(_) => Effect::Acts,
             MatrixOp::StoreMatrix(_) => Effect::Acts,
@@ -297,7 +297,7 @@ impl MatrixOp {
             MatrixOp::Dot(Dot { a, b, .. }) => vec![load(a.place, None), load(b.place, None)],
             MatrixOp::LoadMatrix(LoadMatrix { at, .. }) => vec![load(at.place, None)],
             MatrixOp::LoadRow(LoadRow { place, index, .. }) => vec![load(*place, Some(*index))],
-            MatrixOp::ReduceLines(_) => vec![],
+            MatrixOp::ReduceLines(_) | MatrixOp::Deinterleave(_) => vec![],
             MatrixOp::StoreMatrix(StoreMatrix { to, .. }) => {
                 vec![Accessed { access: Access::Store, place: to.place, index: None }]
             }

@@ -34,6 +34,7 @@ impl Paths {
     /// assert_eq!((of("cuda:sm_90a").products, of("cuda:sm_100a").products), ("wgmma", "tcgen05"));
     /// assert_eq!(of("cuda:sm_121a").products, "mma.sync");
     /// assert_eq!((of("hip:gfx942").products, of("hip:gfx942").all_ranks), ("mfma", None));
+    /// assert_eq!(of("hip:gfx1250").products, "wmma");
     /// ```
     pub fn of(target: Target) -> Paths {
         let device = Device::of(target);
@@ -41,6 +42,7 @@ impl Paths {
             (MatrixUnit::Warpgroup, _) => "wgmma",
             (MatrixUnit::TensorMemory, _) => "tcgen05",
             (MatrixUnit::Warp, Target::Cuda(_)) => "mma.sync",
+            (MatrixUnit::Warp, Target::Hip(_)) if target.is_gfx12() => "wmma",
             (MatrixUnit::Warp, Target::Hip(_)) => "mfma",
         };
         let pieces = match (target.matrix_unit().reads_shared(), device.stages_products) {

@@ -16,9 +16,8 @@ fn parsed(path: &str) -> syn::File {
 pub fn page() -> Page {
     let mut text = String::from(
         "A family is a configuration, its parameters and its kernel. Macros make them of a struct, a struct of handles and a function. A \
-         setting or an attribute that a macro does not know does not compile, and the error lists those that it knows.\n\nTwo traits are the \
-         author's: `Legal` refuses configurations, and `Workload` of the crate `peerwarp` says what a launch is given, what its results are \
-         compared with and how many bytes move. [The guide](../../tutorial/guide.md#run-it-check-it) has both. `peerwarp::build::emit::roles` gives the lines of a \
+         setting or an attribute that a macro does not know does not compile, and the error lists those that it knows.\n\nThe author \
+         implements two traits. `Legal` refuses configurations. `Workload` of the crate `peerwarp` states inputs, expected results and bytes. [The guide](../../tutorial/guide.md#4-what-goes-in-and-what-must-come-out) has both. `peerwarp::build::emit::roles` gives the lines of a \
          variant for a snapshot, as the tests of [examples/add_all_gather](https://github.com/peerwarp/peerwarp/tree/main/examples/add_all_gather) do.",
     );
     let family = surface::docs_of(&parsed("src/family/mod.rs").attrs);

@@ -276,13 +276,13 @@ const HOW_TO_READ: &str = "\
 A kernel is a Rust function that runs once for each configuration and writes down what it does with values of the device. \
 `use peerwarp::prelude::*` brings every op and type of these pages.
 
-An entry has the signature, what the op does, what it **orders**, its **errors**, and an example: a kernel whose parameters stand in \
-comments, with what their declaration says in brackets (a length; an element type and a length; an element type, rows and columns; the \
-shape of a channel and the length of a message). The lines below it are those that the body becomes for `sm_90a` (CUDA) and `gfx942` \
+An entry has the signature, what the op does, what it **orders**, its **errors**, and an example. The example is a kernel whose \
+parameters stand in comments. Brackets hold the declaration: a length; an element type and a length; an element type, rows \
+and columns; the shape of a channel and the length of a message. The lines below it are those that the body becomes for `sm_90a` (CUDA) and `gfx942` \
 (HIP), with 64 threads a block and 2 ranks. [Functions](functions.md) has those that they call. Every example runs on the simulator and computes what its file says.
 
-Every op ends the trace with an error at the author's line where it stands outside a role (unless it only asks the host), where a value \
-is used outside of the arm, loop or split that made it, and where a value or a parameter is another kernel's. What the checker reports \
+Every op ends the trace with an error at the author's line where it stands outside a role, unless it only asks the host. So does a value \
+that is used outside of the arm, loop or split that made it, and a value or parameter of another kernel. What the checker reports \
 has a name such as `data-race`: [The protocol checker](../../explanation/checker.md) tells them.
 
 [Attributes](attributes.md) has the attributes of families and parameters, [Limits](limits.md) what cannot be expressed, and [Errors and \

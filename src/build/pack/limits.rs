@@ -27,7 +27,7 @@ pub(super) fn blocks_each(target: Target, launch: &LaunchShape, used: &Resources
     let by_registers = match m.registers {
         // The warps of a block are spread over the partitions.
         Registers::Files(file) => file / (used.registers * warp).next_multiple_of(256).max(256) * 4 / warps,
-        Registers::Simds(lanes) => lanes / used.registers.next_multiple_of(8).max(8) * 4 / warps,
+        Registers::Simds(lanes, unit) => lanes / used.registers.next_multiple_of(unit).max(unit) * 4 / warps,
     };
     let shared = launch.shared_bytes + used.static_shared_bytes + m.reserved_shared_bytes;
     let by_shared = m.sm_shared_bytes.checked_div(shared.next_multiple_of(m.shared_unit)).unwrap_or(u32::MAX);

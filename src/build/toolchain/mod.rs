@@ -146,15 +146,18 @@ impl Tool {
             (Tool::Clang | Tool::Objdump | Tool::Readelf, Target::Hip(arch)) => Some(match arch {
                 HipArch::Gfx90a | HipArch::Gfx942 => Version::new(18, 0),
                 HipArch::Gfx950 => Version::new(20, 0),
+                HipArch::Gfx1250 => Version::new(22, 0),
             }),
-            // Zig 0.13 brings clang 18, and 0.15 brings clang 20.
+            // Zig 0.13 brings clang 18, 0.15 brings clang 20, and 0.17 brings clang 22.
             (Tool::Zig, Target::Hip(arch)) => Some(match arch {
                 HipArch::Gfx90a | HipArch::Gfx942 => Version::new(0, 13),
                 HipArch::Gfx950 => Version::new(0, 15),
+                HipArch::Gfx1250 => Version::new(0, 17),
             }),
             (Tool::Hipcc, Target::Hip(arch)) => Some(match arch {
                 HipArch::Gfx90a | HipArch::Gfx942 => Version::new(6, 0),
                 HipArch::Gfx950 => Version::new(7, 0),
+                HipArch::Gfx1250 => Version::new(7, 2),
             }),
             _ => None,
         }

@@ -243,7 +243,7 @@ fn tools_serve_for_targets_by_their_version() {
     place.clang("bin/clang++", "19.1.7", "amdgcn", "/usr/bin/lld");
     assert_eq!(targets(Tool::Clang), "hip:gfx90a hip:gfx942");
     place.program("bin/zig", "echo 0.17.0");
-    assert_eq!(targets(Tool::Zig), "hip:gfx90a hip:gfx942 hip:gfx950");
+    assert_eq!(targets(Tool::Zig), "hip:gfx90a hip:gfx942 hip:gfx950 hip:gfx1250");
     place.program("bin/nvcc", "echo 'release 12.6, V12.6.20'");
     assert_eq!(targets(Tool::Nvcc), "cuda:sm_80 cuda:sm_86 cuda:sm_87 cuda:sm_89 cuda:sm_90 cuda:sm_90a");
     let found = Search::with(&[("PATH", &folder)]).find(Tool::Nvcc).unwrap();

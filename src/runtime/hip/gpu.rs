@@ -135,7 +135,7 @@ fn target(gpu: u32, name: &str, arch: &str) -> Result<Target> {
         gpu,
         name: name.to_owned(),
         arch: arch.to_owned(),
-        allowed: "gfx90a, gfx942 and gfx950 are".into(),
+        allowed: "gfx90a, gfx942, gfx950 and gfx1250 are".into(),
     })
 }
 

@@ -171,7 +171,10 @@ fn gpus_that_cannot_be_used_are_told() {
     let none = said(Api { hipGetDeviceCount: no_device, ..api() });
     assert!(none.starts_with("1 hip GPUs are needed and 0 can be seen; HIP_VISIBLE_DEVICES"), "{none}");
     let other = said(Api { hipGetDevicePropertiesR0600: gaming, ..api() });
-    assert!(other.ends_with("is gfx1100, which is not supported: gfx90a, gfx942 and gfx950 are"), "{other}");
+    assert!(
+        other.ends_with("is gfx1100, which is not supported: gfx90a, gfx942, gfx950 and gfx1250 are"),
+        "{other}"
+    );
 }
 
 #[test]

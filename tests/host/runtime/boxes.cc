@@ -20,7 +20,7 @@ void Boxes::begin_barrier(const void* const barrier, const u32 arrivals, const S
 Boxes::Barrier& Boxes::at(const void* const barrier, const Site site) {
     if (machine->checks()) memory.read(*me, barrier, 8, site);
     const auto found = barriers_.find(barrier);
-    if (found == barriers_.end()) machine->wrong("mbarrier", "nobody has begun the one at " + name_of_site(site), site);
+    if (found == barriers_.end()) machine->wrong("mbarrier", "no thread has begun the one at " + name_of_site(site), site);
     return found->second;
 }
 
@@ -71,7 +71,7 @@ void Boxes::bring(void* const to, const BoxMap& map, const u32 column, const u32
 void Boxes::committed(Actor& by, const void* const barrier, const Site site) {
     const auto found = barriers_.find(barrier);
     if (found == barriers_.end()) {
-        machine->wrong("mbarrier", "nobody has begun the one at " + name_of_site(site), site);
+        machine->wrong("mbarrier", "no thread has begun the one at " + name_of_site(site), site);
         return;
     }
     if (machine->checks()) {

@@ -1,5 +1,5 @@
-// Boxes of matrices that are brought to shared memory while nobody's lane does it, and the mbarriers that count what has come. A
-// box lands at a random time after it was asked for, so that whoever does not wait for it finds what was there before.
+// Boxes of matrices that are brought to shared memory while no lane does it, and the mbarriers that count what arrived. A
+// box lands at a random time after it was asked for, so that a thread that does not wait for it finds what was there before.
 #pragma once
 
 #include <unordered_map>

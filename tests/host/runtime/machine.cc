@@ -173,7 +173,7 @@ void* Machine::instance(const void* const everyone, const u32 rank) const {
         const char* const first = b.of_rank[0];
         if (at >= first && at < first + b.bytes) return b.of_rank[rank] + (at - first);
     }
-    return nullptr;  // which nobody may touch
+    return nullptr;  // which no thread may touch
 }
 
 static void run_thread() {
@@ -363,7 +363,7 @@ void Machine::wake(Thread* const thread) {
     if (thread != me) runnable_.add(thread);
 }
 
-// Nobody can go on but those that poll: time passes until their waits expire. Or other processes have their turn, and all look
+// Only polling threads can go on: time passes until their waits expire. Or other processes have their turn, and all look
 // again.
 bool Machine::stall() {
     std::vector<Thread*> polling;

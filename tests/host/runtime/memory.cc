@@ -12,7 +12,7 @@ Memory memory;
 Findings findings;
 std::vector<Actor*> actors;
 
-// Between parts: an index that is a little off lands in nobody's memory.
+// Between parts: an index that is a little off lands in no buffer.
 static constexpr u64 gap = 512;
 
 Scope common_scope(const Actor& a, const Actor& b) {
@@ -124,7 +124,7 @@ void Memory::read_written(Actor& who, const void* const p, const u64 bytes) {
 
 void Memory::written_before(const void* const p, const u64 bytes) {
     each_cell(u64(p), bytes, [&](Cell& cell, u64, u64) {
-        if (!(cell.flags & used)) cell.reader = cell.writer = nobody;
+        if (!(cell.flags & used)) cell.reader = cell.writer = no_agent;
         cell.flags |= used | written;
     });
 }
@@ -159,7 +159,7 @@ bool Memory::fresh(Cell& cell, const u64 at, const u64 bytes, Actor& who, const 
     }
     cell = {};
     cell.flags = used;
-    cell.writer = cell.reader = nobody;
+    cell.writer = cell.reader = no_agent;
     return true;
 }
 
@@ -174,7 +174,7 @@ void Memory::race(const char* const mine, Actor& who, const Site site, const cha
 void Memory::check(Actor& who, Cell& cell, const u64 at, const u64 bytes, const bool write, const Site site) {
     if (!(cell.flags & used) && !fresh(cell, at, bytes, who, write, site)) return;
     if (cell.flags & is_atomic) check_atomics(who, at, write, site);
-    const bool others = cell.flags & written && cell.writer != nobody && cell.writer != who.agent;
+    const bool others = cell.flags & written && cell.writer != no_agent && cell.writer != who.agent;
     if (others && cell.write_time > who.knows.writes.of(cell.writer)) {
         race(write ? "writes" : "reads", who, site, "wrote", cell.writer, cell.write_site, at);
     }
@@ -194,7 +194,7 @@ void Memory::check(Actor& who, Cell& cell, const u64 at, const u64 bytes, const 
 void Memory::unwritten(Actor& who, const u64 at, const Site site) {
     if (findings.is_new("uninitialised", site, 0)) {
         findings.add("uninitialised", name_of_agent(who.agent) + " reads " + where(at) + " at " + name_of_site(site) +
-                                          ", which nobody wrote");
+                                          ", which was never written");
     }
     end_run();
 }
@@ -207,7 +207,7 @@ void Memory::check_reads(Actor& who, const Cell& cell, const u64 at, const Site 
         }
         return false;
     };
-    if (cell.reader == nobody) return;
+    if (cell.reader == no_agent) return;
     if (cell.reader != many) {
         check_one(cell.reader, cell.read_time);
         return;
@@ -236,7 +236,7 @@ void Memory::note_read(Actor& who, Cell& cell, const Site site) {
         add_read(read_sets_[cell.read_time], {who.agent, who.time});
         return;
     }
-    const bool alone = cell.reader == nobody || cell.reader == who.agent ||
+    const bool alone = cell.reader == no_agent || cell.reader == who.agent ||
                        cell.read_time <= who.knows.reads.of(cell.reader);
     if (alone) {
         cell.reader = static_cast<unsigned short>(who.agent);
@@ -260,7 +260,7 @@ void Memory::note_read(Actor& who, Cell& cell, const Site site) {
 
 void Memory::forget_reads(Cell& cell) {
     if (cell.flags & used && cell.reader == many) spare_sets_.push_back(cell.read_time);
-    cell.reader = nobody;
+    cell.reader = no_agent;
 }
 
 static bool is_before(const Reader& reader, const u32 agent) { return reader.agent < agent; }
@@ -300,7 +300,7 @@ AtomicVar& Memory::atomic(Actor& who, const void* const p, const u32 bytes, cons
     const bool writes = access != Access::Load;
     each_cell(u64(p), bytes, [&](Cell& cell, const u64 at, const u64 count) {
         if (!(cell.flags & used) && !fresh(cell, at, count, who, writes, site)) return;
-        const bool others = cell.flags & written && cell.writer != nobody && cell.writer != who.agent;
+        const bool others = cell.flags & written && cell.writer != no_agent && cell.writer != who.agent;
         if (others && cell.write_time > who.knows.writes.of(cell.writer)) {
             race(writes ? "atomically writes" : "atomically reads", who, site, "wrote", cell.writer, cell.write_site, at);
         }

@@ -1,4 +1,4 @@
-// The memory of all ranks, and for every byte of it who touched it last: what finds races, reads of what nobody wrote,
+// The memory of all ranks, and for every byte of it who touched it last: what finds races, reads of what was never written,
 // and accesses outside buffers. The compiler's ThreadSanitizer instrumentation calls in for each access.
 #pragma once
 
@@ -121,7 +121,7 @@ class Memory {
         }
     };
     using Reads = std::vector<Read>;
-    static constexpr unsigned short nobody = 0xffff, many = 0xfffe;
+    static constexpr unsigned short no_agent = 0xffff, many = 0xfffe;
     enum : u32 { used = 1, written = 2, is_atomic = 4, split = 8 };
 
     u64 begin_ = 0, size_ = 0, next_ = 0;

@@ -96,11 +96,10 @@ use crate::ir::{Dtype, ParamKind};
 /// says, or each of its fields. What is put and loaded are tiles of them.
 ///
 /// # Reuse
-/// A message of the next launch must not reach a slot that is still being read. Two things see to it. *Banks*: launches use two
-/// in turn, by the epoch's parity. *Credits*: where the transport has no flags, receiving orders nothing but the data, so that
-/// [`OpenChannel::credits`] tells every rank, in a block of its own, that this one is done with the launches before.
-/// Both are properties of the declaration, [`ChannelShape::banks`] and [`ChannelShape::credits`], and `check` explores whether they are
-/// enough.
+/// A message of the next launch must not reach a slot that is still being read. Two things see to it. *Banks*: launches use two in turn,
+/// by the epoch's parity. *Credits*: where the transport has no flags, receiving orders nothing but the data. So a block of
+/// [`OpenChannel::credits`] signals every rank that this one is done with earlier launches. Both are properties of the declaration,
+/// [`ChannelShape::banks`] and [`ChannelShape::credits`], and `check` explores whether they are enough.
 pub struct Channel<T: Payload> {
     fields: T::Fields,
     hub: Hub,

@@ -77,8 +77,8 @@ const SMALL_BANK: u64 = 8 << 20;
 
 /// The shape of a channel: what `#[channel(|c| ..)]` computes from a configuration.
 ///
-/// Where it says nothing of banks and credits, it has those that a protocol needs in which every rank receives from every other one
-/// in every launch: two banks, and credits where the transport has no flags. `check` explores whether they are enough.
+/// By default it has two banks, and credits where the transport has no flags. A protocol needs these in which every rank receives from
+/// every other one in every launch. `check` explores whether they are enough.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ChannelShape {
     pub(super) transport: Transport,
@@ -121,9 +121,9 @@ impl ChannelShape {
         }
     }
 
-    /// How many launches' messages there is room for, at most 3: 2, which launches use in turn, or 1 where something else keeps a rank
-    /// from sending before the receiver is done with what it sent in the launch before. With 3, credits have a launch's time to arrive,
-    /// so that no launch waits for them: for messages that are small.
+    /// The number of launches whose messages have room, at most 3. Launches use two in turn. One suffices where a rank sends only after
+    /// the receiver is done with the last launch's messages. With 3, credits have a launch's time to arrive, so that no launch waits for
+    /// them: for messages that are small.
     ///
     /// # Errors
     /// Tracing fails for more than 3.
@@ -132,8 +132,8 @@ impl ChannelShape {
         ChannelShape { banks, ..self }
     }
 
-    /// Three banks where no launch waits for credits thereby and all of them are still small: where the transport has no flags and a bank
-    /// of messages of `bytes` bytes has at most 8 MiB. Else two.
+    /// Three banks where the transport has no flags and a bank of messages of `bytes` bytes has at most 8 MiB, so that no launch waits
+    /// for credits. Else two.
     #[must_use]
     pub fn banks_for(self, bytes: u64) -> Self {
         let small = self.bank_slots().saturating_mul(bytes) <= SMALL_BANK;
@@ -180,15 +180,15 @@ impl ChannelShape {
         ChannelShape { publish, ..self }
     }
 
-    /// Lets a far channel be between the ranks of the same number on each node, with `local_ranks` ranks a node: its ranks are as many as
-    /// there are nodes, and go by the number of their node.
+    /// Lets a far channel join the ranks of the same number on each node, with `local_ranks` ranks a node. It has a rank for each node,
+    /// named by the node's number.
     #[must_use]
     pub fn rail(self, local_ranks: u32) -> Self {
         ChannelShape { rail: Some(local_ranks), ..self }
     }
 
-    /// Lets a far channel have so many lanes: puts are counted in each by themselves, so that groups wait for what their peers put by
-    /// the same [lane](super::OpenChannel::lane), not for all that a rank puts in the launch. Each takes an engine's channel a bank.
+    /// Lets a far channel have so many lanes, each with counts of its own. Groups then wait for what their peers put by the same
+    /// [lane](super::OpenChannel::lane), not for all that a rank puts in the launch. Each takes an engine's channel a bank.
     #[must_use]
     pub fn lanes(self, lanes: u32) -> Self {
         ChannelShape { lanes, ..self }

@@ -111,8 +111,8 @@ impl BlockFlagsFrom {
         self.wait_for(i.index(), host(1u32, loc).to_raw(), 1, epoch, loc);
     }
 
-    /// Waits until the `count` flags from flag `i` on are signalled with this epoch: `per_block` of them by the given block,
-    /// as many by the next one, and so on.
+    /// Waits until the `count` flags from flag `i` on are signalled with this epoch. The given block signals `per_block` of them, the
+    /// next block as many, and so on.
     ///
     /// # Orders
     /// As [`BlockFlags::wait_all`].

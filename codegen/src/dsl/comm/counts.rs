@@ -6,8 +6,8 @@ use crate::dsl::memory::{Arg, Bound, Buf, IntoIndex, TypedArg};
 use crate::dsl::values::{FromRaw, IntoVal, Val};
 use crate::ir::{Dtype, Loc, ParamKind};
 
-/// A symmetric array of counts, for requests that several blocks of a rank complete: each block adds to the count when its part
-/// is there, and one group of the receiver takes the count when it is complete, which sets it back to zero.
+/// A symmetric array of counts, for requests that several blocks of a rank complete. Each block adds to the count when its part is there.
+/// One group of the receiver takes the complete count, which sets it back to zero.
 ///
 /// - **Order.** [`Parcel::count`](crate::dsl::Parcel::count) comes after all that its group did before, as a signal does. The take comes
 ///   after every addition that it counts, and after what they came after.

@@ -31,15 +31,15 @@ impl LlElement for f16 {}
 impl LlElement for bf16 {}
 
 handle!(
-    /// A symmetric buffer of LL elements: 4 bytes of data and 4 of epoch, stored as one 8-byte word, as NCCL's LL protocol does
-    /// with data and flag. Of types of 16 bits two neighbours share a word: what is sent begins at an even element and has an even number
-    /// of them, of which a [tile range](crate::dsl::TileRange) may leave out any number of the last ones. Data arrives one trip after it was sent and needs no flag, as with [`Packets`](crate::dsl::Packets). Half of
-    /// the bytes on the link are epochs, but any number of readers may read an element, as often as they like, and nothing has to
-    /// be cleared. That suits small data that many groups need.
+    /// A symmetric buffer of LL elements: 4 bytes of data and 4 of epoch, stored as one 8-byte word, as NCCL's LL protocol does with data
+    /// and flag. Of types of 16 bits two neighbours share a word, so what is sent begins at an even element and has an even number of
+    /// them. A [tile range](crate::dsl::TileRange) may leave out any number of the last ones. Data arrives one trip after it was sent and
+    /// needs no flag, as with [`Packets`](crate::dsl::Packets). Half of the bytes on the link are epochs, but any number of readers may
+    /// read an element, as often as they like, and nothing has to be cleared. That suits small data that many groups need.
     ///
-    /// An epoch orders nothing but its own element. Elements may be sent again, with a later epoch, only after every reader of
-    /// the last ones is done: double-buffer by the epoch's [parity](crate::dsl::Epoch::parity), and let every reader signal the sender
-    /// once a launch (through a flag, say). The simulator checks it.
+    /// An epoch orders nothing but its own element. Elements may be sent again, with a later epoch, only after every reader of the last
+    /// ones is done. Double-buffer by the epoch's [parity](crate::dsl::Epoch::parity), and let every reader signal the sender once a
+    /// launch (through a flag, say). The simulator checks it.
     ///
     /// ```
     /// # use peerwarp_codegen::dsl::{prelude::*, TraceMeta, trace};

@@ -20,9 +20,9 @@ handle!(
     /// ends so is sent without that word's top bit: a NaN stays one in every float type, but integers don't survive it. So `T` is
     /// a float: integers travel as [LL elements](crate::dsl::Ll), or with a flag.
     ///
-    /// Each packet that is sent is taken once. Before it is sent again, the sender must know that it was taken: double-buffer
-    /// by the epoch's [parity](crate::dsl::Epoch::parity), and let every taker signal the sender once a launch (through a flag, say), so that
-    /// what is sent in one launch comes after what was taken in the last but one. The simulator checks it.
+    /// Each packet that is sent is taken once. Before it is sent again, the sender must know that it was taken. Double-buffer by the
+    /// epoch's [parity](crate::dsl::Epoch::parity), and let every taker signal the sender once a launch (through a flag, say). Then what
+    /// is sent in one launch comes after what was taken in the last but one. The simulator checks it.
     ///
     /// Lengths and indices are multiples of 16 bytes, and taking orders nothing but the packets' own data. Of the tiles of a
     /// [range](crate::dsl::TileRange::at) whole packets move: those that hold any of its elements. So what a sender has in the

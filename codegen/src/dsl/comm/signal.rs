@@ -66,8 +66,8 @@ impl Flags {
     /// Ends the trace where the array has fewer than two flags a rank for each barrier.
     ///
     /// # Use
-    /// One group of each rank calls it, once a launch. It needs two flags a rank, which launches use in turn: a rank may be in
-    /// the next launch's barrier already while another has yet to see its flag of this one.
+    /// One group of each rank calls it, once a launch. It needs two flags a rank, which launches use in turn. A rank may be in the next
+    /// launch's barrier while another has yet to see its flag of this one.
     ///
     /// ```
     /// # use peerwarp_codegen::dsl::{prelude::*, TraceMeta, trace};

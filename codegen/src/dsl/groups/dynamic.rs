@@ -70,8 +70,8 @@ impl Group {
     /// which pays where a number is much work and groups are not equally fast. Where a block has a warp that brings what the others
     /// multiply, that warp draws, ahead of them.
     ///
-    /// All groups of the role run the loop, with the same `n` of at most 2^31, and none leaves it with `break`: the last group
-    /// that finds no number left resets the counter.
+    /// All groups of the role run the loop, with the same `n` of at most 2^31, and none leaves it with `break`. The last group that finds
+    /// no number left resets the counter.
     ///
     /// Without a counter this is [`Group::strided`]. Use it in `for` in a `#[kernel]` function.
     ///

@@ -183,9 +183,8 @@ pub fn role_on(ranks: impl IntoIterator<Item = u32>, name: &str, blocks: u32, bo
     declare(name, blocks, some, None, loc, body);
 }
 
-/// Declares a role that has `warps` warps of its own in each block of role `host`, which run `body` beside what that role does:
-/// they move rows while the others multiply, say. The body is traced once, with these warps as its group: [`Group::index`] is the
-/// number of the block.
+/// Declares a role that has `warps` warps of its own in each block of role `host`. They run `body` beside that role: they move rows while
+/// the others multiply, say. The body is traced once, with these warps as its group: [`Group::index`] is the number of the block.
 ///
 /// Neither role waits for the other one by itself. They have no memory of a block in common, and tell each other things as any two
 /// blocks do, by [block flags](crate::dsl::BlockFlags) and tickets. `host` is declared before, with blocks of its own; neither goes on

@@ -13,13 +13,13 @@ use crate::dsl::values::{
     AnyTile, Element, FromRaw, IntoTile, IntoVal, Raw, Tile, Val, tile::check_len, val::host,
 };
 use crate::ir::{
-    CommOp, Dot, Dtype, Lines, LoadMatrix, LoadRow, Loc, MatrixOp, ParamKind, PutMatrix, ReduceLines,
-    ReduceOp, Rows, SharedId, StoreMatrix, Type, ValueId, dot_columns,
+    COLUMN_BLOCK, CommOp, Deinterleave, Dot, Dtype, Lines, LoadMatrix, LoadRow, Loc, MatrixOp, ParamKind,
+    PutMatrix, ReduceLines, ReduceOp, Rows, SharedId, StoreMatrix, Type, ValueId, dot_columns,
 };
 
-/// A matrix in this rank's global memory, whose shape and element type the config chooses (`#[shape(|c| [rows, columns])]`,
-/// `#[dtype(|c| ..)]`). Rows follow one another, each of whole 16 bytes; or each of one element, which no product takes: what a
-/// reduction makes of a row is stored there as one number, `least.rows(row, 64).store_f32(0, x.row_min())`.
+/// A matrix in this rank's global memory, whose shape and element type the config chooses (`#[shape(|c| [rows, columns])]`, `#[dtype(|c|
+/// ..)]`). Rows follow one another, each of whole 16 bytes. Or each is one element, which no product takes: a reduction of a row is
+/// stored there as one number, `least.rows(row, 64).store_f32(0, x.row_min())`.
 ///
 /// What a kernel reads beyond the last row or column is zero, and what it stores there is left out: tiles need not divide a
 /// matrix.
@@ -393,6 +393,51 @@ impl Tile<f32> {
     }
 }
 
+impl Tile<f32> {
+    /// The matrices of the even and of the odd blocks of 16 columns of a matrix, whose blocks are interleaved. Both have as many rows and half
+    /// of the columns. A lane that has an element keeps it, so that nothing moves: so gates meet the values that they open,
+    /// if the rows of a right matrix are 16 for gates, 16 for values, and so on.
+    ///
+    /// ```
+    /// # use peerwarp_codegen::dsl::{prelude::*, TraceMeta, trace};
+    /// # use peerwarp_codegen::ir::Dtype;
+    /// # trace(TraceMeta::new("demo", 2, 32, 4), |p| {
+    /// # let x: AnyMatrix = p.matrix("x", [64, 128], Dtype::Bf16);
+    /// # let w: AnyMatrix = p.matrix("w", [128, 128], Dtype::Bf16);
+    /// # let out: AnyMatrix = p.matrix("out", [64, 64], Dtype::Bf16);
+    /// role("gated", 1, |b| {
+    ///     let (gate, up) = b.dot(x.rows(0, 64), w.rows(0, 128), 2).deinterleave();
+    ///     out.rows(0, 64).store_f32(0, gate / ((-gate).exp() + 1.0) * up);
+    /// });
+    /// # }).unwrap();
+    /// ```
+    ///
+    /// # Errors
+    /// Ends the trace of a tile that is no matrix, or whose columns are no multiple of 32.
+    #[track_caller]
+    pub fn deinterleave(self) -> (Tile<f32>, Tile<f32>) {
+        let loc = Loc::caller();
+        require_role(loc, "taking a matrix apart");
+        let raw = self.to_raw();
+        let [even, odd] = [false, true].map(|odd| {
+            Tile::from_raw(attempt(loc, |t| {
+                let a = t.use_value(raw.trace, raw.id, loc)?;
+                let ty = t.ty(a);
+                let half = ty.shape().filter(|(_, columns)| columns.is_multiple_of(2 * COLUMN_BLOCK));
+                let Some((rows, columns)) = half else {
+                    let message = format!("a tile of {ty} is taken apart");
+                    let help = "blocks of 16 columns are taken in turn: a matrix with a multiple of 32 columns has them";
+                    return Err(TraceError::new(loc, message, help));
+                };
+                let half = Type::matrix(Dtype::F32, rows, columns / 2);
+                let out = t.emit(half, loc, |out| MatrixOp::Deinterleave(Deinterleave { out, a, odd }));
+                Ok(t.raw(out))
+            }))
+        });
+        (even, odd)
+    }
+}
+
 fn matrix_type(dtype: Dtype, [rows, columns]: [u32; 2], loc: Loc) -> Result<Type, TraceError> {
     let Some(len) = rows.checked_mul(columns) else {
         let message = format!("a matrix of {rows} x {columns}");
@@ -403,9 +448,9 @@ fn matrix_type(dtype: Dtype, [rows, columns]: [u32; 2], loc: Loc) -> Result<Type
 }
 
 impl Group {
-    /// The product of rows of one matrix and rows of another: element `[i][j]` is the sum of the products of row `i` of `a` and row
-    /// `j` of `b`, column by column, in `f32`. The elements of both are bf16, fp16, or fp8 (e4m3). In which order products are added
-    /// is the target's own.
+    /// The product of rows of one matrix and rows of another. Element `[i][j]` is the sum of the products of row `i` of `a` and row `j`
+    /// of `b`, column by column, in `f32`. The elements of both are bf16, fp16, or fp8 (e4m3). In which order products are added is the
+    /// target's own.
     ///
     /// `stages` pieces of 64 columns, of fp8 of 128, are in shared memory at once, 2 or more: while one is multiplied, those after it are
     /// on their way. Targets without an instruction for fp8 multiply its elements as bf16, which has all their values.

@@ -199,8 +199,8 @@ impl ParamSpec {
 /// # Ok::<(), TraceError>(())
 /// ```
 ///
-/// `#[rows(rows_there, |c| ..)]` says that a launch has as many rows of an input or output as the number `rows_there` says,
-/// which is a parameter, too; the closure computes the most, of which `#[len(..)]` is the length. A kernel must not touch more.
+/// With `#[rows(rows_there, |c| ..)]` a launch has as many rows of an input or output as the parameter `rows_there` says. The closure
+/// computes the most rows, and `#[len(..)]` is their length. A kernel must not touch more.
 pub trait KernelArgs: Sized {
     /// The config that decides lengths and element types.
     type Config: ?Sized;

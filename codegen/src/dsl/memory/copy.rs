@@ -11,9 +11,9 @@ use crate::ir::{BulkCopy, CommOp, Dtype, Loc, SharedId};
 impl Parcel {
     /// Puts the `len` elements of `source` from element `from` on to the elements from element `i` on, as they are.
     ///
-    /// It is a load and a put, but on GPUs that copy in bulk nothing goes through registers: a group brings all of it to shared
-    /// memory at once, and the hardware copies it on to each target. So few groups keep a link busy, each with room in shared
-    /// memory for what it copies. Indices and `len` are multiples of 16 bytes, and known to be.
+    /// It is a load and a put, but on GPUs that copy in bulk nothing goes through registers. A group brings all of it to shared memory at
+    /// once, and the hardware copies it on to each target. So few groups keep a link busy, each with room in shared memory for what it
+    /// copies. Indices and `len` are multiples of 16 bytes, and known to be.
     ///
     /// ```
     /// # use peerwarp_codegen::dsl::{prelude::*, TraceMeta, trace};

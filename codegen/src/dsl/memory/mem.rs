@@ -386,6 +386,26 @@ erased!(AnyPtr);
 erased!(AnySym);
 
 impl AnyPtr {
+    /// The buffer as one of `T`.
+    ///
+    /// # Errors
+    /// Ends the trace unless its elements are of this type.
+    #[track_caller]
+    pub fn typed<T: Element>(self) -> Ptr<T> {
+        let loc = Loc::caller();
+        attempt(loc, |t| {
+            let found = format!(
+                "`{}`, which is of {}, as a buffer of {}",
+                self.buf.name(t),
+                self.buf.dtype,
+                T::DTYPE
+            );
+            let wanted = "the type that `#[dtype(..)]` says";
+            if self.buf.dtype == T::DTYPE { Ok(()) } else { Err(TraceError::new(loc, found, wanted)) }
+        });
+        Ptr { buf: self.buf, _t: PhantomData }
+    }
+
     /// The `len` elements from element `i` on, as `f32`.
     #[track_caller]
     pub fn load_f32(&self, i: impl IntoIndex, len: u32) -> Tile<f32> {
@@ -520,13 +540,13 @@ impl EpochWord {
         self.epoch(true, Loc::caller())
     }
 
-    /// As [`begin`](EpochWord::begin), while the launch before this one may still run: where launches overlap, a block that starts
-    /// early knows its epoch when that launch ends, and the launch after this one may start as early. Nothing else is done before that end.
+    /// As [`begin`](EpochWord::begin), while the launch before this one may still run. Where launches overlap, a block that starts early
+    /// knows its epoch when that launch ends. The launch after this one may start as early. Nothing else is done before that end.
     ///
-    /// It is for a kernel of which two launches never follow each other in a stream, as a dispatch comes after a combine, each with a
-    /// word of its own: the launch before leaves this word alone. The checker reports launches that break this (`early-epoch`).
-    /// And the launch does not notice that the one before it has given up: whatever that left behind, it must not make this one go
-    /// out of bounds. So what it loads from memory and uses as an index, it compares with a bound.
+    /// It is for a kernel of which two launches never follow each other in a stream, so that the launch before leaves this word alone. A
+    /// dispatch comes after a combine, for example, each with a word of its own. The checker reports launches that break this
+    /// (`early-epoch`). And the launch does not notice that the one before it has given up: whatever that left behind, it must not make
+    /// this one go out of bounds. So what it loads from memory and uses as an index, it compares with a bound.
     ///
     /// It is the kernel's only epoch.
     ///
@@ -543,8 +563,8 @@ impl EpochWord {
         epoch
     }
 
-    /// This launch's epoch without advancing the word: for the first of two launches that share an epoch, such as the
-    /// send phase of a split operation, whose receive phase calls [`EpochWord::begin`].
+    /// This launch's epoch without advancing the word, for the first of two launches that share an epoch. The send phase of a split
+    /// operation is one; its receive phase calls [`EpochWord::begin`].
     ///
     /// # Errors
     /// As [`EpochWord::begin`].

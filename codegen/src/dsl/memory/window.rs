@@ -160,13 +160,13 @@ impl<T: Element> Window<T> {
         PeerWindow { window: *self, rank: rank.val() }
     }
 
-    /// The `len` elements from element `i` on of all ranks' instances as one: the switch between the GPUs adds them in `f32` and rounds
-    /// once, or takes the smallest or largest (`multimem.ld_reduce`). Only NVIDIA's GPUs from `sm_90` on that share multicast memory
-    /// can. The receipt is of a wait for the signals of all ranks. Tiles and indices are of whole 16 bytes. `f32` can be
-    /// added; `f16` and `bf16` have a smallest and largest, too.
+    /// The `len` elements from element `i` on of all ranks' instances as one. The switch between the GPUs adds them in `f32` and rounds
+    /// once, or takes the smallest or largest (`multimem.ld_reduce`). Only NVIDIA's GPUs from `sm_90` on that share multicast memory can.
+    /// The receipt is of a wait for the signals of all ranks. Tiles and indices are of whole 16 bytes. `f32` can be added; `f16` and
+    /// `bf16` have a smallest and largest, too.
     ///
-    /// The order in which a switch adds is not defined: all who read an element once may hand the result on, but two who both read
-    /// it may see different last bits. The simulator adds in the order of ranks.
+    /// The order in which a switch adds is not defined. A reader may hand its result on, but two readers of one element may see different
+    /// last bits. The simulator adds in the order of ranks.
     ///
     /// # Errors
     /// Ends the trace with the receipt of one rank's signal. Printing for a target without multicast fails.

@@ -198,7 +198,7 @@ impl Trace {
                 loc,
                 format!("{} of the block used inside a split", thing.what()),
                 "it is spread over the lanes of the group that made it: load it inside the split, or store it to \
-                 `shared` memory before the split and load it from there",
+                 `shared` memory before the split",
             )
             .note(made.loc, "it is made here")
             .note(split, "the split begins here")),

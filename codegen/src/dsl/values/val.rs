@@ -362,9 +362,9 @@ impl<T: Num> Val<T> {
 
 impl Val<bool> {
     /// `a` if this holds, else `b`: scalars, tiles of one length, or one of each, of one element type; or two
-    /// [`AnyTile`](crate::dsl::AnyTile)s of one. Both are computed. An `if` runs only one, but keeps loads in its arms apart from
-    /// all others; a load under a mask ([`IntoIndex::only`](crate::dsl::IntoIndex::only)) touches no memory where it is not
-    /// wanted, and all of them are in flight together:
+    /// [`AnyTile`](crate::dsl::AnyTile)s of one. Both are computed. An `if` runs only one, but keeps loads in its arms apart from all
+    /// others. A load under a mask ([`IntoIndex::only`](crate::dsl::IntoIndex::only)) touches no memory where it is not wanted, and all
+    /// of them are in flight together:
     ///
     /// ```
     /// # use peerwarp_codegen::dsl::{prelude::*, TraceMeta, trace};

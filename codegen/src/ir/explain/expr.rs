@@ -109,7 +109,9 @@ impl Exprs<'_> {
             OpKind::Matrix(MatrixOp::LoadRow(LoadRow { place, index, .. })) => {
                 format!("{}[{}]", self.place(*place), self.at(*index, 0, depth))
             }
-            OpKind::Matrix(MatrixOp::ReduceLines(ReduceLines { a, .. })) => {
+            OpKind::Matrix(
+                MatrixOp::ReduceLines(ReduceLines { a, .. }) | MatrixOp::Deinterleave(Deinterleave { a, .. }),
+            ) => {
                 format!("{}({})", kind.name(), self.at(*a, 0, depth))
             }
             OpKind::Comm(CommOp::ReceiveMessages(ReceiveMessages { transport, buffer, tiles, .. }))

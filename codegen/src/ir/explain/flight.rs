@@ -326,7 +326,9 @@ impl Scanner<'_, '_> {
             MatrixOp::LoadRow(LoadRow { out, lines, place, .. }) => {
                 self.loaded(*place, *out, self.teller.bytes(*out) / lines.count(self.kernel.ty(*out)))
             }
-            MatrixOp::ReduceLines(_) | MatrixOp::StoreMatrix(_) => Scan::default(),
+            MatrixOp::ReduceLines(_) | MatrixOp::Deinterleave(_) | MatrixOp::StoreMatrix(_) => {
+                Scan::default()
+            }
         }
     }
 

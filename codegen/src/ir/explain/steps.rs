@@ -329,7 +329,9 @@ impl<'k> Teller<'k> {
                 mask: None,
                 line: loc.to_string(),
             },
-            OpKind::Value(_) | OpKind::Matrix(MatrixOp::ReduceLines(_)) | OpKind::Control(_) => return None,
+            OpKind::Value(_)
+            | OpKind::Matrix(MatrixOp::ReduceLines(_) | MatrixOp::Deinterleave(_))
+            | OpKind::Control(_) => return None,
         })
     }
 

@@ -178,7 +178,7 @@ impl Every<'_> {
             }
             OpKind::Matrix(MatrixOp::LoadRow(_)) => vec![index],
             // Its operand is no number.
-            OpKind::Matrix(MatrixOp::ReduceLines(_)) => vec![],
+            OpKind::Matrix(MatrixOp::ReduceLines(_) | MatrixOp::Deinterleave(_)) => vec![],
             OpKind::Memory(_) | OpKind::Comm(CommOp::Put(_)) => vec![index],
             OpKind::Comm(CommOp::BulkCopy(_)) => vec![index, (1, "source", 1)],
             OpKind::Comm(CommOp::Signal(Signal { flag, .. })) if self.kernel.counts(*flag) => {

@@ -117,7 +117,7 @@ fn matrix_slots(op: &mut MatrixOp) -> Slots<'_> {
             Slots { index: Some(&mut at.row), from: rank_of(&mut at.place), ..none }
         }
         MatrixOp::LoadRow(LoadRow { index, .. }) => Slots { index: Some(index), ..none },
-        MatrixOp::ReduceLines(_) => none,
+        MatrixOp::ReduceLines(_) | MatrixOp::Deinterleave(_) => none,
         MatrixOp::StoreMatrix(StoreMatrix { to, value, .. }) => {
             Slots { index: Some(&mut to.row), value: Some(value), ..none }
         }

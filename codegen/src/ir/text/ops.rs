@@ -205,6 +205,9 @@ impl Line<'_> {
             OpKind::Matrix(MatrixOp::ReduceLines(ReduceLines { a, .. })) => {
                 format!("{}({})", kind.name(), v(a))
             }
+            OpKind::Matrix(MatrixOp::Deinterleave(Deinterleave { a, odd, .. })) => {
+                format!("{}({}), {} blocks", kind.name(), v(a), if *odd { "odd" } else { "even" })
+            }
             OpKind::Matrix(MatrixOp::StoreMatrix(StoreMatrix { to, column, value })) => {
                 format!("store_matrix {}, column {} <- {}", self.rows(to), v(column), v(value))
             }

@@ -197,7 +197,7 @@ impl Check<'_, '_, '_> {
             }
             MatrixOp::LoadMatrix(LoadMatrix { at, .. }) => self.row(at.place, at.row),
             MatrixOp::LoadRow(LoadRow { place, index, .. }) => self.wide_enough(*place, *index),
-            MatrixOp::ReduceLines(_) => {}
+            MatrixOp::ReduceLines(_) | MatrixOp::Deinterleave(_) => {}
             MatrixOp::StoreMatrix(StoreMatrix { to, .. }) => self.row(to.place, to.row),
         }
     }

@@ -143,7 +143,10 @@ impl<'k> Flow<'k> {
             OpKind::Matrix(MatrixOp::Dot(_) | MatrixOp::LoadMatrix(_) | MatrixOp::LoadRow(_)) => {
                 kind.outs().into_iter().for_each(|out| self.add(out, Loads::from([id])));
             }
-            OpKind::Matrix(MatrixOp::ReduceLines(ReduceLines { out, a, .. })) => self.add(*out, self.of(*a)),
+            OpKind::Matrix(
+                MatrixOp::ReduceLines(ReduceLines { out, a, .. })
+                | MatrixOp::Deinterleave(Deinterleave { out, a, .. }),
+            ) => self.add(*out, self.of(*a)),
             OpKind::Control(ControlOp::VarDecl { var, init: value } | ControlOp::VarSet { var, value }) => {
                 let mut loads = self.unbounded(self.of(*value), id);
                 if self.counts(*value, *var) {

@@ -54,7 +54,7 @@ fn loaded(kind: &OpKind) -> Vec<(Place, Option<ReceiptId>)> {
             MatrixOp::Dot(Dot { a, b, .. }) => vec![(a.place, a.receipt), (b.place, b.receipt)],
             MatrixOp::LoadMatrix(LoadMatrix { at, .. }) => vec![(at.place, at.receipt)],
             MatrixOp::LoadRow(LoadRow { place, receipt, .. }) => vec![(*place, *receipt)],
-            MatrixOp::ReduceLines(_) | MatrixOp::StoreMatrix(_) => vec![],
+            MatrixOp::ReduceLines(_) | MatrixOp::Deinterleave(_) | MatrixOp::StoreMatrix(_) => vec![],
         },
         OpKind::Value(_) | OpKind::Comm(_) | OpKind::Control(_) => vec![],
     }

@@ -2,8 +2,8 @@
 
 use super::Program;
 use crate::ir::{
-    BinaryOp, CommOp, ControlOp, Lines, LoadMatrix, LoadRow, MatrixOp, MemoryOp, OpKind, ParamKind, Place,
-    ReduceLines, ReduceOp, ValueId, ValueOp,
+    BinaryOp, CommOp, ControlOp, Deinterleave, Lines, LoadMatrix, LoadRow, MatrixOp, MemoryOp, OpKind,
+    ParamKind, Place, ReduceLines, ReduceOp, ValueId, ValueOp,
 };
 
 /// Operations between an index and what is named after it.
@@ -36,6 +36,9 @@ pub(crate) fn value(p: &Program, v: ValueId) -> String {
             MatrixOp::ReduceLines(ReduceLines { op, lines: Lines::Rows, .. }) => format!("row_{}", op.name()),
             MatrixOp::ReduceLines(ReduceLines { op, lines: Lines::Columns, .. }) => {
                 format!("column_{}", op.name())
+            }
+            MatrixOp::Deinterleave(Deinterleave { odd, .. }) => {
+                format!("{}_blocks", if *odd { "odd" } else { "even" })
             }
             MatrixOp::StoreMatrix(_) => "value".into(),
         },

@@ -96,7 +96,7 @@ impl Walk<'_, '_> {
             OpKind::Matrix(matrix) => match matrix {
                 // Its lanes meet before they bring anything.
                 MatrixOp::Dot(_) => self.touch(op, State::new()),
-                MatrixOp::ReduceLines(_) => state,
+                MatrixOp::ReduceLines(_) | MatrixOp::Deinterleave(_) => state,
                 MatrixOp::LoadMatrix(_) | MatrixOp::LoadRow(_) | MatrixOp::StoreMatrix(_) => {
                     self.touch(op, state)
                 }

@@ -1,7 +1,9 @@
 //! How the warps of a group share a matrix, and how lanes hold their parts.
 
 use crate::family::{MatrixUnit, Target};
-use crate::ir::{CommOp, Kernel, LoadMatrix, MatrixOp, OpId, OpKind, PutMatrix, Rows, StoreMatrix, ValueId};
+use crate::ir::{
+    COLUMN_BLOCK, CommOp, LoadMatrix, MatrixOp, OpId, OpKind, PutMatrix, Rows, StoreMatrix, ValueId,
+};
 use crate::print::analysis::Program;
 use crate::print::text::PrintError;
 
@@ -93,6 +95,14 @@ impl Fragments {
         (fits && whole).then_some(Fragments { rows, columns, down, across })
     }
 
+    /// The parts of the matrix of every other block of columns, if each warp has whole pairs of blocks.
+    pub fn every_other_block(self) -> Option<Fragments> {
+        let Fragments { columns, across, .. } = self;
+        columns
+            .is_multiple_of(2 * COLUMN_BLOCK * across)
+            .then_some(Fragments { columns: columns / 2, ..self })
+    }
+
     /// Columns of tensor memory that its sums take.
     pub fn tensor_columns(self) -> u32 {
         self.rows.div_ceil(TENSOR_LANES[1]) * self.columns
@@ -137,9 +147,4 @@ impl<'k> Moved<'k> {
             | OpKind::Control(_) => None,
         }
     }
-}
-
-/// Consecutive elements of a row that a lane has of a matrix, as the matrix instructions leave them.
-pub(crate) fn per_lane(kernel: &Kernel) -> u32 {
-    if kernel.warp_size == 32 { 2 } else { 4 }
 }

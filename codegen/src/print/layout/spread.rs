@@ -5,11 +5,11 @@
 //! need the same `E`; a union-find over those operations finds the classes, and the memory accesses of a class choose
 //! its `E`. What no access can use as a vector falls back to narrower ones by itself ([`Layouts::access`]).
 
-use super::{Fragments, fragments::per_lane};
+use super::Fragments;
 use crate::family::Target;
 use crate::ir::{
-    CommOp, ControlOp, Dtype, Kernel, Loc, MemoryOp, OpId, OpKind, PACKET_BYTES, Put, SendMessages,
-    Transport, Type, ValueId, ValueOp, VarId,
+    CommOp, ControlOp, Deinterleave, Dtype, Kernel, Loc, MatrixOp, MemoryOp, OpId, OpKind, PACKET_BYTES, Put,
+    SendMessages, Transport, Type, ValueId, ValueOp, VarId,
     analysis::{DefUse, Tree},
     mutate::insert_before,
 };
@@ -53,6 +53,12 @@ impl Layout {
         self.full_steps() == self.steps()
     }
 
+    /// Whether both are of one matrix of a group, whose parts warps may share in several ways.
+    fn is_same_matrix(self, other: Layout) -> bool {
+        let shape = |l: Layout| l.fragments.map(|f| (f.rows, f.columns, l.lanes));
+        shape(self).is_some() && shape(self) == shape(other)
+    }
+
     /// 32-bit registers that a lane needs to hold a whole tile of this type.
     pub fn words(self, dtype: Dtype) -> u32 {
         (self.steps() * self.per_lane * dtype.bytes()).div_ceil(4)
@@ -82,6 +88,9 @@ impl Layouts {
         }
         let mut wanted = vec![1u32; nodes];
         for &id in p.ops() {
+            l.place_blocks(p, id, target)?;
+        }
+        for &id in p.ops() {
             l.place(p, id, target, &mut wanted)?;
         }
         let mut pinned = vec![None; nodes];
@@ -94,7 +103,7 @@ impl Layouts {
         for (class, layout) in l.of_class.iter_mut().enumerate() {
             if let Some(layout) = layout {
                 let best = || match layout.fragments {
-                    Some(_) => per_lane(k),
+                    Some(_) => target.matrix_neighbours(),
                     None => choose(layout.len, layout.lanes, wanted[class]),
                 };
                 layout.per_lane = pinned[class].unwrap_or_else(best);
@@ -208,6 +217,8 @@ impl Layouts {
                     vec![]
                 }
             },
+            // Its result has half of the columns.
+            OpKind::Matrix(MatrixOp::Deinterleave(_)) => vec![],
             OpKind::Value(_) | OpKind::Memory(_) | OpKind::Matrix(_) | OpKind::Comm(_) => {
                 let mut all = kind.outs();
                 all.extend(kind.operands());
@@ -219,6 +230,27 @@ impl Layouts {
                 self.union(pair[0], pair[1]);
             }
         }
+    }
+
+    /// Gives every other block of columns of a matrix the lanes that have them: warps share the columns that are left as they share all.
+    fn place_blocks(&mut self, p: &Program, id: OpId, target: Target) -> Result<(), PrintError> {
+        let OpKind::Matrix(MatrixOp::Deinterleave(Deinterleave { out, a, .. })) = p.kernel.op(id).kind else {
+            return Ok(());
+        };
+        let (rows, columns) = p.kernel.ty(a).shape().expect("the verifier tells matrices from vectors");
+        let of = match self.of_class[self.find(a.0) as usize] {
+            Some(Layout { fragments: Some(fragments), .. }) => fragments,
+            _ => Fragments::of(p, id, target, (rows, columns))?,
+        };
+        let half = of.every_other_block().ok_or_else(|| {
+            let (loc, warps) = (p.kernel.op(id).loc, p.lanes(id) / p.kernel.warp_size);
+            PrintError::MatrixShape { loc, rows, columns, warps }
+        })?;
+        let class = self.find(out.0) as usize;
+        let layout =
+            Layout { len: rows * columns / 2, lanes: p.lanes(id), per_lane: 1, fragments: Some(half) };
+        self.of_class[class] = Some(layout);
+        Ok(())
     }
 
     /// Gives the tiles of an operation their length and lanes, and notes what width its memory accesses like.
@@ -238,7 +270,7 @@ impl Layouts {
             let here = Layout { len, lanes: p.lanes(id), per_lane: 1, fragments };
             match self.of_class[class] {
                 None => self.of_class[class] = Some(here),
-                Some(l) if l == here => {}
+                Some(l) if l == here || l.is_same_matrix(here) => {}
                 Some(_) => return Err(PrintError::TileAcrossSplit { loc: p.kernel.op(id).loc }),
             }
         }

@@ -54,7 +54,9 @@ impl Waits {
                 }
                 OpKind::Matrix(MatrixOp::LoadMatrix(load)) => read.extend([load.at.receipt]),
                 OpKind::Matrix(MatrixOp::LoadRow(load)) => read.extend([load.receipt]),
-                OpKind::Matrix(MatrixOp::ReduceLines(_) | MatrixOp::StoreMatrix(_))
+                OpKind::Matrix(
+                    MatrixOp::ReduceLines(_) | MatrixOp::Deinterleave(_) | MatrixOp::StoreMatrix(_),
+                )
                 | OpKind::Value(_)
                 | OpKind::Memory(_)
                 | OpKind::Comm(_)

@@ -347,19 +347,23 @@ impl<'f, 'k> Fit<'f, 'k> {
         }
         let Some(ring) = ring else { return Ok(None) };
         // Tiles of one shape are spread over lanes in one way, and each matrix in memory is stored in one way: the lane that stores an
-        // element again is the lane that stored it before, and no lanes have to meet in between.
-        let mut stores: HashMap<Place, bool> = HashMap::new();
+        // element again is the lane that stored it before, and no lanes have to meet in between. Every other block of columns stays in
+        // the lanes that have it.
+        let mut stores: HashMap<Place, (bool, Option<(u32, u32)>)> = HashMap::new();
+        let [m, n] = ring.rows;
         kernel.walk(body, &mut |id, op| {
             let why = self.allows(id, op).err().or_else(|| {
-                let other = |v: &ValueId| kernel.ty(*v).shape().is_some_and(|(m, n)| [m, n] != ring.rows);
+                let loads = matches!(op.kind, OpKind::Matrix(MatrixOp::LoadMatrix(_)));
+                let lies = |shape| shape == (m, n) || (shape == (m, n / 2) && !loads);
+                let other = |v: &ValueId| kernel.ty(*v).shape().is_some_and(|shape| !lies(shape));
                 let shaped = op.kind.outs().iter().any(other);
                 shaped.then_some("a matrix of another shape than the product lies in other lanes")
             });
             let why = why.or_else(|| {
                 let moved = Moved::stored(&op.kind).filter(|moved| !self.in_lane_order(moved.rows.place))?;
-                let exchanges = self.f.exchanges(moved);
-                let before = *stores.entry(moved.rows.place).or_insert(exchanges);
-                (before != exchanges).then_some("other lanes store this than stored the matrix before: is its first column a multiple of 8?")
+                let way = (self.f.exchanges(moved), kernel.ty(moved.matrix).shape());
+                let before = *stores.entry(moved.rows.place).or_insert(way);
+                (before != way).then_some("other lanes store this than stored the matrix before: is its first column a multiple of 8?")
             });
             if let Some(why) = why {
                 hindrance.get_or_insert(Hindrance { loc: op.loc, why });
@@ -498,7 +502,7 @@ impl<'f, 'k> Fit<'f, 'k> {
             },
             OpKind::Matrix(op) => match op {
                 MatrixOp::Dot(_) => unless(!tail, "the last block multiplies alone"),
-                MatrixOp::StoreMatrix(_) => Ok(()),
+                MatrixOp::Deinterleave(_) | MatrixOp::StoreMatrix(_) => Ok(()),
                 // Of a row that a warpgroup multiplies one warp has all; of a column several have parts, and would meet.
                 MatrixOp::ReduceLines(reduce) => {
                     unless(!warps_meet(&self.f.layouts, reduce), "warps meet in this reduction along lines")

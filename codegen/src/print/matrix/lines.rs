@@ -1,6 +1,6 @@
 //! Reductions along rows and columns of matrices that a group holds.
 
-use crate::ir::{Dtype, Lines, ReduceLines, ValueId};
+use crate::ir::{Deinterleave, Dtype, Lines, ReduceLines, ValueId};
 use crate::print::emit::{Emitter, Step, combiner};
 use crate::print::text::{Prim, PrintError, prim};
 
@@ -14,20 +14,37 @@ impl Emitter<'_, '_> {
         for prim in [Prim::ReduceLines, Prim::of_reduce(*op)] {
             self.used.add(prim);
         }
-        let layout = self.f.layouts.of(*out);
         let from = self.array_of(*a)?;
-        let (name, ty) = (self.declare(*out), self.vector_type(Dtype::F32, layout.per_lane));
-        if layout.steps() == 1 {
-            self.values.insert(*out, format!("{name}[0]"));
-        }
-        self.w.line(&format!("{ty} {name}[{}];", layout.steps()));
-        let (part, group) = (self.part_name(layout.fragments), self.group.name);
+        let name = self.new_array(*out);
+        let (part, group) = (self.part_name(self.f.layouts.of(*out).fragments), self.group.name);
         let of = match lines {
             Lines::Rows => "RowsOf",
             Lines::Columns => "ColumnsOf",
         };
         self.w.line(&format!("reduce_lines<{}, {of}<{part}>>({group}, {from}, {name});", combiner(*op)));
         Ok(())
+    }
+
+    /// Each lane keeps what it has of every other block of columns.
+    pub fn deinterleave(&mut self, Deinterleave { out, a, odd }: &Deinterleave) -> Result<(), PrintError> {
+        self.flush()?;
+        self.used.add(Prim::Deinterleave);
+        let from = self.array_of(*a)?;
+        let part = self.part_name(self.f.layouts.of(*a).fragments);
+        let name = self.new_array(*out);
+        self.w.line(&format!("deinterleave<{part}, {}>({from}, {name});", u32::from(*odd)));
+        Ok(())
+    }
+
+    /// Registers of a matrix, as an array without values.
+    fn new_array(&mut self, out: ValueId) -> String {
+        let layout = self.f.layouts.of(out);
+        let (name, ty) = (self.declare(out), self.vector_type(Dtype::F32, layout.per_lane));
+        if layout.steps() == 1 {
+            self.values.insert(out, format!("{name}[0]"));
+        }
+        self.w.line(&format!("{ty} {name}[{}];", layout.steps()));
+        name
     }
 
     /// The registers of a matrix, as an array: new ones if it has none, or one that is no array.

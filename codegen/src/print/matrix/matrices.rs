@@ -40,7 +40,7 @@ impl Emitter<'_, '_> {
                 (!self.in_lane_order(to) && !self.f.exchanges(moved)).then_some(*value)
             }
             // All lanes at once.
-            MatrixOp::Dot(_) | MatrixOp::ReduceLines(_) => None,
+            MatrixOp::Dot(_) | MatrixOp::ReduceLines(_) | MatrixOp::Deinterleave(_) => None,
         }
     }
 
@@ -58,6 +58,7 @@ impl Emitter<'_, '_> {
                 self.store_at(id, &base, Moved { rows: to, column: *column, matrix: *value })
             }
             MatrixOp::ReduceLines(reduce) => self.reduce_lines(reduce),
+            MatrixOp::Deinterleave(op) => self.deinterleave(op),
             MatrixOp::LoadMatrix(load) if self.in_lane_order(&load.at) => self.load_lanes(load),
             MatrixOp::LoadMatrix(_) | MatrixOp::LoadRow(_) => {
                 let loc = self.f.p.kernel.op(id).loc;
@@ -284,7 +285,7 @@ impl Emitter<'_, '_> {
                 let base = self.base(to.place)?;
                 self.store_step(&base, Moved { rows: to, column: *column, matrix: *value }, step)?;
             }
-            MatrixOp::Dot(_) | MatrixOp::ReduceLines(_) => {
+            MatrixOp::Dot(_) | MatrixOp::ReduceLines(_) | MatrixOp::Deinterleave(_) => {
                 return Err(PrintError::Misplaced { loc, op: OpKind::from(op.clone()).name() });
             }
         }

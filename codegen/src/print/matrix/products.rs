@@ -22,11 +22,14 @@ pub(crate) struct PiecesText {
     pub fp8: bool,
     /// Whether sums are made in tensor memory.
     tensor: bool,
+    /// Whether products are `wmma`, of warps of 32 lanes.
+    gfx12: bool,
 }
 
 impl PiecesText {
     pub fn of(kernel: &Kernel, target: Target) -> PiecesText {
         let tensor = target.matrix_unit() == MatrixUnit::TensorMemory;
+        let gfx12 = target.is_gfx12();
         let fp8 = operands(kernel).any(|(_, dtype)| dtype == Dtype::Fp8);
         let [columns, ring_columns, last, unit, half] = if fp8 {
             [
@@ -39,7 +42,7 @@ impl PiecesText {
         } else {
             ["64", "64", "63", "8", "4"]
         };
-        PiecesText { columns, ring_columns, last, unit, half, fp8, tensor }
+        PiecesText { columns, ring_columns, last, unit, half, fp8, tensor, gfx12 }
     }
 }
 

@@ -82,6 +82,9 @@ fn instruction(target: Target, unit: MatrixUnit, dtype: Dtype, columns: u32) -> 
         (_, MatrixUnit::Warpgroup) => format!("wgmma.mma_async.m64n{columns}k16"),
         (Target::Cuda(_), MatrixUnit::Warp) if fp8 && target.has_fp8_products() => "mma.sync.m16n8k32".into(),
         (Target::Cuda(_), MatrixUnit::Warp) => "mma.sync.m16n8k16".into(),
+        (Target::Hip(_), MatrixUnit::Warp) if target.is_gfx12() => {
+            format!("wmma_f32_16x16x{}", if fp8 { 64 } else { 32 })
+        }
         (Target::Hip(_), MatrixUnit::Warp) if fp8 && target.has_fp8_products() => "mfma_f32_16x16x32".into(),
         (Target::Hip(_), MatrixUnit::Warp) => "mfma_f32_16x16x16".into(),
     }

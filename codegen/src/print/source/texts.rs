@@ -93,6 +93,8 @@ struct TargetText {
     fence_acquire: bool,
     /// Whether matrix instructions take OCP's fp8.
     fp8_products: bool,
+    /// Whether instructions are of AMD's twelfth generation: warps of 32 lanes, `wmma`, and counters of loads and stores by themselves.
+    gfx12: bool,
 }
 
 impl BlockText {
@@ -151,7 +153,8 @@ pub(crate) fn primitive(
                 Target::Hip(_) => true,
             };
             let cuda = matches!(target, Target::Cuda(_));
-            render(name, &TargetText { cuda, fence_acquire, fp8_products: target.has_fp8_products() })
+            let fp8_products = target.has_fp8_products();
+            render(name, &TargetText { cuda, fence_acquire, fp8_products, gfx12: target.is_gfx12() })
         }
         Context::Pieces => render(name, &PiecesText::of(kernel, target)),
         Context::Products => render(name, &ProductsText::of(kernel)),

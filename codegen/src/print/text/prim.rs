@@ -172,7 +172,7 @@ prims! {
     /// A block as a group.
     Block = own "block", Block, [Index];
     /// A vote of a warp.
-    WarpAll = own "warp_all", Nothing, [];
+    WarpAll = own "warp_all", Block, [];
     /// A warp as a group.
     Warp = own "warp", Block, [Index, WarpAll];
     /// Several warps as a group.
@@ -252,11 +252,13 @@ prims! {
     /// Rows of a matrix in memory.
     Rows = common "rows", Nothing, [];
     /// Which elements of a matrix a lane has.
-    Fragments = own "fragments", Nothing, [];
+    Fragments = own "fragments", Target, [];
     /// Rows and columns of matrices, as lanes have parts of them.
-    Lines = own "lines", Nothing, [Fragments];
+    Lines = own "lines", Target, [Fragments];
     /// Reduction along them.
     ReduceLines = common "reduce_lines", Block, [Lines, Shuffle, Vec];
+    /// Every other block of columns of a matrix.
+    Deinterleave = common "deinterleave", Nothing, [Fragments, Vec];
     /// Read a part of a row of a matrix.
     LoadInside = common "load_inside", Nothing, [Vec, LoadBelow];
     /// Write a part of a row of a matrix.
@@ -270,9 +272,9 @@ prims! {
     /// Write a matrix, 16 bytes a lane at a time.
     StoreRows = cuda "store_rows", Nothing, [Bits, Vec, Shuffle, StoreInside];
     /// A product of small matrices of bf16, by a warp.
-    MultiplyBf16 = own "multiply_bf16", Nothing, [Bits, Bf16, Vec];
+    MultiplyBf16 = own "multiply_bf16", Target, [Bits, Bf16, Vec];
     /// The same of fp16.
-    MultiplyFp16 = own "multiply_fp16", Nothing, [Bits, Fp16, Vec];
+    MultiplyFp16 = own "multiply_fp16", Target, [Bits, Fp16, Vec];
     /// The same of fp8: as bf16 where a target has no instruction for it.
     MultiplyFp8 = own "multiply_fp8", Target, [Bits, Fp8, Vec];
     /// Columns of pieces of operands, if some are of fp8.
@@ -310,7 +312,7 @@ prims! {
     /// Bring what needs no wait before the rest of a piece.
     BringAhead = cuda "bring_ahead", Pieces, [Ring, MinMax];
     /// The wall clock.
-    Clock = own "clock", Nothing, [];
+    Clock = own "clock", Target, [];
     /// What records the timeline.
     Timeline = common "timeline", Block, [Index, Clock, TimelineEvent];
     /// Which ranks are active.

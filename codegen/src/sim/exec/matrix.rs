@@ -2,7 +2,7 @@
 
 use super::interpreter::Flow;
 use super::memory::Fault;
-use crate::ir::{Dtype, Lines, Place, ReceiptId, ReduceOp};
+use crate::ir::{COLUMN_BLOCK, Dtype, Lines, Place, ReceiptId, ReduceOp};
 use crate::sim::flatten::{
     Reg,
     code::Access,
@@ -68,6 +68,17 @@ impl World<'_> {
                 }
                 Ok(())
             }),
+            MatrixInsn::Deinterleave { columns, odd, out, a } => {
+                self.fill_tile(agent, out, |_, agent, out| {
+                    let all = agent.tile(a).view::<f32>();
+                    let blocks = all
+                        .chunks_exact(columns as usize)
+                        .flat_map(|row| row.chunks_exact(COLUMN_BLOCK as usize));
+                    let taken = blocks.skip(usize::from(odd)).step_by(2).flatten();
+                    out.fresh::<f32>(all.len() / 2).iter_mut().zip(taken).for_each(|(to, from)| *to = *from);
+                    Ok(())
+                })
+            }
             MatrixInsn::Store { to, column, shape, value } => {
                 self.store_part(agent, &Part::new(agent, to, narrow(agent, column), shape), value)
             }

@@ -367,7 +367,7 @@ pub(crate) fn describe(kernel: &Kernel, op: OpId) -> String {
             MatrixOp::Dot(_) => "dot of",
             MatrixOp::LoadMatrix(_) | MatrixOp::LoadRow(_) => "load of",
             MatrixOp::StoreMatrix(_) => "store to",
-            MatrixOp::ReduceLines(_) => return "arithmetic".into(),
+            MatrixOp::ReduceLines(_) | MatrixOp::Deinterleave(_) => return "arithmetic".into(),
         },
         OpKind::Comm(op) => match op {
             CommOp::Put(_) | CommOp::PutMatrix(_) => "put to",

@@ -64,6 +64,13 @@ pub(crate) enum MatrixInsn {
         out: TileReg,
         a: TileReg,
     },
+    /// Of a matrix of so many columns.
+    Deinterleave {
+        columns: u32,
+        odd: bool,
+        out: TileReg,
+        a: TileReg,
+    },
     Store {
         to: RowsReg,
         column: Reg,
@@ -343,7 +350,9 @@ impl MatrixInsn {
         match self {
             MatrixInsn::Dot(dot) => dot.acc.iter_mut().chain([&mut dot.out]).for_each(visit),
             MatrixInsn::Load { out, .. } | MatrixInsn::Row { out, .. } => visit(out),
-            MatrixInsn::Lines { out, a, .. } => [a, out].into_iter().for_each(visit),
+            MatrixInsn::Lines { out, a, .. } | MatrixInsn::Deinterleave { out, a, .. } => {
+                [a, out].into_iter().for_each(visit)
+            }
             MatrixInsn::Store { value, .. } => visit(value),
         }
     }

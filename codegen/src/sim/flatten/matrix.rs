@@ -3,7 +3,9 @@
 use super::code::{Access, Insn};
 use super::insns::{self, CommInsn, MatrixInsn, RowsReg};
 use super::regions::Flattener;
-use crate::ir::{Dot, LoadMatrix, LoadRow, MatrixOp, PutMatrix, ReduceLines, Rows, StoreMatrix, ValueId};
+use crate::ir::{
+    Deinterleave, Dot, LoadMatrix, LoadRow, MatrixOp, PutMatrix, ReduceLines, Rows, StoreMatrix, ValueId,
+};
 
 impl Flattener<'_> {
     pub(crate) fn matrix(&mut self, op: &MatrixOp) {
@@ -19,6 +21,10 @@ impl Flattener<'_> {
             }
             MatrixOp::ReduceLines(ReduceLines { out, op, lines, a }) => {
                 MatrixInsn::Lines { op, lines, shape: self.shape(a), out: self.tile(out), a: self.tile(a) }
+            }
+            MatrixOp::Deinterleave(Deinterleave { out, a, odd }) => {
+                let columns = self.shape(a).1;
+                MatrixInsn::Deinterleave { columns, odd, out: self.tile(out), a: self.tile(a) }
             }
             MatrixOp::StoreMatrix(StoreMatrix { ref to, column, value }) => {
                 let (shape, to, column) = (self.shape(value), self.rows(to), self.reg(column));

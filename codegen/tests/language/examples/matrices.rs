@@ -102,6 +102,16 @@ examples! {
         });
     }
 
+    takes_apart ["Tile::deinterleave"]
+    (x: AnyMatrix[Dtype::F32, 64, 64] = |_, i| (i % 64) as f32, out: AnyMatrix[Dtype::F32, 64, 32])
+    -> (out: |_, i| { let i = i % 32; (i / 16 * 32 + i % 16) as f32 * 100.0 + (i / 16 * 32 + i % 16 + 16) as f32 })
+    {
+        role("main", 1, |_| {
+            let (even, odd) = x.rows(0, 64).load_f32(0, 64).deinterleave();
+            out.rows(0, 64).store_f32(0, even * 100.0 + odd);
+        });
+    }
+
     sends_rows ["Parcel::put_rows_f32", "AnySymMatrix::rows", "AnySymMatrix::shape", "AnySymMatrix::dtype", "AnySymMatrix::elements"]
     (x: AnyMatrix[Dtype::Bf16, 64, 64] = half, inbox: AnySymMatrix[Dtype::Bf16, 64, 64], arrived: Flags[1], word: EpochWord[1],
      out: AnyMatrix[Dtype::Bf16, 64, 64])

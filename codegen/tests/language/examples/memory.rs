@@ -10,7 +10,7 @@ pub fn page() -> Page {
         file: "memory",
         title: "Pointers and memory",
         intro: "Offsets and lengths count elements. A group's own accesses happen in the order of the program. Nothing orders the accesses of two \
-                groups but a split's end, a flag, a ticket, or the end of the kernel; the simulator reports two unordered accesses of one element, \
+                groups but a split's end, a flag, a ticket, or the end of the kernel. The simulator reports two unordered accesses of one element, \
                 one of which writes, as a `data-race`. Accesses beyond the end are found while tracing where the index is known, and by the \
                 simulator otherwise.\n\nMemory whose element type the configuration chooses (`AnyPtr`) has methods that end in `_f32` and convert, \
                 and others that move an `AnyTile` as it is."
@@ -111,6 +111,14 @@ examples! {
     {
         role("main", 1, |_| {
             out.store_f32(0, x.load_f32(0, 64) + x.get_f32(2));
+        });
+    }
+
+    any_of_one_type ["AnyPtr::typed"]
+    (x: AnyPtr[Dtype::I32, 64] = |_, i| i as i32 - 7, out: Ptr<i32>[64]) -> (out: |_, i| i as i32 - 7)
+    {
+        role("main", 1, |_| {
+            out.store(0, x.typed::<i32>().load(0, 64));
         });
     }
 

@@ -62,7 +62,7 @@ PEERWARP_INLINE void multiply_blocks(
     }
 }
 
-// wgmma.m64nNk16, or m64nNk32 of elements of 8 bits, with sums of f32: what it reads and changes, and when, is told by products.h.
+// wgmma.m64nNk16, or m64nNk32 of elements of 8 bits, with sums of f32: products.h says what it reads and changes, and when.
 template <typename Elements, typename... Sums>
 PEERWARP_INLINE void multiply_later(const u64 a, const u64 b, Sums&... sums) {
     float* const all[] = {&sums...};

@@ -21,12 +21,15 @@
 #define __builtin_amdgcn_s_barrier() ::host::block_barrier()
 #define __builtin_amdgcn_wave_barrier() ::host::wave_barrier()
 #define __builtin_amdgcn_ballot_w64(mine) ::host::ballot(mine)
+#define __builtin_amdgcn_ballot_w32(mine) ::host::u32(::host::ballot(mine))
 #define __builtin_amdgcn_ds_bpermute(address, x) \
     int(::host::shuffle(::host::u32(x), ::host::u32(address) / 4 % 64))
 #define __builtin_amdgcn_s_sleep(count) ::host::pause()
 
 // 100 MHz.
 #define __builtin_amdgcn_s_memrealtime() (::host::now_ns() / 10)
+// The message that asks for it, in gfx12: 0x83.
+#define __builtin_amdgcn_s_sendmsg_rtnl(message) (::host::now_ns() / ((message) == 0x83 ? 10 : 0))
 
 // ---- Fences and atomics
 
@@ -104,4 +107,5 @@ struct Half {
 
 // Bits of a vector operand: as large as they are there.
 #define __fp16 short
+#define __bf16 short
 #include "matrix.h"

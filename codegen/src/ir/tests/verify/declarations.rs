@@ -263,14 +263,14 @@ fn more_shared_memory_than_any_device_has() {
         k
     };
     assert_eq!(problems(&shared(227 << 10)), []);
-    assert_snapshot!(only(&shared(512 << 10)), @"src/sample.rs:1: shared arrays that a block has at once take 524224 bytes: `stage` 524224; the device with the most, Jetson AGX Thor, has 232448: let arrays be smaller");
+    assert_snapshot!(only(&shared(512 << 10)), @"src/sample.rs:1: shared arrays that a block has at once take 524224 bytes: `stage` 524224; the device with the most, gfx1250, has 327680: let arrays be smaller");
     // Arrays of one role are there at once; those of two roles share a place.
     let two = |roles: bool| {
         let mut s = Sample::new("k");
         let out = s.b.param("out", ParamKind::Local, Dtype::F32, 4);
         let array = |s: &mut Sample, name: &str| {
             let shared =
-                Shared { name: name.into(), dtype: Dtype::F32, len: 40_000, copies: 1, loc: s.loc() };
+                Shared { name: name.into(), dtype: Dtype::F32, len: 50_000, copies: 1, loc: s.loc() };
             s.b.kernel.shared.push(shared);
             Place::Shared(SharedId(s.b.kernel.shared.len() as u32 - 1))
         };
@@ -297,7 +297,7 @@ fn more_shared_memory_than_any_device_has() {
         s.finish()
     };
     assert_eq!(problems(&two(true)), []);
-    assert_snapshot!(only(&two(false)), @"src/sample.rs:3: shared arrays that a block has at once take 320000 bytes: `s` 160000 and `t` 160000; the device with the most, Jetson AGX Thor, has 232448: let arrays be smaller");
+    assert_snapshot!(only(&two(false)), @"src/sample.rs:3: shared arrays that a block has at once take 400000 bytes: `s` 200000 and `t` 200000; the device with the most, gfx1250, has 327680: let arrays be smaller");
 }
 
 #[test]
@@ -315,5 +315,5 @@ fn more_blocks_that_wait_than_any_device_holds() {
     };
     assert_eq!(problems(&blocks(132, true)), []);
     assert_eq!(problems(&blocks(1_000_000, false)), []);
-    assert_snapshot!(only(&blocks(1_000_000, true)), @"src/sample.rs:1: 1000000 blocks of 64 threads and 0 bytes of shared memory wait and must be resident at once; the device that holds the most, B300, holds 4736: let roles have fewer or smaller blocks");
+    assert_snapshot!(only(&blocks(1_000_000, true)), @"src/sample.rs:1: 1000000 blocks of 64 threads and 0 bytes of shared memory wait and must be resident at once; the device that holds the most, gfx1250, holds 8192: let roles have fewer or smaller blocks");
 }

@@ -33,6 +33,21 @@ impl Check<'_, '_> {
                     self.add(Problem::OperandType { op: self.name, what: "reduction", value, expected });
                 }
             }
+            MatrixOp::Deinterleave(Deinterleave { out, a, .. }) => {
+                let ty = self.ty(*a);
+                self.is_matrix("operand", *a);
+                self.operand("operand", *a, ty.with_dtype(Dtype::F32));
+                match ty.shape() {
+                    Some((rows, columns)) if columns.is_multiple_of(2 * COLUMN_BLOCK) => {
+                        self.result(*out, Type::matrix(Dtype::F32, rows, columns / 2));
+                    }
+                    _ => {
+                        let (value, unit) = (self.report.typed(*a), 2 * COLUMN_BLOCK);
+                        let expected = format!("a matrix with a multiple of {unit} columns");
+                        self.add(Problem::OperandType { op: self.name, what: "operand", value, expected });
+                    }
+                }
+            }
             MatrixOp::StoreMatrix(StoreMatrix { to, column, value }) => {
                 self.rows(to);
                 self.writable(to.place);
