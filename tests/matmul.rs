@@ -42,6 +42,25 @@ fn products_are_those_of_plain_rust() {
     }
 }
 
+/// Results have half of the columns, whatever multiplies and whatever is added before.
+#[test]
+fn gates_open_the_values_beside_them() {
+    let tile = "tile_rows=64 tile_columns=64 warps=4";
+    for activation in ["swiglu", "swiglu-clamped"] {
+        let gated = format!("activation={activation}");
+        explore::<Matmul>(&format!("m=130 n=160 k=72 dtype=bf16 {gated}"), 1);
+        explore::<Matmul>(
+            &format!("m=70 n=96 k=256 dtype=fp16 {tile} split=4 blocks=8 order=strided bias=true {gated}"),
+            1,
+        );
+        explore::<Matmul>(&format!("m=70 n=288 k=272 dtype=fp8 scales=row {tile} bias=true {gated}"), 1);
+        explore::<Matmul>(&format!("m=70 n=288 k=272 dtype=fp8 scales=block {tile} bias=true {gated}"), 1);
+        explore::<AllGatherMatmul>(&format!("m=128 n=96 k=64 ranks=2 dtype=bf16 bias=true {gated}"), 1);
+        explore::<MatmulReduceScatter>(&format!("m=128 n=96 k=64 ranks=2 dtype=bf16 {gated}"), 1);
+    }
+    refused::<Matmul>("m=64 n=48 k=64 dtype=bf16 activation=swiglu", &["n", "48", "multiple of 32"]);
+}
+
 /// Without scales, with one of all elements, and with one of each row.
 #[test]
 fn products_of_fp8_have_scales() {
@@ -111,7 +130,7 @@ fn gathered_rows_are_multiplied_as_they_arrive() {
     }
 }
 
-/// Rows that are gathered are written once, by whoever has them, and each change of one row, flag, rank or epoch is noticed.
+/// Rows that are gathered are written once, by the blocks that have them, and each change of one row, flag, rank or epoch is noticed.
 #[test]
 fn every_bug_of_one_change_in_gathering_is_found() {
     let shape = "m=195 n=8 k=16 ranks=3 dtype=bf16 gathered=true tile_rows=64 tile_columns=64 chunk=512";
@@ -180,7 +199,7 @@ fn sums_over_parts_of_the_columns_are_added_up() {
 
 /// Some blocks have several tiles, some one and some none, in all rounds; and the fourth seed stages products.
 #[test]
-fn tiles_are_drawn_by_whoever_is_free() {
+fn tiles_are_drawn_by_free_blocks() {
     for (rest, blocks) in [("m=300 n=136 k=136 ranks=2", 7), ("m=195 n=8 k=72 ranks=3", 4)] {
         let tile = format!("tile_rows=64 tile_columns=64 warps=4 order=counter blocks={blocks}");
         let shape = format!("{rest} {tile} dtype=bf16");

@@ -43,6 +43,7 @@ fn products_of_two_types_are_those_of_the_definition() {
         (Language::Cuda, "cuda:sm_80", 64),
         (Language::Hip, "hip:gfx942", 64),
         (Language::Hip, "hip:gfx950", 64),
+        (Language::Gfx12, "hip:gfx1250", 64),
     ] {
         let to: Target = target.parse().unwrap();
         let kernel = verify(kernel(to.warp_size(), 128, tile)).unwrap();

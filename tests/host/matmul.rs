@@ -5,14 +5,14 @@ use peerwarp::harness::workload::Workload;
 
 use rayon::prelude::*;
 
-use crate::build::Language::{self, Blackwell, Cuda, Hip};
+use crate::build::Language::{self, Blackwell, Cuda, Gfx12, Hip};
 use crate::build::Text;
 use crate::workload::{Outcome, outcomes, run_as};
 
-/// Runs a product as all that multiply in their own way, in tensor memory too.
+/// Runs a product as all that multiply in their own way, in tensor memory and by `wmma` too.
 #[track_caller]
 fn run<F: Workload>(settings: &str) {
-    run_as::<F>(&[Cuda, Hip, Blackwell], settings);
+    run_as::<F>(&[Cuda, Hip, Blackwell, Gfx12], settings);
 }
 
 #[test]
@@ -116,6 +116,10 @@ fn rows_of_groups() {
     run::<GroupedMatmul>(&format!("{key} groups=3 rows=200 tile_rows=64 warps=4 height=2 blocks=3"));
     run::<GroupedMatmul>(&format!("{key} groups=2 rows=150 align=16 tile_rows=128 warps=8 blocks=2"));
     run::<GroupedMatmul>(&format!("{key} groups=5 rows=90 tile_rows=64 warps=4 blocks=3 order=counter"));
+    let tile = "tile_rows=64 warps=4 tile_columns=64 stages=2 blocks=2";
+    let fp8 = format!("n=160 k=144 groups=2 rows=90 dtype=fp8 {tile} bias=true");
+    run::<GroupedMatmul>(&format!("{fp8} stride=45 scales=row weighted=true"));
+    run::<GroupedMatmul>(&format!("{fp8} scales=block activation=swiglu"));
     // By warps.
     run::<GroupedMatmul>(&format!("{key} groups=5 rows=30 tile_rows=128 warps=4 blocks=2"));
 }
@@ -270,7 +274,7 @@ fn every_bug_of_a_product_shows() {
         (Cuda, Loader, "the loader waits for the phase after", "ring.parity ^ 1);", "ring.parity);"),
         (Cuda, Loader, "parities stay as they are", "parity ^= piece == 0;", ""),
         (Cuda, Loader, "fewer bytes are expected than come", r#""n"(rows_bytes)"#, r#""n"(rows_bytes / 2)"#),
-        (Cuda, Loader, "nobody expects what is brought", "expect_arrivals(full + i, 1);", ""),
+        (Cuda, Loader, "no arrival is expected for what is brought", "expect_arrivals(full + i, 1);", ""),
         (
             Cuda,
             Loader,
@@ -381,7 +385,7 @@ fn every_bug_of_a_product_shows() {
             "__syncwarp();  // all lanes have",
             "//",
         ),
-        (Cuda, Draws, "nobody hears that a number is there", "        arrive_at(drawn.full);", ""),
+        (Cuda, Draws, "no warp hears that a number is there", "        arrive_at(drawn.full);", ""),
         (
             Cuda,
             Draws,

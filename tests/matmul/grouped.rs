@@ -34,16 +34,50 @@ fn products_of_groups_are_those_of_plain_rust() {
     explore::<GroupedMatmul>("groups=3 rows=100 n=24 k=40 ranks=2 dtype=bf16", 2);
 }
 
+/// Each group has its own scales, bias, and room.
+#[test]
+fn groups_have_scales_biases_and_weights() {
+    let tile = "tile_rows=64 tile_columns=64 warps=4";
+    for rest in [
+        "scales=none",
+        "scales=tensor bias=true",
+        "scales=row weighted=true",
+        "scales=block",
+        "scales=row bias=true activation=swiglu weighted=true",
+        "scales=block bias=true activation=swiglu",
+    ] {
+        let shape = format!("groups=3 rows=150 n=288 k=272 dtype=fp8 {tile}");
+        explore::<GroupedMatmul>(&format!("{shape} {rest}"), 4);
+        explore::<GroupedMatmul>(&format!("{shape} stride=50 {rest}"), 2);
+    }
+    let shape = "groups=5 rows=300 n=160 k=72 dtype=bf16";
+    explore::<GroupedMatmul>(&format!("{shape} bias=true activation=swiglu-clamped weighted=true"), 4);
+    explore::<GroupedMatmul>(&format!("{shape} stride=60 activation=relu tile_columns=128 height=2"), 4);
+}
+
 /// A key and a plan.
 fn settings() -> impl Strategy<Value = String> {
     let key = (1u32..=9, 1u32..=300, 1u32..=25, 1u32..=20, select(vec![1u32, 2, 7, 16, 128]));
+    let rest = vec![
+        "",
+        "bias=true",
+        "activation=swiglu",
+        "stride",
+        "activation=swiglu-clamped bias=true weighted=true",
+    ];
     let tiles = vec![(64, 64, 4), (64, 256, 4), (64, 128, 8), (128, 64, 4), (128, 256, 8), (256, 128, 8)];
     let tile = select::<(u32, u32, u32)>(tiles);
     let plan = (2u32..=3, select(vec![1u32, 2, 4, 16]), any::<bool>(), 1u32..=9);
-    (key, tile, plan).prop_map(|(key, (tile_rows, columns, warps), plan)| {
+    (key, select(rest), tile, plan).prop_map(|(key, rest, (tile_rows, columns, warps), plan)| {
         let ((groups, rows, n, k, align), (stages, height, drawn, blocks)) = (key, plan);
         let order = if drawn { "counter" } else { "strided" };
-        let key = format!("groups={groups} rows={rows} n={} k={} align={align} dtype=bf16", 8 * n, 8 * k);
+        // Gates and values are whole pairs of blocks.
+        let n = if rest.contains("swiglu") { 32 * n.div_ceil(4) } else { 8 * n };
+        let rest = match rest {
+            "stride" => format!("stride={}", rows / groups),
+            rest => format!("align={align} {rest}"),
+        };
+        let key = format!("groups={groups} rows={rows} n={n} k={} {rest} dtype=bf16", 8 * k);
         let tile = format!("tile_rows={tile_rows} warps={warps} tile_columns={columns} stages={stages}");
         format!("{key} {tile} height={height} order={order} blocks={blocks}")
     })
@@ -98,6 +132,26 @@ fn what_cannot_be_grouped_is_refused_by_name() {
     refused::<GroupedMatmul>(
         &format!("groups=2 rows=8 n=64 k=64 align=512 {key}"),
         &["align", "512", "from 1 to 256"],
+    );
+    refused::<GroupedMatmul>(
+        &format!("groups=2 rows=9 n=64 k=64 stride=5 {key}"),
+        &["stride", "5", "at most 4"],
+    );
+    refused::<GroupedMatmul>(
+        &format!("groups=2 rows=8 n=64 k=64 stride=4 align=2 {key}"),
+        &["align", "2", "1 with a stride"],
+    );
+    refused::<GroupedMatmul>(
+        &format!("groups=2 rows=8 n=64 k=64 scales=row {key}"),
+        &["scales", "row", "none with dtype = bf16"],
+    );
+    refused::<GroupedMatmul>(
+        &format!("groups=2 rows=8 n=48 k=64 activation=swiglu {key}"),
+        &["n", "48", "multiple of 32"],
+    );
+    refused::<GroupedMatmul>(
+        "groups=1024 rows=8 n=1048576 k=1048576 dtype=fp8 scales=block",
+        &["scales", "block", "counted in 32 bits"],
     );
     refused::<GroupedMatmul>(
         &format!("groups=2 rows=8 n=64 k=64 warps=4 tile_rows=256 tile_columns=256 {key}"),

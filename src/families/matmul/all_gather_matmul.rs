@@ -4,7 +4,7 @@ use peerwarp_codegen::dsl::prelude::*;
 use peerwarp_codegen::family::{Family, Illegal, Legal};
 use peerwarp_codegen::ir::Dtype;
 
-use super::epilogue::{Activation, epilogue};
+use super::epilogue::{Activation, Sums, epilogue};
 use super::order::{self, Cut, Order, Passage, Tiling};
 use super::split::{Split, SplitArgs};
 
@@ -160,6 +160,7 @@ fn stages(key: &AllGatherMatmulKey) -> u32 {
 impl Legal for AllGatherMatmul {
     fn legal(&self) -> Result<(), Illegal> {
         order::whole_rows(self.n, self.k, self.dtype)?;
+        self.activation.legal(self.n)?;
         order::shared_rows(self.m, self.ranks)?;
         let (chunk, beside) = (self.chunk(), self.beside());
         let allowed = || format!("one that divides {}, the elements of {} rows", self.band(), self.tile_rows);
@@ -329,9 +330,9 @@ pub struct AllGatherMatmulArgs {
     #[len(|c| if c.bias { c.n.into() } else { 0 })]
     #[dtype(|c| c.dtype)]
     pub bias: Option<AnyPtr>,
-    /// All ranks' rows times this rank's, `[m][n]`.
+    /// All ranks' rows times this rank's, `[m][n]`; with gates `[m][n / 2]`.
     #[output]
-    #[shape(|c| [c.m, c.n])]
+    #[shape(|c| [c.m, c.activation.columns(c.n)])]
     #[dtype(|c| c.dtype)]
     pub out: AnyMatrix,
     /// All ranks' rows, `[m][k]`, if they are asked for.
@@ -396,8 +397,9 @@ pub fn all_gather_matmul(c: &AllGatherMatmul, a: &AllGatherMatmulArgs) {
                 gathered(first, c.send_blocks)
             };
             a.split.whole(b, part, sums, Some(epoch), |sums| {
-                let done = epilogue(a.bias, c.activation, column, [c.tile_rows, c.tile_columns], sums);
-                of_rank(a.out.rows(out + row, c.tile_rows), out).store_f32(column, done);
+                let tile = [c.tile_rows, c.tile_columns];
+                let done = epilogue(a.bias, c.activation, column, tile, Sums::All(sums));
+                of_rank(a.out.rows(out + row, c.tile_rows), out).store_f32(c.activation.place(column), done);
             });
         }
     });

@@ -1,10 +1,12 @@
 //! Grouped matrix multiplication: each group of rows times a matrix of its own, as experts multiply.
 
 use peerwarp_codegen::dsl::prelude::*;
-use peerwarp_codegen::family::{Family, Illegal, Legal};
+use peerwarp_codegen::family::{Choice, Family, Illegal, Legal};
 use peerwarp_codegen::ir::Dtype;
 
-use super::order::{self, Order, Tiling};
+use super::epilogue::{Activation, epilogue};
+use super::order::{self, Order, Tiling, most_columns, result};
+use super::scales::{Product, Scales};
 
 /// A variant of a grouped matrix multiplication.
 #[derive(Family, Clone, Debug, PartialEq)]
@@ -25,12 +27,27 @@ pub struct GroupedMatmul {
     /// The first row of each group is a multiple of it.
     #[key(short = "a", range = 1..=256, default = 1, omitted)]
     pub align: u32,
+    /// Rows from the first one of a group to the first one of the next, whatever the counts are; 0 if groups follow one another.
+    #[key(short = "gs", range = 0..=1048576, default = 0, omitted)]
+    pub stride: u32,
     /// World size; every rank multiplies its own matrices.
     #[key(short = "r", range = 1..=64, default = 1, omitted, ranks)]
     pub ranks: u32,
-    /// Type of all elements; sums are of `f32` and rounded once.
-    #[key(values = [Dtype::Bf16, Dtype::Fp16])]
+    /// Type of all elements; sums are of `f32` and rounded once. With fp8 (e4m3) it is that of `x` and `w`, and the rest is bf16.
+    #[key(values = [Dtype::Bf16, Dtype::Fp16, Dtype::Fp8])]
     pub dtype: Dtype,
+    /// Which scales `x` and `w` of fp8 have. Each group has its own of `w`.
+    #[key(short = "sc", default = Scales::None, omitted)]
+    pub scales: Scales,
+    /// Whether each group has a vector that is added to each row of its product.
+    #[key(short = "b", default = false, omitted)]
+    pub bias: bool,
+    /// What becomes of the sums.
+    #[key(short = "f", default = Activation::None, omitted)]
+    pub activation: Activation,
+    /// Whether each row of the result is multiplied by a number of its own.
+    #[key(short = "wt", default = false, omitted)]
+    pub weighted: bool,
     /// Warps of a block.
     #[tune(short = "w", values = [4, 8], default = |key| order::warps(tile_rows(key)))]
     pub warps: u32,
@@ -69,8 +86,10 @@ fn bands(key: &GroupedMatmulKey) -> u32 {
 }
 
 fn tile_columns(key: &GroupedMatmulKey) -> u32 {
-    let weights = u64::from(key.groups.min(key.rows)) * u64::from(key.n) * u64::from(key.k);
-    Tiling::unsplit([tile_rows(key), bands(key)], key.n, key.k, order::SMS, weights).columns
+    let k = (key.k * key.dtype.bytes()).div_ceil(2);
+    let weights = u64::from(key.groups.min(key.rows)) * u64::from(key.n) * u64::from(k);
+    let tiling = Tiling::unsplit([tile_rows(key), bands(key)], key.n, k, order::SMS, weights);
+    tiling.columns.min(most_columns(key.dtype))
 }
 
 fn blocks(key: &GroupedMatmulKey) -> u32 {
@@ -80,21 +99,70 @@ fn blocks(key: &GroupedMatmulKey) -> u32 {
 impl Legal for GroupedMatmul {
     fn legal(&self) -> Result<(), Illegal> {
         order::whole_rows(self.n, self.k, self.dtype)?;
+        self.activation.legal(self.n)?;
+        self.scales.legal(self.dtype, 1)?;
+        let [x, w] = self.scale_counts();
+        let counted = x.max(w) + u64::from(self.tile_rows.max(self.tile_columns)) <= u32::MAX.into();
+        let allowed = || "another one with so many rows and columns: scales are counted in 32 bits";
+        Illegal::unless(counted, "scales", self.scales.name(), allowed)?;
+        let there = self.stride.checked_mul(self.groups).is_some_and(|rows| rows <= self.rows);
+        let allowed =
+            || format!("at most {}: {} groups have {} rows", self.rows / self.groups, self.groups, self.rows);
+        Illegal::unless(there, "stride", self.stride, allowed)?;
+        let allowed = || "1 with a stride, which says where each group begins";
+        Illegal::unless(self.align == 1 || self.stride == 0, "align", self.align, allowed)?;
+        order::columns_fit(self.tile_columns, self.dtype)?;
         order::legal(self.tile_rows, self.tile_columns, self.warps, self.stages)
     }
 }
 
 impl GroupedMatmul {
-    /// The row behind a group's last one: no count goes beyond the rows of `x`.
+    /// The row behind a group's last one: no count goes beyond the rows of `x`, or into the next group.
     fn end(&self, start: Val<u32>, count: Val<u32>) -> Val<u32> {
-        start + count.min(self.rows.val() - start)
+        match self.stride {
+            0 => start + count.min(self.rows.val() - start),
+            stride => start + count.min(stride),
+        }
     }
 
-    /// The first row of the group behind one that ends so.
-    fn next_start(&self, end: Val<u32>) -> Val<u32> {
-        match self.align {
-            1 => end,
-            align => ((end + (align - 1)) / align * align).min(self.rows),
+    /// The first row of the group behind one that begins and ends so.
+    fn next_start(&self, start: Val<u32>, end: Val<u32>) -> Val<u32> {
+        match (self.stride, self.align) {
+            (0, 1) => end,
+            (0, align) => ((end + (align - 1)) / align * align).min(self.rows),
+            (stride, _) => start + stride,
+        }
+    }
+
+    /// Scales of `x` and of `w`.
+    pub(super) fn scale_counts(&self) -> [u64; 2] {
+        self.scales.counts([self.rows, self.n, self.k], self.groups, self.activation)
+    }
+
+    /// Columns of the result.
+    pub(super) fn columns(&self) -> u32 {
+        self.activation.columns(self.n)
+    }
+
+    /// The tile of rows of `x` and of `w` that begins at a row of `x` and a column of a group's product.
+    fn product(
+        &self,
+        a: &GroupedMatmulArgs,
+        rows: [MatrixRows; 2],
+        group: Val<u32>,
+        at: [Val<u32>; 2],
+    ) -> Product {
+        let GroupedMatmul { rows: m, n, k, scales, activation, tile_rows, tile_columns, stages, .. } = *self;
+        Product {
+            scales,
+            activation,
+            rows,
+            of: [a.x_scales, a.w_scales],
+            at,
+            group,
+            tile: [tile_rows, tile_columns],
+            shape: [m, n, k],
+            stages,
         }
     }
 
@@ -132,15 +200,33 @@ pub struct GroupedMatmulArgs {
     #[input]
     #[len(|c| c.groups.into())]
     pub counts: Ptr<u32>,
-    /// The weights, a row for each column of the result, `[groups][n][k]`.
+    /// The weights, a row for each column of the product, `[groups][n][k]`.
     #[input]
     #[shape(|c| [c.groups * c.n, c.k])]
     #[dtype(|c| c.dtype)]
     pub w: AnyMatrix,
-    /// The products, `[rows][n]`. Rows of no group are not written.
+    /// Scales of `x`: one of all elements, `[1]`, one of each row, `[rows]`, or one of each row and 128 columns, `[k / 128][rows]`.
+    #[input]
+    #[len(|c| c.scale_counts()[0])]
+    pub x_scales: Option<Ptr<f32>>,
+    /// Scales of `w`: one of each group, `[groups]`, one of each row, `[groups][n]`, or one of each 128 rows and columns,
+    /// `[groups][n / 128][k / 128]`; with gates `[groups][2][n / 256][k / 128]`, those of the gates first.
+    #[input]
+    #[len(|c| c.scale_counts()[1])]
+    pub w_scales: Option<Ptr<f32>>,
+    /// What is added to each row of a group's product, `[groups][n]`.
+    #[input]
+    #[len(|c| if c.bias { u64::from(c.groups) * u64::from(c.n) } else { 0 })]
+    #[dtype(|c| result(c.dtype))]
+    pub bias: Option<AnyPtr>,
+    /// What each row of the result is multiplied by, `[rows]`.
+    #[input]
+    #[len(|c| if c.weighted { c.rows.into() } else { 0 })]
+    pub weights: Option<Ptr<f32>>,
+    /// The products, `[rows][n]`; with gates `[rows][n / 2]`. Rows of no group are not written.
     #[output]
-    #[shape(|c| [c.rows, c.n])]
-    #[dtype(|c| c.dtype)]
+    #[shape(|c| [c.rows, c.columns()])]
+    #[dtype(|c| result(c.dtype))]
     pub out: AnyMatrix,
     /// Work counter of the tiles, if blocks draw them.
     #[len(|c| c.order.counters())]
@@ -163,14 +249,26 @@ pub fn grouped_matmul(c: &GroupedMatmul, a: &GroupedMatmulArgs) {
             while i >= &first + c.bands(&end - start.get()) * c.strips() {
                 first += c.bands(&end - start.get()) * c.strips();
                 group += 1;
-                start.set(c.next_start(end.get()));
+                start.set(c.next_start(start.get(), end.get()));
                 end.set(c.end(start.get(), a.counts.get(&group)));
             }
             let (down, column) = c.corner(i - first.get(), c.bands(&end - start.get()));
             let row = &start + down;
             let w = a.w.rows(&group * c.n + column, c.tile_columns);
-            let sums = b.dot(a.x.rows(row, c.tile_rows), w, c.stages);
-            a.out.rows(row, c.tile_rows).below(end.get()).store_f32(column, sums);
+            let x = a.x.rows(row, c.tile_rows);
+            let product = c.product(a, [x, w], group.get(), [row, column]);
+            let sums = match c.scales {
+                Scales::Block => product.added_up(b),
+                _ => product.scaled(b.dot(x, w, c.stages)),
+            };
+            let done = epilogue(a.bias, c.activation, &group * c.n + column, product.tile, sums);
+            let weighted = match a.weights {
+                Some(weights) => {
+                    done * weights.load_columns_f32(row, [c.tile_rows, c.activation.columns(c.tile_columns)])
+                }
+                None => done,
+            };
+            a.out.rows(row, c.tile_rows).below(end.get()).store_f32(c.activation.place(column), weighted);
         }
     });
 }
@@ -182,7 +280,7 @@ fn all_tiles(c: &GroupedMatmul, a: &GroupedMatmulArgs) -> Val<u32> {
     for group in 0..c.groups.val() {
         let end = c.end(start.get(), a.counts.get(group));
         tiles += c.bands(end - start.get()) * c.strips();
-        start.set(c.next_start(end));
+        start.set(c.next_start(start.get(), end));
     }
     tiles.get()
 }

@@ -5,8 +5,11 @@ use std::ops::Range;
 use serde_json::json;
 
 use super::GroupedMatmul;
-use super::reference::{Matrix, activated, looked_at, product};
-use super::workload::{BASELINES, contents, flops, left, product_work, right, row_of};
+use super::order::result;
+use super::reference::{Matrix, ScaledProduct, looked_at};
+use super::workload::{
+    BASELINES, Epilogue, bias, contents, flops, left, product_work, right, row_of, scale_inputs, scales_of,
+};
 use crate::harness::elements::{encode, mixed};
 use crate::harness::verdict::Expected;
 use crate::harness::workload::{Baseline, Contents, Turn, Work, Workload, fields_of};
@@ -59,8 +62,12 @@ impl Routing {
     }
 }
 
-/// The rows that each group has of `rows`, if groups begin at multiples of `align`.
-fn spans(counts: &[u32], align: u32, rows: u32) -> Vec<Range<u32>> {
+/// The rows that each group has of `rows`: one behind the other if groups begin at multiples of `align`, or all `stride` rows.
+fn spans(counts: &[u32], align: u32, stride: u32, rows: u32) -> Vec<Range<u32>> {
+    if stride > 0 {
+        let starts = (0..).map(|group| group * stride);
+        return starts.zip(counts).map(|(start, count)| start..start + stride.min(*count)).collect();
+    }
     let next = |start: &mut u32, count: &u32| {
         let end = start.saturating_add(*count).min(rows);
         let span = *start..end;
@@ -84,18 +91,25 @@ impl GroupedMatmul {
         routing.counts(seed, self.groups, self.routed() - left_out)
     }
 
-    /// Those where times are taken.
+    /// Those where times are taken, none above the rows that a group has room for.
     fn timed_counts(&self) -> Vec<u32> {
-        TIMED.0.counts(TIMED.1, self.groups, self.routed())
+        let counts = TIMED.0.counts(TIMED.1, self.groups, self.routed());
+        self.spans(&counts).iter().map(|span| span.len() as u32).collect()
     }
 
     fn spans(&self, counts: &[u32]) -> Vec<Range<u32>> {
-        spans(counts, self.align, self.rows)
+        spans(counts, self.align, self.stride, self.rows)
+    }
+
+    fn epilogue(&self, turn: Turn) -> Epilogue {
+        let bias = self.bias.then(|| bias(turn, self.groups * self.n));
+        let weights = self.weighted.then(|| Matrix { turn, which: 6, columns: self.rows }.scales());
+        Epilogue { weights, ..Epilogue::new(bias, self.activation, result(self.dtype)) }
     }
 
     /// What a row of the result holds before the launch.
     fn unwritten(&self) -> Vec<f32> {
-        (0..self.n).map(|column| -(f32::from(column as u8 % 64) + 100.0)).collect()
+        (0..self.columns()).map(|column| -(f32::from(column as u8 % 64) + 100.0)).collect()
     }
 }
 
@@ -117,12 +131,15 @@ impl Workload for GroupedMatmul {
             span.for_each(|row| x.extend(rows.row(row).into_iter().map(|x| x as f32)));
         }
         x.resize(self.rows as usize * self.k as usize, f32::NAN);
-        vec![
+        let unwritten = encode(result(self.dtype), &self.unwritten());
+        let all = [
             contents("x", self.dtype, &x),
             Contents::of("counts", &counts),
             contents("w", self.dtype, &right(turn, self.k).rows(self.groups * self.n)),
-            Contents::new("out", encode(self.dtype, &self.unwritten()).repeat(self.rows as usize)),
-        ]
+            Contents::new("out", unwritten.repeat(self.rows as usize)),
+        ];
+        let scales = scale_inputs(scales_of(turn, self.scale_counts()));
+        all.into_iter().chain(self.epilogue(turn).inputs()).chain(scales).collect()
     }
 
     fn timing_inputs(&self, turn: Turn) -> Vec<Contents> {
@@ -137,17 +154,23 @@ impl Workload for GroupedMatmul {
         let group_of = |row: u32| spans.iter().position(|span| span.contains(&row));
         let rows = looked_at(turn.seed, self.rows, u64::from(self.n) * u64::from(self.k));
         let mut weights: (Option<usize>, Vec<Vec<i32>>) = (None, vec![]);
+        let (scales, all) = (scales_of(turn, self.scale_counts()), self.epilogue(turn));
+        let (shape, n) = ([self.rows, self.n, self.k], self.n as usize);
         let of = |at: u32| {
             let Some(group) = group_of(at) else {
-                return row_of("out", at, self.dtype, &self.unwritten());
+                return row_of("out", at, result(self.dtype), &self.unwritten());
             };
             if weights.0 != Some(group) {
                 let first = group as u32 * self.n;
                 let rows = (first..first + self.n).map(|row| right(turn, self.k).row(row));
                 weights = (Some(group), rows.collect());
             }
-            let sums = product(&left(turn, self.k).row(at), &weights.1);
-            row_of("out", at, self.dtype, &activated(super::Activation::None, &sums, self.dtype))
+            let Epilogue { bias, weights: of_rows, activation, dtype } = &all;
+            let (activation, dtype) = (*activation, *dtype);
+            let bias = bias.as_ref().map(|bias| bias[group * n..][..n].to_vec());
+            let epilogue = Epilogue { bias, weights: of_rows.clone(), activation, dtype };
+            let product = ScaledProduct { scales: self.scales, of: &scales, shape, group, activation };
+            epilogue.row(at, product.row(at, &left(turn, self.k).row(at), &weights.1))
         };
         rows.into_iter().map(of).collect()
     }
@@ -194,9 +217,10 @@ mod tests {
 
     #[test]
     fn groups_begin_where_they_are_aligned() {
-        assert_eq!(spans(&[3, 0, 5], 1, 9), [0..3, 3..3, 3..8]);
-        assert_eq!(spans(&[3, 0, 5, 1], 4, 12), [0..3, 4..4, 4..9, 12..12]);
-        assert_eq!(spans(&[3, u32::MAX, 2], 1, 9), [0..3, 3..9, 9..9]);
+        assert_eq!(spans(&[3, 0, 5], 1, 0, 9), [0..3, 3..3, 3..8]);
+        assert_eq!(spans(&[3, 0, 5, 1], 4, 0, 12), [0..3, 4..4, 4..9, 12..12]);
+        assert_eq!(spans(&[3, u32::MAX, 2], 1, 0, 9), [0..3, 3..9, 9..9]);
+        assert_eq!(spans(&[3, u32::MAX, 2], 1, 4, 13), [0..3, 4..8, 8..10]);
     }
 
     #[test]

@@ -4,7 +4,7 @@ use peerwarp_codegen::dsl::prelude::*;
 use peerwarp_codegen::family::{Choice, Family, Illegal, Legal};
 use peerwarp_codegen::ir::Dtype;
 
-use super::epilogue::{Activation, epilogue};
+use super::epilogue::{Activation, Sums, epilogue};
 use super::order::{self, Cut, Order, Passage, Tiling};
 use super::split::{Split, SplitArgs};
 
@@ -114,6 +114,7 @@ const LINK_COLUMNS: u32 = 2560;
 impl Legal for MatmulReduceScatter {
     fn legal(&self) -> Result<(), Illegal> {
         order::whole_rows(self.n, self.k, self.dtype)?;
+        self.activation.legal(self.n)?;
         order::shared_rows(self.m, self.ranks)?;
         order::legal(self.tile_rows, self.tile_columns, self.warps(), self.stages)?;
         let (lead, abreast) = (self.lead(), self.abreast());
@@ -216,9 +217,9 @@ pub struct MatmulReduceScatterArgs {
     #[len(|c| if c.bias { c.n.into() } else { 0 })]
     #[dtype(|c| c.dtype)]
     pub bias: Option<AnyPtr>,
-    /// This rank's rows of the sum over all ranks, `[m / ranks][n]`.
+    /// This rank's rows of the sum over all ranks, `[m / ranks][n]`; with gates `[m / ranks][n / 2]`.
     #[output]
-    #[shape(|c| [c.rows(), c.n])]
+    #[shape(|c| [c.rows(), c.activation.columns(c.n)])]
     #[dtype(|c| c.dtype)]
     pub out: AnyMatrix,
     /// This rank's part of others' rows, with what came before it, `[parity][turn][tile][row][column]`.
@@ -290,8 +291,9 @@ pub fn matmul_reduce_scatter(c: &MatmulReduceScatter, a: &MatmulReduceScatterArg
                         let come = first.filter(|_| turn == first_turn);
                         sums = sums + come.unwrap_or_else(|| part(turn)).to_f32();
                     }
-                    let done = epilogue(a.bias, c.activation, column, [c.tile_rows, c.tile_columns], sums);
-                    a.out.rows(row, c.tile_rows).store_f32(column, done);
+                    let tile = [c.tile_rows, c.tile_columns];
+                    let done = epilogue(a.bias, c.activation, column, tile, Sums::All(sums));
+                    a.out.rows(row, c.tile_rows).store_f32(c.activation.place(column), done);
                 });
             } else if c.adds_on() {
                 if turn > 0 {

@@ -5,6 +5,7 @@ use peerwarp_codegen::dsl::prelude::*;
 use peerwarp_codegen::family::{Choice, Illegal};
 use peerwarp_codegen::ir::{DOT_ROW_BYTES, Dtype};
 
+use super::scales::BLOCK;
 use super::split::Split;
 
 /// Which tiles a block has. Both go through all of them in the same order.
@@ -133,6 +134,24 @@ pub(super) fn legal(rows: u32, columns: u32, warps: u32, stages: u32) -> Result<
     let stage = stage(rows, columns);
     let allowed = || format!("at most {}: one takes {stage} bytes of shared memory", MOST_SHARED / stage);
     Illegal::unless(stages * stage <= MOST_SHARED, "stages", stages, allowed)
+}
+
+/// Columns of a tile. Those of fp8 have one scale of a block, and sums of a piece by themselves.
+pub(super) fn most_columns(dtype: Dtype) -> u32 {
+    if dtype == Dtype::Fp8 { BLOCK } else { 256 }
+}
+
+/// Whether a tile has no more columns than its type lets it have.
+pub(super) fn columns_fit(columns: u32, dtype: Dtype) -> Result<(), Illegal> {
+    let most = most_columns(dtype);
+    let allowed =
+        || format!("at most {most} with dtype = fp8: registers hold sums of a piece beside all others");
+    Illegal::unless(columns <= most, "tile_columns", columns, allowed)
+}
+
+/// Type of a result of operands of a type, and of what is added to it.
+pub(super) fn result(dtype: Dtype) -> Dtype {
+    if dtype == Dtype::Fp8 { Dtype::Bf16 } else { dtype }
 }
 
 /// Bytes of shared memory that a stage takes.

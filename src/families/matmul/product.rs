@@ -4,9 +4,9 @@ use peerwarp_codegen::dsl::prelude::*;
 use peerwarp_codegen::family::{Choice, Family, Illegal, Legal};
 use peerwarp_codegen::ir::Dtype;
 
-use super::epilogue::{Activation, epilogue};
-use super::order::{self, Cut, Order, Passage, Tiling};
-use super::scales::{BLOCK, Blocks, Scales, added_up, scaled};
+use super::epilogue::{Activation, Sums, epilogue};
+use super::order::{self, Cut, Order, Passage, Tiling, most_columns, result};
+use super::scales::{Product, Scales};
 use super::split::{Split, SplitArgs};
 
 /// A variant of a matrix multiplication.
@@ -69,11 +69,6 @@ fn drawn(key: &MatmulKey) -> Order {
     if key.m > 128 && tiling(key).split == 1 { Order::Counter } else { Order::Strided }
 }
 
-/// Columns of a tile. Those of fp8 have one scale of a block, and sums of a piece by themselves.
-fn most_columns(dtype: Dtype) -> u32 {
-    if dtype == Dtype::Fp8 { BLOCK } else { 256 }
-}
-
 fn tiling(key: &MatmulKey) -> Tiling {
     let passage = Passage { ranks: 1, arrival: 0 };
     let k = (key.k * key.dtype.bytes()).div_ceil(2);
@@ -93,14 +88,12 @@ fn stages(key: &MatmulKey) -> u32 {
 impl Legal for Matmul {
     fn legal(&self) -> Result<(), Illegal> {
         order::whole_rows(self.n, self.k, self.dtype)?;
+        self.activation.legal(self.n)?;
         self.scales.legal(self.dtype, self.split)?;
         let counted = self.scale_counts()[0] + u64::from(self.tile_rows) <= u32::MAX.into();
         let allowed = || "another one with so many rows and columns: scales are counted in 32 bits";
         Illegal::unless(counted, "scales", self.scales.name(), allowed)?;
-        let most = most_columns(self.dtype);
-        let allowed =
-            || format!("at most {most} with dtype = fp8: registers hold sums of a piece beside all others");
-        Illegal::unless(self.tile_columns <= most, "tile_columns", self.tile_columns, allowed)?;
+        order::columns_fit(self.tile_columns, self.dtype)?;
         order::legal(self.tile_rows, self.tile_columns, self.warps(), self.stages)?;
         self.order.legal(self.split)?;
         self.parts().legal()
@@ -113,14 +106,25 @@ impl Matmul {
         Cut { rows, columns, tile_rows, tile_columns, group: self.group() }
     }
 
-    /// Type of the result, and of what is added to it.
-    pub(super) fn result(&self) -> Dtype {
-        if self.dtype == Dtype::Fp8 { Dtype::Bf16 } else { self.dtype }
-    }
-
     /// Scales of `x` and of `w`.
     pub(super) fn scale_counts(&self) -> [u64; 2] {
-        self.scales.counts([self.m, self.n, self.k])
+        self.scales.counts([self.m, self.n, self.k], 1, self.activation)
+    }
+
+    /// The tile of rows of `x` and of `w` that begins at a row and a column of the product.
+    fn product(&self, a: &MatmulArgs, rows: [MatrixRows; 2], at: [Val<u32>; 2]) -> Product {
+        let Matmul { m, n, k, scales, activation, tile_rows, tile_columns, stages, .. } = *self;
+        Product {
+            scales,
+            activation,
+            rows,
+            of: [a.x_scales, a.w_scales],
+            at,
+            group: 0u32.val(),
+            tile: [tile_rows, tile_columns],
+            shape: [m, n, k],
+            stages,
+        }
     }
 
     fn parts(&self) -> Split {
@@ -146,19 +150,20 @@ pub struct MatmulArgs {
     #[input]
     #[len(|c| c.scale_counts()[0])]
     pub x_scales: Option<Ptr<f32>>,
-    /// Scales of `w`: one of all elements, `[1]`, one of each row, `[n]`, or one of each 128 rows and columns, `[n / 128][k / 128]`.
+    /// Scales of `w`: one of all elements, `[1]`, one of each row, `[n]`, or one of each 128 rows and columns,
+    /// `[n / 128][k / 128]`; with gates `[2][n / 256][k / 128]`, those of the gates first.
     #[input]
     #[len(|c| c.scale_counts()[1])]
     pub w_scales: Option<Ptr<f32>>,
     /// What is added to each row of the result, `[n]`.
     #[input]
     #[len(|c| if c.bias { c.n.into() } else { 0 })]
-    #[dtype(|c| c.result())]
+    #[dtype(|c| result(c.dtype))]
     pub bias: Option<AnyPtr>,
-    /// The product, `[m][n]`.
+    /// The product, `[m][n]`; with gates `[m][n / 2]`.
     #[output]
-    #[shape(|c| [c.m, c.n])]
-    #[dtype(|c| c.result())]
+    #[shape(|c| [c.m, c.activation.columns(c.n)])]
+    #[dtype(|c| result(c.dtype))]
     pub out: AnyMatrix,
     /// Work counter of the tiles, if blocks draw them.
     #[len(|c| c.order.counters())]
@@ -182,20 +187,17 @@ pub fn matmul(c: &Matmul, a: &MatmulArgs) {
             let part = parts.item(i);
             let (row, column) = cut.corner(part.tile);
             let (x, w) = (a.x.rows(row, c.tile_rows), a.w.rows(column, c.tile_columns));
-            let tile = [c.tile_rows, c.tile_columns];
-            let sums = match (c.scales, a.x_scales, a.w_scales) {
-                (Scales::Block, Some(x_scales), Some(w_scales)) => {
-                    let (scales, at) = ([x_scales, w_scales], [row, column]);
-                    let Matmul { m, k, stages, .. } = *c;
-                    added_up(b, Blocks { rows: [x, w], scales, at, tile, m, k, stages })
-                }
-                _ => b.dot(part.of(x), w, c.stages),
+            let product = c.product(a, [x, w], [row, column]);
+            let store = |sums: Sums| {
+                let done = epilogue(a.bias, c.activation, column, product.tile, sums);
+                a.out.rows(row, c.tile_rows).store_f32(c.activation.place(column), done);
             };
-            a.split.whole(b, part, sums, epoch, |sums| {
-                let sums = scaled(c.scales, [a.x_scales, a.w_scales], [row, column], tile, sums);
-                let done = epilogue(a.bias, c.activation, column, tile, sums);
-                a.out.rows(row, c.tile_rows).store_f32(column, done);
-            });
+            if c.scales == Scales::Block {
+                store(product.added_up(b));
+            } else {
+                let sums = b.dot(part.of(x), w, c.stages);
+                a.split.whole(b, part, sums, epoch, |sums| store(product.scaled(sums)));
+            }
         }
     });
 }

@@ -2,7 +2,7 @@
 
 use peerwarp_codegen::ir::Dtype;
 
-use super::Activation;
+use super::{Activation, Scales};
 use crate::harness::elements::{loops, round};
 use crate::harness::workload::Turn;
 
@@ -36,19 +36,63 @@ impl Matrix {
     }
 }
 
-/// A row of sums times the scale of its row of `x`, and those of the rows of `w` then.
-pub fn scaled(sums: &[f32], x: f32, w: &[f32]) -> Vec<f32> {
-    sums.iter().zip(w).map(|(sum, w)| sum * x * w).collect()
+/// A row times a number, and times those of its columns then.
+pub fn scaled(row: &[f32], by: f32, columns: Option<&[f32]>) -> Vec<f32> {
+    let of_column = |i: usize| columns.map_or(1.0, |columns| columns[i]);
+    row.iter().enumerate().map(|(i, x)| x * by * of_column(i)).collect()
+}
+
+/// A product with one of several matrices of weights, where both operands have scales.
+#[derive(Clone, Copy, Debug)]
+pub struct ScaledProduct<'a> {
+    pub scales: Scales,
+    /// All scales of `x` and of `w`.
+    pub of: &'a [Vec<f32>; 2],
+    /// Rows of `x`, rows of a matrix of weights, columns of both.
+    pub shape: [u32; 3],
+    pub group: usize,
+    pub activation: Activation,
+}
+
+impl ScaledProduct<'_> {
+    /// Row `at`, of the row `x` of the left matrix and all of `w`.
+    pub fn row(&self, at: u32, x: &[i32], w: &[Vec<i32>]) -> Vec<f32> {
+        let (ScaledProduct { group, shape: [m, n, k], .. }, [x_scales, w_scales]) = (*self, self.of);
+        let (m, n, at) = (m as usize, n as usize, at as usize);
+        match self.scales {
+            Scales::None => product(x, w),
+            Scales::Tensor => scaled(&product(x, w), x_scales[0], Some(&vec![w_scales[group]; n])),
+            Scales::Row => scaled(&product(x, w), x_scales[at], Some(&w_scales[group * n..][..n])),
+            Scales::Block => {
+                let blocks = k.div_ceil(128) as usize;
+                let of_group = &w_scales[w_scales.len() / self.groups() * group..];
+                let scale =
+                    |row: usize, i: usize| x_scales[i * m + at] * of_group[self.row_block(row) * blocks + i];
+                product_of_blocks(x, w, 128, scale)
+            }
+        }
+    }
+
+    /// Matrices of weights that there are scales of blocks of.
+    fn groups(&self) -> usize {
+        let [_, n, k] = self.shape.map(|size| size as usize);
+        let halves = if self.activation.is_gated() { 2 } else { 1 };
+        self.of[1].len() / (halves * (n / halves).div_ceil(128) * k.div_ceil(128))
+    }
+
+    /// The block of 128 rows of `w` that a row is of: gates and values, 16 rows of each in turn, have blocks of their own.
+    fn row_block(&self, row: usize) -> usize {
+        if !self.activation.is_gated() {
+            return row / 128;
+        }
+        let of_gates = (self.shape[1] as usize / 2).div_ceil(128);
+        (row / 32 * 16 + row % 16) / 128 + if row % 32 < 16 { 0 } else { of_gates }
+    }
 }
 
 /// A row of the product whose operands have scales: block after block of so many columns, each times the product of `scale` of the
 /// row of `w` and the block.
-pub fn product_of_blocks(
-    x: &[i32],
-    w: &[Vec<i32>],
-    block: u32,
-    scale: impl Fn(usize, usize) -> f32,
-) -> Vec<f32> {
+fn product_of_blocks(x: &[i32], w: &[Vec<i32>], block: u32, scale: impl Fn(usize, usize) -> f32) -> Vec<f32> {
     let of_row = |(n, row): (usize, &Vec<i32>)| {
         let blocks = x.chunks(block as usize).zip(row.chunks(block as usize)).enumerate();
         blocks.map(|(i, (x, w))| loops::dot(x, w) as f32 * scale(n, i)).fold(0.0, |sum, part| sum + part)
@@ -82,14 +126,29 @@ pub fn sum(a: &[f32], b: &[f32]) -> Vec<f32> {
     sum
 }
 
-/// What becomes of sums, rounded.
-pub fn activated(activation: Activation, sums: &[f32], dtype: Dtype) -> Vec<f32> {
-    let of = |x: f32| match activation {
-        Activation::None => x,
+/// What becomes of a row of sums.
+pub fn activated(activation: Activation, sums: &[f32]) -> Vec<f32> {
+    let sigmoid = |x: f64| 1.0 / (1.0 + (-x).exp());
+    let of = |x: &f32| match activation {
         Activation::Relu => x.max(0.0),
-        Activation::Silu => (f64::from(x) / (1.0 + (-f64::from(x)).exp())) as f32,
+        Activation::Silu => (f64::from(*x) * sigmoid((*x).into())) as f32,
+        _ => *x,
     };
-    round(dtype, sums.iter().map(|x| of(*x)).collect())
+    let gated = |(gate, up): (&f32, &f32)| {
+        let (gate, up) = (f64::from(*gate), f64::from(*up));
+        match activation {
+            Activation::SwigluClamped => {
+                let (gate, up) = (gate.min(7.0), up.clamp(-7.0, 7.0));
+                gate * sigmoid(1.702 * gate) * (up + 1.0)
+            }
+            _ => gate * sigmoid(gate) * up,
+        }
+    };
+    let pairs = sums.chunks_exact(32).flat_map(|pair| pair[..16].iter().zip(&pair[16..]));
+    match activation.is_gated() {
+        true => pairs.map(|pair| gated(pair) as f32).collect(),
+        false => sums.iter().map(of).collect(),
+    }
 }
 
 /// Rows whose products are looked at: all of them, unless that takes long; then some and the last.
@@ -118,10 +177,42 @@ mod tests {
     }
 
     #[test]
+    fn gates_open_the_values_behind_them() {
+        let mut sums = vec![0.0; 64];
+        // The second gate of the first pair, the first one of the second pair, and the values behind them.
+        (sums[1], sums[17], sums[32], sums[48]) = (8.0, -9.0, -1.0, 3.0);
+        let of = |activation: Activation| activated(activation, &sums);
+        let (plain, clamped) = (of(Activation::Swiglu), of(Activation::SwigluClamped));
+        let near = |x: f32, y: f64| (f64::from(x) - y).abs() < 1e-5;
+        assert_eq!((plain.len(), plain[0], clamped[0]), (32, 0.0, 0.0));
+        assert!(
+            near(plain[1], -9.0 * 8.0 / (1.0 + (-8.0f64).exp()))
+                && near(plain[16], -3.0 / (1.0 + 1.0f64.exp()))
+        );
+        assert!(near(clamped[1], -6.0 * 7.0 / (1.0 + (-1.702 * 7.0f64).exp())), "{clamped:?}");
+        assert!(near(clamped[16], -4.0 / (1.0 + 1.702f64.exp())), "{clamped:?}");
+    }
+
+    #[test]
+    fn gates_and_values_have_blocks_of_scales_of_their_own() {
+        let scales = [vec![1.0], (0..4).map(|i| i as f32).collect()];
+        let of = |activation| ScaledProduct {
+            scales: Scales::Block,
+            of: &scales,
+            shape: [1, 320, 8],
+            group: 0,
+            activation,
+        };
+        let gated = of(Activation::Swiglu);
+        assert_eq!([0, 15, 16, 255, 256, 272].map(|row| gated.row_block(row)), [0, 0, 2, 2, 1, 3]);
+        assert_eq!([0, 127, 128, 256].map(|row| of(Activation::None).row_block(row)), [0, 0, 1, 2]);
+    }
+
+    #[test]
     fn parts_of_others_are_rounded_before_they_are_added() {
         // 257 has nine bits, of which bf16 has eight.
         let sums = |own: f32, other: f32| added_up(&[vec![own, 1.0], vec![other, 2.0]], Dtype::Bf16);
-        let parts = |own, other| activated(Activation::None, &sums(own, other), Dtype::Bf16);
+        let parts = |own, other| round(Dtype::Bf16, sums(own, other));
         assert_eq!((parts(257.0, 1.0), parts(1.0, 257.0)), (vec![258.0, 3.0], vec![256.0, 3.0]));
         // The sum itself is rounded after what is added to it.
         assert_eq!(sums(1.0, 257.0), [257.0, 3.0]);
@@ -130,7 +221,7 @@ mod tests {
     #[test]
     fn sums_that_go_on_are_rounded_by_each_rank() {
         let sums = |all: [f32; 3]| added_on(&all.map(|x| vec![x]), Dtype::Bf16);
-        let parts = |all| activated(Activation::None, &sums(all), Dtype::Bf16);
+        let parts = |all| round(Dtype::Bf16, sums(all));
         // 256 + 1 is no bf16 and becomes 256, twice; 1 + 1 is one.
         assert_eq!((parts([1.0, 256.0, 1.0]), parts([256.0, 1.0, 1.0])), (vec![256.0], vec![258.0]));
         assert_eq!(sums([1.0, 256.0, 1.0]), [257.0]);

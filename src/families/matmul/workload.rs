@@ -2,13 +2,13 @@
 
 use peerwarp_codegen::ir::Dtype;
 
+use super::order::result;
 use super::reference::{
-    Matrix, activated, added_on, added_up, looked_at, product, product_of_blocks, scaled, sum,
+    Matrix, ScaledProduct, activated, added_on, added_up, looked_at, product, scaled, sum,
 };
-use super::scales::BLOCK;
-use super::{Activation, AllGatherMatmul, Matmul, MatmulReduceScatter, Scales};
+use super::{Activation, AllGatherMatmul, Matmul, MatmulReduceScatter};
 use crate::harness::bench::TIMING;
-use crate::harness::elements::encode;
+use crate::harness::elements::{encode, round};
 use crate::harness::verdict::Expected;
 use crate::harness::workload::{Baseline, Contents, Turn, Work, Workload};
 
@@ -38,35 +38,54 @@ pub(super) fn row_of(buffer: &str, at: u32, dtype: Dtype, values: &[f32]) -> Exp
     Expected { at: u64::from(at) * bytes, ..expected }.called(&format!("row {at}"))
 }
 
-/// What becomes of sums.
-struct Epilogue {
-    /// What the sums of each row, and of each column, are multiplied by.
-    scales: Option<[Vec<f32>; 2]>,
-    /// What is added to each row of a rank's result.
-    bias: Option<Vec<f32>>,
-    activation: Activation,
-    dtype: Dtype,
+/// What becomes of the sums of a matrix of weights.
+pub(super) struct Epilogue {
+    /// What is added to each row of its product.
+    pub bias: Option<Vec<f32>>,
+    /// What each row of the result is multiplied by.
+    pub weights: Option<Vec<f32>>,
+    pub activation: Activation,
+    pub dtype: Dtype,
 }
 
 impl Epilogue {
-    fn new(turn: Turn, columns: u32, with_bias: bool, activation: Activation, dtype: Dtype) -> Epilogue {
-        let bias = with_bias.then(|| Matrix { turn, which: 3, columns }.rows(1));
-        Epilogue { scales: None, bias, activation, dtype }
+    pub fn new(bias: Option<Vec<f32>>, activation: Activation, dtype: Dtype) -> Epilogue {
+        Epilogue { bias, weights: None, activation, dtype }
     }
 
-    fn inputs(&self) -> Option<Contents> {
-        Some(contents("bias", self.dtype, self.bias.as_deref()?))
+    pub fn inputs(&self) -> impl Iterator<Item = Contents> {
+        let bias = self.bias.iter().map(|bias| contents("bias", self.dtype, bias));
+        bias.chain(self.weights.iter().map(|weights| contents("weights", Dtype::F32, weights)))
     }
 
     /// A row of `out`.
-    fn row(&self, at: u32, sums: Vec<f32>) -> Expected {
-        let sums = self.scales.iter().fold(sums, |sums, [x, w]| scaled(&sums, x[at as usize], w));
+    pub fn row(&self, at: u32, sums: Vec<f32>) -> Expected {
         let sums = self.bias.iter().fold(sums, |sums, bias| sum(&sums, bias));
-        let expected = row_of("out", at, self.dtype, &activated(self.activation, &sums, self.dtype));
+        let done = activated(self.activation, &sums);
+        let done = self.weights.iter().fold(done, |done, weights| scaled(&done, weights[at as usize], None));
+        let expected = row_of("out", at, self.dtype, &round(self.dtype, done));
         // The exponential is the target's own, and so may be the last bit of the result.
         let rel = if self.dtype == Dtype::Bf16 { 1.0 / 128.0 } else { 1.0 / 1024.0 };
-        if self.activation == Activation::Silu { expected.within(1e-5, rel) } else { expected }
+        let exact = matches!(self.activation, Activation::None | Activation::Relu);
+        if exact { expected } else { expected.within(1e-5, rel) }
     }
+}
+
+/// A vector that is added to each row of a result.
+pub(super) fn bias(turn: Turn, columns: u32) -> Vec<f32> {
+    Matrix { turn, which: 3, columns }.rows(1)
+}
+
+/// Scales of `x` and of `w`, so many of each.
+pub(super) fn scales_of(turn: Turn, counts: [u64; 2]) -> [Vec<f32>; 2] {
+    let of = |which: u64, count: u64| Matrix { turn, which, columns: count as u32 }.scales();
+    [of(4, counts[0]), of(5, counts[1])]
+}
+
+/// The scales as inputs, if there are any.
+pub(super) fn scale_inputs(scales: [Vec<f32>; 2]) -> impl Iterator<Item = Contents> {
+    let named = ["x_scales", "w_scales"].into_iter().zip(scales).filter(|(_, scales)| !scales.is_empty());
+    named.map(|(name, scales)| contents(name, Dtype::F32, &scales))
 }
 
 /// A rank's matrices of a type, of `[m, n, k]`, and what its epilogue takes.
@@ -96,33 +115,8 @@ pub(super) fn product_work(ranks: u32, dtype: Dtype, flops: u64, weight_bytes: u
 
 impl Matmul {
     fn epilogue(&self, turn: Turn) -> Epilogue {
-        let epilogue = Epilogue::new(turn, self.n, self.bias, self.activation, self.result());
-        let [x, w] = self.scales(turn);
-        let every = |scales: Vec<f32>, rows: u32| scales.repeat(rows as usize / scales.len());
-        let scales = match self.scales {
-            Scales::None | Scales::Block => None,
-            Scales::Tensor | Scales::Row => Some([every(x, self.m), every(w, self.n)]),
-        };
-        Epilogue { scales, ..epilogue }
-    }
-
-    /// The scales of `x` and of `w`.
-    fn scales(&self, turn: Turn) -> [Vec<f32>; 2] {
-        let [x, w] = self.scale_counts();
-        [(4, x), (5, w)].map(|(which, count)| Matrix { turn, which, columns: count as u32 }.scales())
-    }
-
-    /// The sums of row `at`, of blocks with their scales.
-    fn sums(&self, turn: Turn, at: u32, w: &[Vec<i32>], [x_scales, w_scales]: &[Vec<f32>; 2]) -> Vec<f32> {
-        let x = left(turn, self.k).row(at);
-        if self.scales != Scales::Block {
-            return product(&x, w);
-        }
-        let (blocks, block) = (self.k.div_ceil(BLOCK) as usize, BLOCK as usize);
-        let scale = |row: usize, i: usize| {
-            x_scales[i * self.m as usize + at as usize] * w_scales[row / block * blocks + i]
-        };
-        product_of_blocks(&x, w, BLOCK, scale)
+        let bias = self.bias.then(|| bias(turn, self.n));
+        Epilogue::new(bias, self.activation, result(self.dtype))
     }
 }
 
@@ -133,17 +127,17 @@ impl Workload for Matmul {
 
     fn inputs(&self, turn: Turn) -> Vec<Contents> {
         let all = inputs(turn, [self.m, self.n, self.k], self.dtype, &self.epilogue(turn));
-        let scales = ["x_scales", "w_scales"].into_iter().zip(self.scales(turn));
-        let scales = scales.filter(|(_, scales)| !scales.is_empty());
-        all.into_iter().chain(scales.map(|(name, scales)| contents(name, Dtype::F32, &scales))).collect()
+        all.into_iter().chain(scale_inputs(scales_of(turn, self.scale_counts()))).collect()
     }
 
     fn expected(&self, turn: Turn) -> Vec<Expected> {
         let w: Vec<Vec<i32>> = (0..self.n).map(|row| right(turn, self.k).row(row)).collect();
         let epilogue = self.epilogue(turn);
         let rows = looked_at(turn.seed, self.m, u64::from(self.n) * u64::from(self.k));
-        let scales = self.scales(turn);
-        let of = |at: u32| epilogue.row(at, self.sums(turn, at, &w, &scales));
+        let scales = scales_of(turn, self.scale_counts());
+        let (shape, activation) = ([self.m, self.n, self.k], self.activation);
+        let of_scales = ScaledProduct { scales: self.scales, of: &scales, shape, group: 0, activation };
+        let of = |at: u32| epilogue.row(at, of_scales.row(at, &left(turn, self.k).row(at), &w));
         rows.into_iter().map(of).collect()
     }
 
@@ -155,7 +149,7 @@ impl Workload for Matmul {
 
 impl AllGatherMatmul {
     fn epilogue(&self, turn: Turn) -> Epilogue {
-        Epilogue::new(turn, self.n, self.bias, self.activation, self.dtype)
+        Epilogue::new(self.bias.then(|| bias(turn, self.n)), self.activation, self.dtype)
     }
 }
 
@@ -190,7 +184,7 @@ impl Workload for AllGatherMatmul {
 
 impl MatmulReduceScatter {
     fn epilogue(&self, turn: Turn) -> Epilogue {
-        Epilogue::new(turn, self.n, self.bias, self.activation, self.dtype)
+        Epilogue::new(self.bias.then(|| bias(turn, self.n)), self.activation, self.dtype)
     }
 }
 
