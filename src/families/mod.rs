@@ -21,3 +21,8 @@ pub mod collectives;
 pub mod matmul;
 pub mod moe;
 mod nodes;
+mod quantise;
+mod scales;
+
+/// Shared memory that a block's arrays can take on every supported device: 64 KiB of AMD's, less what reductions take.
+const MAX_SHARED_BYTES: u64 = 62 << 10;

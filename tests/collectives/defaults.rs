@@ -124,5 +124,19 @@ fn what_cannot_be_is_reported_by_field_value_and_what_is_allowed() {
         &["hidden", "100 elements"],
     );
     refused::<AllReduce>("elements=100 ranks=2 dtype=f32 hook=rms-norm", &["hidden", "= 0"]);
+    refused::<AllReduce>("elements=8 ranks=2 dtype=f32 weights=f32", &["weights", "f32", "without a hook"]);
+    refused::<AllReduce>("elements=8 ranks=2 dtype=f32 plus_one=true", &["plus_one", "without a hook"]);
+    refused::<AllReduce>("elements=8 ranks=2 dtype=f32 quantise=nvfp4", &["quantise", "without a hook"]);
+    let norm = "elements=65536 ranks=2 dtype=bf16 hook=rms-norm hidden";
+    for (form, said) in [
+        ("256 normalised=true", ["normalised", "true", "`quantise`"]),
+        ("256 quantise=fp8-token in_place=true", ["in_place", "true", "false with `quantise`"]),
+        ("256 quantise=fp8-token scale_layout=128x4", ["scale_layout", "128x4", "row"]),
+        ("32 quantise=nvfp4", ["hidden", "32", "a multiple of 64 up to 13312"]),
+        ("16384 quantise=nvfp4 warps=16", ["hidden", "16384", "up to 13312"]),
+        ("8 quantise=fp8-tensor", ["hidden", "= 8", "a multiple of 16"]),
+    ] {
+        refused::<AllReduce>(&format!("{norm}={form}"), &said);
+    }
     refused::<Broadcast>("elements=8 ranks=2 dtype=f32 root=2", &["root", "= 2", "0 to 1"]);
 }

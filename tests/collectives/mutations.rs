@@ -21,7 +21,7 @@ const EQUIVALENT: [(&str, &str, &str); 6] = [
     ("all_gather", "for", "end + 1"),
     // What it publishes was stored before the launch, and nothing of the launch comes before it.
     ("registered_all_reduce", "signal of data_ready", "before its puts"),
-    // Of a tile that is not the last it waits for a reader of the next one, too, who waits for nobody to read it.
+    // Of a tile that is not the last it waits for a reader of the next one, too, which waits for no reader itself.
     ("registered_all_reduce", "wait_all of tile_read", "count + 1"),
 ];
 

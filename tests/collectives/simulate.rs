@@ -219,6 +219,36 @@ fn all_reduce_with_a_norm_behind_it() {
     }
 }
 
+/// To the bit, as squares of these rows add up exactly; rows whose scales fill tiles of 128x4 in part, and columns.
+#[test]
+fn all_reduce_with_a_norm_that_quantises() {
+    let forms = [
+        "quantise=fp8-tensor weights=f32",
+        "quantise=fp8-token plus_one=true normalised=true",
+        "quantise=nvfp4 weights=f32 plus_one=true",
+        "quantise=nvfp4 normalised=true scale_layout=128x4",
+        "quantise=nvfp4 scale_layout=column op=avg",
+        "weights=f32",
+        "plus_one=true in_place=true",
+    ];
+    let algorithms = [
+        "one-shot blocks=2",
+        "two-shot blocks=2 protocol=flags",
+        "two-shot blocks=1",
+        "pull blocks=2 protocol=flags",
+        "pull-two-shot blocks=2 protocol=flags",
+    ];
+    for (i, form) in forms.iter().enumerate() {
+        let (ranks, rows, hidden) = [(2, 5, 64), (3, 7, 320), (4, 1, 192), (1, 3, 128)][i % 4];
+        let (elements, dtype) = (rows * hidden, DTYPES[i % 3]);
+        let key =
+            format!("elements={elements} ranks={ranks} dtype={dtype} hook=rms-norm hidden={hidden} {form}");
+        for algorithm in [algorithms[i % 5], algorithms[(i + 2) % 5]] {
+            explore::<AllReduce>(&format!("{key} senders=0 warps=4 algorithm={algorithm}"), 2);
+        }
+    }
+}
+
 /// What goes over the links is what the limits of `bench` are made of, where vectors are whole packets.
 #[test]
 fn links_carry_what_work_says() {

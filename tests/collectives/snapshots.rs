@@ -60,6 +60,14 @@ fn cuda_and_hip() {
     shown::<RegisteredAllReduce>(all, "registered_two_shots", &format!("{key} shots=two {small}"));
     pinned::<AllGather>(all, "all_gather_pull", &format!("{key} algorithm=pull protocol=flags"));
     shown::<AllReduce>(all, "all_reduce_norm", "elements=512 ranks=3 dtype=bf16 hook=rms-norm hidden=256");
+    let norm = "elements=512 ranks=3 dtype=bf16 hook=rms-norm hidden=256";
+    for (name, form) in [
+        ("fp8_tensor", "quantise=fp8-tensor weights=f32 plus_one=true"),
+        ("fp8_token", "quantise=fp8-token normalised=true"),
+        ("nvfp4", "quantise=nvfp4 scale_layout=128x4"),
+    ] {
+        pinned::<AllReduce>(all, &format!("all_reduce_norm_{name}"), &format!("{norm} {form}"));
+    }
     shown::<ReduceScatter>(all, "reduce_scatter", key);
     shown::<AllGather>(all, "all_gather", key);
     shown::<AllToAll>(all, "all_to_all", key);

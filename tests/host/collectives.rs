@@ -83,6 +83,20 @@ fn all_reduce_with_a_norm_behind_it() {
 }
 
 #[test]
+fn all_reduce_with_a_norm_that_quantises() {
+    let key = "elements=960 ranks=3 hook=rms-norm hidden=192 warps=2 blocks=2";
+    for rest in [
+        "dtype=bf16 algorithm=one-shot quantise=fp8-tensor weights=f32",
+        "dtype=fp16 algorithm=two-shot quantise=fp8-token plus_one=true normalised=true",
+        "dtype=bf16 algorithm=one-shot quantise=nvfp4 scale_layout=128x4",
+        "dtype=f32 algorithm=two-shot quantise=nvfp4 protocol=flags",
+        "dtype=bf16 algorithm=one-shot weights=f32 plus_one=true",
+    ] {
+        run::<AllReduce>(&format!("{key} {rest}"));
+    }
+}
+
+#[test]
 fn others() {
     let key = "elements=1031 ranks=3 warps=2 chunk=256 blocks=2";
     for (protocol, in_place) in [("packets", false), ("packets", true), ("flags", false)] {

@@ -6,7 +6,7 @@ use super::all_reduce_config::{Algorithm, AllReduce};
 use super::cut::{Part, Piece, all_active, owner};
 use super::exchange::{self, Tiles, send_to_all};
 use super::multimem::MultimemArgs;
-use super::norm::{NormArgs, NormLaunch};
+use super::norm::{NormArgs, NormLaunch, Results};
 use super::pull::{Published, PullArgs, PullSumsArgs};
 
 /// Parameters of [`all_reduce`].
@@ -20,8 +20,8 @@ pub struct AllReduceArgs {
     pub x: Option<AnyPtr>,
     /// The reduction, normalised where there is a hook.
     #[output]
-    #[len(|c| c.elements.into())]
-    #[dtype(|c| c.dtype)]
+    #[len(|c| c.result().1.into())]
+    #[dtype(|c| c.result().0)]
     pub out: AnyPtr,
     /// What the hook takes and yields besides.
     #[group]
@@ -146,11 +146,12 @@ fn one_shot(c: &AllReduce, a: &AllReduceArgs, tiles: &Tiles<'_>, x: &AnyPtr) {
         }
         // A block has one tile at most, which stays in its registers.
         _ if c.cut().tiles() <= c.blocks => role("exchange", c.blocks, |b| {
+            let results = Results::new(c, a);
             c.cut().each(b, |t| {
                 let own = Part::whole().load(x, &t);
                 exchange::send(tiles, Peers::others(), t.index, own);
                 let sum = c.reduce().tiles(tiles, t.index, own, t.len);
-                a.norm.store(&a.out, &t, AnyTile::rounded(sum, c.dtype));
+                results.store(&t, AnyTile::rounded(sum, c.dtype));
             });
         }),
         _ => role("exchange", c.blocks, |b| {
@@ -163,9 +164,10 @@ fn one_shot(c: &AllReduce, a: &AllReduceArgs, tiles: &Tiles<'_>, x: &AnyPtr) {
 
 /// One-shot: reduces all tiles, of which every rank has sent its own to all.
 fn reduce_all(c: &AllReduce, a: &AllReduceArgs, b: Group, tiles: &Tiles<'_>, x: &AnyPtr) {
+    let results = Results::new(c, a);
     c.cut().each(b, |t| {
         let sum = c.reduce().tiles(tiles, t.index, Part::whole().load(x, &t), t.len);
-        a.norm.store(&a.out, &t, AnyTile::rounded(sum, c.dtype));
+        results.store(&t, AnyTile::rounded(sum, c.dtype));
     });
 }
 
@@ -184,7 +186,7 @@ fn two_shot(
     x: &AnyPtr,
     epoch: Epoch,
 ) {
-    let (cut, all) = (c.cut(), Part::whole());
+    let (cut, all, results) = (c.cut(), Part::whole(), Results::new(c, a));
     let owner = |t: &Piece| owner(c.ranks, b, t);
     let owned = |t: &Piece| owned(c, b, t);
     cut.each(b, |t| {
@@ -197,24 +199,24 @@ fn two_shot(
             let sum = c.reduce().tiles(tiles, owned(&t), all.load(x, &t), t.len);
             let sum = AnyTile::rounded(sum, c.dtype);
             exchange::send(tiles, Peers::others(), owned(&t) + c.owned(), sum);
-            a.norm.store(&a.out, &t, sum);
+            results.store(&t, sum);
         }
     });
     cut.each(b, |t| {
         let from = owner(&t);
         if from != rank() && is_active(from) {
             let sum = tiles.from(from).slot(owned(&t) + c.owned()).load(0, t.len);
-            a.norm.store(&a.out, &t, sum);
+            results.store(&t, sum);
         }
     });
     if !all_active() {
-        one_by_one(c, a, b, orphans, x, epoch);
+        one_by_one(c, &results, b, orphans, x, epoch);
     }
 }
 
 /// Tiles whose owners are not active, one after the other: every rank shows its own, and reduces what all show.
 #[kernel]
-fn one_by_one(c: &AllReduce, a: &AllReduceArgs, b: Group, args: &OrphanArgs, x: &AnyPtr, epoch: Epoch) {
+fn one_by_one(c: &AllReduce, results: &Results<'_>, b: Group, args: &OrphanArgs, x: &AnyPtr, epoch: Epoch) {
     let (cut, shown) = (c.cut(), args.shown);
     let mut turn = var(0u32.val());
     cut.each(b, |t| {
@@ -228,7 +230,7 @@ fn one_by_one(c: &AllReduce, a: &AllReduceArgs, b: Group, args: &OrphanArgs, x: 
             let got = args.shown_ready.wait_all(first, c.ranks, 1, epoch);
             let load = |of: Val<u32>| shown.of(of).load_if(&got, at, t.len, is_active(of));
             let sum = c.reduce().loaded(t.len, load);
-            a.norm.store(&a.out, &t, AnyTile::rounded(sum, c.dtype));
+            results.store(&t, AnyTile::rounded(sum, c.dtype));
         }
     });
 }
@@ -244,10 +246,11 @@ fn publish(c: &AllReduce, b: Group, args: &PullArgs, x: &AnyPtr, epoch: Epoch) -
 /// Every rank publishes its vector, and reads the others' where they are.
 #[kernel]
 fn pull(c: &AllReduce, a: &AllReduceArgs, b: Group, args: &PullArgs, x: &AnyPtr, epoch: Epoch) {
+    let results = Results::new(c, a);
     let (all, got) = publish(c, b, args, x, epoch);
     c.cut().each(b, |t| {
         let sum = c.reduce().published(&all, &got, &t);
-        a.norm.store(&a.out, &t, AnyTile::rounded(sum, c.dtype));
+        results.store(&t, AnyTile::rounded(sum, c.dtype));
     });
 }
 
@@ -261,6 +264,7 @@ fn pull_two_shot(
     x: &AnyPtr,
     epoch: Epoch,
 ) {
+    let results = Results::new(c, a);
     let (all, got) = publish(c, b, &args.pull, x, epoch);
     let (cut, sums) = (c.cut(), args.pull_sums.open(epoch, c.pull_sums()));
     let slot = |t: &Piece| owned(c, b, t) * cut.longest();
@@ -271,14 +275,14 @@ fn pull_two_shot(
             if from == rank() {
                 sums.store(slot(&t), sum);
             }
-            a.norm.store(&a.out, &t, sum);
+            results.store(&t, sum);
         }
     });
     let got = sums.exchange(b);
     cut.each(b, |t| {
         let from = owner(c.ranks, b, &t);
         if from != rank() && is_active(from) {
-            a.norm.store(&a.out, &t, sums.load(from, &got, slot(&t), t.len));
+            results.store(&t, sums.load(from, &got, slot(&t), t.len));
         }
     });
 }
@@ -286,6 +290,7 @@ fn pull_two_shot(
 /// Every rank publishes its vector, and lets the switch reduce the tiles that it owns and store them to all.
 #[kernel]
 fn by_switch(c: &AllReduce, a: &AllReduceArgs, b: Group, args: &BySwitchArgs, x: &AnyPtr, epoch: Epoch) {
+    let results = Results::new(c, a);
     let (all, got) = publish(c, b, &args.pull, x, epoch);
     let (cut, sums) = (c.cut(), args.multimem.open(epoch, c.multimem()));
     let mut parcel = multicast();
@@ -295,5 +300,5 @@ fn by_switch(c: &AllReduce, a: &AllReduceArgs, b: Group, args: &BySwitchArgs, x:
         }
     });
     let got = sums.exchange(b, parcel);
-    cut.each(b, |t| a.norm.store(&a.out, &t, sums.load(&got, &t)));
+    cut.each(b, |t| results.store(&t, sums.load(&got, &t)));
 }

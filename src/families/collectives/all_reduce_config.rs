@@ -8,6 +8,7 @@ use super::all_reduce::{self, AllReduceArgs};
 use super::cut::Cut;
 use super::exchange::{self, Reduce, Reduction};
 use super::legal;
+use super::norm::{NormForm, NormQuantise, ScaleLayout, Weights};
 use super::pull::Pull;
 
 /// How an all-reduce goes about it.
@@ -73,6 +74,21 @@ pub struct AllReduce {
     /// Elements of a row that the hook normalises; 0 without one.
     #[key(short = "h", range = 0..=16384, default = 0)]
     pub hidden: u32,
+    /// Type of the hook's weights.
+    #[key(short = "wt", default = Weights::Elements, omitted)]
+    pub weights: Weights,
+    /// Whether the hook multiplies rows by `1 + weight`.
+    #[key(short = "po", default = false, omitted)]
+    pub plus_one: bool,
+    /// What the hook quantises rows to.
+    #[key(short = "q", default = NormQuantise::None, omitted)]
+    pub quantise: NormQuantise,
+    /// Whether rows that the hook quantises are stored as they were, too.
+    #[key(short = "kn", default = false, omitted)]
+    pub normalised: bool,
+    /// Where the scales of nvfp4 stand.
+    #[key(short = "sl", default = ScaleLayout::Row, omitted)]
+    pub scale_layout: ScaleLayout,
     /// How it goes about it.
     #[tune(default = |key| algorithm(key))]
     pub algorithm: Algorithm,
@@ -91,6 +107,28 @@ pub struct AllReduce {
     /// Blocks that reduce.
     #[tune(short = "b", shrinks, values = [1, 2, 4, 8, 16, 32, 48, 64, 96, 128], default = |key| blocks(key))]
     pub blocks: u32,
+}
+
+impl AllReduceKey {
+    /// The sum of vectors, which stay as they are.
+    pub fn new(elements: u32, ranks: u32, dtype: Dtype) -> AllReduceKey {
+        let NormForm { weights, plus_one, quantise, normalised, scale_layout } = NormForm::default();
+        let (op, in_place, hook, hidden) = (Reduction::Sum, false, Hook::None, 0);
+        AllReduceKey {
+            elements,
+            ranks,
+            dtype,
+            op,
+            in_place,
+            hook,
+            hidden,
+            weights,
+            plus_one,
+            quantise,
+            normalised,
+            scale_layout,
+        }
+    }
 }
 
 /// Bytes that a link carries in the time that a second hop takes: 2 us, at 343 GB/s.
@@ -144,6 +182,7 @@ fn blocks(key: &AllReduceKey) -> u32 {
 
 impl Legal for AllReduce {
     fn legal(&self) -> Result<(), Illegal> {
+        self.normalises()?;
         self.rows()?;
         let apart = self.algorithm == Algorithm::OneShot && !self.in_place;
         let allowed = || {
@@ -185,11 +224,6 @@ impl AllReduce {
     pub(super) fn cut(&self) -> Cut {
         let tile = if self.hook == Hook::None { self.chunk } else { self.hidden.max(1) };
         Cut::new(self.elements, tile, self.dtype)
-    }
-
-    /// How many of something there are with a hook.
-    pub(super) fn with_hook(&self, count: u32) -> u64 {
-        if self.hook == Hook::None { 0 } else { count.into() }
     }
 
     /// Tiles that a rank owns at most with two shots.

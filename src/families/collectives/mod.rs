@@ -49,7 +49,7 @@ pub use broadcast_nodes::{
 };
 pub use exchange::Reduction;
 pub use multimem::MultimemArgs;
-pub use norm::{NormArgs, NormLaunch};
+pub use norm::{NormArgs, NormForm, NormLaunch, NormQuantise, ScaleLayout, Weights};
 pub use op::{Collective, Collectives, Norm};
 pub use pull::{Pull, PullArgs, PullSumsArgs};
 pub use ragged::{

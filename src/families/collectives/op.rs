@@ -9,8 +9,8 @@ use super::{
     AllGather, AllGatherKey, AllGatherLaunch, AllGatherNodes, AllGatherNodesKey, AllGatherNodesLaunch,
     AllReduce, AllReduceKey, AllReduceLaunch, AllReduceNodes, AllReduceNodesKey, AllReduceNodesLaunch,
     AllToAll, AllToAllKey, AllToAllLaunch, AllToAllNodes, AllToAllNodesKey, AllToAllNodesLaunch, Broadcast,
-    BroadcastKey, BroadcastLaunch, BroadcastNodes, BroadcastNodesKey, BroadcastNodesLaunch, Hook, NormLaunch,
-    RaggedAllToAll, RaggedAllToAllLaunch, ReduceScatter, ReduceScatterKey, ReduceScatterLaunch,
+    BroadcastKey, BroadcastLaunch, BroadcastNodes, BroadcastNodesKey, BroadcastNodesLaunch, Hook, NormForm,
+    NormLaunch, RaggedAllToAll, RaggedAllToAllLaunch, ReduceScatter, ReduceScatterKey, ReduceScatterLaunch,
     ReduceScatterNodes, ReduceScatterNodesKey, ReduceScatterNodesLaunch, Reduction, RegisteredAllReduce,
     RegisteredAllReduceLaunch,
 };
@@ -138,6 +138,8 @@ collectives! {
 
 /// What the hook behind an all-reduce takes and yields besides: see [`Hook::RmsNorm`].
 pub struct Norm<'a> {
+    /// How rows are normalised, as it was prepared.
+    pub form: NormForm,
     /// Added to the reduction.
     pub residual: &'a dyn Readable,
     /// Of a row's elements.
@@ -146,6 +148,12 @@ pub struct Norm<'a> {
     pub eps: &'a dyn Readable,
     /// Out: the reduction and the residual.
     pub residual_out: &'a mut dyn Writable,
+    /// The scale of all rows, where they are quantised with one: one `f32`.
+    pub scale: Option<&'a dyn Readable>,
+    /// Out: the rows before they are quantised, where they are kept.
+    pub normalised: Option<&'a mut dyn Writable>,
+    /// Out: scales of quantised rows, where they have some.
+    pub scales: Option<&'a mut dyn Writable>,
 }
 
 impl std::fmt::Debug for Norm<'_> {
@@ -291,7 +299,7 @@ impl Collectives {
         self.launch(rank, stream, data.info(), is, RegisteredAllReduceLaunch { data })
     }
 
-    /// The sum of all ranks' `x`, with a residual added and rows normalised.
+    /// The sum of all ranks' `x`, with a residual added, and rows normalised and quantised as `norm.form` says.
     ///
     /// # Errors
     /// As of [`Collectives::all_reduce`].
@@ -303,10 +311,10 @@ impl Collectives {
         norm: Norm<'_>,
         out: &mut dyn Writable,
     ) -> Result<(), RuntimeError> {
-        let Norm { residual, weight, eps, residual_out } = norm;
+        let Norm { form, residual, weight, eps, residual_out, scale, normalised, scales } = norm;
         let is = |c: &AllReduce| {
-            let row = u64::from(c.hidden) * u64::from(c.dtype.bytes());
-            let hook = c.hook == Hook::RmsNorm && row == weight.info().bytes;
+            let row = u64::from(c.hidden) * u64::from(c.weight_dtype().bytes());
+            let hook = c.hook == Hook::RmsNorm && row == weight.info().bytes && c.form() == form;
             hook && c.op == Reduction::Sum && !c.in_place
         };
         let norm = NormLaunch {
@@ -314,6 +322,9 @@ impl Collectives {
             weight: Some(weight),
             eps: Some(eps),
             residual_out: Some(&mut *residual_out),
+            scale,
+            normalised: normalised.map(again),
+            scales: scales.map(again),
         };
         self.launch(rank, stream, x.info(), is, AllReduceLaunch { x: Some(x), out, norm })
     }
@@ -410,8 +421,21 @@ impl Collectives {
     }
 }
 
+/// The same tensor, for the time of a launch.
+fn again<'a>(tensor: &'a mut (dyn Writable + '_)) -> &'a mut dyn Writable {
+    tensor
+}
+
 fn no_norm<'a>() -> NormLaunch<'a> {
-    NormLaunch { residual: None, weight: None, eps: None, residual_out: None }
+    NormLaunch {
+        residual: None,
+        weight: None,
+        eps: None,
+        residual_out: None,
+        scale: None,
+        normalised: None,
+        scales: None,
+    }
 }
 
 /// What is prepared, for errors.

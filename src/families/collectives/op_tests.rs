@@ -12,8 +12,7 @@ fn collectives(machine: &Machine) -> Collectives {
 }
 
 fn key(elements: u32, in_place: bool) -> AllReduceKey {
-    let (op, dtype, hook) = (Reduction::Sum, Dtype::Bf16, Hook::None);
-    AllReduceKey { elements, ranks: 2, dtype, op, in_place, hook, hidden: 0 }
+    AllReduceKey { in_place, ..AllReduceKey::new(elements, 2, Dtype::Bf16) }
 }
 
 /// The configuration of a variant that was prepared.

@@ -6,6 +6,7 @@ use peerwarp_codegen::ir::Dtype;
 
 use super::Reduction;
 use crate::harness::elements::{loops, round};
+use crate::harness::fp8::{E4M3_MAX, e4m3_from_f32};
 use crate::harness::workload::Turn;
 
 /// The vector of a rank in a round: representable in the element type, of both signs and of several sizes.
@@ -72,6 +73,45 @@ pub fn rms_norm(rows: &[f32], weight: &[f32], eps: f32, dtype: Dtype) -> Vec<f32
             .collect::<Vec<f32>>()
     };
     round(dtype, rows.chunks(weight.len()).flat_map(row).collect())
+}
+
+/// The same in `f32`, step by step, for rows whose squares any order of additions sums exactly. Of weights less 1, `plus_one`.
+pub fn rms_norm_of_exact(
+    rows: &[f32],
+    (weight, plus_one): (&[f32], bool),
+    eps: f32,
+    dtype: Dtype,
+) -> Vec<f32> {
+    let row = |row: &[f32]| {
+        let scale = 1.0 / (row.iter().map(|x| x * x).sum::<f32>() / row.len() as f32 + eps).sqrt();
+        let weighted = |(x, w): (&f32, &f32)| x * scale * if plus_one { w + 1.0 } else { *w };
+        row.iter().zip(weight).map(weighted).collect::<Vec<f32>>()
+    };
+    round(dtype, rows.chunks(weight.len()).flat_map(row).collect())
+}
+
+/// A rank's vector of multiples of a number, which a sum of few ranks' and its squares keep exactly: from minus four times it to four
+/// times it.
+pub fn multiples(turn: Turn, elements: u32, of: f32) -> Vec<f32> {
+    let drawn = vector(turn, elements, Dtype::F32).into_iter();
+    drawn.map(|x| ((x.to_bits() >> 9) % 9) as f32 * of - 4.0 * of).collect()
+}
+
+/// e4m3 of rows over a scale of all of them.
+pub fn fp8_of_tensor(rows: &[f32], scale: f32) -> Vec<u8> {
+    let inverse = 1.0 / scale;
+    rows.iter().map(|x| e4m3_from_f32(x * inverse)).collect()
+}
+
+/// e4m3 of rows over a scale of each, and these scales.
+pub fn fp8_of_rows(rows: &[f32], hidden: usize) -> (Vec<u8>, Vec<f32>) {
+    let scale = |row: &[f32]| match row.iter().fold(0f32, |most, x| most.max(x.abs())) {
+        0.0 => 1.0,
+        most => most / E4M3_MAX,
+    };
+    let scales: Vec<f32> = rows.chunks(hidden).map(scale).collect();
+    let each = rows.chunks(hidden).zip(&scales);
+    (each.flat_map(|(row, scale)| row.iter().map(move |x| e4m3_from_f32(x / scale))).collect(), scales)
 }
 
 /// How many elements a rank says that it sends to each: nothing, a row, something between, and now and then more than a row has.

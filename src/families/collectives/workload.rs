@@ -4,10 +4,11 @@ use peerwarp_codegen::ir::Dtype;
 
 use super::{
     Algorithm, AllGather, AllGatherNodes, AllReduce, AllReduceNodes, AllToAll, AllToAllNodes, Broadcast,
-    BroadcastNodes, Hook, Levels, RaggedAllToAll, ReduceScatter, ReduceScatterNodes, RegisteredAllReduce,
-    Shots, reference,
+    BroadcastNodes, Hook, Levels, NormQuantise, RaggedAllToAll, ReduceScatter, ReduceScatterNodes, Reduction,
+    RegisteredAllReduce, Shots, reference,
 };
 use crate::harness::bench::TIMING;
+use crate::harness::blocks::{Blocks, Scaling};
 use crate::harness::elements::encode;
 use crate::harness::verdict::Expected;
 use crate::harness::workload::{Baseline, Contents, Turn, Work, Workload};
@@ -71,21 +72,48 @@ fn exchanged((elements, ranks): (u32, u32), dtype: Dtype, turn: Turn, inactive: 
 const EPS: f32 = 1e-5;
 
 impl AllReduce {
+    /// What a rank reduces, or adds to the reduction. Where rows are quantised it is such that these have the same bits in whatever order
+    /// squares are added.
+    fn vector(&self, turn: Turn) -> Vec<f32> {
+        match (self.quantise, self.op) {
+            (NormQuantise::None, _) => reference::vector(turn, self.elements, self.dtype),
+            (_, Reduction::Avg) => reference::multiples(turn, self.elements, 0.25 * self.ranks as f32),
+            (_, Reduction::Sum | Reduction::Max | Reduction::Min) => {
+                reference::multiples(turn, self.elements, 0.25)
+            }
+        }
+    }
+
     /// A residual and weights, of rows that all ranks have.
     fn residual_and_weight(&self, turn: Turn) -> [Vec<f32>; 2] {
-        let of = |rank, elements| reference::vector(Turn { rank, ..turn }, elements, self.dtype);
-        [of(self.ranks, self.elements), of(self.ranks + 1, self.hidden)]
+        let of = |rank| Turn { rank, ..turn };
+        let weight = reference::vector(of(self.ranks + 1), self.hidden, self.weight_dtype());
+        [self.vector(of(self.ranks)), weight]
     }
+
+    /// The scale of all rows that a caller gives.
+    const SCALE: f32 = 3.0 / 512.0;
 
     /// What a rank has to hold where some ranks, a mask of them, are not active.
     fn results(&self, turn: Turn, inactive: u64) -> Vec<Expected> {
-        let all = reference::active_vectors(turn, self.ranks, inactive, self.elements, self.dtype);
+        let active = (0..self.ranks).filter(|rank| inactive >> rank & 1 == 0);
+        let all: Vec<Vec<f32>> = active.map(|rank| self.vector(Turn { rank, ..turn })).collect();
         let sum = reference::reduction(self.op, &all, self.dtype);
         if self.hook == Hook::None {
             return vec![exactly("out", self.dtype, &sum)];
         }
-        let [residual, weight] = self.residual_and_weight(turn);
+        let [residual, mut weight] = self.residual_and_weight(turn);
         let added = reference::added(&sum, &residual, self.dtype);
+        if self.quantise != NormQuantise::None {
+            let weight = (&weight[..], self.plus_one);
+            let rows = reference::rms_norm_of_exact(&added, weight, EPS, self.dtype);
+            let kept = self.normalised.then(|| exactly("normalised", self.dtype, &rows));
+            let added = exactly("residual_out", self.dtype, &added);
+            return self.quantised(&rows).into_iter().chain(kept).chain([added]).collect();
+        }
+        if self.plus_one {
+            weight.iter_mut().for_each(|w| *w += 1.0);
+        }
         let normalised = reference::rms_norm(&added, &weight, EPS, self.dtype);
         // Twice what rounding to the type may change: the mean's additions have another order.
         let rel = match self.dtype {
@@ -96,6 +124,34 @@ impl AllReduce {
         let normalised = exactly("out", self.dtype, &normalised).within(1e-6, rel);
         vec![exactly("residual_out", self.dtype, &added), normalised]
     }
+
+    /// What becomes of normalised rows, and their scales.
+    fn quantised(&self, rows: &[f32]) -> Vec<Expected> {
+        let hidden = self.hidden as usize;
+        let out = |bytes| Expected::exactly("out", self.result().0, bytes);
+        match self.quantise {
+            NormQuantise::None => vec![exactly("out", self.dtype, rows)],
+            NormQuantise::Fp8Tensor => vec![out(reference::fp8_of_tensor(rows, Self::SCALE))],
+            NormQuantise::Fp8Token => {
+                let (bytes, scales) = reference::fp8_of_rows(rows, hidden);
+                vec![out(bytes), exactly("scales", Dtype::F32, &scales)]
+            }
+            NormQuantise::Nvfp4 => {
+                let scaling = Scaling { tensor: Self::SCALE, ..Scaling::default() };
+                let rows = rows.chunks(hidden).map(|row| Blocks::Nvfp4.quantise(row, scaling));
+                let (bytes, scales): (Vec<Vec<u8>>, Vec<Vec<u8>>) = rows.unzip();
+                let room = self.scale_room();
+                let word = |(row, word, bytes): (u64, u64, &[u8])| Expected {
+                    at: 4 * room.place(row, word),
+                    ..Expected::exactly("scales", Dtype::U32, bytes.to_vec())
+                };
+                let words = (0..).zip(&scales).flat_map(|(row, scales)| {
+                    (0..).zip(scales.chunks(4)).map(move |(word, bytes)| (row, word, bytes))
+                });
+                [out(bytes.concat())].into_iter().chain(words.map(word)).collect()
+            }
+        }
+    }
 }
 
 impl Workload for AllReduce {
@@ -104,13 +160,18 @@ impl Workload for AllReduce {
     }
 
     fn inputs(&self, turn: Turn) -> Vec<Contents> {
-        let x = vector(self.in_place, turn, self.elements, self.dtype);
+        let named = |name, values: &[f32]| contents(name, self.dtype, values);
+        let x = named(if self.in_place { "out" } else { "x" }, &self.vector(turn));
         if self.hook == Hook::None {
             return vec![x];
         }
         let [residual, weight] = self.residual_and_weight(turn);
-        let named = |name, values: &[f32]| contents(name, self.dtype, values);
-        vec![x, named("residual", &residual), named("weight", &weight), Contents::of("eps", &[EPS])]
+        let weight = contents("weight", self.weight_dtype(), &weight);
+        let scale = self.of_tensor().then(|| Contents::of("scale", &[Self::SCALE]));
+        [x, named("residual", &residual), weight, Contents::of("eps", &[EPS])]
+            .into_iter()
+            .chain(scale)
+            .collect()
     }
 
     fn expected(&self, turn: Turn) -> Vec<Expected> {
@@ -118,8 +179,9 @@ impl Workload for AllReduce {
     }
 
     fn expected_without(&self, turn: Turn, inactive: u64) -> Option<Vec<Expected>> {
-        // The switch reads what ranks have that are not active.
-        (self.algorithm != Algorithm::Multimem).then(|| self.results(turn, inactive))
+        // The switch reads what ranks have that are not active; and averages of fewer ranks have no squares that add up exactly.
+        let inexact = self.quantise != NormQuantise::None && self.op == Reduction::Avg;
+        (self.algorithm != Algorithm::Multimem && !inexact).then(|| self.results(turn, inactive))
     }
 
     fn work(&self) -> Work {
