@@ -254,7 +254,7 @@ class DeviceMoe:
         sizes: tuple[int, int, int],
         capacities: Sequence[int],
         rows_standing: tuple[tuple[str, str | None, bool, bool, str, tuple[str, str]], tuple[str, int, int]],
-        id_sms_launches: tuple[int, int | None, tuple[bool, bool]],
+        id_sms_launches: tuple[int, int | None, tuple[bool, bool, tuple[int, int, bool, bool]]],
     ) -> None:
         device.settled("MoeAllToAll")
         self.device, ((rows, combined, self._quantises, _, _, of_scales), (self.layout, _, _)) = device, rows_standing
@@ -285,10 +285,19 @@ class DeviceMoe:
         self.first_expert, self._own = firsts[rank], firsts[rank + 1] - firsts[rank]
         self.steps = [Step(self, at, tokens, self._views(at)) for at, tokens in enumerate(self.capacities)]
         self._largest = self.steps[-1]
+        self._ids = torch.int64 if id_sms_launches[2][2][3] else torch.int32
+        #: Tensors that dispatches read and count in.
+        self._tables: tuple[Any, ...] = ()
         self._send, self._bring_back = self._core.send_tensors, self._core.bring_back_tensors
 
     def set_wait_budget(self, seconds: float) -> None:
         self._core.set_wait_budget(seconds)
+
+    def set_tables(self, tables: tuple[Any, Any, Any]) -> None:
+        """Where experts are, how many replicas each has, and the counts of their entries, where there are such tensors."""
+        self._tables = tables
+        place, replicas, load = (0 if one is None else one.data_ptr() for one in tables)
+        self._core.set_tables((place, replicas, load))
 
     def memory_bytes(self) -> list[int]:
         return self._core.memory_bytes()
@@ -367,7 +376,7 @@ class DeviceMoe:
         device.checked("x", tensor, self._sent, (n, self._sent_elements))
         given = [
             tensor,
-            device.checked("ids", ids, (torch.int32,), (n, self.topk)),
+            device.checked("ids", ids, (self._ids,), (n, self.topk)),
             device.checked("weights", weights, (torch.float32,), (n, self.topk)),
         ]
         if (scales is not None) != (self._sent_scales_row > 0):

@@ -145,6 +145,58 @@ class Stages:
         self._last[capacity] = None
 
 
+class Tables:
+    """Where experts are, how many replicas each has, and the counts of their entries: as callers keep them."""
+
+    #: What kernels call them.
+    NAMES = "place", "replicas", "expert_load"
+
+    def __init__(self, slots: int, replicas: int, kept: tuple[Any, Any, Any]) -> None:
+        self.slots, self.replicas, self.kept = slots, replicas, kept
+
+    @staticmethod
+    def given(world: World, experts: int, slots: int | None, given: tuple[Any, Any, Any]) -> Tables:
+        """Those of a caller, after a look at each: on simulated ranks lists of arrays, else tensors."""
+        on, (place, counts, load) = runs_on(world), given
+        if (slots is None) != (place is None):
+            raise InvalidArgument(
+                "placement", "none" if place is None else "a table", "a table with expert_slots, and none without"
+            )
+
+        def kept(name: str, of: Any, shape: tuple[int | None, ...]) -> Any:
+            if of is None:
+                return None
+            if isinstance(on, Device):
+                there = tuple(on.taken(name, of).shape)
+                rank_of = len(there) == len(shape)
+                wanted = tuple(there[at] if rank_of and one is None else one or 1 for at, one in enumerate(shape))
+                return on.checked(name, of, (on.torch.int32,), wanted)
+            each = _arrays.each_rank(name, of, world.ranks)
+            return [_arrays.checked(f"{name}[{rank}]", one, ("int32",), shape) for rank, one in enumerate(each)]
+
+        found = kept("placement", place, (experts, None))
+        rooms = {one.shape[1] for one in ([found] if isinstance(on, Device) else found or ()) if one is not None}
+        if len(rooms) > 1:
+            raise InvalidArgument("placement", f"rooms of {sorted(rooms)} replicas", "the same on all ranks")
+        replicas = whole("placement.shape[1]", rooms.pop(), 1, 64) if rooms else 1
+        if (counts is None) != (replicas == 1):
+            what = "none" if counts is None else "counts"
+            raise InvalidArgument(
+                "replica_counts", what, "int32 (experts,) where placement has room for several replicas, else none"
+            )
+        tables = found, kept("replica_counts", counts, (experts,)), kept("expert_load", load, (experts,))
+        return Tables(0 if slots is None else whole("expert_slots", slots, 1, 65535), replicas, tables)
+
+    def of_rank(self, rank: int) -> list[tuple[str, bytes]]:
+        """What a simulated rank has, by the names of kernels' buffers. Its counts of entries begin with what the caller's are."""
+        return [(name, one[rank].tobytes()) for name, one in zip(self.NAMES, self.kept, strict=True) if one is not None]
+
+    def count(self, found: list[dict[str, bytes]]) -> None:
+        """Counts of entries, as simulated ranks have them after a dispatch."""
+        for load, one in zip(self.kept[2] or (), found, strict=False):
+            load[:] = _arrays.from_bytes(one["expert_load"], load.dtype, load.shape)
+
+
 class MoeAllToAll:
     """Dispatch, which brings every token to the ranks that own its experts, and combine, which brings their outputs back.
 
@@ -193,7 +245,16 @@ class MoeAllToAll:
         split: whether sending and receiving are launches of their own, with work of other kinds in between: `dispatch_send`,
             `dispatch_receive`, `combine_send`, `combine_receive`. `dispatch` and `combine` do both then, one after the other.
         missing: whether combine counts, for each token, the entries whose experts are on ranks that are not active: see
-            `Dispatched.missing` and `World.go_on`.
+            `Dispatched.missing` and `World.go_on`. Experts that `placement` places in no slot count too.
+        expert_slots: slots for experts that each rank has, where `placement` says in which ones experts are. Ids that `dispatch`
+            takes are experts' all the same; what it returns goes by slots: `Dispatched.ids`, `expert_rows`, `first_expert`.
+        placement: with `expert_slots`: int32 `(experts, replicas)`, the slots of each expert, `rank * expert_slots + slot`. What is
+            no slot, such as -1, is no place: such entries go nowhere. A list with one array for each rank, or in a world of GPUs
+            this rank's tensor. Dispatch reads it each time: write to it to change it, at any time but while dispatch sends.
+        replica_counts: where `placement` has room for several replicas: int32 `(experts,)`, how many each expert has. They take
+            turns from token to token.
+        expert_load: int32 `(experts,)`, if given: counts to which dispatch adds the entries of each expert of this rank's tokens.
+        ids_dtype: what `ids` are: `"int32"`, or `"int64"` as PyTorch's `topk` yields them.
     """
 
     def __init__(
@@ -221,6 +282,11 @@ class MoeAllToAll:
         max_rows: int | None = None,
         split: bool = False,
         missing: bool = False,
+        expert_slots: int | None = None,
+        placement: Any = None,
+        replica_counts: Any = None,
+        expert_load: Any = None,
+        ids_dtype: str = "int32",
         **renamed: Any,
     ) -> None:
         on, empty_id = runs_on(world), _empty_id(empty_id, renamed)
@@ -248,8 +314,13 @@ class MoeAllToAll:
         hidden, experts, topk, tokens = (whole(name, size, 1, 2**31) for name, size in sizes.items())
         ladder = _ascending(capacities or (), tokens)
         empty_id = whole("empty_id", empty_id, -(2**31), 2**31 - 1)
-        if 0 <= empty_id < experts:
-            raise InvalidArgument("empty_id", empty_id, f"negative, or {experts} or more: no expert")
+        tables = Tables.given(world, experts, expert_slots, (placement, replica_counts, expert_load))
+        numbered = tables.slots * world.ranks or experts
+        if 0 <= empty_id < numbered:
+            raise InvalidArgument("empty_id", empty_id, f"negative, or {numbered} or more: no expert")
+        if ids_dtype not in ("int32", "int64"):
+            raise InvalidArgument("ids_dtype", ids_dtype, "int32 or int64")
+        placing = tables.slots, tables.replicas, expert_load is not None, ids_dtype == "int64"
         sms = None if sms is None else whole("sms", sms, 1, 2**31)
         align = whole("expert_align", expert_align, 1, 128)
         room = 0 if max_rows is None else whole("max_rows", max_rows, 1, 2**31 - 1)
@@ -260,10 +331,12 @@ class MoeAllToAll:
         self._last: DispatchedTensors | None = None
         self._device: DeviceMoe | None = None
         if isinstance(on, Device):
-            limits = empty_id, sms, (split, missing)
+            limits = empty_id, sms, (split, missing, placing)
             self._device = DeviceMoe(on, (hidden, experts, topk), ladder, (rows, (layout, align, room)), limits)
+            self._device.set_tables(tables.kept)
             return
-        given = rows, (layout, align, room), (split, missing)
+        given = rows, (layout, align, room), (split, missing, placing)
+        self._tables, self._ids = tables, ids_dtype
         self._cores = {one: _core.MoeAllToAll(on, (hidden, experts, topk, one), *given) for one in ladder}
         self._core = self._cores[tokens]
         row_bytes, scale_bytes, floats = self._core.row_sizes()
@@ -308,7 +381,7 @@ class MoeAllToAll:
                 (the bits) or `float32`, which is rounded to bfloat16, to the nearest and to even. fp16: `float16`. Of 8 bits:
                 `uint8` (the bits), `float8_e4m3fn` of `ml_dtypes` and others of a byte. Of 4 bits: `uint8`, `(n, hidden / 2)`.
                 bytes: a type of a byte, `(n, row_bytes)`.
-            ids: int32 `(n, topk)`: ids of experts from 0 on; -1 masks an entry.
+            ids: `(n, topk)` of `ids_dtype`: ids of experts from 0 on; -1 masks an entry.
             weights: float32 `(n, topk)`. A NaN is refused in a simulated world. On GPUs the host does not look at them, and where
                 they are applied the token's row is NaN.
             scales: of rows that are given quantised. fp8 and fp8-fnuz: float32 `(n, hidden / 128 rounded up)`. fp8-token and int8:
@@ -358,11 +431,12 @@ class MoeAllToAll:
             if len(row) > tokens:
                 raise InvalidArgument(f"x[{rank}].shape", row.shape, f"at most {tokens} rows, max_tokens")
             shape = (len(row), self._topk)
-            _arrays.checked(f"ids[{rank}]", entries[0][rank], ("int32",), shape)
+            _arrays.checked(f"ids[{rank}]", entries[0][rank], (self._ids,), shape)
             _arrays.checked(f"weights[{rank}]", entries[1][rank], ("float32",), shape)
             self._check_weights(rank, entries[0][rank], entries[1][rank])
             scale = self._scale_of(rank, len(row), scaled)
-            sent.append((self._to_wire(row).tobytes(), entries[0][rank].tobytes(), entries[1][rank].tobytes(), scale))
+            of_entries = entries[0][rank].tobytes(), entries[1][rank].tobytes()
+            sent.append((self._to_wire(row).tobytes(), *of_entries, scale, self._tables.of_rank(rank)))
         types = rows[0].dtype, scaled[0].dtype if scaled else None
         if self._quantises:
             import numpy as np
@@ -375,6 +449,7 @@ class MoeAllToAll:
     ) -> Dispatched:
         """Dispatches on simulated ranks."""
         round_, found = self._cores[tokens].dispatch(sent)
+        self._tables.count(found)
         return self._dispatched((round_, stage), found, types, tokens)
 
     def _is_split(self) -> None:

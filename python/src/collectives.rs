@@ -8,7 +8,7 @@ use peerwarp::codegen::ir::mutate::{Mutation, every, mutate};
 use peerwarp::families::collectives::{
     AllGather, AllGatherKey, AllGatherNodes, AllGatherNodesKey, AllReduce, AllReduceKey, AllReduceNodes,
     AllReduceNodesKey, AllToAll, AllToAllKey, AllToAllNodes, AllToAllNodesKey, Broadcast, BroadcastKey,
-    BroadcastNodes, BroadcastNodesKey, Hook, ReduceScatter, ReduceScatterKey, ReduceScatterNodes,
+    BroadcastNodes, BroadcastNodesKey, ReduceScatter, ReduceScatterKey, ReduceScatterNodes,
     ReduceScatterNodesKey, Reduction,
 };
 use peerwarp::harness::choose::{self, Device};
@@ -88,8 +88,7 @@ impl Asked<'_> {
         }
         match name {
             "all_reduce" => {
-                let (hook, hidden) = (Hook::None, 0);
-                let key = AllReduceKey { elements, ranks, dtype, op, in_place, hook, hidden };
+                let key = AllReduceKey { op, ..AllReduceKey::new(elements, ranks, dtype) };
                 let mut config: AllReduce = choose::config(&key, device)?;
                 fewer(&mut config.blocks, most);
                 fewer(&mut config.senders, most);

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use peerwarp::codegen::family::Choice;
 use peerwarp::codegen::ir::{Const, Dtype};
 use peerwarp::families::moe::kernels::{
-    CombineDtype, Hook, Layout, Quantise, ReturnDtype, ScaleLayout, ScaleRoom, ScaleRounding,
+    CombineDtype, Hook, IdType, Layout, Quantise, ReturnDtype, ScaleLayout, ScaleRoom, ScaleRounding,
 };
 use peerwarp::families::moe::run::MoeTuning;
 use peerwarp::families::moe::{MoeShape, RowDtype};
@@ -89,8 +89,21 @@ fn given_bytes(shape: &MoeShape, quantise: Quantise) -> u32 {
     quantise.from().map_or_else(|| shape.row_bytes(), |from| shape.hidden * from.bytes())
 }
 
-/// What launches there are: whether halves of operations are launches of their own, and whether combine counts what is missing.
-pub type Launches = (bool, bool);
+/// What launches there are: whether halves of operations are launches of their own, whether combine counts what is missing, and what
+/// dispatch knows of experts.
+pub type Launches = (bool, bool, Placing);
+
+/// Where experts are: slots of a rank that a table places them in, 0 without one, and the replicas of an expert that it has room for;
+/// whether their entries are counted, and whether ids have 64 bits.
+pub type Placing = (u32, u32, bool, bool);
+
+/// The operation with launches of this kind.
+pub fn with_launches(tuning: MoeTuning, launches: Launches) -> Result<MoeTuning, Failure> {
+    let (split, missing, (expert_slots, replicas, expert_load, wide)) = launches;
+    let tuning = tuning.with_split(split).with_missing(missing).with_expert_load(expert_load);
+    let ids = if wide { IdType::I64 } else { IdType::I32 };
+    Ok(tuning.with_ids(ids).with_placement(expert_slots, replicas)?)
+}
 
 /// How rows stand: a layout's name, what first rows of experts are multiples of, and how many rows by expert have a place, 0 for all.
 pub type Standing<'a> = (&'a str, u32, u32);
@@ -109,8 +122,9 @@ pub fn row_sizes(shape: &MoeShape) -> (u32, u32, bool) {
     (shape.row_bytes(), shape.scale_bytes(), shape.dtype.moved_scales() == Dtype::F32)
 }
 
-/// What a rank sends: its rows, ids, weights and scales, where some travel.
-type Sent = (PyBackedBytes, PyBackedBytes, PyBackedBytes, Option<PyBackedBytes>);
+/// What a rank sends: its rows, ids, weights and scales, where some travel, and its tables, by the names of their buffers.
+type Sent =
+    (PyBackedBytes, PyBackedBytes, PyBackedBytes, Option<PyBackedBytes>, Vec<(String, PyBackedBytes)>);
 
 /// What a buffer of some name holds that a rank ends up with.
 type Buffers = BTreeMap<&'static str, Vec<u8>>;
@@ -130,14 +144,15 @@ pub struct Round {
 }
 
 struct Op {
+    /// Where a table places experts, with slots in their stead.
     shape: MoeShape,
     layout: Layout,
     combined: CombineDtype,
     quantise: Quantise,
     /// Whether there may be more rows than places.
     drops: bool,
-    /// Whether combine counts entries that are missing.
-    missing: bool,
+    /// Whether combine counts entries that are missing, and dispatch those of each expert.
+    counts: (bool, bool),
     /// The buffers in which rows and their scales arrive.
     rows: [&'static str; 2],
     /// The order of scales that come, their shape, and whether callers give one for all rows.
@@ -156,10 +171,11 @@ struct Tokens {
     x_scale: Vec<u8>,
     ids: Vec<u8>,
     weights: Vec<u8>,
+    tables: Vec<(String, Vec<u8>)>,
 }
 
 impl Tokens {
-    fn new(row_bytes: u32, scales_name: &'static str, (x, ids, weights, scales): &Sent) -> Tokens {
+    fn new(row_bytes: u32, scales_name: &'static str, (x, ids, weights, scales, tables): &Sent) -> Tokens {
         Tokens {
             n: (x.len() / row_bytes as usize) as u32,
             x: x.to_vec(),
@@ -167,6 +183,7 @@ impl Tokens {
             x_scale: scales.as_ref().map_or_else(Vec::new, |scales| scales.to_vec()),
             ids: ids.to_vec(),
             weights: weights.to_vec(),
+            tables: tables.iter().map(|(name, bytes)| (name.clone(), bytes.to_vec())).collect(),
         }
     }
 
@@ -179,7 +196,7 @@ impl Tokens {
         if !self.x_scale.is_empty() {
             memory.write(self.scales_name, 0, &self.x_scale)?;
         }
-        Ok(())
+        self.tables.iter().try_for_each(|(name, bytes)| memory.write(name, 0, bytes))
     }
 }
 
@@ -207,6 +224,10 @@ impl Op {
             all.insert("gather", memory.read("gather", 0, 4 * rows as usize)?);
             let weights = self.weights_from(&words(&all["n_from"]), memory)?;
             all.insert("weight_from", weights);
+        }
+        if self.counts.1 {
+            let bytes = memory.size("expert_load")? as usize;
+            all.insert("expert_load", memory.read("expert_load", 0, bytes)?);
         }
         if self.drops {
             for name in ["overflow", "needed"] {
@@ -349,7 +370,7 @@ impl HostSteps for Combining {
             _ if launches == op.dispatches => op.write_y(&self.y[rank], memory)?,
             _ if launches == 2 * op.dispatches => {
                 let n = self.sent[rank].n as usize;
-                let missing = op.missing.then(|| memory.read("missing", 0, 4 * n)).transpose()?;
+                let missing = op.counts.0.then(|| memory.read("missing", 0, 4 * n)).transpose()?;
                 let out = memory.read("out", 0, n * op.combined_row())?;
                 *lock(&self.out[rank]) = [out, missing.unwrap_or_default()];
             }
@@ -376,7 +397,8 @@ impl MoeAllToAll {
         let (combine_dtype, (scale_layout, scale_rounding)) = (combine_dtype_of(rows)?, scales_of(rows)?);
         let shape = MoeShape { hidden, experts, topk, tokens, ranks: ranks.ranks(), dtype };
         shape.check()?;
-        let (layout, max_rows) = places_of(standing, &shape)?;
+        let slots = shape.with_slots(launches.2.0);
+        let (layout, max_rows) = places_of(standing, &slots)?;
         let op = detached(py, || {
             let tuning = MoeTuning::defaults_with(&shape, Hook::None, layout)?;
             let tuning = tuning
@@ -386,23 +408,22 @@ impl MoeAllToAll {
                 .with_combined(combined)
                 .with_weighted(rows.3)
                 .with_scale_layout(scale_layout)
-                .with_scale_rounding(scale_rounding)
-                .with_split(launches.0)
-                .with_missing(launches.1);
+                .with_scale_rounding(scale_rounding);
+            let tuning = with_launches(tuning, launches)?;
             tuning.check(&shape)?;
             let drops = tuning.dispatch().room().drops;
             let (rows, dispatches) = (tuning.semantics().rows(), tuning.dispatch_launches().len());
             let (scales, has_tensor_scale) = (tuning.dispatch().scale_room(), tuning.key.has_tensor_scale());
             let launches = SimLaunches::new(&tuning.launch_specs())?;
-            let missing = tuning.key.missing;
+            let counts = (tuning.key.missing, tuning.key.expert_load);
             let of_scales = (scale_layout, scales, has_tensor_scale);
             Ok(Arc::new(Op {
-                shape,
+                shape: slots,
                 layout,
                 combined,
                 quantise,
                 drops,
-                missing,
+                counts,
                 rows,
                 of_scales,
                 dispatches,
@@ -422,7 +443,7 @@ impl MoeAllToAll {
         self.op.of_scales.1.shape().into()
     }
 
-    /// First expert of each rank, and after the last one all experts.
+    /// First expert, or slot, of each rank, and after the last one all of them.
     fn first_experts(&self) -> Vec<u32> {
         self.op.shape.first_experts()
     }

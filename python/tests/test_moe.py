@@ -525,6 +525,65 @@ def test_entries_of_ranks_that_are_not_active_are_counted() -> None:
     assert error.value.field == "missing"
 
 
+@pytest.mark.parametrize("layout", ["rank_major", "expert_major"])
+def test_a_table_places_experts_and_may_change_between_rounds(layout: str) -> None:
+    world, problem, rng, slots = peerwarp.World.simulated(2), Problem(2, "uint16"), np.random.default_rng(5), 5
+    table = [np.zeros((EXPERTS, 2), np.int32) for _ in range(2)]
+    counts, load = ([np.zeros(EXPERTS, np.int32) for _ in range(2)] for _ in range(2))
+    tables = {"expert_slots": slots, "placement": table, "replica_counts": counts, "expert_load": load}
+    placed = operation(world, layout, ids_dtype="int64", missing=True, **tables)
+    # What the caller places itself.
+    plain = operation(world, layout, experts=2 * slots)
+    wide_ids = [ids.astype(np.int64) for ids in problem.ids]
+    for _ in range(2):
+        for rank in range(2):
+            table[rank][:] = rng.integers(-1, 2 * slots + 1, table[rank].shape)
+            counts[rank][:] = rng.integers(0, 3, EXPERTS)
+        slot_ids, lost = [], []
+        for rank, ids in enumerate(problem.ids):
+            of_rank = np.full_like(ids, -1)
+            for token, k in np.argwhere(ids >= 0):
+                expert = ids[token, k]
+                if n := counts[rank][expert]:
+                    slot = table[rank][expert, (token + rank) % n]
+                    of_rank[token, k] = slot if 0 <= slot < 2 * slots else -1
+            slot_ids.append(of_rank)
+            lost.append(((ids >= 0) & (of_rank < 0)).sum(1).tolist())
+        d = placed.dispatch(problem.x, wide_ids, problem.weights)
+        want = plain.dispatch(problem.x, slot_ids, problem.weights)
+        assert d.first_expert == [0, slots]
+        for name in ("rows", "ids", "gather", "expert_rows", "expert_start"):
+            assert all(same_bits(a, b) for a, b in zip(getattr(d, name), getattr(want, name), strict=True)), name
+        out, right = placed.combine(d, d.rows), plain.combine(want, want.rows)
+        assert all(same_bits(a, b) for a, b in zip(out, right, strict=True))
+        assert [missing.tolist() for missing in d.missing] == lost
+    for ids, counted in zip(problem.ids, load, strict=True):
+        assert counted.tolist() == (2 * np.bincount(ids[ids >= 0], minlength=EXPERTS)).tolist()
+
+
+def test_tables_that_do_not_fit_are_refused_by_name() -> None:
+    world = peerwarp.World.simulated(2)
+    table = [np.zeros((EXPERTS, 2), np.int32)] * 2
+    counts = [np.ones(EXPERTS, np.int32)] * 2
+    for field, arguments in (
+        ("placement", {"placement": table, "replica_counts": counts}),
+        ("placement", {"expert_slots": 4}),
+        ("replica_counts", {"expert_slots": 4, "placement": table}),
+        ("replica_counts", {"replica_counts": counts}),
+        ("placement[0].shape", {"expert_slots": 4, "placement": counts}),
+        ("expert_load[0].dtype", {"expert_load": [one.astype(np.int64) for one in counts]}),
+        ("expert_slots", {"expert_slots": 65535, "placement": table, "replica_counts": counts}),
+        ("empty_id", {"expert_slots": 5, "placement": table, "replica_counts": counts, "empty_id": 9}),
+        ("ids_dtype", {"ids_dtype": "int16"}),
+    ):
+        with pytest.raises(peerwarp.InvalidArgument) as error:
+            operation(world, **arguments)
+        assert error.value.field == field
+    with pytest.raises(peerwarp.InvalidArgument) as error:
+        Problem(2, "uint16").dispatch(operation(world, ids_dtype="int64"))
+    assert error.value.field == "ids[0].dtype"
+
+
 def test_halves_of_an_operation_are_what_the_whole_is() -> None:
     world = peerwarp.World.simulated(2)
     whole, split = operation(world), operation(world, split=True)

@@ -20,6 +20,7 @@ mod moe;
 mod moe_nodes;
 mod norms;
 mod ops;
+mod placement;
 mod problem;
 mod processes;
 mod ptx;

@@ -71,7 +71,7 @@ struct Numbers {
     empty_id: i32,
 }
 
-/// The parameters of which a launch has as many rows as it is told, by name.
+/// The parameters of which a launch has as many rows as `rows_there` says, by name.
 struct Rows(BTreeMap<String, ParamSpec>);
 
 impl Rows {

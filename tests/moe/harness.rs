@@ -146,7 +146,9 @@ fn what_does_not_fit_is_refused() {
     ] {
         let said = apart(&dispatch, &other);
         assert!(
-            said.ends_with("in one phase, with layout, max_rows and dedup as dispatch has them"),
+            said.ends_with(
+                "in one phase, with layout, max_rows, expert_slots, ids and dedup as dispatch has them"
+            ),
             "{said}"
         );
     }

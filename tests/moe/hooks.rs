@@ -7,8 +7,8 @@ use peerwarp::codegen::family::{Family, Illegal, Legal};
 use peerwarp::codegen::ir::{Const, Dtype, verify};
 use peerwarp::codegen::sim::{Bindings, Compiled, Machine, Options};
 use peerwarp::families::moe::kernels::{
-    Dispatch, DispatchArgs, DispatchKey, Hook, Layout, Phase, Protocol, Quantise, ScaleLayout, ScaleRounding,
-    dispatch_with,
+    Dispatch, DispatchArgs, DispatchKey, Hook, IdType, Layout, Phase, Protocol, Quantise, ScaleLayout,
+    ScaleRounding, dispatch_with,
 };
 use peerwarp::families::moe::reference::{self, Tokens};
 use peerwarp::families::moe::{Routing, RowDtype};
@@ -45,6 +45,10 @@ impl ReluDispatch {
             layout: self.layout,
             max_rows: 0,
             of_node: false,
+            expert_slots: 0,
+            replicas: 1,
+            expert_load: false,
+            ids: IdType::I32,
             phase: Phase::Both,
         };
         Dispatch {

@@ -56,7 +56,7 @@ fn rows_of_ones_own_tokens_stay_where_they_are() {
     }
 }
 
-/// Dispatch with flags moves its own tokens' rows from where they are given, and by those who have sent as well if there are many.
+/// Dispatch with flags moves its own tokens' rows from where they are given, and by senders that are done as well if there are many.
 #[test]
 fn rows_of_ones_own_tokens_are_not_sent() {
     for (tokens, ranks, joins) in [(16, 2, true), (15, 2, false), (16, 3, false)] {
@@ -163,7 +163,7 @@ fn rows_beyond_the_stride_are_counted_and_contribute_nothing() {
 }
 
 /// Where experts' rows are, and fewer places than rows: what has none is counted and adds nothing, in the middle of an expert's rows,
-/// before the first of an expert, for all of a rank, or for nobody.
+/// before the first of an expert, for all of a rank, or for none.
 #[test]
 fn rows_beyond_the_places_are_counted_and_contribute_nothing() {
     let shape = shape(64, 5, 3, 6, 2);
@@ -231,7 +231,10 @@ fn places_that_make_no_sense_are_refused_by_name() {
     }
     let [eight, nine] = [8, 9].map(|max_rows| of(Layout::ExpertMajor, max_rows));
     let apart = MoeTuning::of(&eight.dispatch(), &nine.combine()).unwrap_err().to_string();
-    assert!(apart.contains("with layout, max_rows and dedup as dispatch has them"), "{apart}");
+    assert!(
+        apart.contains("with layout, max_rows, expert_slots, ids and dedup as dispatch has them"),
+        "{apart}"
+    );
     let name = of(Layout::ExpertMajor, 8).dispatch().variant_name();
     assert!(name.contains("_expertmajor_m8_both__"), "{name}");
     assert_eq!(Dispatch::parse_variant(&name).unwrap(), of(Layout::ExpertMajor, 8).dispatch());

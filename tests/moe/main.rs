@@ -9,6 +9,7 @@ mod ladder;
 mod layouts;
 mod legality;
 mod nodes;
+mod placement;
 mod plans;
 mod properties;
 mod returns;

@@ -99,7 +99,7 @@ fn a_choice_is_named_told_and_read_back_and_a_rule_follows_the_rest() {
     let told = |config: &Dispatch, field: &str| {
         config.describe().into_iter().find(|(name, _)| name == field).map(|(_, value)| value)
     };
-    assert_eq!(told(&by_rule, "own").as_deref(), Some("in-place"), "what the rule chooses is told");
+    assert_eq!(told(&by_rule, "own").as_deref(), Some("in-place"), "what the rule chooses is reported");
     assert!(!by_rule.variant_name().contains("own"), "and not named: {}", by_rule.variant_name());
 
     let chosen = Dispatch { own: Some(Own::Moved), ..by_rule.clone() };

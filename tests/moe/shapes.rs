@@ -48,7 +48,7 @@ fn the_longest_rows_have_their_scales_in_every_mode() {
     }
 }
 
-/// Rows whose bytes nobody looks into, with scales of any size or without: as flags and as packets, in parts of several groups,
+/// Rows whose bytes are never read as numbers, with scales of any size or without: as flags and as packets, in parts of several groups,
 /// and by the defaults for few tokens and for many.
 #[test]
 fn rows_as_bytes_in_every_mode() {
@@ -162,7 +162,7 @@ fn numbers_of_tokens_that_change_from_round_to_round() {
 }
 
 #[test]
-fn nobody_has_tokens() {
+fn no_rank_has_tokens() {
     run_ids(&shape(32, 8, 2, 3, 4), vec![vec![]; 4]);
 }
 

@@ -25,7 +25,7 @@ fn combine_weights_rank_major_rows_as_the_reference_does() {
 }
 
 #[test]
-fn weights_are_applied_once_whoever_applies_them() {
+fn weights_are_applied_once_on_either_side() {
     let shape = shape(64, 4, 2, 2, 2);
     // Token 0 has both experts on rank 0, token 1 one on each; ids 4 and -1 are no experts.
     let ids = vec![vec![0, 1, 1, 2], vec![4, 3, -1, -1]];

@@ -5,7 +5,7 @@ use std::sync::Mutex;
 use peerwarp::families::moe::kernels::{CombineDtype, Quantise};
 use peerwarp::families::moe::run::MoeTuning;
 use peerwarp::families::moe::{
-    MoeAllToAll, MoeKey, MoeRank, MoeShape, Returning, Routed, RowDtype, Sending, Tokens, choose,
+    MoeAllToAll, MoeKey, MoeRank, MoeShape, Returning, Routed, RowDtype, Sending, Tables, Tokens, choose,
 };
 use peerwarp::harness::choose::Device;
 use peerwarp::harness::tune::Choice;
@@ -17,8 +17,8 @@ use super::exchange::{Element, Exchange, Seen};
 use super::{aligned, stream_of};
 use crate::error::{Failure, detached};
 use crate::moe::{
-    Launches, Rows, ScaleShape, Standing, combine_dtype_of, places_of, row_sizes, scale_shape, scales_of,
-    types_of,
+    Launches, Placing, Rows, ScaleShape, Standing, combine_dtype_of, places_of, row_sizes, scale_shape,
+    scales_of, types_of, with_launches,
 };
 use crate::simulated::lock;
 use crate::world::{GpuWorld, seconds};
@@ -30,6 +30,7 @@ pub struct DeviceMoe {
     exchange: Option<Py<Exchange>>,
     /// Of the largest capacity.
     shape: MoeShape,
+    placing: Placing,
     combined: CombineDtype,
     quantise: Quantise,
     /// The most tokens of a rank, of each capacity.
@@ -108,23 +109,23 @@ fn tuning(
     shape: MoeShape,
     rows: Rows<'_>,
     standing: Standing<'_>,
-    (sms, (split, missing)): (Option<u32>, Launches),
+    (sms, launches): (Option<u32>, Launches),
 ) -> Result<(MoeTuning, &'static str), Failure> {
     shape.check()?;
-    let (layout, max_rows) = places_of(standing, &shape)?;
+    let (layout, max_rows) = places_of(standing, &shape.with_slots(launches.2.0))?;
     let (_, combined, quantise) = types_of(rows)?;
     let (weighted, combine_dtype) = (rows.3, combine_dtype_of(rows)?);
     let (scale_layout, scale_rounding) = scales_of(rows)?;
     let key = MoeKey { layout, max_rows, combined, weighted, quantise, combine_dtype, ..MoeKey::new(shape) };
     let key = MoeKey { scale_layout, scale_rounding, ..key };
-    let (mut found, by) = choose(&key, &Device::of_gpu(world.members()[0].gpu.info()))?;
+    let (found, by) = choose(&key, &Device::of_gpu(world.members()[0].gpu.info()))?;
     found.check(&shape)?;
     let from = match by {
         Choice::Tuned | Choice::Alike { .. } => "tuned",
         Choice::Earlier { .. } => "earlier",
         Choice::Default | Choice::Legal => "default",
     };
-    found = found.with_split(split).with_missing(missing);
+    let mut found = with_launches(found, launches)?;
     for most in [sms, world.blocks_per_launch()].into_iter().flatten() {
         found = found.within(most);
     }
@@ -171,7 +172,8 @@ impl DeviceMoe {
         }
         let last = capacities.iter().map(|_| None).collect();
         let state = Mutex::new(State { op, last, dispatches: 0 });
-        Ok(DeviceMoe { state, exchange, shape, combined, quantise, capacities, kernels, scales })
+        let placing = launches.2;
+        Ok(DeviceMoe { state, exchange, shape, placing, combined, quantise, capacities, kernels, scales })
     }
 
     /// The bytes of a row, of its scales, and whether these are float32; else they are bytes.
@@ -182,6 +184,17 @@ impl DeviceMoe {
     /// As [`scale_shape`], of each capacity.
     fn scale_shapes(&self) -> Vec<ScaleShape> {
         self.scales.clone()
+    }
+
+    /// Lets dispatches from here on read tables at these addresses: `place`, `replicas` and `expert_load`, 0 for what there is not.
+    fn set_tables(&self, tables: (u64, u64, u64)) -> Result<(), Failure> {
+        let (place, replicas, expert_load) = tables;
+        let state = &mut *lock(&self.state);
+        for &tokens in &self.capacities {
+            // SAFETY: the Python part has looked at the tensors, and keeps them as long as this object.
+            unsafe { state.op.ranks_for(tokens)?[0].set_tables(Tables { place, replicas, expert_load }) };
+        }
+        Ok(())
     }
 
     /// Lets waits of launches from here on last so many seconds.
@@ -196,9 +209,9 @@ impl DeviceMoe {
         })
     }
 
-    /// First expert of each rank, and after the last one all experts.
+    /// First expert, or slot, of each rank, and after the last one all of them.
     fn first_experts(&self) -> Vec<u32> {
-        self.shape.first_experts()
+        self.shape.with_slots(self.placing.0).first_experts()
     }
 
     /// Bytes on the GPU of each capacity.
@@ -403,6 +416,11 @@ impl DeviceMoe {
         }
     }
 
+    /// The type of expert ids.
+    fn ids(&self) -> Element {
+        if self.placing.3 { Element::I64 } else { Element::I32 }
+    }
+
     /// The type of rows that are combined.
     fn combined(&self) -> Element {
         match self.combined {
@@ -427,7 +445,7 @@ impl DeviceMoe {
         let shape = &self.shape;
         let topk = u64::from(shape.topk);
         let fit =
-            self.are_rows(&x, n) && ids.is(Element::I32, [n, topk]) && weights.is(Element::F32, [n, topk]);
+            self.are_rows(&x, n) && ids.is(self.ids(), [n, topk]) && weights.is(Element::F32, [n, topk]);
         let x_scale = match (scales, self.given_scales()) {
             (None, 0) => 0,
             (Some(scales), each) if each > 0 => {

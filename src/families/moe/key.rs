@@ -1,13 +1,13 @@
 //! The key: what a problem asks of the operation. Each launch has its part of it.
 
-use peerwarp_codegen::family::{Family, Operation};
+use peerwarp_codegen::family::{Choice, Family, Operation};
 use peerwarp_codegen::ir::Dtype;
 
 use super::kernels::{
-    CombineDtype, CombineKey, CombineNodesKey, DispatchKey, DispatchNodes, DispatchNodesKey, Hook, Layout,
-    Phase, Quantise, ReturnDtype, RoundTripKey, ScaleLayout, ScaleRounding,
+    CombineDtype, CombineKey, CombineNodesKey, DispatchKey, DispatchNodes, DispatchNodesKey, Hook, IdType,
+    Layout, Phase, Quantise, ReturnDtype, RoundTripKey, ScaleLayout, ScaleRounding,
 };
-use super::{MoeError, MoeShape, MoeTuning, RowDtype};
+use super::{ExpertMap, MoeError, MoeShape, MoeTuning, RowDtype};
 use crate::runtime::registry::CoverKey;
 
 /// What a problem asks of its kernels.
@@ -29,6 +29,14 @@ pub struct MoeKey {
     pub combine_dtype: ReturnDtype,
     /// Whether combine counts each token's entries of ranks that are not active.
     pub missing: bool,
+    /// Slots for experts that each rank has, where a table says which experts are in them; 0 if ranks own experts in order.
+    pub expert_slots: u32,
+    /// Slots that an expert may be in at once, where a table says so.
+    pub replicas: u32,
+    /// Whether dispatch counts the entries of each expert.
+    pub expert_load: bool,
+    /// What expert ids are given as.
+    pub ids: IdType,
     /// What rows are quantised from before they are sent.
     pub quantise: Quantise,
     /// How scales that are powers of two are rounded where rows are quantised.
@@ -54,6 +62,10 @@ impl MoeKey {
             weighted: false,
             combine_dtype: ReturnDtype::Combined,
             missing: false,
+            expert_slots: 0,
+            replicas: 1,
+            expert_load: false,
+            ids: IdType::I32,
             quantise: Quantise::None,
             scale_rounding: ScaleRounding::Floor,
             scale_layout: ScaleLayout::Row,
@@ -65,6 +77,11 @@ impl MoeKey {
     /// Whether dispatch quantises rows with one scale for all of them, beside those of blocks.
     pub fn has_tensor_scale(&self) -> bool {
         self.quantise != Quantise::None && self.shape.dtype == RowDtype::Nvfp4
+    }
+
+    /// Which rank owns which expert; where a table places experts, which has which slot.
+    pub fn map(&self) -> ExpertMap {
+        self.shape.map().with_slots(self.expert_slots)
     }
 
     /// The operation with the default plan.
@@ -86,6 +103,18 @@ impl MoeKey {
         if self.missing {
             let allowed = "must be false on several nodes: their worlds do not go on without ranks";
             return Err(MoeError::invalid("missing", self.missing, allowed));
+        }
+        if self.expert_slots > 0 {
+            let allowed = "must be 0 on several nodes: rows go to the node that owns their expert";
+            return Err(MoeError::invalid("expert_slots", self.expert_slots, allowed));
+        }
+        if self.expert_load {
+            let allowed = "must be false on several nodes: a node counts no other node's experts";
+            return Err(MoeError::invalid("expert_load", self.expert_load, allowed));
+        }
+        if self.ids != IdType::I32 {
+            let allowed = "must be i32 on several nodes: nodes pass ids on";
+            return Err(MoeError::invalid("ids", self.ids.name(), allowed));
         }
         self.shape.check_but_ranks()?;
         Family::check(&DispatchNodes::of(self.dispatch_nodes(Phase::Both), self.nodes_plan()?.dispatch))?;
@@ -145,6 +174,7 @@ impl MoeKey {
     /// Dispatch's part, within a node.
     pub(super) fn dispatch(&self, phase: Phase) -> DispatchKey {
         let MoeKey { hook, layout, max_rows, quantise, scale_rounding, scale_layout, .. } = *self;
+        let MoeKey { expert_slots, replicas, expert_load, ids, .. } = *self;
         let MoeShape { hidden, experts, topk, tokens, ranks, dtype } = self.near();
         let (dtype, (row_bytes, scale_bytes)) = (dtype.format(), dtype.sizes());
         DispatchKey {
@@ -163,6 +193,10 @@ impl MoeKey {
             layout,
             max_rows,
             of_node: self.nodes > 1,
+            expert_slots,
+            replicas,
+            expert_load,
+            ids,
             phase,
         }
     }
@@ -170,6 +204,7 @@ impl MoeKey {
     /// Combine's part, within a node.
     pub(super) fn combine(&self, phase: Phase) -> CombineKey {
         let MoeKey { layout, max_rows, combined: dtype, weighted, combine_dtype, missing, .. } = *self;
+        let MoeKey { expert_slots, ids, .. } = *self;
         let MoeShape { hidden, experts, topk, tokens, ranks, .. } = self.near();
         CombineKey {
             hidden,
@@ -183,6 +218,8 @@ impl MoeKey {
             weighted,
             combine_dtype,
             missing,
+            expert_slots,
+            ids,
             phase,
         }
     }
@@ -190,7 +227,7 @@ impl MoeKey {
     /// The part of a round trip in one launch.
     pub(super) fn round_trip(&self) -> RoundTripKey {
         let MoeShape { hidden, experts, topk, tokens, ranks, dtype } = self.shape;
-        let MoeKey { hook, combine_dtype, missing, .. } = *self;
+        let MoeKey { hook, combine_dtype, missing, expert_slots, replicas, expert_load, ids, .. } = *self;
         RoundTripKey {
             hidden,
             experts,
@@ -201,6 +238,10 @@ impl MoeKey {
             hook,
             combine_dtype,
             missing,
+            expert_slots,
+            replicas,
+            expert_load,
+            ids,
         }
     }
 }

@@ -49,7 +49,7 @@ impl MoeTuning {
         let tuning = MoeTuning { key, plan };
         if tuning.combine_in(d.phase) != *c {
             return refused(format!(
-                "must be for {}, in one phase, with layout, max_rows and dedup as dispatch has them",
+                "must be for {}, in one phase, with layout, max_rows, expert_slots, ids and dedup as dispatch has them",
                 key.shape
             ));
         }
@@ -71,10 +71,10 @@ impl MoeTuning {
     /// # Errors
     /// There are no defaults for its shape.
     pub(super) fn of_combine(c: &Combine) -> Result<MoeTuning, MoeError> {
-        let Combine { layout, max_rows, weighted, combine_dtype, missing, .. } = *c;
+        let Combine { layout, max_rows, weighted, combine_dtype, missing, expert_slots, ids, .. } = *c;
         let split = c.phase != Phase::Both;
-        let key =
-            MoeKey { layout, max_rows, weighted, combine_dtype, missing, split, ..MoeKey::new(c.shape()) };
+        let placed = MoeKey { expert_slots, ids, ..MoeKey::new(c.shape()) };
+        let key = MoeKey { layout, max_rows, weighted, combine_dtype, missing, split, ..placed };
         let tuning = key.defaults()?.with_protocol(c.protocol.arrival());
         let way = Way::new(tuning.plan.way.out(), c.protocol).unwrap_or(tuning.plan.way);
         Ok(MoeTuning { plan: MoePlan { dedup: c.dedup, way, combine: c.plan(), ..tuning.plan }, ..tuning })
@@ -97,6 +97,8 @@ pub(super) fn together(variants: &[Variant]) -> Result<(), String> {
 /// What a dispatch says of the key.
 fn key_of(d: &Dispatch) -> MoeKey {
     let Dispatch { hook, layout, max_rows, quantise, scale_rounding, scale_layout, phase, .. } = *d;
+    let Dispatch { expert_slots, replicas, expert_load, ids, .. } = *d;
     let split = phase != Phase::Both;
-    MoeKey { hook, layout, max_rows, quantise, scale_rounding, scale_layout, split, ..MoeKey::new(d.shape()) }
+    let placed = MoeKey { expert_slots, replicas, expert_load, ids, ..MoeKey::new(d.shape()) };
+    MoeKey { hook, layout, max_rows, quantise, scale_rounding, scale_layout, split, ..placed }
 }

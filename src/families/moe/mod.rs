@@ -7,7 +7,7 @@
 //! # Ten questions about dispatch
 //! | question | answer | where |
 //! |---|---|---|
-//! | Which ranks does a row go to? | Each rank that owns one of the slot's experts, once. | `kernels/send.rs`: `destinations` |
+//! | Which ranks does a row go to? | Each rank that owns one of the slot's experts, once, by order or by a table. | `kernels/send.rs`: `destinations`; `kernels/ids.rs`: `Ids` |
 //! | Who counts the entries of a record? | The block that sends it, or each block that receives it. | `kernels/plan.rs`: `Count`, `count_rule`; `kernels/route.rs`: `route` |
 //! | Where does a row arrive? | In the slot of its source and its token or entry, at each destination. | `kernels/config.rs`: `arrivals`; `kernels/wire.rs`: `InboxArgs` |
 //! | What says that a row has arrived? | Its flag, or each packet for itself. | `kernels/protocol.rs`: `Protocol`; `kernels/wire.rs`: `wait` |
@@ -43,9 +43,9 @@ pub mod workload;
 
 pub use key::MoeKey;
 pub use nodes::NodesPlan;
-pub use op::{MoeAllToAll, MoeRank, Returning, Routed, Sending, Tokens};
+pub use op::{MoeAllToAll, MoeRank, Returning, Routed, Sending, Tables, Tokens};
 pub use plan::{MoePlan, MoeTuning};
-pub use problem::{ExpertMap, MoeError, MoeProblem, MoeShape, Routing, RowDtype, SCALE_BLOCK};
+pub use problem::{ExpertMap, MoeError, MoeProblem, MoeShape, Placement, Routing, RowDtype, SCALE_BLOCK};
 pub use registry::{MoeRegistry, choose};
 pub use workload::MoeSuite;
 

@@ -33,6 +33,22 @@ pub struct Tokens {
     pub weights: DevicePtr,
 }
 
+/// What dispatch reads and counts that lasts from round to round, on a rank's GPU: null for what its variants have not. Contents may
+/// change between rounds, in the order of the stream: a table as soon as dispatch, or its sending half, has ended.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Tables {
+    /// The slot of each expert's replicas, `i32[expert][replica]`, as [`Placement::place`](super::Placement::place). This rank's entries
+    /// alone go by it.
+    pub place: DevicePtr,
+    /// How many replicas each expert has, `u32[expert]`, where there may be several.
+    pub replicas: DevicePtr,
+    /// Counts of each expert's entries, `u32[expert]`, to which each dispatch adds.
+    pub expert_load: DevicePtr,
+}
+
+/// Those of [`OPERANDS`] that are tables.
+const TABLES: [&str; 3] = ["place", "replicas", "expert_load"];
+
 /// Which dispatch something belongs to: of which operation, on which rank, and its number there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Ticket {
@@ -138,7 +154,8 @@ impl MoeAllToAll {
 const EMPTY_ID: i32 = -1;
 
 /// What callers pass.
-const OPERANDS: [&str; 8] = ["x", "x_scale", "tensor_scale", "n", "ids", "weights", "y", "out"];
+const OPERANDS: [&str; 11] =
+    ["x", "x_scale", "tensor_scale", "n", "ids", "weights", "y", "out", "place", "replicas", "expert_load"];
 
 /// Dispatch and combine on one rank of this process.
 #[derive(Debug)]
@@ -147,6 +164,8 @@ pub struct MoeRank {
     /// The numbers of [`OPERANDS`] in `op`.
     operands: [Option<usize>; OPERANDS.len()],
     addresses: Vec<DevicePtr>,
+    /// Where experts are, how many replicas each has, and the counts of their entries, as [`Tables`] says; null until they are set.
+    tables: Tables,
     /// A word that says that all rows are tokens.
     all_rows: Buffer,
     /// Of the last dispatch.
@@ -171,6 +190,7 @@ impl MoeRank {
             all_rows,
             operands: OPERANDS.map(|name| op.operand(name)),
             addresses: vec![0; op.operands().len()],
+            tables: Tables::default(),
             ticket: Ticket { operation, rank: op.rank(), serial: 0, resets: 0 },
             key: tuning.key,
             ends: tuning.ends(),
@@ -221,11 +241,20 @@ impl MoeRank {
     /// # Errors
     /// The id is that of an expert.
     pub fn set_empty_id(&mut self, empty_id: i32) -> Result<(), RuntimeError> {
-        if u32::try_from(empty_id).is_ok_and(|id| id < self.key.shape.experts) {
-            let allowed = format!("negative, or {} or more: no expert", self.key.shape.experts);
+        let experts = self.key.map().experts;
+        if u32::try_from(empty_id).is_ok_and(|id| id < experts) {
+            let allowed = format!("negative, or {experts} or more: no expert");
             return Err(RuntimeError::invalid("empty_id", empty_id, allowed));
         }
         self.op.set_scalar("empty_id", empty_id)
+    }
+
+    /// Sets the tables of dispatches from the next one on; graphs keep those that they were captured with.
+    ///
+    /// # Safety
+    /// They are valid on this GPU until the last round that has them has ended, with as many elements as the variants say.
+    pub unsafe fn set_tables(&mut self, tables: Tables) {
+        self.tables = tables;
     }
 
     /// The former name of [`MoeRank::set_empty_id`].
@@ -448,9 +477,13 @@ impl MoeRank {
     ) -> Result<(), RuntimeError> {
         self.op.set_scalar("rows_there", t.rows_there)?;
         let n = if t.n == 0 { self.all_rows.ptr() } else { t.n };
-        let given = [t.x, t.x_scale, t.x_scale, n, t.ids, t.weights, y, out];
-        for (at, ptr) in self.operands.iter().zip(given) {
+        let Tables { place, replicas, expert_load } = self.tables;
+        let given = [t.x, t.x_scale, t.x_scale, n, t.ids, t.weights, y, out, place, replicas, expert_load];
+        for ((at, ptr), name) in self.operands.iter().zip(given).zip(OPERANDS) {
             if let Some(at) = *at {
+                if ptr == 0 && TABLES.contains(&name) {
+                    return Err(RuntimeError::invalid(name, "null", "memory of this GPU, by `set_tables`"));
+                }
                 self.addresses[at] = ptr;
             }
         }

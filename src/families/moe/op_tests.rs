@@ -459,3 +459,41 @@ fn launches_of_a_round_share_all_but_their_epochs() {
         }
     }
 }
+
+#[test]
+fn tables_are_set_before_a_dispatch_that_has_some() {
+    let machine = Machine::default();
+    let world = world(&machine);
+    let tuning = tuning().with_placement(5, 2).unwrap().with_expert_load(true);
+    let mut op = MoeAllToAll::new(&world, &tuning, &Uncompiled).unwrap();
+    let rank = &mut op.ranks_mut()[0];
+    let mut dispatch = |place, replicas, expert_load| {
+        // SAFETY: nothing runs on mocks.
+        unsafe {
+            rank.set_tables(Tables { place, replicas, expert_load });
+            rank.dispatch_raw(&TOKENS, RawStream::DEFAULT)
+        }
+    };
+    for (name, [place, replicas, load]) in
+        [("place", [0, 1, 2]), ("replicas", [1, 0, 2]), ("expert_load", [1, 2, 0])]
+    {
+        let said = dispatch(place, replicas, load).unwrap_err().to_string();
+        assert_eq!(said, format!("{name} = null: memory of this GPU, by `set_tables`"));
+    }
+    let _ = dispatch(0x60, 0x70, 0x80).unwrap();
+    let (launches, variant) = (machine.launches.lock().unwrap(), tuning.dispatch().into_variant());
+    assert_eq!(launches.len(), 1);
+    let passed = ["place", "replicas", "expert_load"].map(|name| member(&launches[0], &*variant, name, 0));
+    assert_eq!(passed, [0x60, 0x70, 0x80]);
+}
+
+#[test]
+fn an_id_of_no_expert_is_none_of_a_slot_either() {
+    let machine = Machine::default();
+    let world = world(&machine);
+    let tuning = tuning().with_placement(5, 1).unwrap();
+    let mut op = MoeAllToAll::new(&world, &tuning, &Uncompiled).unwrap();
+    let said = op.ranks_mut()[0].set_empty_id(9).unwrap_err().to_string();
+    assert_eq!(said, "empty_id = 9: negative, or 10 or more: no expert");
+    op.ranks_mut()[0].set_empty_id(10).unwrap();
+}

@@ -3,8 +3,8 @@
 use peerwarp_codegen::family::{Family, Operation, Variant};
 
 use super::kernels::{
-    Combine, CombineDtype, CombinePlan, Dispatch, DispatchPlan, Hook, Layout, Phase, Protocol, Quantise,
-    ReturnDtype, ScaleLayout, ScaleRounding,
+    Combine, CombineDtype, CombinePlan, Dispatch, DispatchPlan, Hook, IdType, Layout, Phase, Protocol,
+    Quantise, ReturnDtype, ScaleLayout, ScaleRounding,
 };
 use super::nodes::NodesPlan;
 use super::run::Semantics;
@@ -148,6 +148,34 @@ impl MoeTuning {
     #[must_use]
     pub fn with_missing(mut self, missing: bool) -> MoeTuning {
         self.key.missing = missing;
+        self
+    }
+
+    /// The same with a table that places experts in so many slots of each rank, with room for so many replicas of each; 0 slots leave
+    /// experts in order. Records are as long as by default where there are other numbers of slots than of experts.
+    ///
+    /// # Errors
+    /// There are no defaults of that kind.
+    pub fn with_placement(mut self, expert_slots: u32, replicas: u32) -> Result<MoeTuning, MoeError> {
+        let before = self.key.map();
+        (self.key.expert_slots, self.key.replicas) = (expert_slots, replicas);
+        if self.key.map() != before {
+            self.plan.dispatch.chunk = self.key.defaults()?.plan.dispatch.chunk;
+        }
+        Ok(self)
+    }
+
+    /// The same with a dispatch that counts the entries of each expert, or one that does not.
+    #[must_use]
+    pub fn with_expert_load(mut self, expert_load: bool) -> MoeTuning {
+        self.key.expert_load = expert_load;
+        self
+    }
+
+    /// The same with expert ids that are given as this type.
+    #[must_use]
+    pub fn with_ids(mut self, ids: IdType) -> MoeTuning {
+        self.key.ids = ids;
         self
     }
 
@@ -300,8 +328,9 @@ impl Operation for MoeTuning {
     /// Choices depend on the rows alone: a key that is split or drops rows has the same plan.
     fn with_default_plan(key: &MoeKey) -> Result<MoeTuning, MoeError> {
         key.check()?;
-        let MoeKey { hook, layout, quantise, combine_dtype, nodes, .. } = *key;
-        let rows = MoeKey { hook, layout, quantise, combine_dtype, nodes, ..MoeKey::new(key.shape) };
+        let MoeKey { hook, layout, quantise, combine_dtype, expert_slots, nodes, .. } = *key;
+        let rows =
+            MoeKey { hook, layout, quantise, combine_dtype, expert_slots, nodes, ..MoeKey::new(key.shape) };
         let dispatch = Dispatch::with_defaults(&rows.dispatch(Phase::Both))?;
         let combine = Combine::with_defaults(&rows.combine(Phase::Both))?;
         let out = dispatch.protocol.arrival();

@@ -24,13 +24,17 @@ use crate::models::{self, Model, Shape};
 const KEYS: [&str; 6] = ["hidden", "experts", "topk", "tokens", "ranks", "dtype"];
 
 /// Options that are fields of families.
-const TUNING: [&str; 9] = [
+const TUNING: [&str; 13] = [
     "combine-dtype",
     "dedup",
+    "expert-load",
+    "expert-slots",
+    "ids",
     "layout",
     "max-rows",
     "missing",
     "quantise",
+    "replicas",
     "scale-layout",
     "scale-rounding",
     "weighted",
@@ -125,6 +129,22 @@ pub fn options() -> Vec<OptionSpec> {
             "BOOL",
             "Let combine count each token's entries whose experts are on ranks that are not active [default: false]",
         ),
+        option(
+            "expert-slots",
+            "N",
+            "Let a table place experts in N slots of each rank, and not their order [default: none, experts in order]",
+        ),
+        option(
+            "replicas",
+            "N",
+            "Slots that the table has room for of each expert: a token goes to one of them, in turn [default: 1]",
+        ),
+        option(
+            "expert-load",
+            "BOOL",
+            "Let dispatch count the entries of each expert, which EPLB reads [default: false]",
+        ),
+        option("ids", "TYPE", "What expert ids are given as, i32 or i64 [default: i32]"),
         option("dedup", "BOOL", "Send a token once to each rank that needs it, and expand it there"),
         option(
             "phase",

@@ -52,9 +52,12 @@ pub struct CombineArgs {
     pub rows_there: Val<u32>,
     /// Of dispatch: expert ids, `[token][k]`.
     #[input]
-    #[len(|c| u64::from(c.tokens * c.topk))]
+    #[len(|c| if c.reads_routes() { 0 } else { u64::from(c.tokens * c.topk) })]
     #[rows(rows_there, |c| c.tokens)]
-    pub ids: Ptr<i32>,
+    pub ids: Option<Ptr<i32>>,
+    /// Of dispatch, in place of `ids` if a table places experts or ids have 64 bits: where each entry went, `[token][k]`.
+    #[len(|c| if c.reads_routes() { u64::from(c.tokens * c.topk) } else { 0 })]
+    pub routed: Option<Ptr<i32>>,
     /// Of dispatch: weights of the entries, `[token][k]`.
     #[input]
     #[len(|c| u64::from(c.tokens * c.topk))]
@@ -68,7 +71,7 @@ pub struct CombineArgs {
     #[dtype(|c| c.dtype.dtype())]
     pub out: AnyPtr,
     /// Out, if the variant is `missing`: how many of each token's entries name experts of ranks that are not active. The token's row
-    /// is the sum of the others.
+    /// is the sum of the others. Experts that the table of dispatch places in no slot count too.
     #[len(|c| if c.missing { u64::from(c.tokens) } else { 0 })]
     pub missing: Option<Ptr<u32>>,
 

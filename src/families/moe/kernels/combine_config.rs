@@ -5,9 +5,11 @@ use peerwarp_codegen::family::{Choice, Family, Illegal, Legal};
 use peerwarp_codegen::ir::Dtype;
 
 use super::combine::CombineArgs;
+use super::ids::{IdType, notes_routes};
 use super::layout::{Layout, Room};
 use super::limits::{
-    MAX_SHARED_BYTES, fewer, groups_of, layout_of, numbers_of, resident, topk_of, warps_of, with_barriers,
+    MAX_SHARED_BYTES, fewer, groups_of, layout_of, numbers_of, resident, slots_of, topk_of, warps_of,
+    with_barriers,
 };
 use super::pieces::Pieces;
 use super::plan::{Begin, Own, Schedule, Share, worth_dynamic_scheduling};
@@ -150,6 +152,13 @@ pub struct Combine {
     /// Whether combine counts, for each token, the entries whose experts are on ranks that are not active.
     #[key(short = "missing", default = false, omitted)]
     pub missing: bool,
+    /// Slots for experts that each rank has, where a table says in which of all ranks' slots they are. 0: there is no table, and ranks
+    /// own experts in order.
+    #[key(short = "slots", range = 0..=65535, default = 0, omitted)]
+    pub expert_slots: u32,
+    /// What expert ids are given as; as in dispatch.
+    #[key(short = "ids", default = IdType::I32, omitted)]
+    pub ids: IdType,
     /// Which half of the operation a launch does.
     #[key]
     pub phase: Phase,
@@ -323,9 +332,14 @@ impl Combine {
 }
 
 impl Combine {
-    /// Which rank owns which expert.
+    /// Which rank owns which expert; where a table places experts, which has which slot.
     pub fn map(&self) -> ExpertMap {
-        ExpertMap { experts: self.experts, ranks: self.ranks }
+        ExpertMap { experts: self.experts, ranks: self.ranks }.with_slots(self.expert_slots)
+    }
+
+    /// Whether it reads where entries went, as dispatch wrote it down, in place of their ids.
+    pub(super) fn reads_routes(&self) -> bool {
+        notes_routes(self.expert_slots, self.ids)
     }
 
     /// The problem's shape, as of rows that go out as they come back.
@@ -440,7 +454,7 @@ impl Combine {
 
     /// The places that there are for rows; as in dispatch.
     pub fn room(&self) -> Room {
-        self.layout.room(&self.shape(), self.max_rows)
+        self.layout.room(&self.shape().with_slots(self.expert_slots), self.max_rows)
     }
 
     /// The most rows that can come to the experts: every entry of every rank.
@@ -473,6 +487,7 @@ impl Combine {
 impl Legal for Combine {
     fn legal(&self) -> Result<(), Illegal> {
         topk_of(self.topk, self.experts)?;
+        slots_of(self.expert_slots, 1, self.ranks)?;
         groups_of(self.group_warps, self.warps)?;
         warps_of(self.warps, self.layout == Layout::RankMajor && self.protocol != Protocol::Packets)?;
         protocol_of(self.protocol, self.returned_bytes(), self.warps / self.group_warps)?;
@@ -483,7 +498,7 @@ impl Legal for Combine {
             self.protocol.name(),
             || "flags or packets, where owners sum their rows of a token before they send them".to_owned(),
         )?;
-        layout_of(self.layout, &self.shape(), self.max_rows, self.dedup)?;
+        layout_of(self.layout, &self.shape().with_slots(self.expert_slots), self.max_rows, self.dedup)?;
         Illegal::unless(
             !self.weighted || self.layout == Layout::RankMajor,
             "weighted",

@@ -6,10 +6,11 @@ use peerwarp_codegen::ir::{Dtype, PACKET_BYTES};
 
 use super::deliver::Hook;
 use super::dispatch::DispatchArgs;
+use super::ids::{IdType, notes_routes};
 use super::layout::{Begins, Layout, Room};
 use super::limits::{
-    MAX_SHARED_BYTES, fewer, groups_of, layout_of, numbers_of, resident, rows_of, topk_of, warps_of,
-    with_barriers,
+    MAX_SHARED_BYTES, fewer, groups_of, layout_of, numbers_of, resident, rows_of, slots_of, topk_of,
+    warps_of, with_barriers,
 };
 use super::pieces::{Pieces, piece_len};
 use super::plan::{Bases, Begin, Copies, Count, Index, Own, Schedule, Then};
@@ -83,6 +84,19 @@ pub struct Dispatch {
     /// from `node_first`.
     #[key(short = "ofnode", default = false, omitted)]
     pub of_node: bool,
+    /// Slots for experts that each rank has, where a table says in which of all ranks' slots they are. 0: there is no table, and ranks
+    /// own experts in order.
+    #[key(short = "slots", range = 0..=65535, default = 0, omitted)]
+    pub expert_slots: u32,
+    /// Slots that an expert may be in at once, where a table says so.
+    #[key(short = "replicas", range = 1..=64, default = 1, omitted)]
+    pub replicas: u32,
+    /// Whether it counts the entries of each expert.
+    #[key(short = "load", default = false, omitted)]
+    pub expert_load: bool,
+    /// What expert ids are given as.
+    #[key(short = "ids", default = IdType::I32, omitted)]
+    pub ids: IdType,
     /// Which half of the operation a launch does.
     #[key]
     pub phase: Phase,
@@ -169,7 +183,7 @@ impl DispatchKey {
     /// whose bases fit half the shared memory.
     fn record_tokens(&self) -> u32 {
         let base_words = |chunk: u32| {
-            let map = ExpertMap { experts: self.experts, ranks: self.ranks };
+            let map = ExpertMap { experts: self.experts, ranks: self.ranks }.with_slots(self.expert_slots);
             u64::from(map.at_most() * self.ranks) * u64::from(self.tokens.div_ceil(chunk))
         };
         let (records, entries) = (self.choose("records"), self.choose("record_entries"));
@@ -190,9 +204,19 @@ impl DispatchKey {
 }
 
 impl Dispatch {
-    /// Which rank owns which expert.
+    /// Which rank owns which expert; where a table places experts, which has which slot.
     pub fn map(&self) -> ExpertMap {
-        ExpertMap { experts: self.experts, ranks: self.ranks }
+        ExpertMap { experts: self.experts, ranks: self.ranks }.with_slots(self.expert_slots)
+    }
+
+    /// Whether it writes down where entries go, which combine reads in place of their ids.
+    pub(super) fn notes_routes(&self) -> bool {
+        notes_routes(self.expert_slots, self.ids)
+    }
+
+    /// Whether it writes down anything of the entries that it sends.
+    pub(super) fn notes_entries(&self) -> bool {
+        self.notes_routes() || self.expert_load
     }
 
     /// Expert ids that travel together: all of a token's, or one.
@@ -403,7 +427,7 @@ impl Dispatch {
 
     /// The places that there are for rows.
     pub fn room(&self) -> Room {
-        self.layout.room(&self.shape(), self.max_rows)
+        self.layout.room(&self.placed_shape(), self.max_rows)
     }
 
     /// Whether rows begin where those of the expert before end, and all have a place.
@@ -414,6 +438,11 @@ impl Dispatch {
     /// The most rows that can come out: every entry of every rank.
     pub fn entries(&self) -> u64 {
         u64::from(self.ranks * self.tokens) * u64::from(self.topk)
+    }
+
+    /// The problem's shape, with slots for experts where a table places these.
+    fn placed_shape(&self) -> MoeShape {
+        self.shape().with_slots(self.expert_slots)
     }
 
     /// The problem's shape.
@@ -485,7 +514,8 @@ impl Dispatch {
     /// Bytes of shared memory that a block of a launch of this phase declares at most.
     pub(super) fn shared_bytes(&self, phase: Phase, count: Count, bases: Bases) -> u64 {
         let in_memory = bases == Bases::Memory;
-        let counted = if in_memory { self.experts.min(COUNTED_AT_ONCE) } else { self.experts };
+        let experts = self.map().experts;
+        let counted = if in_memory { experts.min(COUNTED_AT_ONCE) } else { experts };
         let counts = if phase.sends() { u64::from(counted) } else { 0 };
         let groups = u64::from(self.warps / self.group_warps);
         let counted_here = self.layout.by_expert() && count == Count::Receiver;
@@ -550,6 +580,20 @@ impl Dispatch {
         })
     }
 
+    /// Whether tables and ids are those of a whole world, where they have to be.
+    fn of_one_node(&self) -> Result<(), Illegal> {
+        let why = "for a node's part of a dispatch: ids are those that came from other nodes";
+        Illegal::unless(!self.of_node || self.expert_slots == 0, "expert_slots", self.expert_slots, || {
+            format!("0 {why}")
+        })?;
+        Illegal::unless(!self.of_node || !self.expert_load, "expert_load", self.expert_load, || {
+            format!("false {why}")
+        })?;
+        Illegal::unless(!self.of_node || self.ids == IdType::I32, "ids", self.ids.name(), || {
+            format!("i32 {why}")
+        })
+    }
+
     /// Whether scales can stand so.
     fn scales_stand(&self) -> Result<(), Illegal> {
         let refused = |why: &str| Err(Illegal::new("scale_layout", self.scale_layout.name(), why));
@@ -577,10 +621,12 @@ impl Dispatch {
         self.scales_stand()?;
         rows_of(self.shape().dtype, self.hidden, self.hook, self.protocol)?;
         topk_of(self.topk, self.experts)?;
+        slots_of(self.expert_slots, self.replicas, self.ranks)?;
+        self.of_one_node()?;
         groups_of(self.group_warps, self.warps)?;
         warps_of(self.warps, self.in_place())?;
         protocol_of(self.protocol, self.shape().row_bytes(), self.warps / self.group_warps)?;
-        layout_of(self.layout, &self.shape(), self.max_rows, self.dedup)?;
+        layout_of(self.layout, &self.placed_shape(), self.max_rows, self.dedup)?;
         numbers_of(self.tokens, self.token_slots(), self.ranks, self.pieces().parts())?;
         self.choices()?;
         let most = self.tokens.next_power_of_two();

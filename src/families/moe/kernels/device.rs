@@ -2,6 +2,7 @@
 
 use peerwarp_codegen::dsl::prelude::*;
 
+use super::ids::Ids;
 use crate::families::moe::ExpertMap;
 
 /// The rank that owns an expert.
@@ -61,28 +62,23 @@ pub(super) fn experts_of(map: ExpertMap, rank: Val<u32>, expert: Tile<u32>) -> (
     (local, owned)
 }
 
-/// The expert that an id names. One that names none becomes too large, a negative one too.
-pub(super) fn expert(id: Val<i32>) -> Val<u32> {
-    id.cast::<u32>()
-}
-
 /// The ranks that own any of `count` entries from entry `first` on, a bit each.
 #[kernel]
-pub(super) fn owners(map: ExpertMap, ids: &Ptr<i32>, first: Val<u32>, count: u32, g: Group) -> Val<u64> {
+pub(super) fn owners(map: ExpertMap, ids: Ids<'_>, first: Val<u32>, count: u32, g: Group) -> Val<u64> {
     if count > 1 && g.reduces_at_once(map.ranks) {
-        let expert = ids.load(first, count).cast::<u32>();
+        let expert = ids.of(first, count);
         let there = expert < map.experts;
         let owner = owner_of_each(map, there.select(expert, 0));
         there.select(splat(1u32, count) << owner, 0).or_all().to_u64()
     } else if count == 1 {
-        let expert = expert(ids.get(first));
+        let expert = ids.of_one(first);
         let there = expert < map.experts;
         there.select(bit(owner(map, there.select(expert, 0))), 0u64)
     } else {
         let mut mask = var(0u64);
         for k in 0..count.val() {
             let id = ids.get(first + k);
-            let expert = expert(id);
+            let expert = ids.where_is(id, || first + k);
             if expert < map.experts {
                 mask |= bit(owner(map, expert));
             }
@@ -91,14 +87,16 @@ pub(super) fn owners(map: ExpertMap, ids: &Ptr<i32>, first: Val<u32>, count: u32
     }
 }
 
-/// How many of `count` entries from entry `first` on name experts of ranks that are not active.
+/// How many of `count` entries from entry `first` on name experts of ranks that are not active, or that have no slot.
 #[kernel]
-pub(super) fn missing(map: ExpertMap, ids: &Ptr<i32>, first: Val<u32>, count: u32) -> Val<u32> {
-    let expert = ids.load(first, count).cast::<u32>();
+pub(super) fn missing(map: ExpertMap, ids: Ids<'_>, first: Val<u32>, count: u32) -> Val<u32> {
+    let expert = ids.of(first, count);
     let there = expert < map.experts;
     let owner = owner_of_each(map, there.select(expert, 0));
     let active = splat(active_ranks(), count) >> owner.cast::<u64>() & 1u64;
-    (there & (active == 0)).select(splat(1u32, count), 0).sum()
+    let lost = there & (active == 0);
+    let lost = ids.without_slot(expert).map_or(lost, |without| lost | without);
+    lost.select(splat(1u32, count), 0).sum()
 }
 
 /// First element of row `i` when rows have `row` elements; there may be more than 2^32 elements.
@@ -124,7 +122,7 @@ mod tests {
         role("all", 2, |b| {
             b.split(warps, |g| {
                 for token in g.strided(TOKENS) {
-                    masks.set(token, owners(map, &ids, token * topk, topk, g));
+                    masks.set(token, owners(map, Ids::numbers(ids), token * topk, topk, g));
                 }
             });
         });

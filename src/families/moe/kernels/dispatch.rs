@@ -44,7 +44,18 @@ pub struct TokenArgs {
     #[input]
     #[len(|c| u64::from(c.tokens * c.topk))]
     #[rows(rows_there, |c| c.tokens)]
-    pub ids: Ptr<i32>,
+    #[dtype(|c| c.ids.dtype())]
+    pub ids: AnyPtr,
+    /// Where experts are, if a table says so: the slot of each replica, `[expert][replica]`, numbered over all ranks. An entry whose
+    /// expert has no slot goes nowhere.
+    #[input]
+    #[len(|c| if c.expert_slots > 0 { u64::from(c.experts * c.replicas) } else { 0 })]
+    pub place: Option<Ptr<i32>>,
+    /// How many replicas each expert has, where there may be several: at most as many as the table has room for. They take turns from
+    /// token to token.
+    #[input]
+    #[len(|c| if c.replicas > 1 { u64::from(c.experts) } else { 0 })]
+    pub replicas: Option<Ptr<u32>>,
     /// Weights of the entries, `[token][k]`.
     #[input]
     #[len(|c| u64::from(c.tokens * c.topk))]
@@ -64,6 +75,11 @@ pub struct DispatchArgs {
     #[input]
     pub tokens: TokenArgs,
 
+    /// Counts of each expert's entries, to which those of this rank's tokens are added, wherever the table places the expert. The caller
+    /// sets them back.
+    #[inout]
+    #[len(|c| if c.expert_load { u64::from(c.experts) } else { 0 })]
+    pub expert_load: Option<Ptr<u32>>,
     /// Out, unless rows arrive in their places: rows received, by expert, source, token and k; or `[source][token][row]`.
     #[len(|c| if c.in_place() { 0 } else { c.room().places * u64::from(c.row()) })]
     #[dtype(|c| c.received())]
@@ -93,6 +109,10 @@ pub struct DispatchArgs {
     /// The first expert of the node, where `ids` number those of one.
     #[len(|c| if c.of_node { c.index_entries().min(1) } else { 0 })]
     pub node_first: Option<Ptr<u32>>,
+    /// Out, for combine, if a table places experts or ids have 64 bits: where each entry of this rank's tokens goes, `[token][k]`.
+    /// Negative for one that goes nowhere: -2 if its expert has no slot.
+    #[len(|c| if c.notes_routes() { u64::from(c.tokens * c.topk) } else { 0 })]
+    pub routed: Option<Ptr<i32>>,
     /// Out, for combine: tokens of each source.
     #[len(|c| u64::from(c.ranks))]
     pub n_from: Ptr<u32>,

@@ -13,8 +13,7 @@ use crate::families::moe::{MoeShape, RowDtype};
 /// the machines that the defaults are for.
 const MAX_BLOCKS: u32 = Device::measured().sms;
 
-/// Shared memory that a block's arrays can take on every supported device: 64 KiB of AMD's, less what reductions take.
-pub(super) const MAX_SHARED_BYTES: u64 = 62 << 10;
+pub(super) use crate::families::MAX_SHARED_BYTES;
 
 /// Whether rows can stand so, by expert in at most `max_rows` places unless that is 0.
 pub(super) fn layout_of(layout: Layout, shape: &MoeShape, max_rows: u32, dedup: bool) -> Result<(), Illegal> {
@@ -73,6 +72,18 @@ pub(super) fn rows_of(dtype: RowDtype, hidden: u32, hook: Hook, protocol: Protoc
 
 pub(super) fn topk_of(topk: u32, experts: u32) -> Result<(), Illegal> {
     Illegal::unless(topk <= experts, "topk", topk, || format!("at most the number of experts, {experts}"))
+}
+
+/// Whether a table can place experts in so many slots of a rank, in as many of all ranks' at once: a record has the number of a slot in
+/// half a word.
+pub(super) fn slots_of(expert_slots: u32, replicas: u32, ranks: u32) -> Result<(), Illegal> {
+    let most = MoeShape::MOST_EXPERTS / ranks;
+    Illegal::unless(expert_slots <= most, "expert_slots", expert_slots, || {
+        format!("at most {most}: {ranks} ranks have {} slots together at most", MoeShape::MOST_EXPERTS)
+    })?;
+    Illegal::unless(expert_slots > 0 || replicas == 1, "replicas", replicas, || {
+        "1 without `expert_slots`: where no table places experts, each is in one place".to_owned()
+    })
 }
 
 /// Groups number the parts of all ranks' rows in 32 bits; with one bit to spare, no number wraps.

@@ -42,6 +42,7 @@
 //! |---|---|
 //! | the launches: parameters and roles | `dispatch.rs`, `combine.rs`, `round_trip.rs` |
 //! | what travels out, and where it lands: records, rows, ready ranks | `wire.rs`, `scales.rs`, `travel.rs` |
+//! | which experts ids name, and where a table places these | `ids.rs` |
 //! | dispatch sends | `route.rs` (records), `send.rs`, `quantise.rs` (rows) |
 //! | dispatch receives | `rank_major.rs`, `expert_major.rs`; `bases.rs`, `bases_in_memory.rs`, `placing.rs`, `entries.rs`, `deliver.rs` |
 //! | combine sends | `outputs.rs` (what goes back), `returned.rs` (in which type), `send_back.rs` (with which flag) |
@@ -88,6 +89,9 @@
 //! unchanged from a dispatch to its combine. All ranks use the same variants. A split operation is its `send` launch and
 //! then its `recv` launch, with any other work in between. Blocks of a launch are resident together.
 //!
+//! Where a table places experts (`place`, `replicas`), it stays as it is until dispatch, or its sending half, has ended: the blocks that
+//! send rows and those that send records read it apart. Combine reads what dispatch wrote down (`routed`).
+//!
 //! A hook of one's own on the rows is a family of one's own around [`dispatch_with`].
 
 mod bases;
@@ -100,6 +104,7 @@ mod device;
 mod dispatch;
 mod entries;
 mod expert_major;
+mod ids;
 mod layout;
 mod limits;
 mod nodes;
@@ -129,6 +134,7 @@ pub use combine_config::{Combine, CombineDtype, CombineKey, CombinePlan};
 pub use config::{Dispatch, DispatchKey, DispatchPlan};
 pub use deliver::{Hook, RowHook};
 pub use dispatch::{DispatchArgs, DispatchLaunch, TokenArgs, TokenLaunch, dispatch, dispatch_with};
+pub use ids::IdType;
 pub use layout::{Begins, Layout, Room};
 pub use nodes::{
     CombineNodes, CombineNodesArgs, CombineNodesKey, CombineNodesPlan, DispatchNodes, DispatchNodesArgs,

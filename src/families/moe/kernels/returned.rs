@@ -9,8 +9,9 @@ use super::combine_config::Combine;
 use super::outputs::Slot;
 use super::pieces::piece_len;
 use super::protocol::Protocol;
-use super::quantise::{self, E4M3_MAX, NVFP4_BLOCK, NVFP4_MAX, Quantiser, scale_of_row};
+use super::quantise::scale_of_row;
 use crate::families::moe::SCALE_BLOCK;
+use crate::families::quantise::{self, E4M3_MAX, Method, NVFP4_BLOCK, NVFP4_MAX, Quantiser};
 
 /// What rows of combine travel as.
 #[derive(Choice, Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -137,10 +138,10 @@ impl Combine {
         let receives = in_flight * self.scales_of(piece.len).sent + 3;
         let words = match self.combine_dtype {
             ReturnDtype::Combined => 0,
-            ReturnDtype::Fp8 => receives + quantise::fp8_shared_words(piece.len),
+            ReturnDtype::Fp8 => receives + Method::fp8(SCALE_BLOCK).shared_words(piece.len),
             ReturnDtype::Fp8Token => receives,
             ReturnDtype::Nvfp4 => {
-                receives + in_flight * self.moved(piece.len) + 3 + quantise::nvfp4_shared_words(piece.len)
+                receives + in_flight * self.moved(piece.len) + 3 + Method::nvfp4().shared_words(piece.len)
             }
         };
         4 * groups * u64::from(words)
@@ -165,9 +166,9 @@ impl Quantising {
     pub fn new(c: &Combine) -> Quantising {
         match c.combine_dtype {
             ReturnDtype::Combined => Quantising::None,
-            ReturnDtype::Fp8 => Quantising::ByBlock(Quantiser::fp8(c.piece_len())),
+            ReturnDtype::Fp8 => Quantising::ByBlock(Quantiser::new(Method::fp8(SCALE_BLOCK), c.piece_len())),
             ReturnDtype::Fp8Token => Quantising::ByRow,
-            ReturnDtype::Nvfp4 => Quantising::BySixteen(Quantiser::nvfp4(c.piece_len())),
+            ReturnDtype::Nvfp4 => Quantising::BySixteen(Quantiser::new(Method::nvfp4(), c.piece_len())),
         }
     }
 

@@ -6,6 +6,7 @@ use super::combine::ReturnArgs;
 use super::deliver::{Hooked, RowHook, stand_in_expert};
 use super::device::{at, local_experts, missing, owners};
 use super::dispatch::{TokenArgs, TokenLaunch, rows_there, tokens};
+use super::ids::{Ids, count_entries};
 use super::returned::{Back, Quantising};
 use super::roles::go_on;
 use super::round_trip_config::RoundTrip;
@@ -23,6 +24,11 @@ pub struct RoundTripArgs {
     #[input]
     pub tokens: TokenArgs,
 
+    /// Counts of each expert's entries, to which those of this rank's tokens are added, wherever the table places the expert. The caller
+    /// sets them back.
+    #[inout]
+    #[len(|c| if c.expert_load { u64::from(c.experts) } else { 0 })]
+    pub expert_load: Option<Ptr<u32>>,
     /// Out: the combined rows, `[token][hidden]`.
     #[output]
     #[len(|c| u64::from(c.tokens) * u64::from(c.hidden))]
@@ -30,7 +36,7 @@ pub struct RoundTripArgs {
     #[dtype(|c| c.dtype.combined())]
     pub out: AnyPtr,
     /// Out, if the variant is `missing`: how many of each token's entries name experts of ranks that are not active. The token's row
-    /// is the sum of the others.
+    /// is the sum of the others. Experts that the table places in no slot count too.
     #[len(|c| if c.missing { u64::from(c.tokens) } else { 0 })]
     pub missing: Option<Ptr<u32>>,
 
@@ -84,23 +90,32 @@ pub fn round_trip_with(c: &RoundTrip, a: &RoundTripArgs, hook: RowHook<'_>) {
 /// entries and a rank, so that no rank waits for what others are told.
 #[kernel]
 fn tell(c: &RoundTrip, a: &RoundTripArgs, g: Group, epoch: Epoch) {
-    let len = c.told();
-    let n = tokens(&c.dispatch(), &a.tokens);
+    let (len, out) = (c.told(), c.dispatch());
+    let ids = Ids::given(&out, &a.tokens);
+    let n = tokens(&out, &a.tokens);
     let i = arange(2 * len);
     for part in g.strided(c.chunks() * c.ranks) {
         let to = (part + rank()) % c.ranks;
         let first = part / c.ranks * len;
         let entry = i / 2 + first;
         // What `n` leaves out is loaded too, as far as there are rows: so it is on its way together with it.
-        let there = entry < rows_there(&c.dispatch(), &a.tokens) * c.topk;
-        let expert = a.tokens.ids.gather(entry, there, -1).cast::<u32>();
+        let there = entry < rows_there(&out, &a.tokens) * c.topk;
+        let expert = ids.named(ids.gather(entry, there));
         let weight = a.tokens.weights.gather(entry, there, 0.0);
-        let valid = (entry < n * c.topk) & (expert < c.experts);
+        let (named, slot) = (expert, ids.placed(expert, || entry));
+        let valid = (entry < n * c.topk) & (slot < out.map().experts);
         // Zeros, which come from ranks that are not active, are entries that go nowhere.
-        let expert = valid.select(!expert, !NOWHERE);
+        let expert = valid.select(!slot, !NOWHERE);
         let weight = valid.select(weight, 0.0).bitcast::<u32>();
         let words = (i % 2 == 0).select(expert, weight);
         a.entries.send(Peers::rank(to), (bank(c, rank(), epoch) + first) * 2, words, epoch);
+        if let Some(counts) = a.expert_load {
+            // An entry has two words: its expert and its weight.
+            let counted = (i % 2 == 0) & (entry < n * c.topk) & (named < c.experts);
+            if to == rank() {
+                count_entries(counts, named, counted);
+            }
+        }
     }
 }
 
@@ -165,12 +180,13 @@ fn weighted(c: &RoundTrip, mine: Val<u32>, entries: &Shared<u32>, y: Tile<f32>, 
 /// Sums what comes back for every token.
 #[kernel]
 fn receive(c: &RoundTrip, a: &RoundTripArgs, g: Group, epoch: Epoch) {
-    let coming = c.combine();
+    let (coming, out) = (c.combine(), c.dispatch());
+    let ids = Ids::given(&out, &a.tokens);
     let pieces = coming.summed_pieces();
     let scaling = Dequantiser::new(&coming, coming.owners_in_flight());
-    for i in g.strided(tokens(&c.dispatch(), &a.tokens) * pieces.parts()) {
+    for i in g.strided(tokens(&out, &a.tokens) * pieces.parts()) {
         let (token, part) = pieces.part(i);
-        let owners = owners(coming.map(), &a.tokens.ids, token * c.topk, c.topk, g);
+        let owners = owners(coming.map(), ids, token * c.topk, c.topk, g);
         let back = a.back.returns.open(epoch);
         let returned = returned(&coming, back, owners, token);
         pieces.each(part, |start, len| {
@@ -179,7 +195,7 @@ fn receive(c: &RoundTrip, a: &RoundTripArgs, g: Group, epoch: Epoch) {
         });
         if let Some(counts) = a.missing {
             if part == 0 {
-                counts.set(token, missing(coming.map(), &a.tokens.ids, token * c.topk, c.topk));
+                counts.set(token, missing(coming.map(), ids, token * c.topk, c.topk));
             }
         }
     }

@@ -6,7 +6,8 @@ use peerwarp_codegen::ir::{Dtype, PACKET_BYTES};
 use super::combine_config::{Combine, CombinePlan};
 use super::config::{Dispatch, DispatchPlan};
 use super::deliver::Hook;
-use super::limits::{MAX_SHARED_BYTES, fewer, groups_of, resident, rows_of, topk_of};
+use super::ids::IdType;
+use super::limits::{MAX_SHARED_BYTES, fewer, groups_of, resident, rows_of, slots_of, topk_of};
 use super::plan::{Bases, Copies, Count, Then};
 use super::protocol::Protocol;
 use super::returned::ReturnDtype;
@@ -68,6 +69,19 @@ pub struct RoundTrip {
     /// Whether it counts, for each token, the entries whose experts are on ranks that are not active.
     #[key(short = "missing", default = false, omitted)]
     pub missing: bool,
+    /// Slots for experts that each rank has, where a table says in which of all ranks' slots they are. 0: there is no table, and ranks
+    /// own experts in order.
+    #[key(short = "slots", range = 0..=65535, default = 0, omitted)]
+    pub expert_slots: u32,
+    /// Slots that an expert may be in at once, where a table says so.
+    #[key(short = "replicas", range = 1..=64, default = 1, omitted)]
+    pub replicas: u32,
+    /// Whether it counts the entries of each expert.
+    #[key(short = "load", default = false, omitted)]
+    pub expert_load: bool,
+    /// What expert ids are given as.
+    #[key(short = "ids", default = IdType::I32, omitted)]
+    pub ids: IdType,
     /// Warps of a block.
     #[tune(short = "w", values = [2, 4, 8, 16], default = |key| key.choose("warps"))]
     pub warps: u32,
@@ -115,9 +129,10 @@ impl RoundTrip {
     pub(in crate::families::moe) fn operation(&self) -> MoeTuning {
         let RoundTrip { hidden, experts, topk, tokens, ranks, dtype, hook, .. } = *self;
         let RoundTrip { warps, send_blocks, expert_blocks, recv_blocks, group_warps, vectors, .. } = *self;
-        let (combine_dtype, missing) = (self.combine_dtype, self.missing);
+        let RoundTrip { combine_dtype, missing, expert_slots, replicas, expert_load, ids, .. } = *self;
         let shape = MoeShape { hidden, experts, topk, tokens, ranks, dtype };
-        let key = MoeKey { hook, combine_dtype, missing, ..MoeKey::new(shape) };
+        let placed = MoeKey { expert_slots, replicas, expert_load, ids, ..MoeKey::new(shape) };
+        let key = MoeKey { hook, combine_dtype, missing, ..placed };
         let dispatch = DispatchPlan {
             warps,
             send_blocks,
@@ -254,6 +269,7 @@ impl RoundTrip {
         )?;
         rows_of(self.dtype, self.hidden, self.hook, Protocol::Packets)?;
         topk_of(self.topk, self.experts)?;
+        slots_of(self.expert_slots, self.replicas, self.ranks)?;
         let row_bytes = self.dispatch().shape().row_bytes();
         Illegal::unless(row_bytes.is_multiple_of(PACKET_BYTES), "hidden", self.hidden, || {
             format!("such that a row is whole packets of {PACKET_BYTES} bytes, and not {row_bytes} bytes")

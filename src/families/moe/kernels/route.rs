@@ -4,6 +4,7 @@ use peerwarp_codegen::dsl::prelude::*;
 
 use super::config::{COUNTED_AT_ONCE, Dispatch};
 use super::dispatch::{DispatchArgs, Launch, rows_there, tokens};
+use super::ids::{Ids, count_entries};
 use super::pieces::each_piece;
 use super::plan::{Bases, Count};
 use super::wire::{Entries, FlagRecordArgs, RecordArgs};
@@ -30,10 +31,16 @@ fn number(l: Launch<'_>, chunk: Val<u32>) -> Val<u32> {
 
 /// Entries of this rank's tokens that follow one another: a chunk's, or a part of them.
 struct Chunk {
+    /// The first one.
+    first: Val<u32>,
     /// Tokens of the rank.
     n: Val<u32>,
-    /// Expert of each entry.
+    /// The expert that each entry names.
     expert: Tile<u32>,
+    /// Where it is.
+    slot: Tile<u32>,
+    /// Whether each token exists.
+    counted: Tile<bool>,
     /// Whether each is an entry: its token and its expert exist.
     valid: Tile<bool>,
     /// Weight of each entry, where they travel.
@@ -48,15 +55,29 @@ impl Chunk {
         // What `n` leaves out is loaded too, as far as there are rows: so it is on its way together with it.
         let entries_there = rows_there(c, &a.tokens) * c.topk;
         let there = entries_there - first.min(entries_there);
-        let id = a.tokens.ids.load(first.only(arange(len) < there), len);
+        let ids = Ids::given(c, &a.tokens);
+        let id = ids.load(first.only(arange(len) < there), len);
         let loaded = c.dedup.then(|| a.tokens.weights.load(first.only(arange(len) < there), len));
-        let expert = id.cast::<u32>();
+        let expert = ids.named(id);
+        let slot = ids.placed(expert, || arange(len) + first);
         let entries = n * c.topk;
         let used = entries - first.min(entries);
         let counted = i < used;
-        let valid = counted & (expert < c.experts);
+        let valid = counted & (slot < c.map().experts);
         let weights = loaded.map(|weights| counted.select(weights, 0.0));
-        Chunk { n, expert, valid, weights }
+        Chunk { first, n, expert, slot, counted, valid, weights }
+    }
+
+    /// Writes down where the entries go, if combine reads that, and counts them.
+    #[kernel]
+    fn note(&self, c: &Dispatch, a: &DispatchArgs) {
+        if let Some(counts) = a.expert_load {
+            let named = self.counted & (self.expert < c.experts);
+            count_entries(counts, self.expert, named);
+        }
+        if let Some(routed) = a.routed {
+            routed.store(self.first.only(self.counted), self.slot.cast::<i32>());
+        }
     }
 }
 
@@ -68,12 +89,17 @@ fn uncounted(l: Launch<'_>, g: Group) {
         let to = (i + rank()) % c.ranks;
         let chunk = i / c.ranks;
         let entries = Chunk::load(c, l.a, chunk * c.record_entries(), c.record_entries());
-        let words = entries.valid.select(entries.expert, NOWHERE);
+        let words = entries.valid.select(entries.slot, NOWHERE);
         let number = number(l, chunk);
         let mut record = l.a.records.wire().open(l, Peers::rank(to), number);
         record.words(0u32.val(), words);
         record.weights(0u32.val(), entries.weights);
         record.send(entries.n);
+        if c.notes_entries() {
+            if to == rank() {
+                entries.note(c, l.a);
+            }
+        }
     }
 }
 
@@ -81,16 +107,18 @@ fn uncounted(l: Launch<'_>, g: Group) {
 #[kernel]
 fn whole(l: Launch<'_>, b: Group) {
     let c = l.c;
-    let count = shared::<u32>("count", c.experts);
+    let experts = c.map().experts;
+    let count = shared::<u32>("count", experts);
     for i in b.strided(c.chunks()) {
-        count.store(0, splat(0u32, c.experts));
+        count.store(0, splat(0u32, experts));
         let chunk = Chunk::load(c, l.a, i * c.record_entries(), c.record_entries());
-        let before = count.tally(chunk.expert, chunk.valid);
-        let words = chunk.valid.select((before << 16) | chunk.expert, NOWHERE);
+        let before = count.tally(chunk.slot, chunk.valid);
+        let words = chunk.valid.select((before << 16) | chunk.slot, NOWHERE);
         let number = number(l, i);
         let mut record = l.a.records.wire().open(l, Peers::all(), number);
         record.all(words, &count, chunk.weights);
         record.send(chunk.n);
+        chunk.note(c, l.a);
     }
 }
 
@@ -98,17 +126,19 @@ fn whole(l: Launch<'_>, b: Group) {
 #[kernel]
 fn parts(l: Launch<'_>, b: Group) {
     let c = l.c;
-    let count = shared::<u32>("count", c.experts);
+    let experts = c.map().experts;
+    let count = shared::<u32>("count", experts);
     for i in b.strided(c.chunks()) {
-        count.store(0, splat(0u32, c.experts));
+        count.store(0, splat(0u32, experts));
         let number = number(l, i);
         let mut record = l.a.records.wire().open(l, Peers::all(), number);
         each_piece(c.record_entries(), c.entries_at_once(), |start, len| {
             let chunk = Chunk::load(c, l.a, i * c.record_entries() + start, len);
-            let before = count.tally(chunk.expert, chunk.valid);
-            let words = chunk.valid.select((before << 16) | chunk.expert, NOWHERE);
+            let before = count.tally(chunk.slot, chunk.valid);
+            let words = chunk.valid.select((before << 16) | chunk.slot, NOWHERE);
             record.words(start, words);
             record.weights(start, chunk.weights);
+            chunk.note(c, l.a);
         });
         record.send_counted(tokens(c, &l.a.tokens), &count);
     }
@@ -119,22 +149,28 @@ fn parts(l: Launch<'_>, b: Group) {
 #[kernel]
 fn by_experts(l: Launch<'_>, records: &FlagRecordArgs, b: Group) {
     let c = l.c;
-    let (counted, entries) = (c.experts.min(COUNTED_AT_ONCE), c.record_entries().min(c.entries_at_once()));
+    let all = c.map().experts;
+    let (counted, entries) = (all.min(COUNTED_AT_ONCE), c.record_entries().min(c.entries_at_once()));
     let count = shared::<u32>("count", counted);
     for i in b.strided(c.chunks()) {
         let number = number(l, i);
         let mut record = records.record(l, Peers::all(), number);
-        each_piece(c.experts, counted, |first, experts| {
+        each_piece(all, counted, |first, experts| {
             count.store(0, splat(0u32, experts));
             each_piece(c.record_entries(), entries, |start, len| {
                 let chunk = Chunk::load(c, l.a, i * c.record_entries() + start, len);
-                let local = chunk.expert - first;
+                let local = chunk.slot - first;
                 let counted = chunk.valid & (local < experts);
                 let before = count.tally(local, counted);
-                let words = chunk.valid.select((before << 16) | chunk.expert, NOWHERE);
+                let words = chunk.valid.select((before << 16) | chunk.slot, NOWHERE);
                 // What goes nowhere is sent with the first part.
                 let sent = counted | (!chunk.valid & first.eq_to(0).splat(len));
                 record.put_where(Entries { start, sent, words, weights: chunk.weights });
+                if c.notes_entries() {
+                    if first == 0 {
+                        chunk.note(c, l.a);
+                    }
+                }
             });
             record.put_counts(first, experts, &count);
         });

@@ -1,101 +1,13 @@
 //! Scales of rows: which words of them go with a piece of a row, or with all of it, and where they stand in the output.
 
 use peerwarp_codegen::dsl::prelude::*;
-use peerwarp_codegen::family::Choice;
 
 use super::config::Dispatch;
 use super::device::at;
-use super::layout::{Begins, Room};
+use super::layout::Begins;
 use super::wire::Open;
 
-/// The order of the scales that dispatch yields. A word is an f32 scale, or four scales of a byte.
-#[derive(Choice, Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[choice(serde)]
-pub enum ScaleLayout {
-    /// `[row][word]`.
-    Row,
-    /// `[word][row]`, the rows of each word followed by as many as make a multiple of 4: 16 bytes, as TMA wants it.
-    Column,
-    /// `[128 rows][word][row % 32][row / 32 % 4]`: tiles of 128 rows by four scales, as block-scaled tensor cores take them. Scales are
-    /// bytes.
-    #[choice(name = "128x4")]
-    Tiles,
-}
-
-/// Rows of a tile of [`ScaleLayout::Tiles`].
-const TILE_ROWS: u64 = 128;
-
-/// Rows that the rows of a column of [`ScaleLayout::Column`] are a multiple of.
-const COLUMN_ROWS: u64 = 4;
-
-/// Where the scales of rows stand in the output. Rows of a fixed stride have a matrix of scales for each expert, all others one.
-#[derive(Clone, Copy, Debug)]
-pub struct ScaleRoom {
-    layout: ScaleLayout,
-    /// Words of a row.
-    words: u64,
-    /// Rows of a matrix.
-    rows: u64,
-    /// Matrices.
-    matrices: u64,
-}
-
-impl ScaleRoom {
-    pub(super) fn of(layout: ScaleLayout, room: Room, words: u32) -> ScaleRoom {
-        let rows = match room.begins {
-            Begins::Strided(stride) => u64::from(stride),
-            Begins::Aligned(_) => room.places,
-        };
-        ScaleRoom { layout, words: words.into(), rows, matrices: room.places / rows.max(1) }
-    }
-
-    /// Rows of a matrix, and as many as make it whole.
-    fn whole_rows(&self) -> u64 {
-        match self.layout {
-            ScaleLayout::Row => self.rows,
-            ScaleLayout::Column => self.rows.next_multiple_of(COLUMN_ROWS),
-            ScaleLayout::Tiles => self.rows.next_multiple_of(TILE_ROWS),
-        }
-    }
-
-    /// Words in all.
-    pub fn all_words(&self) -> u64 {
-        self.matrices * self.whole_rows() * self.words
-    }
-
-    /// Matrices, the rows of each without and with those that make it whole, and the words of a row.
-    pub fn shape(&self) -> [u64; 4] {
-        [self.matrices, self.rows, self.whole_rows(), self.words]
-    }
-
-    /// Where a word of a row's scales is.
-    pub fn place(&self, row: u64, word: u64) -> u64 {
-        let (matrix, row) = (row / self.rows, row % self.rows);
-        let (first, step) = match self.layout {
-            ScaleLayout::Row => (row * self.words, 1),
-            ScaleLayout::Column => (row, self.whole_rows()),
-            ScaleLayout::Tiles => {
-                (row / TILE_ROWS * (self.words * TILE_ROWS) + row % 32 * 4 + row / 32 % 4, TILE_ROWS)
-            }
-        };
-        matrix * (self.words * self.whole_rows()) + first + word * step
-    }
-
-    /// The first word of a row's scales, and how many words further each next one is.
-    fn first_and_step(&self, row: Val<u32>) -> (Val<u32>, u32) {
-        let (rows, words, whole) = (self.rows as u32, self.words as u32, self.whole_rows() as u32);
-        let (matrix, row) = if self.matrices == 1 { (None, row) } else { (Some(row / rows), row % rows) };
-        let (first, step) = match self.layout {
-            ScaleLayout::Row => (row * words, 1),
-            ScaleLayout::Column => (row, whole),
-            ScaleLayout::Tiles => {
-                let tile = TILE_ROWS as u32;
-                (row / tile * (words * tile) + row % 32 * 4 + row / 32 % 4, tile)
-            }
-        };
-        (matrix.map_or(first, |matrix| matrix * (words * whole) + first), step)
-    }
-}
+pub use crate::families::scales::{ScaleLayout, ScaleRoom};
 
 /// Words of a row's scales.
 #[derive(Clone, Copy)]
@@ -240,7 +152,12 @@ impl Scales for OfRow<'_> {
 impl Dispatch {
     /// Where the scales of rows stand in the output.
     pub fn scale_room(&self) -> ScaleRoom {
-        ScaleRoom::of(self.scale_layout, self.room(), self.scales())
+        let room = self.room();
+        let rows = match room.begins {
+            Begins::Strided(stride) => u64::from(stride),
+            Begins::Aligned(_) => room.places,
+        };
+        ScaleRoom::new(self.scale_layout, self.scales(), (rows, room.places / rows.max(1)))
     }
 
     /// What the scales of its rows go with.

@@ -5,11 +5,13 @@ use peerwarp_codegen::dsl::prelude::*;
 use super::config::Dispatch;
 use super::device::{at, experts_of, owners};
 use super::dispatch::{TokenArgs, tokens};
+use super::ids::Ids;
 use super::plan::Copies;
 use super::protocol::Protocol;
-use super::quantise::{INT8_MAX, Piece, Quantiser, scale_of_row};
+use super::quantise::{quantiser, scale_of_row};
 use super::wire::{InboxArgs, Open};
 use crate::families::moe::RowDtype;
+use crate::families::quantise::{INT8_MAX, Piece, Quantiser};
 
 /// What sends the rows of a launch.
 #[derive(Clone, Copy)]
@@ -32,7 +34,7 @@ impl<'a> Sender<'a> {
                 open.row.field(open.rows.row).copy(0u64, &a.x, at(open.token, c.row()), c.row());
             }),
             (Copies::Together, Protocol::Flags | Protocol::Packets) => {
-                let quantiser = Quantiser::new(c, a);
+                let quantiser = quantiser(c, a);
                 self.send_rows(g, &|open| {
                     let of_row = self.scale_of_row(open.token);
                     c.pieces().each(open.part, |start, len| {
@@ -48,7 +50,8 @@ impl<'a> Sender<'a> {
     #[kernel]
     fn destinations(self, slot: Val<u32>, g: Group) -> Val<u64> {
         let Sender { c, a, .. } = self;
-        c.travel().of(&|| owners(c.map(), &a.ids, slot * c.slot_entries(), c.slot_entries(), g))
+        let ids = Ids::given(c, a);
+        c.travel().of(&|| owners(c.map(), ids, slot * c.slot_entries(), c.slot_entries(), g))
     }
 
     /// A piece of a token's row.
@@ -130,7 +133,7 @@ impl<'a> Sender<'a> {
     fn send_packets(self, g: Group) {
         let Sender { c, a, inbox, epoch } = self;
         let pieces = c.pieces();
-        let quantiser = Quantiser::new(c, a);
+        let quantiser = quantiser(c, a);
         for i in g.strided(tokens(c, a) * (c.token_slots() * pieces.parts())) {
             let (slot, part) = pieces.part(i);
             let token = slot / c.token_slots();
@@ -152,8 +155,8 @@ impl<'a> Sender<'a> {
     #[kernel]
     fn send_apart(self, g: Group) {
         let Sender { c, a, inbox, epoch } = self;
-        let pieces = c.pieces();
-        let quantiser = Quantiser::new(c, a);
+        let (pieces, given) = (c.pieces(), Ids::given(c, a));
+        let quantiser = quantiser(c, a);
         for i in g.strided(c.slots() * pieces.parts() * c.ranks) {
             let to = (i + rank()) % c.ranks;
             let piece = i / c.ranks;
@@ -166,8 +169,9 @@ impl<'a> Sender<'a> {
                 pieces.each(part, |start, len| {
                     let x = self.load(token, start, len);
                     let scale = self.load_scales(token, part, (start, len));
-                    let ids = a.ids.load(slot * c.slot_entries(), c.slot_entries());
-                    let (_, owned) = experts_of(c.map(), to, ids.cast::<u32>());
+                    let ids = given.load(slot * c.slot_entries(), c.slot_entries());
+                    let entry = || arange(c.slot_entries()) + slot * c.slot_entries();
+                    let (_, owned) = experts_of(c.map(), to, given.placed(given.named(ids), entry));
                     if owned.any() & (token < tokens(c, a)) {
                         self.put(&open, start, quantised(c, (quantiser, of_row), (x, scale), len));
                     }

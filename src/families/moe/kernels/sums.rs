@@ -5,13 +5,14 @@ use peerwarp_codegen::dsl::{AnyTile, IncomingEach, IncomingSome};
 
 use super::combine::Launch;
 use super::combine_config::Combine;
-use super::device::{at, expert, missing, owner, owners};
+use super::device::{at, missing, owner, owners};
+use super::ids::Ids;
 use super::outputs::{Keep, RankMajor, Summed};
 use super::pieces::each_piece;
 use super::plan::Own;
 use super::protocol::Protocol;
-use super::quantise::of_sixteen;
 use super::returned::{ReturnDtype, Returned};
+use crate::families::quantise::of_sixteen;
 
 /// Sums what comes back for every token.
 pub(super) fn receive(l: Launch<'_>, g: Group) {
@@ -50,7 +51,7 @@ fn each_token(l: Launch<'_>, g: Group, act: impl Fn(Val<u32>, Val<u32>)) {
         act(token, part);
         if let Some(counts) = a.missing {
             if part == 0 {
-                counts.set(token, missing(c.map(), &a.ids, token * c.topk, c.topk));
+                counts.set(token, missing(c.map(), Ids::dispatched(l), token * c.topk, c.topk));
             }
         }
     }
@@ -67,7 +68,7 @@ fn store(l: Launch<'_>, token: Val<u32>, start: Val<u32>, sum: Tile<f32>) {
 
 /// The ranks that own a token's experts, a bit each.
 fn owners_of(l: Launch<'_>, g: Group, token: Val<u32>) -> Val<u64> {
-    owners(l.c.map(), &l.a.ids, token * l.c.topk, l.c.topk, g)
+    owners(l.c.map(), Ids::dispatched(l), token * l.c.topk, l.c.topk, g)
 }
 
 /// The weights that combine applies to a token's rows.
@@ -137,12 +138,14 @@ impl Weights<'_> {
     /// The sum of the weights of the entries that a rank owns, in the order of k.
     #[kernel]
     fn of(&self, of: Val<u32>) -> Val<f32> {
-        let Weights(Launch { c, a, .. }, token) = *self;
+        let Weights(l, token) = *self;
+        let Launch { c, a, .. } = l;
+        let ids = Ids::dispatched(l);
         let mut sum = var(0f32);
         for k in 0..c.topk.val() {
             let slot = token * c.topk + k;
-            let expert = expert(a.ids.get(slot));
-            if expert < c.experts {
+            let expert = ids.of_one(slot);
+            if expert < c.map().experts {
                 if owner(c.map(), expert) == of {
                     sum += a.weights.get(slot);
                 }
@@ -203,6 +206,7 @@ fn sum_of_two(
 #[kernel]
 fn sum_packets((l, s): Receiving<'_>, token: Val<u32>, part: Val<u32>) {
     let Launch { c, a, back } = l;
+    let ids = Ids::dispatched(l);
     c.summed_pieces().each(part, |start, len| {
         let first = token * c.topk;
         let mut sum = var(splat(0f32, len));
@@ -211,8 +215,8 @@ fn sum_packets((l, s): Receiving<'_>, token: Val<u32>, part: Val<u32>) {
             let (mut messages, mut weights) = (vec![], vec![]);
             for i in 0..count {
                 let slot = first + k + i;
-                let expert = expert(a.ids.get(slot));
-                let valid = expert < c.experts;
+                let expert = ids.of_one(slot);
+                let valid = expert < c.map().experts;
                 there = there | valid.select(1u64 << i, 0u64);
                 messages.push((owner(c.map(), expert), slot));
                 weights.push(valid.select(a.weights.get(slot), 0.0));
@@ -234,12 +238,13 @@ fn sum_packets((l, s): Receiving<'_>, token: Val<u32>, part: Val<u32>) {
 #[kernel]
 fn sum_entries((l, s): Receiving<'_>, token: Val<u32>, part: Val<u32>) {
     let Launch { c, a, back } = l;
+    let ids = Ids::dispatched(l);
     c.summed_pieces().each(part, |start, len| {
         let mut sum = var(splat(0f32, len));
         for k in 0..c.topk.val() {
             let slot = token * c.topk + k;
-            let expert = expert(a.ids.get(slot));
-            if expert < c.experts {
+            let expert = ids.of_one(slot);
+            if expert < c.map().experts {
                 let owner = owner(c.map(), expert);
                 let row = c.batching().of_entry(&back.from(owner), [owner, token, slot]);
                 let y = s.of_one(back, &row, start, len);

@@ -30,7 +30,7 @@ pub struct FlagRecordArgs {
     #[len(|c| c.record_words())]
     pub rec_n: Sym<u32>,
     /// Entries of the chunk by expert, `[parity][source][chunk][expert]`.
-    #[len(|c| c.record_words() * u64::from(c.experts))]
+    #[len(|c| c.record_words() * u64::from(c.map().experts))]
     pub rec_count: Sym<u32>,
     /// The complement of each entry's word: its expert, and its rank among those of its chunk with the same expert in the upper half,
     /// `[parity][source][chunk][entry]`. Zeros, which come from ranks that are not active, are entries that go nowhere.
@@ -173,7 +173,7 @@ impl FlagRecord<'_> {
 
     /// Puts the counts of `experts` experts' entries from expert `first` on, which are the first ones of `count`.
     pub fn put_counts(&mut self, first: Val<u32>, experts: u32, count: &Shared<u32>) {
-        let at = self.number * self.l.c.experts + first;
+        let at = self.number * self.l.c.map().experts + first;
         self.parcel.put(&self.a.rec_count, at, count.load(0, experts));
     }
 
@@ -195,7 +195,7 @@ impl OpenRecord for FlagRecord<'_> {
     }
 
     fn counts(&mut self, count: &Shared<u32>) {
-        self.put_counts(0u32.val(), self.l.c.experts, count);
+        self.put_counts(0u32.val(), self.l.c.map().experts, count);
     }
 
     fn all(&mut self, words: Tile<u32>, count: &Shared<u32>, weights: Option<Tile<f32>>) {
@@ -260,7 +260,7 @@ fn flag_counts(records: &FlagRecords<'_>, expert: Tile<u32>, record: Tile<u32>) 
     let (map, number) = (c.map(), record + *bank);
     let owned = expert < owned_experts(map, rank());
     let first = first_expert(map, rank());
-    a.rec_count.gather(arrived, number * c.experts + first + expert, owned, 0)
+    a.rec_count.gather(arrived, number * map.experts + first + expert, owned, 0)
 }
 
 /// A record that goes as LL elements.

@@ -13,6 +13,13 @@ pub struct ExpertMap {
 }
 
 impl ExpertMap {
+    /// The slots of ranks that have so many each, numbered as experts are; of 0, the experts themselves.
+    #[must_use]
+    pub fn with_slots(self, slots: u32) -> ExpertMap {
+        let experts = if slots == 0 { self.experts } else { self.ranks * slots };
+        ExpertMap { experts, ..self }
+    }
+
     /// How many experts every rank owns at least.
     pub fn at_least(self) -> u32 {
         self.experts / self.ranks

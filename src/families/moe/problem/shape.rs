@@ -320,6 +320,9 @@ impl fmt::Display for MoeShape {
 }
 
 impl MoeShape {
+    /// The most experts.
+    pub const MOST_EXPERTS: u32 = 65535;
+
     /// Checks every field, for one node.
     pub fn check(&self) -> Result<(), MoeError> {
         self.check_but_ranks()?;
@@ -336,7 +339,7 @@ impl MoeShape {
         whole.map_err(|(field, value, allowed)| {
             MoeError::invalid(field, value, format!("must be {allowed}"))
         })?;
-        range("experts", self.experts, 1, 65535)?;
+        range("experts", self.experts, 1, MoeShape::MOST_EXPERTS)?;
         range("topk", self.topk, 1, 32)?;
         if self.topk > self.experts {
             let allowed = format!("must not be more than there are experts ({})", self.experts);
@@ -348,6 +351,12 @@ impl MoeShape {
     /// Which rank owns which expert.
     pub fn map(&self) -> ExpertMap {
         ExpertMap { experts: self.experts, ranks: self.ranks }
+    }
+
+    /// The shape in which slots stand for experts, of ranks that have so many each; of 0, the same.
+    #[must_use]
+    pub fn with_slots(self, slots: u32) -> MoeShape {
+        MoeShape { experts: self.map().with_slots(slots).experts, ..self }
     }
 
     /// The first expert of each rank, and after the last one the number of all experts.

@@ -11,7 +11,7 @@ use rayon::prelude::*;
 use crate::families::moe::SCALE_BLOCK;
 use crate::families::moe::kernels::{Hook, Quantise, ScaleRounding};
 use crate::families::moe::reference::{self, Entry, Grouped, Tokens};
-use crate::families::moe::{MoeKey, MoeProblem, MoeShape, Routing, RowDtype};
+use crate::families::moe::{MoeKey, MoeProblem, MoeShape, Placement, Routing, RowDtype};
 use crate::harness::blocks::{Blocks, Scaling};
 use crate::harness::bytes::{quantise_fnuz, quantise_int8};
 use crate::harness::{elements, fp8};
@@ -88,12 +88,16 @@ impl Semantics {
 pub struct Round {
     /// Its number, from 0 on.
     pub number: u32,
-    /// The problem's shape.
+    /// The problem's shape, with slots for experts where a table places these.
     pub shape: MoeShape,
     /// How it is computed.
     pub semantics: Semantics,
-    /// Who sends what where.
+    /// Who sends what where: where a table places experts, with their slots for ids.
     pub routing: Routing,
+    /// By rank, the ids that it is given: callers know nothing of ranks that are not active.
+    pub given: Vec<Vec<i32>>,
+    /// By rank, its table, where one places experts.
+    pub placements: Vec<Placement>,
     /// By rank, what it sends.
     pub tokens: Vec<Tokens>,
     /// By rank, what dispatch has to bring it.
@@ -144,7 +148,9 @@ impl Round {
 
     /// The same in a world that goes on without some ranks, a mask of them: they have no tokens, and their experts are none.
     pub fn without(problem: &MoeProblem, semantics: Semantics, round: u32, inactive: u64) -> Round {
-        let (shape, mut routing) = (problem.shape, problem.routing(round).clone());
+        let (given, placements) = (problem.routing(round), placements(problem, &semantics.key, round));
+        let shape = problem.shape.with_slots(semantics.key.expert_slots);
+        let mut routing = placed(given, &placements, (problem.shape, shape));
         let is_inactive = |rank: u32| inactive >> rank & 1 != 0;
         for (rank, ids) in (0..).zip(&mut routing.ids) {
             if is_inactive(rank) {
@@ -159,6 +165,7 @@ impl Round {
             |rank| random_tokens(&semantics.key, n[rank as usize], stream(problem.seed, round, rank));
         let tokens: Vec<Tokens> = (0..shape.ranks).into_par_iter().map(random).collect();
         let all = Round::of((round, shape), semantics, routing, tokens);
+        let all = Round { given: given.ids.clone(), placements, ..all };
         if semantics.key.nodes > 1 { all.over_nodes() } else { all }
     }
 
@@ -202,11 +209,14 @@ impl Round {
         };
         let (out, in_order) = ranks.map(sums).unzip();
         let (nodes, first_expert, no_expert) = (vec![], 0, empty_id(&shape, number));
+        let (given, placements) = (routing.ids.clone(), vec![]);
         Round {
             number,
             shape,
             semantics,
             routing,
+            given,
+            placements,
             tokens,
             grouped,
             out,
@@ -240,7 +250,7 @@ impl Round {
     /// What a rank sends. Where all rows are tokens, the number of tokens says so or is larger, in turn.
     pub fn inputs(&self, rank: u32) -> Inputs {
         let (shape, at) = (&self.shape, rank as usize);
-        let (tokens, ids) = (&self.tokens[at], &self.routing.ids[at]);
+        let (tokens, ids, given) = (&self.tokens[at], &self.routing.ids[at], &self.given[at]);
         let (n, rows_there) = (ids.len() as u32 / shape.topk, self.rows_there(rank));
         let entries = rows_there * shape.topk;
         let (rows, row_bytes, scales, scale_bytes) = match self.semantics.key.quantise.from() {
@@ -254,7 +264,7 @@ impl Round {
             x: padded(rows, rows_there * row_bytes, u8::MAX),
             x_scale: padded(scales, rows_there * scale_bytes, u8::MAX),
             tensor_scale: self.semantics.key.has_tensor_scale().then_some(TENSOR_SCALE),
-            ids: padded(ids, entries, 0),
+            ids: padded(&given[..ids.len()], entries, 0),
             weights: padded(&self.routing.weights[at], entries, f32::NAN),
         }
     }
@@ -282,6 +292,36 @@ impl Round {
     pub fn scales(&self, entry: Entry) -> &[u8] {
         self.tokens[entry.source as usize].row_scales(&self.shape, entry.token)
     }
+}
+
+/// The tables of a round, if some place experts: one for each rank, for only its own entries go by it.
+pub(super) fn placements(problem: &MoeProblem, key: &MoeKey, round: u32) -> Vec<Placement> {
+    let ranks = if key.expert_slots > 0 { problem.shape.ranks } else { 0 };
+    let of = |rank| {
+        let mut rng = stream(problem.seed ^ 0x706c616365, round, rank);
+        Placement::random(problem.shape.experts, key.replicas, key.map().experts, &mut rng)
+    };
+    (0..ranks).map(of).collect()
+}
+
+/// What stands for the slot of an entry whose expert has none.
+pub(super) const NO_SLOT: i32 = -2;
+
+/// A routing with slots for ids, if tables place experts.
+pub(super) fn placed(
+    given: &Routing,
+    placements: &[Placement],
+    (experts, slots): (MoeShape, MoeShape),
+) -> Routing {
+    let mut routing = given.clone();
+    for ((rank, placement), ids) in (0..).zip(placements).zip(&mut routing.ids) {
+        for (entry, id) in (0..).zip(ids) {
+            let expert = u32::try_from(*id).ok().filter(|&id| id < experts.experts);
+            let slot = |expert| placement.slot(expert, (rank, entry / experts.topk), slots.experts);
+            *id = expert.map_or(-1, |expert| slot(expert).map_or(NO_SLOT, |slot| slot as i32));
+        }
+    }
+    routing
 }
 
 /// As [`Round::rows_there`].

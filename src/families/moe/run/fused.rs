@@ -44,7 +44,8 @@ fn key(shape: &MoeShape, hook: Hook, combine_dtype: ReturnDtype) -> MoeKey {
 
 /// Whether a variant is legal and for this shape.
 pub(super) fn check(config: &RoundTrip, shape: &MoeShape) -> Result<(), MoeError> {
-    let key = MoeKey { missing: config.missing, ..key(shape, config.hook, config.combine_dtype) };
+    let RoundTrip { hook, combine_dtype, missing, expert_slots, replicas, expert_load, ids, .. } = *config;
+    let key = MoeKey { missing, expert_slots, replicas, expert_load, ids, ..key(shape, hook, combine_dtype) };
     if config.key() != key.round_trip() {
         return Err(MoeError::invalid("round_trip", config.variant_name(), format!("must be for {shape}")));
     }

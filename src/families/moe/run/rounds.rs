@@ -7,11 +7,11 @@ use peerwarp_codegen::family::Family;
 use peerwarp_codegen::ir::{Const, Dtype};
 use peerwarp_codegen::threads;
 
-use super::data::{Round, Semantics};
+use super::data::{NO_SLOT, Round, Semantics, placed, placements};
 use super::{Traffic, between, fused};
-use crate::families::moe::kernels::{Layout, Quantise, RoundTrip};
+use crate::families::moe::kernels::{IdType, Layout, Quantise, RoundTrip};
 use crate::families::moe::nodes::NODE_ROWS;
-use crate::families::moe::{MoeError, MoeKey, MoeProblem, MoeShape, MoeTuning, Routing, work};
+use crate::families::moe::{MoeError, MoeKey, MoeProblem, MoeShape, MoeTuning, Placement, Routing, work};
 use crate::harness::elements::decode;
 use crate::harness::elements::loops::{larger, off_and_largest};
 use crate::harness::suite::random_bytes;
@@ -100,20 +100,48 @@ impl MoeRounds {
 
     /// What the routing demands.
     pub fn traffic(&self) -> Traffic {
-        Traffic::of(&self.problem.shape, &self.routings())
+        Traffic::of(&self.placed_shape(), &self.routings().iter().collect::<Vec<_>>())
     }
 
-    fn routings(&self) -> Vec<&Routing> {
-        (0..self.rounds).map(|i| self.problem.routing(i)).collect()
+    fn routings(&self) -> Vec<Routing> {
+        (0..self.rounds).map(|i| self.routing(i)).collect()
     }
 
-    /// How many of each token's entries name experts of ranks that are not active, of a rank that is.
+    /// The routing of a round: where a table places experts, with their slots for ids.
+    fn routing(&self, round: u32) -> Routing {
+        let placements = placements(&self.problem, &self.semantics.key, round);
+        placed(self.problem.routing(round), &placements, (*self.shape(), self.placed_shape()))
+    }
+
+    /// The shape, with slots for experts where a table places these.
+    fn placed_shape(&self) -> MoeShape {
+        self.shape().with_slots(self.semantics.key.expert_slots)
+    }
+
+    /// How many of each token's entries name experts of ranks that are not active, or that have no slot, of a rank that is active.
     fn missing(&self, rank: u32, round: u32) -> Vec<u32> {
         let is_active = |rank: u32| self.inactive >> rank & 1 == 0;
-        let is_missing = |id: &&i32| self.shape().map().owner(**id).is_some_and(|owner| !is_active(owner));
-        let ids = &self.problem.routing(round).ids[rank as usize];
+        let (map, is_placed) = (self.semantics.key.map(), self.semantics.key.expert_slots > 0);
+        let has_none = |id: i32| is_placed && id == NO_SLOT;
+        let is_missing = |id: &&i32| has_none(**id) || map.owner(**id).is_some_and(|owner| !is_active(owner));
+        let ids = &self.routing(round).ids[rank as usize];
         let tokens = ids.chunks(self.shape().topk as usize).filter(|_| is_active(rank));
         tokens.map(|ids| ids.iter().filter(is_missing).count() as u32).collect()
+    }
+
+    /// What the counts of experts' entries begin with.
+    fn load_before(&self, round: u32) -> Vec<u32> {
+        (0..self.shape().experts).map(|expert| expert * 3 + round).collect()
+    }
+
+    /// What they are after a round.
+    fn load(&self, rank: u32, round: u32) -> Vec<u32> {
+        let mut load = self.load_before(round);
+        let is_active = self.inactive >> rank & 1 == 0;
+        for &id in self.problem.routing(round).ids[rank as usize].iter().filter(|_| is_active) {
+            usize::try_from(id).ok().and_then(|id| load.get_mut(id)).into_iter().for_each(|n| *n += 1);
+        }
+        load
     }
 
     fn shape(&self) -> &MoeShape {
@@ -122,19 +150,17 @@ impl MoeRounds {
 
     /// What there is of the caller's, by name and in bytes.
     fn sent(&self, rank: u32, round: u32) -> Vec<Contents> {
-        let mut sent = self.reference()[round as usize].inputs(rank);
-        if self.inactive != 0 {
-            // Callers know nothing of ranks that are not active.
-            let ids = &self.problem.routing(round).ids[rank as usize];
-            let there = ids.len().min(sent.ids.len());
-            sent.ids[..there].copy_from_slice(&ids[..there]);
-        }
+        let sent = self.reference()[round as usize].inputs(rank);
         let mut all = vec![
             Contents::of("n", &[sent.n]),
             Contents::new("x", sent.x),
-            Contents::of("ids", &sent.ids),
+            ids_of(&self.semantics.key, &sent.ids),
             Contents::of("weights", &sent.weights),
         ];
+        all.extend(self.tables(&placements(&self.problem, &self.semantics.key, round), rank));
+        all.extend(
+            self.semantics.key.expert_load.then(|| Contents::of("expert_load", &self.load_before(round))),
+        );
         // Also where there are none, for want of rows: all rounds have the same buffers.
         if self.shape().scales() > 0 && self.semantics.key.quantise == Quantise::None {
             all.push(Contents::new("x_scale", sent.x_scale));
@@ -163,7 +189,7 @@ impl Problem for MoeRounds {
 
     fn numbers(&self, rank: u32, round: u32) -> Vec<(String, Const)> {
         let there = super::data::rows_there(self.shape(), self.problem.routing(round), round, rank);
-        self.numbers_of(there, super::data::empty_id(self.shape(), round))
+        self.numbers_of(there, super::data::empty_id(&self.placed_shape(), round))
     }
 
     fn has_host_steps(&self) -> bool {
@@ -175,7 +201,16 @@ impl Problem for MoeRounds {
     }
 
     fn after_launch(&self, launch: usize, round: u32, memory: &mut dyn RankMemory) -> Result<(), String> {
-        if self.one_launch || launch + 1 != self.dispatches {
+        if self.one_launch {
+            return Ok(());
+        }
+        if launch == 0 {
+            // The table may change as soon as dispatch has sent.
+            let next = placements(&self.problem, &self.semantics.key, round + 1);
+            let tables = self.tables(&next, memory.rank());
+            tables.iter().try_for_each(|c| memory.write(&c.buffer, c.at, &c.bytes))?;
+        }
+        if launch + 1 != self.dispatches {
             return Ok(());
         }
         let at = self.reference()[round as usize].within_node(memory.rank());
@@ -190,7 +225,10 @@ impl Problem for MoeRounds {
             let counts = self.missing(rank, round);
             Expected::exactly("missing", Dtype::U32, cast_slice(&counts).to_vec())
         };
-        [out].into_iter().chain(self.semantics.key.missing.then(missing)).collect()
+        let load =
+            || Expected::exactly("expert_load", Dtype::U32, cast_slice(&self.load(rank, round)).to_vec());
+        let counts = self.semantics.key.missing.then(missing).into_iter();
+        [out].into_iter().chain(counts).chain(self.semantics.key.expert_load.then(load)).collect()
     }
 
     fn without(&self, inactive: u64) -> Option<Arc<dyn Problem>> {
@@ -205,7 +243,7 @@ impl Problem for MoeRounds {
     }
 
     fn metrics(&self) -> Vec<Metric> {
-        let (shape, routing, dedup) = (self.shape(), self.problem.routing(0), self.semantics.dedup);
+        let (shape, routing, dedup) = (&self.placed_shape(), &self.routing(0), self.semantics.dedup);
         let dispatch = work::of_dispatch(shape, routing, dedup);
         let combine = work::of_combine(shape, routing, dedup);
         if self.one_launch {
@@ -234,9 +272,11 @@ impl Problem for MoeRounds {
                 rows(self.semantics.key.quantise.from().or(shape.dtype.dispatched()).unwrap_or(Dtype::Fp8)),
             ),
             Contents::of("n", &[n]),
-            Contents::of("ids", &routing.ids[at]),
+            ids_of(&self.semantics.key, &routing.ids[at]),
             Contents::of("weights", &routing.weights[at]),
         ];
+        all.extend(self.tables(&placements(&self.problem, &self.semantics.key, 0), rank));
+        all.extend(self.semantics.key.expert_load.then(|| Contents::of("expert_load", &self.load_before(0))));
         if shape.scales() > 0 && self.semantics.key.quantise == Quantise::None {
             all.push(Contents::repeated("x_scale", cast_slice(&[1.0f32; 1024]).to_vec()));
         }
@@ -284,7 +324,9 @@ impl Problem for MoeRounds {
         let saving = 100.0 * traffic.dedup_saving;
         let used = if self.semantics.dedup { "" } else { " (not used)" };
         let along = (self.semantics.key.nodes > 1).then(|| {
-            let rows = Traffic::rows_to_nodes(self.shape(), self.semantics.key.nodes, &self.routings());
+            let routings = self.routings();
+            let routings: Vec<_> = routings.iter().collect();
+            let rows = Traffic::rows_to_nodes(self.shape(), self.semantics.key.nodes, &routings);
             ("rows to other nodes".into(), format!("{rows}, one for each token and node").into())
         });
         let facts = [
@@ -295,7 +337,22 @@ impl Problem for MoeRounds {
     }
 }
 
+/// Expert ids as kernels take them.
+fn ids_of(key: &MoeKey, ids: &[i32]) -> Contents {
+    match key.ids {
+        IdType::I32 => Contents::of("ids", ids),
+        IdType::I64 => Contents::of("ids", &ids.iter().map(|&id| i64::from(id)).collect::<Vec<_>>()),
+    }
+}
+
 impl MoeRounds {
+    /// A rank's table, where one places experts.
+    fn tables(&self, placements: &[Placement], rank: u32) -> Vec<Contents> {
+        let Some(Placement { place, replicas }) = placements.get(rank as usize) else { return vec![] };
+        let counts = (self.semantics.key.replicas > 1).then(|| Contents::of("replicas", replicas));
+        [Contents::of("place", place)].into_iter().chain(counts).collect()
+    }
+
     /// The numbers that launches take.
     fn numbers_of(&self, rows_there: u32, empty_id: i32) -> Vec<(String, Const)> {
         let rows = ("rows_there".to_owned(), Const::U32(rows_there));
