@@ -140,7 +140,7 @@ class GatherScatter:
 
 
 class Plain:
-    """The bytes of our dispatch and combine, by all_to_all_single with sizes that everybody knows beforehand: no routing,
+    """The bytes of our dispatch and combine, by all_to_all_single with sizes known beforehand: no routing,
     no grouping, no sums."""
 
     NAME = "NCCL all_to_all_single"

@@ -176,7 +176,7 @@ class TimingTests(unittest.TestCase):
         _, reply = self.reply(lambda: Baseline, ["there"], 1, cases=2)
         self.assertEqual(self.times(reply), [(n, "there", 1, False, [[1.0]]) for n in (0, 1)])
 
-    def test_results_are_compared_before_they_are_timed_and_memory_is_told(self):
+    def test_results_are_compared_before_they_are_timed_and_memory_is_reported(self):
         log, reply = self.reply(lambda: Checked, ["there"], 1, cases=2)
         self.assertEqual((reply["absent"], reply["checked"], reply["memory_bytes"]), (None, True, [30, 30]))
         once = ["check", *["there"] * (timing.WARMUP + 1), "close"]

@@ -165,7 +165,7 @@ def time_baseline(timer, baseline, metrics, round_name, rounds, launch=None):
 
 
 def host_time(steps):
-    """What a round takes the host, in microseconds, launched one after the other: nobody waits for the GPU in between."""
+    """What a round takes the host, in microseconds, launched one after the other: the host does not wait for the GPU in between."""
     took = []
     for _ in range(15):
         torch.cuda.synchronize()

@@ -22,7 +22,7 @@ std::uint16_t narrow(const float x) {
 static std::uint32_t tokens_of(const Shape& s, const std::uint32_t round, const std::uint32_t rank, std::mt19937& random) {
     if (round % 4 == 0) return s.tokens;                 // as many as there can be
     if (round % 4 == 1) return rank == 0 ? 0 : s.tokens;  // one rank has none
-    if (round % 8 == 2) return 0;                         // nobody has any
+    if (round % 8 == 2) return 0;                         // no rank has any
     return random() % (s.tokens + 1);
 }
 

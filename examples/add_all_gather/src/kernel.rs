@@ -18,12 +18,12 @@ pub struct AddArgs {
     #[len(|c| u64::from(c.elements))]
     #[dtype(|c| c.dtype)]
     pub y: AnyPtr,
-    /// Everybody's sums, `[ranks][elements]`.
+    /// All ranks' sums, `[ranks][elements]`.
     #[output]
     #[len(|c| u64::from(c.gathered()))]
     #[dtype(|c| c.dtype)]
     pub out: AnyPtr,
-    /// Everybody's sums, a chunk a message.
+    /// All ranks' sums, a chunk a message.
     #[channel(|c| c.channel())]
     #[len(|c| c.chunk)]
     #[dtype(|c| c.dtype)]
@@ -32,7 +32,7 @@ pub struct AddArgs {
     pub epoch: EpochWord,
 }
 
-/// Adds two vectors on every rank, and gives every rank everybody's sums.
+/// Adds two vectors on every rank, and gives every rank all ranks' sums.
 #[kernel]
 pub fn add_all_gather(c: &AddAllGather, a: &AddArgs) {
     let sums = a.sums.open(a.epoch.begin());

@@ -9,7 +9,7 @@ use peerwarp::prelude::*;
 
 /// Changes that change nothing: role, operation and change.
 const EQUIVALENT: [(&str, &str, &str); 1] = [
-    // An LL element beyond the end of the last chunk: its message has room for it, and nobody reads it.
+    // An LL element beyond the end of the last chunk: its message has room for it, and no rank reads it.
     ("send", "send_ll of sums", "count + 1"),
 ];
 

@@ -85,7 +85,7 @@ proptest! {
     }
 
     #[test]
-    fn pages_of_requests_are_in_the_pools_of_those_who_read_them(
+    fn pages_of_requests_are_in_the_pools_of_their_readers(
         page in 1u32..5,
         pool in 1u32..24,
         requests in 1u32..7,
