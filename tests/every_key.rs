@@ -63,23 +63,53 @@ fn key(family: &dyn DynFamily, rng: &mut ChaCha8Rng) -> Key {
     }
     if let (Some(n), Some(k)) = (number(&key, "n"), number(&key, "k")) {
         let fp8 = key["dtype"] == "fp8";
-        set(&mut key, "n", n.next_multiple_of(8));
+        let gated = key.get("activation").is_some_and(|of| of.starts_with("swiglu"));
+        set(&mut key, "n", n.next_multiple_of(if gated { 32 } else { 8 }));
         set(&mut key, "k", k.next_multiple_of(if fp8 { 16 } else { 8 }));
         if !fp8 {
             key.remove("scales");
+        }
+    }
+    if let (Some(groups), Some(stride)) = (number(&key, "groups"), number(&key, "stride")) {
+        let rows = number(&key, "rows").expect("a number");
+        set(&mut key, "stride", stride % (rows / groups + 1));
+        if key["stride"] != "0" {
+            key.remove("align");
         }
     }
     if let Some(m) = number(&key, "m").filter(|_| family.name() != "matmul") {
         set(&mut key, "m", (m / ranks * ranks).max(ranks));
     }
     if family.name() == "all_reduce" {
-        let hidden = number(&key, "hidden").expect("a number").next_multiple_of(8).max(8);
-        let elements = number(&key, "elements").expect("a number").next_multiple_of(hidden);
         let hook = key["hook"] != "none";
+        let whole = normalised_rows(&mut key, hook);
+        let hidden = number(&key, "hidden").expect("a number").next_multiple_of(whole).max(whole);
+        let elements = number(&key, "elements").expect("a number").next_multiple_of(hidden);
         set(&mut key, "elements", elements.min((1 << 28) / hidden * hidden));
         set(&mut key, "hidden", if hook { hidden } else { 0 });
     }
     key
+}
+
+/// Lets fields of rows that an all-reduce normalises go together, and says what the length of a row is a multiple of.
+fn normalised_rows(key: &mut Key, hook: bool) -> u64 {
+    if !hook {
+        for name in ["weights", "plus_one", "quantise"] {
+            key.remove(name);
+        }
+    }
+    let quantise = key.get("quantise").map_or("none", String::as_str).to_owned();
+    match quantise.as_str() {
+        "none" => drop(key.remove("normalised")),
+        _ => drop(key.insert("in_place", "false".to_owned())),
+    }
+    if quantise != "nvfp4" {
+        key.remove("scale_layout");
+        return if quantise == "none" { 8 } else { 16 };
+    }
+    let hidden = number(key, "hidden").expect("a number").min(13312);
+    key.insert("hidden", hidden.to_string());
+    64
 }
 
 /// Lets the rows of a key of MoE go together with its other fields.
@@ -130,10 +160,25 @@ fn rows(family: &dyn DynFamily, key: &mut Key, rng: &mut ChaCha8Rng) {
     if !by_token {
         key.remove("weighted");
     }
+    placement(key);
     if key.contains_key("max_rows") {
         let most = number(key, "ranks").expect("a number") * number(key, "tokens").expect("a number");
         let max_rows = number(key, "max_rows").expect("a number") % (most + 1) / 128 * 128;
         key.insert("max_rows", if by_token { 0 } else { max_rows }.to_string());
+    }
+}
+
+/// Lets the fields of the table that places experts go together: slots that are counted in 16 bits, and replicas only where there are some.
+fn placement(key: &mut Key) {
+    let Some(slots) = number(key, "expert_slots") else { return };
+    let of_node = key.get("of_node").is_some_and(|of_node| of_node == "true");
+    let most = if of_node { 0 } else { 65535 / number(key, "ranks").expect("a number") };
+    if of_node {
+        ["expert_load", "ids"].into_iter().for_each(|name| drop(key.remove(name)));
+    }
+    key.insert("expert_slots", slots.min(most).to_string());
+    if slots.min(most) == 0 {
+        key.remove("replicas");
     }
 }
 

@@ -18,7 +18,7 @@ pub struct Echo {
     /// World size.
     #[key(short = "r", range = 2..=8, ranks)]
     pub ranks: u32,
-    /// Whether everybody tells everybody that it has read, and waits for that: nobody is sent anything then that it may still read.
+    /// Whether each rank signals all ranks that it has read, and waits for that: then no data are sent to a rank that may still read.
     #[key(short = "a")]
     pub answers: bool,
     /// Warps of a block.
@@ -39,7 +39,7 @@ pub struct EchoArgs {
     #[input]
     #[len(|_| WORDS.into())]
     pub x: Ptr<f32>,
-    /// Everybody's.
+    /// All ranks' words.
     #[output]
     #[len(|c| u64::from(WORDS * c.ranks))]
     pub out: Ptr<f32>,
@@ -96,7 +96,7 @@ fn words(turn: Turn) -> Vec<f32> {
     (0..WORDS).map(|i| (i + 100 * turn.rank + 1000 * turn.round) as f32).collect()
 }
 
-/// What is told of a configuration.
+/// The hints for a configuration.
 fn told<F: Workload>(settings: &[(&str, &str)]) -> Vec<String> {
     let config = F::from_settings(settings).unwrap_or_else(|e| panic!("{settings:?}: {e}"));
     let inputs = Inputs { rounds: 4, ..Inputs::default() };

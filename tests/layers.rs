@@ -17,7 +17,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
 /// What tests of a module may use besides: the smallest kernels there are, as they have to run some.
 const TESTS_MAY_USE: &[(&str, &[&str])] = &[("runtime", &["harness"]), ("harness", &["families"])];
 
-/// Words of one family, which nobody else says.
+/// Words of one family, which no other folder says.
 const WORDS: [&str; 5] = ["expert", "experts", "dispatch", "combine", "moe"];
 
 fn sources(folder: &Path, found: &mut Vec<PathBuf>) {
@@ -115,7 +115,7 @@ fn said(text: &str) -> Vec<(usize, String)> {
 }
 
 #[test]
-fn nobody_says_what_only_a_family_knows() {
+fn only_a_family_says_what_it_alone_knows() {
     let mut found = vec![];
     for (file, text) in all() {
         let generic = ["build", "runtime", "harness", "cli"].contains(&module(&file));

@@ -88,9 +88,11 @@ fn of_launches() {
             n: &n,
             rows_there: 8,
             ids: &ids,
+            place: None,
+            replicas: None,
             weights: &weights,
         };
-        op.rank(0).launch(stream, RoundTripLaunch { tokens, out: &mut out }).unwrap();
+        op.rank(0).launch(stream, RoundTripLaunch { tokens, expert_load: None, out: &mut out }).unwrap();
     };
     assert_eq!(count(&mut launch), 0);
     assert_eq!(count(&mut launch), 0);
@@ -223,14 +225,14 @@ unsafe impl Gpu for Host {
         Ok(())
     }
     unsafe fn load(&self, _: &[u8]) -> Result<RawModule, RuntimeError> {
-        // SAFETY: nobody looks at it.
+        // SAFETY: it is never read.
         Ok(unsafe { RawModule::from_raw(1) })
     }
     unsafe fn unload(&self, _: RawModule) -> Result<(), RuntimeError> {
         Ok(())
     }
     fn function(&self, _: RawModule, _: &str, _: u32) -> Result<RawFunction, RuntimeError> {
-        // SAFETY: nobody looks at it.
+        // SAFETY: it is never read.
         Ok(unsafe { RawFunction::from_raw(1) })
     }
     fn blocks_per_sm(&self, _: RawFunction, _: &LaunchConfig) -> Result<u32, RuntimeError> {
@@ -259,7 +261,7 @@ unsafe impl Gpu for Host {
         Ok(())
     }
     fn create_event(&self) -> Result<RawEvent, RuntimeError> {
-        // SAFETY: nobody looks at it.
+        // SAFETY: it is never read.
         Ok(unsafe { RawEvent::from_raw(1) })
     }
     unsafe fn destroy_event(&self, _: RawEvent) -> Result<(), RuntimeError> {
@@ -275,7 +277,7 @@ unsafe impl Gpu for Host {
         Ok(())
     }
     fn end_capture(&self, _: RawStream<'_>) -> Result<RawGraph, RuntimeError> {
-        // SAFETY: nobody looks at it.
+        // SAFETY: it is never read.
         Ok(unsafe { RawGraph::from_raw(1) })
     }
     unsafe fn launch_graph(&self, _: RawGraph, _: RawStream<'_>) -> Result<(), RuntimeError> {

@@ -75,7 +75,10 @@ const USAGE: &[(&str, &str, &[&str])] = &[
     (
         "dispatch and combine that do not go together",
         "run --backend gpu --model glm-4.5 --ranks 2 --layout expert-major --set moe_dispatch.dedup=false",
-        &["combine = moe_combine_", "with layout, max_rows and dedup as dispatch has them"],
+        &[
+            "combine = moe_combine_",
+            "with layout, max_rows, expert_slots, ids and dedup as dispatch has them",
+        ],
     ),
     (
         "a pack that is not there",

@@ -1,4 +1,4 @@
-//! Files that nobody expects: names that are not UTF-8, links, pipes, folders of two families, limits of memory.
+//! Unexpected files: names that are not UTF-8, links, pipes, folders of two families, limits of memory.
 
 use std::ffi::{OsStr, OsString};
 use std::fs;

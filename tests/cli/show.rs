@@ -189,7 +189,7 @@ fn kernels_that_the_pages_show_exist() {
             shown += 1;
         }
     }
-    assert!(shown >= 3, "{shown}");
+    assert!(shown >= 2, "{shown}");
 }
 
 #[test]

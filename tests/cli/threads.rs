@@ -10,7 +10,7 @@ use super::support::{Place, Ran};
 const SHAPE: &str = "--hidden 64 --experts 4 --topk 2 --tokens 4 --ranks 2";
 
 /// A user whom the limit binds: root is not bound by it.
-const NOBODY: u32 = 65534;
+const OTHER_USER: u32 = 65534;
 
 /// Runs `peerwarp` with room for so many processes and threads, its first one among them.
 fn limited(place: &Place, limit: u32, args: &str, env: &[(&str, &str)]) -> Ran {
@@ -22,7 +22,7 @@ fn limited(place: &Place, limit: u32, args: &str, env: &[(&str, &str)]) -> Ran {
         let copy = place.path("peerwarp");
         fs::copy(env!("CARGO_BIN_EXE_peerwarp"), &copy).unwrap();
         fs::set_permissions(place.dir.path(), Permissions::from_mode(0o777)).unwrap();
-        bash.uid(NOBODY).arg(copy);
+        bash.uid(OTHER_USER).arg(copy);
     } else {
         bash.arg(env!("CARGO_BIN_EXE_peerwarp"));
     }

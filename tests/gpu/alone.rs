@@ -1,4 +1,4 @@
-//! One rank alone on a GPU: a collective copies, MoE has its own experts, and a product needs nobody else.
+//! One rank alone on a GPU: a collective copies, MoE has its own experts, and a product needs no other rank.
 
 use std::sync::Arc;
 

@@ -42,7 +42,7 @@ struct Bug {
     to: &'static str,
     /// How often `from` occurs.
     count: usize,
-    /// A part of what must be found; nothing when any race will do, or that nobody wrote what is read.
+    /// A part of what must be found; nothing when any race will do, or a read of what was never written.
     caught: &'static str,
 }
 
@@ -242,7 +242,7 @@ fn of_cuda() -> Vec<Bug> {
         )
         .in_one_warp(),
         Bug::new("a flag before bulk copies are there", DISPATCH, "    bulk_done();\n", "\n").in_bulk(),
-        Bug::new("copied on before it has come", COMBINE, "\"cp.async.wait_all;\"", "\"\"")
+        Bug::new("copied on before it arrived", COMBINE, "\"cp.async.wait_all;\"", "\"\"")
             .in_bulk()
             .caught_by("wrong result: "),
         Bug::new(

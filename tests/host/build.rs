@@ -23,6 +23,8 @@ pub enum Language {
     Hip,
     /// Those of 32, with products in tensor memory.
     Blackwell,
+    /// AMD's of 32.
+    Gfx12,
 }
 
 impl Language {
@@ -35,8 +37,14 @@ impl Language {
             Language::Cuda => "cuda:sm_90a",
             Language::Hip => "hip:gfx942",
             Language::Blackwell => "cuda:sm_100a",
+            Language::Gfx12 => "hip:gfx1250",
         };
         name.parse().expect("these targets exist")
+    }
+
+    /// Whether it is HIP.
+    pub fn is_hip(self) -> bool {
+        matches!(self, Language::Hip | Language::Gfx12)
     }
 }
 
@@ -69,7 +77,7 @@ impl Text {
 /// Whether memory accesses are checked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Mode {
-    /// Every access is checked for races, bounds and content that nobody wrote.
+    /// Every access is checked for races, bounds and content that was never written.
     Checked,
     /// Nothing but results: several times as fast.
     Fast,
@@ -208,7 +216,7 @@ fn object(texts: &[Text], mode: Mode) -> PathBuf {
     let dir = runtime_dir();
     let (prelude, include) = match texts[0].language {
         Language::Cuda | Language::Blackwell => (dir.join("cuda/cuda_runtime.h"), dir.join("cuda")),
-        Language::Hip => (dir.join("hip/hip_runtime.h"), dir),
+        Language::Hip | Language::Gfx12 => (dir.join("hip/hip_runtime.h"), dir),
     };
     cached(&(&source, mode, effort, lines, prelude_text()), "o", |out| {
         // A name of its own, as `out` has: another thread may be compiling the same.

@@ -16,7 +16,7 @@ fn functions_have_the_same_bits_in_the_simulator_and_as_text() {
     case().agrees(1);
 }
 
-/// The numbers reach what is told apart: results of every kind are among those that are compared.
+/// The numbers reach every case: results of every kind are among those that are compared.
 #[test]
 fn results_of_every_kind_are_compared() {
     let Left::Same(bytes) = case().simulated(Language::Cuda, 1) else {

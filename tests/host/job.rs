@@ -413,7 +413,7 @@ impl Job {
     }
 
     fn bytes(&self, mode: Mode, seeds: Vec<u64>, apart: bool) -> Vec<u8> {
-        let hip = self.language == Language::Hip;
+        let hip = self.language.is_hip();
         let mut out = Writer::default();
         for n in [self.language.target().warp_size(), self.ranks, (mode == Mode::Checked).into(), hip.into()]
         {

@@ -74,6 +74,9 @@ impl Case {
                 ("%globaltimer;\" : \"=l\"(t));\n    return t", "(1 + thread_in_block() % 2)")
             }
             Language::Hip => ("return __builtin_amdgcn_s_memrealtime() * 10", "(1 + thread_in_block() % 2)"),
+            Language::Gfx12 => {
+                ("return __builtin_amdgcn_s_sendmsg_rtnl(0x83) * 10", "(1 + thread_in_block() % 2)")
+            }
         };
         let text = Text::of(&source, language).edited(clock, &format!("{clock} * {rate}"), 1);
         let program = Program::new(&[edit(text)], mode);
@@ -233,7 +236,7 @@ struct Bug {
 }
 
 const BUGS: [Bug; 5] = [
-    Bug { name: "nobody gives up", from: "GIVE_UP", to: "if (false) GIVE_UP" },
+    Bug { name: "no wait gives up", from: "GIVE_UP", to: "if (false) GIVE_UP" },
     Bug {
         name: "lanes leave as their own time is over",
         from: "if (warp_all(now_ns() - start <= args.wait_budget_ns)) continue;",

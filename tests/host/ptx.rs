@@ -261,7 +261,9 @@ fn statement(instruction: &str, operands: &[String], registers: &[&str]) -> Resu
         (["setmaxnreg", "inc" | "dec", "sync", "aligned", "u32"], [_]) => String::new(),
         // Launches run one after the other here.
         (["griddepcontrol", "wait" | "launch_dependents"], []) => String::new(),
-        (["s_waitcnt"], ["vmcnt(0)"]) => "::host::stores_done();".into(),
+        (["s_waitcnt"], ["vmcnt(0)"]) | (["s_wait_storecnt"], ["0x0"]) => "::host::stores_done();".into(),
+        // Here a load is over when it has returned.
+        (["s_wait_loadcnt"], ["0x0"]) => ";".into(),
         _ => return Err(refused()),
     })
 }

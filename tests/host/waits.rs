@@ -53,7 +53,7 @@ fn a_rank_that_does_not_launch_is_named() {
             for (rank, read) in run.read.iter().enumerate().filter(|(rank, _)| *rank as u32 != silent) {
                 let (status, word) = read[before[rank]..].split_at(size_of::<Status>());
                 let status: Status = bytemuck::pod_read_unaligned(status);
-                assert_ne!(status.aborted, 0, "rank {rank} is told, seed {}", run.seed);
+                assert_ne!(status.aborted, 0, "rank {rank} gets the record, seed {}", run.seed);
                 assert_eq!(word, 7u64.to_le_bytes(), "all blocks of rank {rank} have begun epoch 7");
                 if status.filled == 1 {
                     check(&host, rank as u32, silent, &tuning.dispatch(), status);

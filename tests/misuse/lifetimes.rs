@@ -1,4 +1,4 @@
-//! What a launch uses outlives it, and what it writes is nobody else's meanwhile.
+//! What a launch uses outlives it, and what it writes has no other owner meanwhile.
 
 use std::sync::Arc;
 
@@ -60,8 +60,8 @@ fn nor_in_the_struct_of_a_launch(
     mut x: CudaSlice<u16>,
     (n, ids, weights): (&CudaSlice<u32>, &CudaSlice<i32>, &CudaSlice<f32>),
 ) {
-    let tokens = TokenLaunch { x: &x, x_scale: None, tensor_scale: None, n, rows_there: 8, ids, weights };
-    op.rank(0).launch(stream, RoundTripLaunch { tokens, out: &mut x }).unwrap();
+    let tokens = TokenLaunch { x: &x, x_scale: None, tensor_scale: None, n, rows_there: 8, ids, weights, place: None, replicas: None };
+    op.rank(0).launch(stream, RoundTripLaunch { tokens, expert_load: None, out: &mut x }).unwrap();
 }
 
 fn who_captures_answers_for_the_graph(op: &mut Op<RoundTrip>, stream: &Stream, args: RoundTripLaunch<'_>) {

@@ -69,7 +69,7 @@ pub fn bugs_with_flags() -> Vec<Bug> {
         d("row flag first", signal_first("send", "row_flag"), "data-race", "send", ROW_PUT),
         d("record flag first", signal_first("route", "rec_flag"), "data-race", "route", COUNT_PUT),
         c("return flag first", signal_first("send", "return_flag"), "data-race", "send", RETURN_PUT),
-        // Flag to the wrong slot, to the wrong rank, to nobody.
+        // Flag to the wrong slot, to the wrong rank, to no rank.
         d("flag of the next row", offset(row_signal(), Slot::Index, 1), "deadlock", "recv", ROW_WAIT),
         c(
             "flag of the next return",
@@ -175,7 +175,7 @@ pub fn bugs_with_packets() -> Vec<Bug> {
         d("all rows to slot 0", replace(row_send(), Slot::Index, 0), "lost-packet", "send", ROW_PUT),
         c("all returns to slot 0", replace(return_send(), Slot::Index, 0), "lost-packet", "send", RETURN_PUT),
         c(
-            "nobody takes what comes back",
+            "no block takes what comes back",
             replace(return_take(), Slot::Mask, 0),
             "lost-packet",
             "send",
@@ -210,7 +210,7 @@ pub fn bugs_with_packets() -> Vec<Bug> {
         d("one copy of records", one_bank(), "lost-packet", "route", N_SEND),
         d("dispatch keeps its epoch", keep_epoch(), "doubled-signal", "ready", READY_SIGNAL),
         c(
-            "nobody awaits who is ready",
+            "no block awaits who is ready",
             leave_out(Site::wait("ready", "ready")),
             "lost-packet",
             "route",
@@ -242,7 +242,7 @@ pub fn bugs_with_counts() -> Vec<Bug> {
     vec![
         d("no counts", counts, "deadlock", "recv", COUNT_READ),
         d("tokens of the epoch before", tokens, "epoch-confusion", "recv", N_READ),
-        bug("combine", "nobody awaits who is ready for counts", ready, "lost-packet", "route", COUNT_SEND),
+        bug("combine", "no block awaits who is ready for counts", ready, "lost-packet", "route", COUNT_SEND),
     ]
 }
 
@@ -275,7 +275,7 @@ pub fn bugs_in_one_launch() -> Vec<Bug> {
         bug("answers to rank 0", replace(answer(), Slot::Target, 0), "lost-packet", "expert", ANSWER),
         bug("all answers to slot 0", replace(answer(), Slot::Index, 0), "lost-packet", "expert", ANSWER),
         bug(
-            "nobody awaits who is ready",
+            "no block awaits who is ready",
             leave_out(Site::wait("ready", "ready")),
             "lost-packet",
             "expert",
@@ -312,7 +312,7 @@ pub fn bugs_by_token() -> Vec<Bug> {
             COUNT_LOAD,
         ),
         bug(
-            flags("rows that nobody waits for"),
+            flags("rows that no block waits for"),
             leave_out(Site::wait("recv", "row_flag")),
             "data-race",
             "send",
@@ -382,7 +382,7 @@ pub fn bugs_by_token() -> Vec<Bug> {
             ROW_PUT,
         ),
         bug(
-            of_combine(Protocol::Packets, "nobody awaits who is ready"),
+            of_combine(Protocol::Packets, "no block awaits who is ready"),
             leave_out(Site::wait("ready", "ready")),
             "lost-packet",
             "route",

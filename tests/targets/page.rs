@@ -125,7 +125,7 @@ CI compiles each fifth.
 - *MoE catalogue*: what of the built-in catalogue CI compiles (`tests/pack_catalogue.rs`).
 - *Machine code is read*: disassembled, and compared with the [memory model](memory-model.md) (`tests/targets`).
 - *Text runs on a CPU*: [emitted source on the CPU](host-execution.md), bit for bit against the simulator \
-(`tests/host`); for `sm_80` and `gfx950` fp8 alone.
+(`tests/host`); for `sm_80` and `gfx950` fp8 alone, for `gfx1250` products and reductions of matrices.
 - *Ran on GPUs*: a tuned table holds what was measured there, and \
 [results](https://github.com/peerwarp/peerwarp/tree/main/bench/results) name it.
 

@@ -42,8 +42,8 @@ fn one_of_four(provider: &str, signal: Signal, seed: u64) {
     let start = Instant::now();
     let survivors: Vec<u16> = (0..4).filter(|rank| *rank != victim).collect();
     let (said, last) = all.hear(&survivors, "fault ");
-    let took = last - start;
-    assert!(took < 3 * BUDGET + SLACK, "named after {took:?} over {provider}, seed {seed}: {said:?}");
+    let elapsed = last - start;
+    assert!(elapsed < 3 * BUDGET + SLACK, "named after {elapsed:?} over {provider}, seed {seed}: {said:?}");
     let victim = format!("rank {victim}");
     for said in said {
         let (sentence, faults) = said.split_once(" | ").unwrap();

@@ -231,8 +231,8 @@ fn a_dead_rank_is_named((provider, language): (&'static str, Language)) {
     kill_process(world.processes.pid(victim), Signal::KILL).unwrap();
     let start = Instant::now();
     let survivors: Vec<u16> = (0..RANKS as u16).filter(|rank| *rank != victim).collect();
-    let took = world.processes.hear(&survivors, "ended").1 - start;
-    assert!(took < 2 * budget + SLACK, "ended after {took:?} over {provider}");
+    let elapsed = world.processes.hear(&survivors, "ended").1 - start;
+    assert!(elapsed < 2 * budget + SLACK, "ended after {elapsed:?} over {provider}");
     world.processes.tell_all("fault");
     let (said, _) = world.processes.hear(&survivors, "fault ");
     for (&rank, said) in survivors.iter().zip(said) {
