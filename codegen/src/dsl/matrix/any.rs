@@ -395,8 +395,8 @@ impl Tile<f32> {
 
 impl Tile<f32> {
     /// The matrices of the even and of the odd blocks of 16 columns of a matrix, whose blocks are interleaved. Both have as many rows and half
-    /// of the columns. A lane that has an element keeps it, so that nothing moves: so gates meet the values that they open,
-    /// if the rows of a right matrix are 16 for gates, 16 for values, and so on.
+    /// of the columns. A lane that has an element keeps it, so that nothing moves. Gates meet the values that they open
+    /// if a right matrix has 16 rows for gates, 16 for values, and so on.
     ///
     /// ```
     /// # use peerwarp_codegen::dsl::{prelude::*, TraceMeta, trace};
