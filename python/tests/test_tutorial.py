@@ -7,7 +7,6 @@ import re
 from pathlib import Path
 
 import pytest
-
 from test_crate import cargo
 
 
