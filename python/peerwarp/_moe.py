@@ -333,7 +333,8 @@ class MoeAllToAll:
         if isinstance(on, Device):
             limits = empty_id, sms, (split, missing, placing)
             self._device = DeviceMoe(on, (hidden, experts, topk), ladder, (rows, (layout, align, room)), limits)
-            self._device.set_tables(tables.kept)
+            if any(one is not None for one in tables.kept):
+                self._device.set_tables(tables.kept)
             return
         given = rows, (layout, align, room), (split, missing, placing)
         self._tables, self._ids = tables, ids_dtype

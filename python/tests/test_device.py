@@ -32,7 +32,7 @@ class Tensor:
         return math.prod(self.shape)
 
     def element_size(self) -> int:
-        return {"torch.bfloat16": 2, "torch.float32": 4, "torch.int32": 4}[self.dtype]
+        return {"torch.bfloat16": 2, "torch.float32": 4, "torch.int32": 4, "torch.int64": 8}[self.dtype]
 
     def is_contiguous(self) -> bool:
         return self.contiguous
@@ -109,6 +109,9 @@ class Moe:
 
     def set_wait_budget(self, *arguments: object) -> None:
         calls.append(("budget", *arguments))
+
+    def set_tables(self, tables: object) -> None:
+        calls.append(("tables", tables))
 
     def dispatch_receive(self, *arguments: object) -> None:
         calls.append(("receive", *arguments))
@@ -191,6 +194,9 @@ class Scale:
 
 #: What rows are unless arguments say otherwise.
 ROWS = ("bf16", None, False, False, "combined", ("row", "floor"))
+TYPES = "bfloat16", "float16", "float32", "int32", "int64", "float8_e4m3fn", "uint8", "int8"
+# Neither split nor counting what is missing; no slots, one replica, no counts, ids of int32.
+PLAIN = False, False, (0, 1, False, False)
 
 
 class Core:
@@ -225,7 +231,9 @@ def world(monkeypatch: pytest.MonkeyPatch) -> peerwarp.World:
         as_tensor=as_tensor,
         empty=new,
         from_dlpack=lambda value: value.tensor,
-        **{name: f"torch.{name}" for name in ("bfloat16", "float16", "float32", "int32", "float8_e4m3fn", "uint8", "int8")},
+        **{
+            name: f"torch.{name}" for name in ("bfloat16", "float16", "float32", "int32", "int64", "float8_e4m3fn", "uint8", "int8")
+        },
     )
     monkeypatch.setitem(sys.modules, "torch", torch)
     monkeypatch.setattr(_core, "DeviceCollectives", Collectives)
@@ -343,7 +351,7 @@ def sent(n: int) -> list[Tensor]:
 
 def test_dispatch_passes_tensors_as_they_are_however_few_tokens_there_are(world: peerwarp.World) -> None:
     op = moe(world)
-    assert calls == [("made", (8, 4, 2), [3], (ROWS, ("rank_major", 1, 0)), (-1, None, (False, False)), None)]
+    assert calls == [("made", (8, 4, 2), [3], (ROWS, ("rank_major", 1, 0)), (-1, None, PLAIN), None)]
     x, ids, weights = sent(3)
     d = op.dispatch(x, ids, weights)
     assert calls[-1] == ("dispatch", 0, (x.address, 0, ids.address, weights.address), 3, 71, False)
@@ -383,7 +391,7 @@ def test_rows_of_fp8_are_of_types_whose_byte_of_all_ones_is_a_nan(world: peerwar
 
 def test_halves_of_a_call_are_launched_apart(world: peerwarp.World) -> None:
     op = moe(world, split=True)
-    assert calls[-1][4] == (-1, None, (True, False))
+    assert calls[-1][4] == (-1, None, (True, *PLAIN[1:]))
     x, ids, weights = sent(2)
     sending = op.dispatch_send(x, ids, weights)
     assert calls[-1] == ("dispatch", 0, (x.address, 0, ids.address, weights.address), 2, 71, True)
@@ -412,7 +420,7 @@ def test_the_world_has_a_word_that_says_whether_it_was_aborted(world: peerwarp.W
 
 def test_a_call_takes_the_smallest_capacity_that_has_room(world: peerwarp.World) -> None:
     op = peerwarp.MoeAllToAll(world, hidden=8, experts=4, topk=2, max_tokens=9, capacities=[2, 4], empty_id=4, sms=16)
-    assert calls == [("made", (8, 4, 2), [2, 4, 9], (ROWS, ("rank_major", 1, 0)), (4, 16, (False, False)), None)]
+    assert calls == [("made", (8, 4, 2), [2, 4, 9], (ROWS, ("rank_major", 1, 0)), (4, 16, PLAIN), None)]
     assert (op.capacities, op.memory_bytes) == ((2, 4, 9), (2000, 4000, 9000))
     assert op.kernels[1] == ("for_4", "default")
     for most, step, places in ((0, 0, 4), (2, 0, 4), (3, 1, 8), (5, 2, 18), (None, 2, 18)):
@@ -438,6 +446,20 @@ def test_what_the_native_part_takes_is_looked_at_nowhere_else(world: peerwarp.Wo
     y, out = Tensor(6, 8), Tensor(2, 8)
     assert op.combine(op.dispatch(*sent(2)), y, out=out) is out
     assert calls[1:] == [("send", 0), ("bring back", 0, (2, 1), 6)]
+
+
+def test_tables_of_experts_are_read_where_they_are(world: peerwarp.World) -> None:
+    place, counts, load = (Tensor(*shape, dtype="torch.int32") for shape in ((4, 2), (4,), (4,)))
+    op = moe(world, expert_slots=3, placement=place, replica_counts=counts, expert_load=load, ids_dtype="int64")
+    assert calls[0][4][2][2] == (3, 2, True, True)
+    assert calls[1:] == [("tables", (place.address, counts.address, load.address))]
+    x, _, weights = sent(3)
+    ids = Tensor(3, 2, dtype="torch.int64")
+    op.dispatch(x, ids, weights)
+    assert calls[-1][2] == (x.address, 0, ids.address, weights.address)
+    refused("ids.dtype", lambda: op.dispatch(x, sent(3)[1], weights))
+    refused("expert_load.dtype", lambda: moe(world, expert_load=Tensor(4, dtype="torch.int64")))
+    refused("placement.device", lambda: moe(world, expert_slots=3, placement=Tensor(4, 1, dtype="torch.int32", device="cpu")))
 
 
 def test_what_dispatch_and_combine_cannot_take_is_refused(world: peerwarp.World) -> None:
