@@ -134,26 +134,51 @@ class GroupedMm:
 
     def __init__(self, case):
         asked = case.asked
-        dtype, align = DTYPES[asked["dtype"]], int(asked["align"])
-        if dtype != torch.bfloat16:
-            raise Unsupported("elements other than bf16")
-        groups, rows, n, k = (int(asked[name]) for name in ("groups", "rows", "n", "k"))
-        self.x, self.w = case.random((rows, k), dtype), case.random((groups, n, k), dtype)
+        self.of = int(asked["groups"]), int(asked["rows"]), int(asked["n"]), int(asked["k"])
+        more = {"activation": "none", "bias": "false", "weighted": "false", "stride": "0"}
+        for field, least in more.items():
+            if asked.get(field, least) != least:
+                raise Unsupported(f"{field} {asked[field]}")
+        self.operands(case, DTYPES[asked["dtype"]])
         # Rows between groups belong to the group before them.
+        (_, rows, _, _), align = self.of, int(asked["align"])
         ends, end = [], 0
         for count in asked["counts"]:
             end = min(-(-(end + count) // align) * align, rows)
             ends.append(end)
         self.ends = torch.tensor(ends, dtype=torch.int32, device="cuda")
 
+    def operands(self, case, dtype):
+        if dtype != torch.bfloat16:
+            raise Unsupported("elements other than bf16")
+        groups, rows, n, k = self.of
+        self.x, self.w = case.random((rows, k), dtype), case.random((groups, n, k), dtype)
+
     def grouped_matmul(self):
         self.out = torch._grouped_mm(self.x, self.w.transpose(-2, -1), offs=self.ends)
+
+
+class ScaledGroupedMm(GroupedMm):
+    NAME = "torch scaled_grouped_mm, CUDA graph"
+    ABOUT = "torch._scaled_grouped_mm of e4m3 with a scale of each row of both; results are bf16"
+
+    def operands(self, case, dtype):
+        if dtype != torch.float8_e4m3fn or case.asked.get("scales") != "row":
+            raise Unsupported("elements other than fp8 with a scale of each row")
+        groups, rows, n, k = self.of
+        self.x, self.w = (case.random(shape, torch.bfloat16).to(dtype) for shape in ((rows, k), (groups, n, k)))
+        self.scales = [torch.ones(shape, dtype=torch.float32, device="cuda") for shape in ((rows,), (groups, n))]
+
+    def grouped_matmul(self):
+        self.out = torch._scaled_grouped_mm(
+            self.x, self.w.transpose(-2, -1), *self.scales, offs=self.ends, out_dtype=torch.bfloat16
+        )
 
 
 if __name__ == "__main__":
     # All cases are of one product, whose name is its metric's and that of the method.
     with open(sys.argv[1], encoding="utf-8") as request:
         product = json.load(request)["cases"][0]["family"]
-    known = {"matmul": [Cublas, CublasEager, ScaledMm], "grouped_matmul": [GroupedMm]}
+    known = {"matmul": [Cublas, CublasEager, ScaledMm], "grouped_matmul": [GroupedMm, ScaledGroupedMm]}
     baselines = known.get(product, [Cublas, CublasAlone, CublasEager, AsyncTp])
     main([(baseline.NAME, lambda baseline=baseline: baseline) for baseline in baselines], [product])

@@ -153,8 +153,10 @@ enum By {
     Shares,
     /// The same of tiles that loaders draw.
     Draws,
-    /// Warpgroups, for which a loader brings fp8 with scales of blocks.
+    /// Warpgroups, for which a loader brings fp8.
     Fp8,
+    /// The same with scales of blocks.
+    Blocks,
 }
 
 impl By {
@@ -178,10 +180,10 @@ impl By {
                 let key = "m=300 n=40 k=72 ranks=2 dtype=bf16 tile_rows=64 tile_columns=64 stages=4";
                 outcomes::<Matmul>(language, &format!("{key} warps=4 blocks=2 order=counter"), 0..2, edit)
             }
-            By::Fp8 => {
-                let key =
-                    "m=140 n=136 k=400 ranks=2 dtype=fp8 scales=block tile_rows=128 tile_columns=64 stages=2";
-                outcomes::<Matmul>(language, &format!("{key} warps=8 blocks=1 order=strided"), 0..2, edit)
+            By::Fp8 | By::Blocks => {
+                let scales = if self == By::Fp8 { "row" } else { "block" };
+                let key = "m=140 n=136 k=400 ranks=2 dtype=fp8 tile_rows=128 tile_columns=64 stages=2 warps=8 blocks=1";
+                outcomes::<Matmul>(language, &format!("{key} scales={scales} order=strided"), 0..2, edit)
             }
             By::Shares => {
                 let key =
@@ -202,8 +204,8 @@ impl By {
 /// Mistakes that a template could have made, each of which has to show: in what is found, or in the results.
 #[test]
 fn every_bug_of_a_product_shows() {
-    use By::{Draws, Fp8, Loader, Parts, Shares, Warpgroups, Warps};
-    let bugs: [(Language, By, &str, &str, &str); 50] = [
+    use By::{Blocks, Draws, Fp8, Loader, Parts, Shares, Warpgroups, Warps};
+    let bugs: [(Language, By, &str, &str, &str); 54] = [
         (
             Cuda,
             Warps,
@@ -442,13 +444,41 @@ fn every_bug_of_a_product_shows() {
             "constexpr u32 piece_columns = 128",
             "constexpr u32 piece_columns = 64",
         ),
-        (Cuda, Fp8, "all blocks have the first one's scales of rows", "i_2 * 140 + row", "row"),
         (
             Cuda,
-            Fp8,
-            "all blocks have the first one's scale of `w`",
-            "[w_scales_index + i_2]",
-            "[w_scales_index]",
+            Blocks,
+            "the products of a block are not waited for",
+            "    asm volatile(\"wgmma.wait_group.sync.aligned 0;\" ::: \"memory\");\n#pragma unroll\n",
+            "#pragma unroll\n",
+        ),
+        (
+            Cuda,
+            Blocks,
+            "a block is given back before its products are there",
+            "    multiply_piece(block, ring, sums);\n",
+            "    multiply_piece(block, ring, sums);\n    ring.release(ring.piece);\n",
+        ),
+        (
+            Cuda,
+            Blocks,
+            "a block is not given back",
+            "    ring.release(ring.piece);\n    ring.next();",
+            "    ring.next();",
+        ),
+        (Cuda, Blocks, "all blocks have the second one's scales of rows", "after * 140 + row", "140 + row"),
+        (
+            Cuda,
+            Blocks,
+            "all blocks have the second one's scale of `w`",
+            "[w_scales_index + after]",
+            "[w_scales_index + 1]",
+        ),
+        (
+            Cuda,
+            Blocks,
+            "a block has the scales of the next one",
+            "scales_now[step][j] = scales[step][j];\n                scales[step][j] = x_scales_column_2[j];",
+            "scales[step][j] = x_scales_column_2[j];\n                scales_now[step][j] = scales[step][j];",
         ),
         (Hip, Warps, "a piece is multiplied before it is there", "group.sync();  // this piece is there", ""),
         (
@@ -467,7 +497,7 @@ fn every_bug_of_a_product_shows() {
         })
         .collect();
     assert!(missed.is_empty(), "{}", missed.join("\n"));
-    for (language, by) in [Warps, Warpgroups, Loader, Parts, Shares, Draws, Fp8]
+    for (language, by) in [Warps, Warpgroups, Loader, Parts, Shares, Draws, Fp8, Blocks]
         .map(|by| (Cuda, by))
         .into_iter()
         .chain([(Hip, Warps)])

@@ -113,7 +113,7 @@ fn defaults_are_legal_and_those_of_the_rows_of_a_group() {
         for warp_size in [32, 64] {
             drop(c.trace(warp_size).unwrap_or_else(|e| panic!("{key}: {e}")));
         }
-        assert_eq!(c.order, Order::Strided);
+        assert_eq!(c.order, Order::Counter);
         (c.tile_rows, c.warps, c.blocks)
     };
     assert_eq!(of("groups=32 rows=256 n=4096 k=7168"), (64, 4, 132));

@@ -63,8 +63,9 @@ pub struct GroupedMatmul {
     /// Height of a set of tiles in tiles; the tiles inside it run column by column (L2 reuse).
     #[tune(short = "h", values = [1, 2, 4, 8, 16, 32], default = 16)]
     pub height: u32,
-    /// How blocks share the tiles.
-    #[tune(short = "by", default = Order::Strided)]
+    /// Which tiles a block has. Groups have different numbers of rows: a counter keeps blocks equally busy (`bench/results/products.md`,
+    /// groups).
+    #[tune(short = "by", default = Order::Counter)]
     pub order: Order,
     /// Blocks.
     #[tune(short = "bl", shrinks, range = 1..=1024, default = |key| blocks(key))]

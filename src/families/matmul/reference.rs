@@ -91,11 +91,11 @@ impl ScaledProduct<'_> {
 }
 
 /// A row of the product whose operands have scales: block after block of so many columns, each times the product of `scale` of the
-/// row of `w` and the block.
+/// row of `w` and the block, rounded once with the sum before.
 fn product_of_blocks(x: &[i32], w: &[Vec<i32>], block: u32, scale: impl Fn(usize, usize) -> f32) -> Vec<f32> {
     let of_row = |(n, row): (usize, &Vec<i32>)| {
         let blocks = x.chunks(block as usize).zip(row.chunks(block as usize)).enumerate();
-        blocks.map(|(i, (x, w))| loops::dot(x, w) as f32 * scale(n, i)).fold(0.0, |sum, part| sum + part)
+        blocks.fold(0.0, |sum: f32, (i, (x, w))| (loops::dot(x, w) as f32).mul_add(scale(n, i), sum))
     };
     w.iter().enumerate().map(of_row).collect()
 }

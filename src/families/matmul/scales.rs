@@ -84,17 +84,20 @@ impl Product {
         })
     }
 
-    /// The sums of a tile, block after block in order.
+    /// The sums of a tile, block after block in order. The scales of a block are read while the block before is multiplied.
     #[kernel]
     pub fn added_up(self, b: Group) -> Sums {
         let (whole, rest) = (self.shape[2] / BLOCK, self.shape[2] % BLOCK);
-        let first = self.block(b, 0u32.val(), self.shape[2].min(BLOCK));
-        let mut sums: Vec<_> = first.parts().into_iter().map(var).collect();
+        let scales = BlockScales::new(&self);
+        let after = (self.shape[2] > BLOCK).then(|| 1u32.val());
+        let first = self.block(b, (0u32.val(), self.shape[2].min(BLOCK)), &scales, after);
+        let mut sums: Vec<_> = first.into_iter().map(|(part, scale)| var(part * scale)).collect();
         for i in 1u32.val()..whole.val() {
-            add(&mut sums, || self.block(b, i, BLOCK));
+            let after = (i + 1).min(self.shape[2].div_ceil(BLOCK) - 1);
+            add(&mut sums, || self.block(b, (i, BLOCK), &scales, Some(after)));
         }
         if whole > 0 && rest > 0 {
-            add(&mut sums, || self.block(b, whole.val(), rest));
+            add(&mut sums, || self.block(b, (whole.val(), rest), &scales, None));
         }
         match &sums[..] {
             [gate, up] => Sums::Gated([gate.get(), up.get()]),
@@ -102,27 +105,68 @@ impl Product {
         }
     }
 
-    /// The sums over `columns` columns of block `i`, times the product of its scales.
-    fn block(&self, b: Group, i: Val<u32>, columns: u32) -> Sums {
-        let ([x, w], [row, column], [m, n, k]) = (self.rows, self.at, self.shape);
-        let [x_scales, w_scales] = self.of.map(|scales| scales.expect("blocks have scales"));
-        let (all, [rows, width]) = (row_blocks(n, self.activation), self.tile);
+    /// The sums over so many columns of block `i`, each with its scales; `after` is the block after it, if there is one.
+    fn block(
+        &self,
+        b: Group,
+        (i, columns): (Val<u32>, u32),
+        scales: &BlockScales,
+        after: Option<Val<u32>>,
+    ) -> Vec<(Tile<f32>, Tile<f32>)> {
+        let (of_x, of_w) = scales.turn(self, after);
+        let [x, w] = self.rows;
         let sums = self.activation.apart(b.dot(x.columns(i * BLOCK, columns), w, self.stages));
-        let scaled = |sums: Tile<f32>, row_block: Val<u32>| {
-            let scale = w_scales.get(row_block * k.div_ceil(BLOCK) + i);
-            sums * (x_scales.load_columns_f32(i * m + row, [rows, self.activation.columns(width)]) * scale)
-        };
+        sums.parts().into_iter().zip(of_w).map(|(part, of_w)| (part, of_x * of_w)).collect()
+    }
+
+    /// The scales of block `i` of `x`.
+    fn x_scales(&self, i: Val<u32>) -> Tile<f32> {
+        let ([row, _], [m, ..], [rows, width]) = (self.at, self.shape, self.tile);
+        let x = self.of[0].expect("blocks have scales");
+        x.load_columns_f32(i * m + row, [rows, self.activation.columns(width)])
+    }
+
+    /// Those of `w`: of gates and of values, if there are any.
+    fn w_scales(&self, i: Val<u32>) -> Vec<Val<f32>> {
+        let ([_, column], [_, n, k]) = (self.at, self.shape);
+        let w = self.of[1].expect("blocks have scales");
+        let all = row_blocks(n, self.activation);
         let first = self.group * all + self.activation.place(column) / BLOCK;
-        match sums {
-            Sums::All(sums) => Sums::All(scaled(sums, first)),
-            Sums::Gated([gate, up]) => Sums::Gated([scaled(gate, first), scaled(up, first + all / 2)]),
-        }
+        let parts = if self.activation.is_gated() { vec![first, first + all / 2] } else { vec![first] };
+        parts.into_iter().map(|row_block| w.get(row_block * k.div_ceil(BLOCK) + i)).collect()
     }
 }
 
-/// Adds a block's sums to those of the blocks before it.
-fn add(sums: &mut [TileVar<f32>], block: impl FnOnce() -> Sums) {
+/// The scales of the block whose turn it is, which have been read.
+struct BlockScales {
+    of_x: TileVar<f32>,
+    of_w: Vec<Var<f32>>,
+}
+
+impl BlockScales {
+    /// Those of the first block.
+    fn new(product: &Product) -> BlockScales {
+        let of_w = product.w_scales(0u32.val()).into_iter().map(var).collect();
+        BlockScales { of_x: var(product.x_scales(0u32.val())), of_w }
+    }
+
+    /// Takes those that have been read, and reads those of the block after.
+    fn turn(&self, product: &Product, after: Option<Val<u32>>) -> (Tile<f32>, Vec<Val<f32>>) {
+        let now = (self.of_x.get(), self.of_w.iter().map(Var::get).collect());
+        if let Some(after) = after {
+            self.of_x.handle().set(product.x_scales(after));
+            self.of_w
+                .iter()
+                .zip(product.w_scales(after))
+                .for_each(|(scale, after)| scale.handle().set(after));
+        }
+        now
+    }
+}
+
+/// Adds a block's sums, times their scales, to those of the blocks before it.
+fn add(sums: &mut [TileVar<f32>], block: impl FnOnce() -> Vec<(Tile<f32>, Tile<f32>)>) {
     let before: Vec<_> = sums.iter().map(TileVar::get).collect();
-    let parts = before.into_iter().zip(block().parts());
-    sums.iter_mut().zip(parts).for_each(|(sum, (before, part))| sum.set(before + part));
+    let parts = before.into_iter().zip(block());
+    sums.iter_mut().zip(parts).for_each(|(sum, (before, (part, scale)))| sum.set(part.fma(scale, before)));
 }

@@ -83,7 +83,7 @@ impl Emitter<'_, '_> {
             Some(MatrixUnit::Warpgroup) => {
                 self.used.add(Prim::DotWgmma);
                 if dtype == Dtype::Fp8 {
-                    self.used.add(Prim::WgmmaFp8);
+                    self.used.add(Prim::MultiplyApart);
                 }
                 ("dot_by_warpgroups", String::new())
             }
@@ -336,12 +336,12 @@ impl Emitter<'_, '_> {
 
     /// A step of a matrix whose columns all are the elements of a buffer from `index` on: one element, for all that a lane has of a row.
     fn load_column(&mut self, place: Place, index: ValueId, step: &mut Step) -> Result<String, PrintError> {
-        [Prim::LoadBelow, Prim::Fill].into_iter().for_each(|prim| self.used.add(prim));
+        [Prim::LoadOrZero, Prim::Fill].into_iter().for_each(|prim| self.used.add(prim));
         let (base, index, len) = (self.base(place)?, self.scalar(index)?, self.place_len(place));
         let down = Expr::atom(self.fragment("row", step));
         let at = Expr::binary("+", Prec::Sum, &index, &down);
-        let one = format!("load_below<1>({}, {}, {len})", base.plain(), at.plain());
-        Ok(format!("fill<{}>({one}[0])", step.layout.per_lane))
+        let one = format!("load_or_zero({}, {}, {len})", base.plain(), at.plain());
+        Ok(format!("fill<{}>({one})", step.layout.per_lane))
     }
 
     fn place_len(&self, place: Place) -> u64 {

@@ -4,13 +4,14 @@ use crate::ir::{CommOp, Dot, Dtype, MatrixOp, OpId, OpKind, ReceiptId, dot_colum
 use crate::print::emit::Emitter;
 use crate::print::facts::Side;
 use crate::print::loader::Loaders;
+use crate::print::matrix::products::Fp8ProductsText;
 use crate::print::text::{Prim, PrintError};
 
 impl Emitter<'_, '_> {
     /// Declares the ring of a role with a loader.
     pub fn declare_ring(&mut self, role: usize) {
         let Some(ring) = self.loaders.and_then(|loaders| loaders.ring(role)) else { return };
-        self.used.add(if ring.tensor { Prim::RingTensor } else { Prim::RingWgmma });
+        self.used.add(if ring.tensor { Prim::RingTensor } else { Prim::Ring });
         self.ring = self.names.fresh("ring");
         self.declare_drawn(ring);
         let room = &self.shared[&ring.room];
@@ -133,13 +134,16 @@ impl Emitter<'_, '_> {
             self.use_pieces(self.param_dtype(a.place));
             return Ok(());
         }
-        let multiply = if self.param_dtype(a.place) == Dtype::Fp8 {
-            self.used.add(Prim::RingFp8);
-            "dot_of_fp8_pieces"
+        if self.param_dtype(a.place) != Dtype::Fp8 {
+            self.used.add(Prim::RingWgmma);
+            self.w.line(&format!("dot_of_pieces<{parts}>(block, {ring}, {pieces}, {name});"));
+        } else if pieces == 1 && acc.is_none() && Fp8ProductsText::has(self.ty(*out)) {
+            self.used.add(Prim::RingFp8Piece);
+            self.w.line(&format!("dot_of_fp8_piece<{parts}>(block, {ring}, {name});"));
         } else {
-            "dot_of_pieces"
-        };
-        self.w.line(&format!("{multiply}<{parts}>(block, {ring}, {pieces}, {name});"));
+            self.used.add(Prim::RingFp8);
+            self.w.line(&format!("dot_of_fp8_pieces<{parts}>(block, {ring}, {pieces}, {name});"));
+        }
         Ok(())
     }
 

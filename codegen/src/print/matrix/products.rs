@@ -3,7 +3,7 @@
 use serde::Serialize;
 
 use crate::family::{MatrixUnit, Target};
-use crate::ir::{Dot, Dtype, Kernel, MatrixOp, OpKind};
+use crate::ir::{Dot, Dtype, Kernel, MatrixOp, OpKind, Type};
 use crate::print::layout::fragments::WGMMA_COLUMNS;
 use crate::print::text::prim;
 
@@ -98,6 +98,11 @@ pub(crate) struct Fp8ProductsText {
 impl Fp8ProductsText {
     /// Columns that are multiplied at once: registers hold the sums of a piece beside all others.
     const MOST: u32 = 128;
+
+    /// Whether all columns of sums are multiplied at once.
+    pub fn has(sums: Type) -> bool {
+        sums.shape().is_some_and(|(_, columns)| columns <= Self::MOST)
+    }
 
     /// Those of a kernel, each once.
     pub fn of(kernel: &Kernel) -> Fp8ProductsText {

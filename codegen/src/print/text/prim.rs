@@ -149,6 +149,8 @@ prims! {
     Wrapping = common "wrapping", Nothing, [];
     /// Minimum and maximum of two.
     MinMax = own "minmax", Nothing, [];
+    /// Load an element that may not be there.
+    LoadOrZero = common "load_or_zero", Nothing, [MinMax];
     /// Functions of floats.
     Math = own "math", Nothing, [];
     /// The hyperbolic tangent.
@@ -287,6 +289,8 @@ prims! {
     Wgmma = cuda "wgmma", Products, [Vec];
     /// The same of fp8.
     WgmmaFp8 = cuda "wgmma_fp8", Fp8Products, [Vec, Fp8, Wgmma, Pieces];
+    /// Those of a piece, made apart from other sums and added to them.
+    MultiplyApart = cuda "multiply_apart", Nothing, [WgmmaFp8];
     /// A product of matrices, by a group's warpgroups.
     DotWgmma = cuda "dot_wgmma", Pieces, [Vec, BringRows, Fragments, Wgmma];
     /// Registers that a loader has no need of.
@@ -301,12 +305,16 @@ prims! {
     DotTensor = cuda "dot_tensor", Pieces, [Vec, BringRows, Fragments, Block, Mbarrier, Tensor];
     /// A ring of pieces of matrices, which a warp brings for all others.
     Ring = cuda "ring", Block, [Vec, TensorMap, Fragments, Loader, Mbarrier];
+    /// The product of a piece, by a warpgroup.
+    MultiplyPiece = cuda "multiply_piece", Block, [Ring, Wgmma];
     /// The products of what it has, by warpgroups.
-    RingWgmma = cuda "ring_wgmma", Block, [Ring, Wgmma];
+    RingWgmma = cuda "ring_wgmma", Nothing, [MultiplyPiece];
     /// The same in tensor memory.
     RingTensor = cuda "ring_tensor", Block, [Ring, Tensor];
     /// The products of what it has of fp8.
-    RingFp8 = cuda "ring_fp8", Nothing, [RingWgmma, WgmmaFp8];
+    RingFp8 = cuda "ring_fp8", Nothing, [Ring, MultiplyApart];
+    /// The product of one piece of fp8.
+    RingFp8Piece = cuda "ring_fp8_piece", Nothing, [MultiplyPiece, WgmmaFp8];
     /// Numbers that a loader draws for all warps.
     Drawn = cuda "drawn", Nothing, [Ring, Shared, Shuffle];
     /// Bring what needs no wait before the rest of a piece.
