@@ -29,7 +29,10 @@ class Nccl:
             raise Unsupported("a hook behind the all-reduce")
         if asked["family"] in ("reduce_scatter", "all_to_all") and elements % ranks:
             raise Unsupported(f"{elements} elements in {ranks} equal parts")
-        self.op, self.root = OPS[asked.get("op", "sum")], int(asked.get("root", 0))
+        op = asked.get("op", "sum")
+        if op not in OPS:
+            raise Unsupported(f"reductions by {op}")
+        self.op, self.root = OPS[op], int(asked.get("root", 0))
         self.splits = [elements // ranks] * ranks
         self.x = self.vector(case, elements)
         sizes = {"all_gather": ranks * elements, "reduce_scatter": elements // ranks}

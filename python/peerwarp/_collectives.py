@@ -42,9 +42,10 @@ class Collectives:
         return self._world
 
     def all_reduce(self, x: Any, op: str = "sum", *, out: Any = None) -> Any:
-        """The reduction of all ranks' arrays, on every rank. `op` is `"sum"`, `"avg"`, `"max"` or `"min"`.
+        """The reduction of all ranks' arrays, on every rank.
 
-        `"max"` and `"min"` ignore NaN: where all ranks have NaN the result is minus infinity, or infinity.
+        `op` is `"sum"`, `"avg"`, `"max"`, `"min"`, `"max-nan"` or `"min-nan"`. A NaN loses against a number in `"max"` and
+        `"min"`, as in NCCL: the result is NaN where all ranks have NaN. It wins in `"max-nan"` and `"min-nan"`, as in `torch.maximum`.
 
         Shapes, here of a rank's array: `x` any, results as `x`.
         """

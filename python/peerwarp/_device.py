@@ -33,7 +33,7 @@ ELEMENTS = {
     "f32": ("<f4", "float32", 4),
     "i32": ("<i4", "int32", 4),
 }
-OPS = ("sum", "max", "min", "avg")
+OPS = ("sum", "max", "min", "max-nan", "min-nan", "avg")
 #: Types of a byte, by PyTorch's names: rows and scales that are bytes may come as any of them.
 BYTES = ("float8_e4m3fn", "uint8", "int8", "float8_e5m2", "float8_e8m0fnu", "float4_e2m1fn_x2")
 #: What rows of `fp8` may come as: types whose byte of all ones is a NaN, which a packet may turn into another, or their bits.

@@ -32,7 +32,8 @@ def narrow(values: np.ndarray, dtype: np.dtype) -> np.ndarray:
 
 def reduced(arrays: list[np.ndarray], op: str) -> np.ndarray:
     """In float32, in the order of ranks, rounded once."""
-    act = {"sum": np.add, "max": np.maximum, "min": np.minimum}[op]
+    acts = {"sum": np.add, "max": np.fmax, "min": np.fmin, "max-nan": np.maximum, "min-nan": np.minimum}
+    act = acts[op]
     result = wide(arrays[0])
     for array in arrays[1:]:
         result = act(result, wide(array))

@@ -23,6 +23,16 @@ def test_all_reduce(world: peerwarp.World, dtype: str, op: str) -> None:
         assert same_bits(found, reduced(x, op))
 
 
+@pytest.mark.parametrize("op", ["max", "min", "max-nan", "min-nan"])
+def test_nan(world: peerwarp.World, op: str) -> None:
+    x = inputs(world, (5, 7))
+    x[1][0] = x[0][2, :3] = np.nan
+    for array in x:
+        array[4, 4:] = np.nan
+    for found in peerwarp.Collectives(world).all_reduce(x, op):
+        np.testing.assert_array_equal(found, reduced(x, op))
+
+
 def test_all_reduce_of_two_shots() -> None:
     world = peerwarp.World.simulated(4)
     x = inputs(world, (150_001,))

@@ -32,7 +32,7 @@ fn all_reduce() {
             }
         }
         explore::<AllReduce>(&format!("{key} algorithm=one-shot blocks=2 senders=4"), 2);
-        for op in ["max", "min"] {
+        for op in ["max", "min", "max-nan", "min-nan"] {
             explore::<AllReduce>(&format!("{key} algorithm=one-shot blocks=1 op={op}"), 1);
         }
     }
@@ -65,7 +65,7 @@ fn all_reduce_of_registered_buffers() {
             "shots=one blocks=1 op=max",
             "shots=two blocks=1 op=avg",
             "shots=two blocks=2",
-            "shots=two blocks=1 op=min",
+            "shots=two blocks=1 op=min-nan",
         ] {
             explore::<RegisteredAllReduce>(&format!("{key} {rest}"), 2);
         }

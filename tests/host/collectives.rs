@@ -14,6 +14,10 @@ fn all_reduce() {
     run::<AllReduce>(&format!("{key} dtype=bf16 algorithm=one-shot senders=4 blocks=2"));
     run::<AllReduce>(&format!("{key} dtype=fp16 algorithm=one-shot senders=0 blocks=2 in_place=true op=max"));
     run::<AllReduce>(&format!("{key} dtype=f32 algorithm=two-shot senders=0 blocks=1"));
+    for (dtype, op) in [("f32", "max"), ("f32", "max-nan"), ("bf16", "max-nan"), ("fp16", "min-nan")] {
+        run::<AllReduce>(&format!("{key} dtype={dtype} algorithm=one-shot senders=0 blocks=2 op={op}"));
+    }
+    run::<AllReduce>(&format!("{key} dtype=f32 algorithm=two-shot senders=0 blocks=1 op=min-nan"));
     run::<AllReduce>(&format!(
         "{key} dtype=bf16 algorithm=two-shot senders=0 blocks=2 protocol=flags op=min"
     ));
@@ -33,6 +37,8 @@ fn over_nodes() {
     run::<BroadcastNodes>(&format!("{key} ranks=3 nodes=3 dtype=bf16 root=1"));
     run::<ReduceScatterNodes>(&format!("{key} ranks=4 nodes=2 dtype=bf16"));
     run::<ReduceScatterNodes>(&format!("{key} ranks=3 nodes=3 dtype=f32 op=min"));
+    run::<ReduceScatterNodes>(&format!("{key} ranks=4 nodes=2 dtype=f32 op=min-nan"));
+    run::<AllReduceNodes>(&format!("{key} ranks=4 nodes=2 dtype=bf16 levels=rail-first op=max-nan"));
     for levels in ["node-first", "rail-first"] {
         run::<AllReduceNodes>(&format!("{key} ranks=4 nodes=2 dtype=bf16 levels={levels} op=avg"));
     }
@@ -64,6 +70,7 @@ fn of_registered_buffers() {
     run::<RegisteredAllReduce>(&format!("{key} dtype=bf16 shots=one"));
     run::<RegisteredAllReduce>(&format!("{key} dtype=f32 shots=two"));
     run::<RegisteredAllReduce>(&format!("{key} dtype=fp16 shots=two op=max"));
+    run::<RegisteredAllReduce>(&format!("{key} dtype=f32 shots=one op=max-nan"));
 }
 
 /// Instructions that AMD's GPUs do not have.
@@ -102,6 +109,7 @@ fn others() {
     for (protocol, in_place) in [("packets", false), ("packets", true), ("flags", false)] {
         let key = format!("{key} protocol={protocol} in_place={in_place}");
         run::<ReduceScatter>(&format!("{key} dtype=f32"));
+        run::<ReduceScatter>(&format!("{key} dtype=f32 op=min-nan"));
         run::<AllGather>(&format!("{key} dtype=bf16"));
         run::<AllToAll>(&format!("{key} dtype=fp16"));
         run::<Broadcast>(&format!("{key} dtype=bf16 root=1"));

@@ -193,7 +193,7 @@ impl Legal for AllReduce {
         let by_switch = match self.op {
             Reduction::Sum => true,
             Reduction::Max | Reduction::Min => self.dtype != Dtype::F32,
-            Reduction::Avg => false,
+            Reduction::Avg | Reduction::MaxNan | Reduction::MinNan => false,
         };
         Illegal::unless(self.algorithm != Algorithm::Multimem || by_switch, "algorithm", "multimem", || {
             format!("another one for the {} of {}, which switches do not know", self.op.name(), self.dtype)

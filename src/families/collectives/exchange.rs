@@ -16,12 +16,16 @@ pub(super) type Tiles<'a> = OpenChannel<'a, Any>;
 pub enum Reduction {
     /// Added in `f32`, in the order of ranks, and rounded once.
     Sum,
-    /// The largest.
+    /// The largest number; NaN where all ranks have NaN.
     Max,
-    /// The smallest.
+    /// The smallest number; NaN where all ranks have NaN.
     Min,
     /// The sum over the number of ranks, of those that are active, divided in `f32` and rounded once.
     Avg,
+    /// The largest, or the first NaN of a rank.
+    MaxNan,
+    /// The smallest, or the first NaN of a rank.
+    MinNan,
 }
 
 impl Reduction {
@@ -30,17 +34,19 @@ impl Reduction {
         match self {
             // So that zeros keep their sign.
             Reduction::Sum | Reduction::Avg => -0.0,
-            Reduction::Max => f32::NEG_INFINITY,
-            Reduction::Min => f32::INFINITY,
+            // Every number beats a NaN.
+            Reduction::Max | Reduction::Min => f32::NAN,
+            Reduction::MaxNan => f32::NEG_INFINITY,
+            Reduction::MinNan => f32::INFINITY,
         }
     }
 
-    /// What a switch does, which knows no averages.
+    /// What a switch does, which knows neither averages nor extremes that keep NaN.
     pub(super) fn of_switch(self) -> ReduceOp {
         match self {
             Reduction::Sum | Reduction::Avg => ReduceOp::Sum,
-            Reduction::Max => ReduceOp::Max,
-            Reduction::Min => ReduceOp::Min,
+            Reduction::Max | Reduction::MaxNan => ReduceOp::Max,
+            Reduction::Min | Reduction::MinNan => ReduceOp::Min,
         }
     }
 
@@ -50,8 +56,8 @@ impl Reduction {
         match self {
             Reduction::Sum | Reduction::Avg => tile,
             // Worlds of several nodes need all ranks.
-            Reduction::Max | Reduction::Min if nodes() > 1 => tile,
-            Reduction::Max | Reduction::Min => {
+            _ if nodes() > 1 => tile,
+            Reduction::Max | Reduction::Min | Reduction::MaxNan | Reduction::MinNan => {
                 is_active(of).splat(len).select(tile, splat(self.identity(), len))
             }
         }
@@ -62,6 +68,9 @@ impl Reduction {
             Reduction::Sum | Reduction::Avg => a + b,
             Reduction::Max => a.maximum(b),
             Reduction::Min => a.minimum(b),
+            // Of comparisons alone: every target chooses the same bits.
+            Reduction::MaxNan => (a.ge(b) | a.ne_to(a)).select(a, b),
+            Reduction::MinNan => (a.le(b) | a.ne_to(a)).select(a, b),
         }
     }
 }
@@ -200,7 +209,7 @@ impl Reduce {
         }
         match self.op {
             Reduction::Avg => sum.get() / self.count(),
-            Reduction::Sum | Reduction::Max | Reduction::Min => sum.get(),
+            _ => sum.get(),
         }
     }
 

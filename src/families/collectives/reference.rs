@@ -5,7 +5,7 @@ use std::ops::Range;
 use peerwarp_codegen::ir::Dtype;
 
 use super::Reduction;
-use crate::harness::elements::{loops, round};
+use crate::harness::elements::{loops, mixed, round};
 use crate::harness::fp8::{E4M3_MAX, e4m3_from_f32};
 use crate::harness::workload::Turn;
 
@@ -32,10 +32,32 @@ pub fn vectors_without(turn: Turn, ranks: u32, inactive: u64, elements: u32, dty
     (0..ranks).map(|rank| vector_without(Turn { rank, ..turn }, inactive, elements, dtype)).collect()
 }
 
-/// The vectors of the active ranks.
-pub fn active_vectors(turn: Turn, ranks: u32, inactive: u64, elements: u32, dtype: Dtype) -> Vec<Vec<f32>> {
+/// The vector of a rank that is reduced. What extremes are taken of has NaNs: some elements of one rank, others of all ranks.
+pub fn reduced(op: Reduction, turn: Turn, ranks: u32, elements: u32, dtype: Dtype) -> Vec<f32> {
+    let mut vector = vector(turn, elements, dtype);
+    if !matches!(op, Reduction::Sum | Reduction::Avg) {
+        let seed = turn.seed ^ u64::from(turn.round) << 48 ^ 0x7fc0 << 32;
+        for (i, x) in (0..).zip(&mut vector) {
+            let drawn = mixed(seed ^ i);
+            let of_one = u64::from(turn.rank) == (drawn >> 20) % u64::from(ranks);
+            if drawn >> 60 == 0 || drawn >> 61 == 1 && of_one {
+                *x = f32::NAN;
+            }
+        }
+    }
+    vector
+}
+
+/// The vectors of the active ranks, which are reduced.
+pub fn active_vectors(
+    op: Reduction,
+    turn: Turn,
+    (ranks, inactive): (u32, u64),
+    elements: u32,
+    dtype: Dtype,
+) -> Vec<Vec<f32>> {
     let active = (0..ranks).filter(|rank| inactive >> rank & 1 == 0);
-    active.map(|rank| vector(Turn { rank, ..turn }, elements, dtype)).collect()
+    active.map(|rank| reduced(op, Turn { rank, ..turn }, ranks, elements, dtype)).collect()
 }
 
 /// Element by element the reduction over all ranks: in `f32`, in the order of ranks, rounded once.
@@ -47,12 +69,23 @@ pub fn reduction(op: Reduction, vectors: &[Vec<f32>], dtype: Dtype) -> Vec<f32> 
             Reduction::Sum | Reduction::Avg => loops::add(&mut sum, vector),
             Reduction::Max => loops::max(&mut sum, vector),
             Reduction::Min => loops::min(&mut sum, vector),
+            Reduction::MaxNan => keep(&mut sum, vector, |most, x| most >= x),
+            Reduction::MinNan => keep(&mut sum, vector, |least, x| least <= x),
         }
     }
     if op == Reduction::Avg {
         sum.iter_mut().for_each(|x| *x /= vectors.len() as f32);
     }
     round(dtype, sum)
+}
+
+/// Keeps elements that are NaN, and those that a comparison with the other row's prefers; takes the others from that row.
+fn keep(kept: &mut [f32], row: &[f32], prefers: impl Fn(f32, f32) -> bool) {
+    for (kept, x) in kept.iter_mut().zip(row) {
+        if !(kept.is_nan() || prefers(*kept, *x)) {
+            *kept = *x;
+        }
+    }
 }
 
 /// What the residual becomes: the reduction is rounded before it is added, and the sum after.
@@ -153,6 +186,32 @@ mod tests {
         assert_eq!(reduction(Reduction::Max, &[vec![1.0], vec![3.0], vec![2.0]], Dtype::F32), [3.0]);
         assert_eq!(reduction(Reduction::Avg, &[vec![2.0], vec![1.0], vec![4.0]], Dtype::F32), [7.0 / 3.0]);
         assert_eq!(reduction(Reduction::Min, &[vec![2.0], vec![1.0], vec![3.0]], Dtype::F32), [1.0]);
+    }
+
+    #[test]
+    fn nans_lose_or_win_as_the_operation_says() {
+        let (nan, other) = (f32::NAN, f32::from_bits(0x7fc0_0001));
+        let vectors = [vec![1.0, nan, 2.0, nan], vec![3.0, 1.0, other, other], vec![2.0, -1.0, 4.0, nan]];
+        let of = |op| reduction(op, &vectors, Dtype::F32);
+        let most = of(Reduction::Max);
+        assert!(most[..3] == [3.0, 1.0, 4.0] && most[3].is_nan());
+        let least = of(Reduction::Min);
+        assert!(least[..3] == [1.0, -1.0, 2.0] && least[3].is_nan());
+        let bits = |op| of(op).into_iter().map(f32::to_bits).collect::<Vec<_>>();
+        let nans = [nan.to_bits(), other.to_bits(), nan.to_bits()];
+        assert!(bits(Reduction::MaxNan)[1..] == nans && of(Reduction::MaxNan)[0] == 3.0);
+        assert!(bits(Reduction::MinNan)[1..] == nans && of(Reduction::MinNan)[0] == 1.0);
+    }
+
+    #[test]
+    fn what_extremes_are_taken_of_has_nans_of_one_rank_and_of_all() {
+        let turn = Turn { seed: 3, rank: 0, round: 1 };
+        let of = |op| active_vectors(op, turn, (4, 0), 1000, Dtype::Bf16);
+        assert!(of(Reduction::Sum).concat().iter().all(|x| x.is_finite()));
+        let vectors = of(Reduction::Max);
+        let times =
+            |nans| (0..1000).filter(|i| vectors.iter().filter(|v| v[*i].is_nan()).count() == nans).count();
+        assert!(times(1) > 50 && times(4) > 30 && times(0) > 700 && times(2) + times(3) == 0);
     }
 
     #[test]

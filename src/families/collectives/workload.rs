@@ -31,6 +31,21 @@ fn exactly(buffer: &str, dtype: Dtype, values: &[f32]) -> Expected {
     Expected::exactly(buffer, dtype, encode(dtype, values))
 }
 
+/// A rank's vector that is reduced, where a kernel takes it.
+fn reduced(buffer: &str, op: Reduction, turn: Turn, (ranks, elements): (u32, u32), dtype: Dtype) -> Contents {
+    contents(buffer, dtype, &reference::reduced(op, turn, ranks, elements, dtype))
+}
+
+/// A reduction, to the bit. A NaN may be any other one where a target computes or rounds it; `max-nan` of `f32` only chooses.
+fn reduction(buffer: &str, (op, dtype): (Reduction, Dtype), values: &[f32]) -> Expected {
+    let exact = exactly(buffer, dtype, values);
+    match op {
+        Reduction::Sum | Reduction::Avg => exact,
+        Reduction::MaxNan | Reduction::MinNan if dtype == Dtype::F32 => exact,
+        _ => exact.within(0.0, 0.0),
+    }
+}
+
 fn bytes(elements: u32, dtype: Dtype) -> u64 {
     u64::from(elements) * u64::from(dtype.bytes())
 }
@@ -76,11 +91,13 @@ impl AllReduce {
     /// squares are added.
     fn vector(&self, turn: Turn) -> Vec<f32> {
         match (self.quantise, self.op) {
+            // Nothing says what a switch makes of a NaN.
+            (NormQuantise::None, op) if self.hook == Hook::None && self.algorithm != Algorithm::Multimem => {
+                reference::reduced(op, turn, self.ranks, self.elements, self.dtype)
+            }
             (NormQuantise::None, _) => reference::vector(turn, self.elements, self.dtype),
             (_, Reduction::Avg) => reference::multiples(turn, self.elements, 0.25 * self.ranks as f32),
-            (_, Reduction::Sum | Reduction::Max | Reduction::Min) => {
-                reference::multiples(turn, self.elements, 0.25)
-            }
+            _ => reference::multiples(turn, self.elements, 0.25),
         }
     }
 
@@ -100,7 +117,7 @@ impl AllReduce {
         let all: Vec<Vec<f32>> = active.map(|rank| self.vector(Turn { rank, ..turn })).collect();
         let sum = reference::reduction(self.op, &all, self.dtype);
         if self.hook == Hook::None {
-            return vec![exactly("out", self.dtype, &sum)];
+            return vec![reduction("out", (self.op, self.dtype), &sum)];
         }
         let [residual, mut weight] = self.residual_and_weight(turn);
         let added = reference::added(&sum, &residual, self.dtype);
@@ -202,11 +219,11 @@ impl Workload for AllReduce {
 
 impl Workload for AllReduceNodes {
     fn inputs(&self, turn: Turn) -> Vec<Contents> {
-        vec![vector(false, turn, self.elements, self.dtype)]
+        vec![reduced("x", self.op, turn, (self.ranks, self.elements), self.dtype)]
     }
 
     fn expected(&self, turn: Turn) -> Vec<Expected> {
-        let all = reference::vectors(turn, self.ranks, self.elements, self.dtype);
+        let all = reference::active_vectors(self.op, turn, (self.ranks, 0), self.elements, self.dtype);
         let local = self.local() as usize;
         let reduced = |vectors: Vec<Vec<f32>>, dtype| reference::reduction(self.op, &vectors, dtype);
         let first: Vec<Vec<f32>> = match self.levels {
@@ -216,7 +233,7 @@ impl Workload for AllReduceNodes {
             }
             Levels::NodeFirst => all.chunks(local).map(|node| reduced(node.to_vec(), self.dtype)).collect(),
         };
-        vec![exactly("out", self.dtype, &reduced(first, self.dtype))]
+        vec![reduction("out", (self.op, self.dtype), &reduced(first, self.dtype))]
     }
 
     fn work(&self) -> Work {
@@ -233,14 +250,14 @@ impl Workload for AllReduceNodes {
 impl RegisteredAllReduce {
     /// What a rank has to hold where some ranks, a mask of them, are not active.
     fn results(&self, turn: Turn, inactive: u64) -> Vec<Expected> {
-        let all = reference::active_vectors(turn, self.ranks, inactive, self.elements, self.dtype);
-        vec![exactly("data", self.dtype, &reference::reduction(self.op, &all, self.dtype))]
+        let all = reference::active_vectors(self.op, turn, (self.ranks, inactive), self.elements, self.dtype);
+        vec![reduction("data", (self.op, self.dtype), &reference::reduction(self.op, &all, self.dtype))]
     }
 }
 
 impl Workload for RegisteredAllReduce {
     fn inputs(&self, turn: Turn) -> Vec<Contents> {
-        vec![contents("data", self.dtype, &reference::vector(turn, self.elements, self.dtype))]
+        vec![reduced("data", self.op, turn, (self.ranks, self.elements), self.dtype)]
     }
 
     fn expected(&self, turn: Turn) -> Vec<Expected> {
@@ -267,16 +284,16 @@ impl Workload for RegisteredAllReduce {
 impl ReduceScatter {
     /// What a rank has to hold where some ranks, a mask of them, are not active.
     fn results(&self, turn: Turn, inactive: u64) -> Vec<Expected> {
-        let all = reference::active_vectors(turn, self.ranks, inactive, self.elements, self.dtype);
+        let all = reference::active_vectors(self.op, turn, (self.ranks, inactive), self.elements, self.dtype);
         let mut result = reference::reduction(self.op, &all, self.dtype);
         let part = reference::part(self.elements, self.ranks, turn.rank);
         if !self.in_place {
-            return vec![exactly("out", self.dtype, &result[part])];
+            return vec![reduction("out", (self.op, self.dtype), &result[part])];
         }
         // The other parts stay as they were.
-        let mut vector = reference::vector(turn, self.elements, self.dtype);
+        let mut vector = reference::reduced(self.op, turn, self.ranks, self.elements, self.dtype);
         vector[part.clone()].swap_with_slice(&mut result[part]);
-        vec![exactly("out", self.dtype, &vector)]
+        vec![reduction("out", (self.op, self.dtype), &vector)]
     }
 }
 
@@ -286,7 +303,8 @@ impl Workload for ReduceScatter {
     }
 
     fn inputs(&self, turn: Turn) -> Vec<Contents> {
-        vec![vector(self.in_place, turn, self.elements, self.dtype)]
+        let x = if self.in_place { "out" } else { "x" };
+        vec![reduced(x, self.op, turn, (self.ranks, self.elements), self.dtype)]
     }
 
     fn expected(&self, turn: Turn) -> Vec<Expected> {
@@ -520,15 +538,16 @@ impl Workload for BroadcastNodes {
 
 impl Workload for ReduceScatterNodes {
     fn inputs(&self, turn: Turn) -> Vec<Contents> {
-        vec![vector(false, turn, self.elements, self.dtype)]
+        vec![reduced("x", self.op, turn, (self.ranks, self.elements), self.dtype)]
     }
 
     fn expected(&self, turn: Turn) -> Vec<Expected> {
-        let all = reference::vectors(turn, self.ranks, self.elements, self.dtype);
+        let all = reference::active_vectors(self.op, turn, (self.ranks, 0), self.elements, self.dtype);
         let nodes = all.chunks(self.local() as usize);
         let nodes: Vec<_> = nodes.map(|node| reference::reduction(self.op, node, self.dtype)).collect();
         let part = reference::part(self.elements, self.ranks, turn.rank);
-        vec![exactly("out", self.dtype, &reference::reduction(self.op, &nodes, self.dtype)[part])]
+        let all = reference::reduction(self.op, &nodes, self.dtype);
+        vec![reduction("out", (self.op, self.dtype), &all[part])]
     }
 
     fn work(&self) -> Work {
