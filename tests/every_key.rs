@@ -80,6 +80,12 @@ fn key(family: &dyn DynFamily, rng: &mut ChaCha8Rng) -> Key {
     if let Some(m) = number(&key, "m").filter(|_| family.name() != "matmul") {
         set(&mut key, "m", (m / ranks * ranks).max(ranks));
     }
+    if key.contains_key("op") && key["dtype"] == "i32" {
+        let op =
+            if ["max", "min"].contains(&key["op"].as_str()) { key["op"].clone() } else { "sum".to_owned() };
+        key.insert("op", op);
+        key.entry("hook").and_modify(|hook| *hook = "none".to_owned());
+    }
     if family.name() == "all_reduce" {
         let hook = key["hook"] != "none";
         let whole = normalised_rows(&mut key, hook);

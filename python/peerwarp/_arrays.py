@@ -12,6 +12,8 @@ if TYPE_CHECKING:
 
 #: NumPy's types by the names of the kernels'. NumPy has no bfloat16 of its own: its bits are a uint16, or `ml_dtypes` has it.
 FLOATS = {"f32": ("float32",), "fp16": ("float16",), "bf16": ("uint16", "bfloat16")}
+#: The same with integers, of which collectives move every bit: bytes are `fp8` to kernels, whose floats have a byte.
+ELEMENTS = FLOATS | {"i32": ("int32",), "fp8": ("uint8",)}
 
 
 def as_numpy(field: str, value: Any) -> np.ndarray:
@@ -56,12 +58,13 @@ def contiguous(field: str, array: np.ndarray) -> np.ndarray:
     return array
 
 
-def float_name(field: str, dtype: np.dtype) -> str:
-    """The kernels' name of a type of floats."""
-    for name, dtypes in FLOATS.items():
-        if dtype.name in dtypes and dtype.isnative:
+def element_name(field: str, dtype: np.dtype, reduced: bool) -> str:
+    """The kernels' name of a type that collectives take; bytes are not `reduced`."""
+    for name, dtypes in ELEMENTS.items():
+        if dtype.name in dtypes and dtype.isnative and not (reduced and name == "fp8"):
             return name
-    raise InvalidArgument(f"{field}.dtype", dtype, "float32, float16, uint16 (the bits of a bfloat16) or bfloat16")
+    allowed = "float32, float16, uint16 (the bits of a bfloat16), bfloat16 or int32"
+    raise InvalidArgument(f"{field}.dtype", dtype, allowed if reduced else f"{allowed}, or uint8")
 
 
 def outputs(field: str, out: Any, like: Sequence[np.ndarray]) -> list[np.ndarray] | None:

@@ -20,14 +20,17 @@ class Collectives:
     In a world of GPUs each takes a tensor of PyTorch, or of a library that speaks DLPack, that is contiguous and on this rank's
     GPU, and returns a tensor: `out`, or a new one. It is launched on PyTorch's current stream, and no rank is waited for. The first
     call of each collective, length and type allocates, on all ranks; later ones may be captured in a CUDA graph. Calls are in the
-    order of one stream. Types are `torch.float32`, `torch.float16` and `torch.bfloat16`.
+    order of one stream. Types are `torch.float32`, `torch.float16`, `torch.bfloat16`, `torch.int32`, and `torch.uint8` where
+    nothing is reduced.
 
     In a simulated world each takes a list with one array for each rank and returns such a list. Arrays are contiguous, of any
-    shape, the same on all ranks, and of one type: `float32`, `float16`, `uint16` (the bits of a bfloat16) or `bfloat16` of
-    `ml_dtypes`. Results have the type of the inputs. With `out`, a list of arrays of the results' shape and type, results are
-    written there and those arrays are returned. In neither world may `out` have memory of `x`.
+    shape, the same on all ranks, and of one type: `float32`, `float16`, `uint16` (the bits of a bfloat16), `bfloat16` of
+    `ml_dtypes`, `int32`, or `uint8` where nothing is reduced. Results have the type of the inputs. With `out`, a list of arrays
+    of the results' shape and type, results are written there and those arrays are returned. In neither world may `out` have
+    memory of `x`.
 
-    Sums are added in float32, in the order of ranks, and rounded once: all ranks get the same bits, whatever the schedule.
+    Sums of floats are added in float32, in the order of ranks, and rounded once: all ranks get the same bits, whatever the
+    schedule. Those of integers wrap.
     """
 
     def __init__(self, world: World) -> None:
@@ -44,14 +47,15 @@ class Collectives:
     def all_reduce(self, x: Any, op: str = "sum", *, out: Any = None) -> Any:
         """The reduction of all ranks' arrays, on every rank.
 
-        `op` is `"sum"`, `"avg"`, `"max"`, `"min"`, `"max-nan"` or `"min-nan"`. A NaN loses against a number in `"max"` and
-        `"min"`, as in NCCL: the result is NaN where all ranks have NaN. It wins in `"max-nan"` and `"min-nan"`, as in `torch.maximum`.
+        `op` is `"sum"`, `"avg"`, `"max"`, `"min"`, `"max-nan"` or `"min-nan"`; of integers `"sum"`, `"max"` or `"min"`. A NaN
+        loses against a number in `"max"` and `"min"`, as in NCCL: the result is NaN where all ranks have NaN. It wins in
+        `"max-nan"` and `"min-nan"`, as in `torch.maximum`.
 
         Shapes, here of a rank's array: `x` any, results as `x`.
         """
         if self._device is not None:
             return self._device.run("all_reduce", x, _same, out, op, 0)
-        arrays, dtype = self._inputs(x)
+        arrays, dtype = self._inputs(x, reduced=True)
         return self._run("all_reduce", arrays, dtype, arrays[0].shape, out, op=_known(op))
 
     def reduce_scatter(self, x: Any, op: str = "sum", *, out: Any = None) -> Any:
@@ -61,7 +65,7 @@ class Collectives:
         """
         if self._device is not None:
             return self._device.run("reduce_scatter", x, lambda one: self._part(one.shape), out, op, 0)
-        arrays, dtype = self._inputs(x)
+        arrays, dtype = self._inputs(x, reduced=True)
         shape = self._part(arrays[0].shape)
         return self._run("reduce_scatter", arrays, dtype, shape, out, op=_known(op))
 
@@ -99,11 +103,11 @@ class Collectives:
         arrays, dtype = self._inputs(x)
         return self._run("broadcast", arrays, dtype, arrays[0].shape, out, root=root)
 
-    def _inputs(self, x: Sequence[Any]) -> tuple[list[np.ndarray], str]:
+    def _inputs(self, x: Sequence[Any], *, reduced: bool = False) -> tuple[list[np.ndarray], str]:
         """Arrays that are alike, and the kernels' name of their type."""
         arrays = _arrays.each_rank("x", x, self._world.ranks)
         first = arrays[0]
-        dtype = _arrays.float_name("x[0]", first.dtype)
+        dtype = _arrays.element_name("x[0]", first.dtype, reduced)
         for rank, array in enumerate(arrays):
             _arrays.checked(f"x[{rank}]", array, (first.dtype.name,), first.shape)
         if first.size == 0:

@@ -21,7 +21,9 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 #: The kernels' names of PyTorch's types, by PyTorch's names.
-FLOATS = {"torch.float32": "f32", "torch.float16": "fp16", "torch.bfloat16": "bf16"}
+REDUCED = {"torch.float32": "f32", "torch.float16": "fp16", "torch.bfloat16": "bf16", "torch.int32": "i32"}
+#: The same of collectives that only move elements: bytes are `fp8` to kernels, whose floats have a byte.
+MOVED = REDUCED | {"torch.uint8": "fp8"}
 #: Types of the elements of an operation's memory: what an array interface calls one of this size, and what PyTorch does.
 ELEMENTS = {
     "bf16": ("<i2", "bfloat16", 2),
@@ -148,9 +150,10 @@ class DeviceCollectives:
 
     def _made(self, name: str, op: str, root: int, dtype: torch.dtype, elements: int) -> str:
         """Makes a collective, if it is not there. The kernels' name of its type."""
-        kernels = FLOATS.get(str(dtype))
+        names = REDUCED if name in ("all_reduce", "reduce_scatter") else MOVED
+        kernels = names.get(str(dtype))
         if kernels is None:
-            raise InvalidArgument("x.dtype", dtype, ", ".join(FLOATS))
+            raise InvalidArgument("x.dtype", dtype, ", ".join(names))
         if elements == 0:
             raise InvalidArgument("x.shape", "no element", "one element or more")
         if not self._core.has(name, (op, root), (kernels, elements)):

@@ -33,6 +33,28 @@ def test_nan(world: peerwarp.World, op: str) -> None:
         np.testing.assert_array_equal(found, reduced(x, op))
 
 
+@pytest.mark.parametrize("op", ["sum", "max", "min"])
+def test_integers_are_reduced(world: peerwarp.World, op: str) -> None:
+    random = np.random.default_rng(5)
+    x = [random.integers(-(2**31), 2**31, (6, 7), np.int32) for _ in range(world.ranks)]
+    act = {"sum": np.add, "max": np.maximum, "min": np.minimum}[op]
+    wanted = act.reduce(x, dtype=np.int32)
+    for found in peerwarp.Collectives(world).all_reduce(x, op):
+        assert same_bits(found, wanted)
+    found = peerwarp.Collectives(world).reduce_scatter(x, op)
+    assert same_bits(np.concatenate(found), wanted)
+
+
+@pytest.mark.parametrize("dtype", [np.int32, np.uint8])
+def test_integers_are_moved(world: peerwarp.World, dtype: type) -> None:
+    random = np.random.default_rng(5)
+    x = [random.integers(0, 256, (6, 7)).astype(dtype) - dtype(1) for _ in range(world.ranks)]
+    collectives = peerwarp.Collectives(world)
+    assert same_bits(collectives.all_gather(x)[1], np.concatenate(x))
+    assert same_bits(collectives.broadcast(x, root=1)[0], x[1])
+    assert same_bits(collectives.all_to_all(x)[0], np.concatenate([np.split(one, world.ranks)[0] for one in x]))
+
+
 def test_all_reduce_of_two_shots() -> None:
     world = peerwarp.World.simulated(4)
     x = inputs(world, (150_001,))
@@ -148,6 +170,7 @@ ones = np.ones(4, np.float32)
         ([ones, ones[:3]], "x[1].shape"),
         ([ones, np.ones(8, np.float32)[::2]], "x[1].strides"),
         ([ones[:0]] * 2, "x[0].shape"),
+        ([ones.astype(np.uint8)] * 2, "x[0].dtype"),
     ],
 )
 def test_inputs_that_are_refused(x: object, field: str) -> None:

@@ -271,6 +271,9 @@ def test_a_collective_is_made_once_for_its_length_and_launched_on_the_current_st
     assert calls[-2] == ("made", "broadcast", ("sum", 1), ("bf16", 12))
     assert all_of.all_reduce(types.SimpleNamespace(__dlpack__=None, tensor=x)).shape == (4, 3)
     assert all_of.all_to_all(x).shape == (4, 3)
+    for name, dtype, kernels in (("all_reduce", "int32", "i32"), ("all_gather", "uint8", "fp8")):
+        getattr(all_of, name)(Tensor(4, dtype=f"torch.{dtype}"))
+        assert calls[-2] == ("made", name, ("sum", 0), (kernels, 4))
 
 
 def test_an_operation_passes_tensors_and_numbers_by_name(world: peerwarp.World) -> None:
@@ -320,7 +323,9 @@ def test_what_a_collective_cannot_take_is_refused_before_a_launch(world: peerwar
     x = Tensor(4, 3)
     assert "a tensor on cuda:1" in refused("x", lambda: all_of.all_reduce([1.0]))
     refused("x.device", lambda: all_of.all_reduce(Tensor(4, device="cpu")))
-    refused("x.dtype", lambda: all_of.all_reduce(Tensor(4, dtype="torch.int32")))
+    for reduce in (all_of.all_reduce, all_of.reduce_scatter):
+        assert "torch.int32" in refused("x.dtype", lambda reduce=reduce: reduce(Tensor(4, dtype="torch.uint8")))
+    refused("x.dtype", lambda: all_of.all_gather(Tensor(4, dtype="torch.int8")))
     refused("x.shape", lambda: all_of.all_reduce(Tensor(0)))
     refused("x.shape", lambda: all_of.all_gather(Tensor()))
     refused("x.shape", lambda: all_of.reduce_scatter(Tensor(3, 2)))

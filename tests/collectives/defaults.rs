@@ -138,5 +138,24 @@ fn what_cannot_be_is_reported_by_field_value_and_what_is_allowed() {
     ] {
         refused::<AllReduce>(&format!("{norm}={form}"), &said);
     }
+    let key = "elements=8 ranks=2 dtype=i32";
+    for op in ["avg", "max-nan", "min-nan"] {
+        let said = ["op", op, "sum, max or min of i32"];
+        refused::<AllReduce>(&format!("{key} op={op}"), &said);
+        refused::<RegisteredAllReduce>(&format!("{key} op={op}"), &said);
+        refused::<ReduceScatter>(&format!("{key} op={op}"), &said);
+    }
+    refused::<AllReduce>(&format!("{key} hook=rms-norm hidden=8"), &["hook", "rms-norm", "none with i32"]);
+    refused::<AllReduce>(&format!("{key} algorithm=multimem"), &["algorithm", "multimem", "sum of i32"]);
+    refused::<AllReduce>(&format!("{key} protocol=packets"), &["protocol", "packets", "flags with i32"]);
+    refused::<ReduceScatter>("elements=8 ranks=2 dtype=fp8", &["dtype", "fp8", "f32, fp16, bf16, i32"]);
+    for dtype in ["i32", "fp8"] {
+        let key = format!("elements=8 ranks=2 dtype={dtype}");
+        assert_eq!(AllGather::from_text(&key).unwrap().protocol, Transport::Flags);
+        refused::<AllGather>(
+            &format!("{key} protocol=packets"),
+            &["protocol", "packets", "flags with", dtype],
+        );
+    }
     refused::<Broadcast>("elements=8 ranks=2 dtype=f32 root=2", &["root", "= 2", "0 to 1"]);
 }

@@ -155,6 +155,39 @@ fn ragged_all_to_all() {
     }
 }
 
+/// Integers and bytes, of which every bit counts.
+fn moved<F: Workload>(more: &str) {
+    for (i, (ranks, elements)) in SHAPES.iter().enumerate() {
+        let dtype = ["i32", "fp8"][i % 2];
+        let key = format!("ranks={ranks} dtype={dtype} warps=1 chunk=256 blocks=2 {more}{elements}");
+        explore::<F>(&key, 1);
+        explore::<F>(&format!("{key} in_place=true"), 1);
+    }
+}
+
+#[test]
+fn integers_are_reduced() {
+    for (i, (ranks, elements)) in SHAPES.iter().enumerate() {
+        let op = ["sum", "max", "min"][i % 3];
+        let key = format!("elements={elements} ranks={ranks} dtype=i32 op={op} warps=1 chunk=256");
+        for algorithm in ["one-shot", "two-shot", "pull", "pull-two-shot"] {
+            explore::<AllReduce>(&format!("{key} algorithm={algorithm} senders=0 blocks=2"), 1);
+        }
+        explore::<RegisteredAllReduce>(&format!("{key} shots=two blocks=2"), 1);
+        explore::<ReduceScatter>(&format!("{key} blocks=2"), 1);
+        explore::<ReduceScatter>(&format!("{key} blocks=1 in_place=true"), 1);
+    }
+}
+
+#[test]
+fn integers_and_bytes_are_moved_bit_for_bit() {
+    moved::<AllGather>("elements=");
+    moved::<AllGather>("algorithm=pull elements=");
+    moved::<AllToAll>("elements=");
+    moved::<Broadcast>("root=0 elements=");
+    moved::<RaggedAllToAll>("capacity=");
+}
+
 #[test]
 fn broadcast() {
     both::<Broadcast>("root=0");

@@ -103,6 +103,22 @@ fn all_reduce_with_a_norm_that_quantises() {
     }
 }
 
+/// Integers and bytes, of which every bit counts.
+#[test]
+fn integers() {
+    let key = "ranks=3 warps=2 chunk=256 blocks=2";
+    for dtype in ["i32", "fp8"] {
+        run::<AllGather>(&format!("{key} dtype={dtype} elements=1031"));
+        run::<AllToAll>(&format!("{key} dtype={dtype} elements=1031 in_place=true"));
+        run::<Broadcast>(&format!("{key} dtype={dtype} elements=1031 root=1"));
+    }
+    for op in ["sum", "max", "min"] {
+        run::<AllReduce>(&format!("{key} dtype=i32 elements=1031 op={op} algorithm=two-shot senders=0"));
+        run::<RegisteredAllReduce>(&format!("{key} dtype=i32 elements=1031 op={op}"));
+        run::<ReduceScatter>(&format!("{key} dtype=i32 elements=1031 op={op}"));
+    }
+}
+
 #[test]
 fn others() {
     let key = "elements=1031 ranks=3 warps=2 chunk=256 blocks=2";

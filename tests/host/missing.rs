@@ -35,6 +35,7 @@ fn collectives_without_a_rank() {
     run::<AllGather>(1, &format!("{key} dtype=bf16 blocks=2 algorithm=pull protocol=flags"));
     run::<ReduceScatter>(4, &format!("{key} dtype=bf16 blocks=2 op=max"));
     run::<ReduceScatter>(4, &format!("{key} dtype=f32 blocks=2 op=max-nan"));
+    run::<ReduceScatter>(2, &format!("{key} dtype=i32 blocks=2 op=min"));
     run::<ReduceScatter>(1, &format!("{key} dtype=fp16 blocks=2 op=avg"));
     run::<AllToAll>(1, &format!("{key} dtype=fp16 blocks=2 protocol=flags"));
     run::<Broadcast>(1, &format!("{key} dtype=f32 blocks=2 root=2"));

@@ -49,7 +49,9 @@ fn element_of(dtype: &str) -> Result<Element, Failure> {
         "f32" => Ok(Element::F32),
         "fp16" => Ok(Element::F16),
         "bf16" => Ok(Element::BF16),
-        other => Err(Failure::invalid("dtype", other, "f32, fp16 or bf16")),
+        "i32" => Ok(Element::I32),
+        "fp8" => Ok(Element::U8),
+        other => Err(Failure::invalid("dtype", other, "f32, fp16, bf16, i32 or fp8")),
     }
 }
 

@@ -34,7 +34,7 @@ tiled! {
         #[tune]
         pub algorithm: Gathering,
     }
-    length = |key| key.elements, roles = 2, blocks = [1, 2, 4, 8, 16, 32, 64],
+    dtypes = [F32, Fp16, Bf16, I32, Fp8], length = |key| key.elements, roles = 2, blocks = [1, 2, 4, 8, 16, 32, 64],
     also = |c| legal::flags(c.algorithm == Gathering::Pull, c.protocol)
 }
 

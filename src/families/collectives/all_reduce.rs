@@ -151,7 +151,7 @@ fn one_shot(c: &AllReduce, a: &AllReduceArgs, tiles: &Tiles<'_>, x: &AnyPtr) {
                 let own = Part::whole().load(x, &t);
                 exchange::send(tiles, Peers::others(), t.index, own);
                 let sum = c.reduce().tiles(tiles, t.index, own, t.len);
-                results.store(&t, AnyTile::rounded(sum, c.dtype));
+                results.store(&t, c.reduce().rounded(sum));
             });
         }),
         _ => role("exchange", c.blocks, |b| {
@@ -167,7 +167,7 @@ fn reduce_all(c: &AllReduce, a: &AllReduceArgs, b: Group, tiles: &Tiles<'_>, x: 
     let results = Results::new(c, a);
     c.cut().each(b, |t| {
         let sum = c.reduce().tiles(tiles, t.index, Part::whole().load(x, &t), t.len);
-        results.store(&t, AnyTile::rounded(sum, c.dtype));
+        results.store(&t, c.reduce().rounded(sum));
     });
 }
 
@@ -197,7 +197,7 @@ fn two_shot(
     cut.each(b, |t| {
         if owner(&t) == rank() {
             let sum = c.reduce().tiles(tiles, owned(&t), all.load(x, &t), t.len);
-            let sum = AnyTile::rounded(sum, c.dtype);
+            let sum = c.reduce().rounded(sum);
             exchange::send(tiles, Peers::others(), owned(&t) + c.owned(), sum);
             results.store(&t, sum);
         }
@@ -230,7 +230,7 @@ fn one_by_one(c: &AllReduce, results: &Results<'_>, b: Group, args: &OrphanArgs,
             let got = args.shown_ready.wait_all(first, c.ranks, 1, epoch);
             let load = |of: Val<u32>| shown.of(of).load_if(&got, at, t.len, is_active(of));
             let sum = c.reduce().loaded(t.len, load);
-            results.store(&t, AnyTile::rounded(sum, c.dtype));
+            results.store(&t, c.reduce().rounded(sum));
         }
     });
 }
@@ -250,7 +250,7 @@ fn pull(c: &AllReduce, a: &AllReduceArgs, b: Group, args: &PullArgs, x: &AnyPtr,
     let (all, got) = publish(c, b, args, x, epoch);
     c.cut().each(b, |t| {
         let sum = c.reduce().published(&all, &got, &t);
-        results.store(&t, AnyTile::rounded(sum, c.dtype));
+        results.store(&t, c.reduce().rounded(sum));
     });
 }
 
@@ -271,7 +271,7 @@ fn pull_two_shot(
     cut.each(b, |t| {
         let from = owner(c.ranks, b, &t);
         if from == rank() || !is_active(from) {
-            let sum = AnyTile::rounded(c.reduce().published(&all, &got, &t), c.dtype);
+            let sum = c.reduce().rounded(c.reduce().published(&all, &got, &t));
             if from == rank() {
                 sums.store(slot(&t), sum);
             }

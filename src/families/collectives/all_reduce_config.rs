@@ -60,7 +60,7 @@ pub struct AllReduce {
     #[key(short = "r", range = 1..=64, ranks)]
     pub ranks: u32,
     /// Type of the elements.
-    #[key(values = [Dtype::F32, Dtype::Fp16, Dtype::Bf16])]
+    #[key(values = [Dtype::F32, Dtype::Fp16, Dtype::Bf16, Dtype::I32])]
     pub dtype: Dtype,
     /// How elements of different ranks become one.
     #[key(default = Reduction::Sum)]
@@ -93,7 +93,7 @@ pub struct AllReduce {
     #[tune(default = |key| algorithm(key))]
     pub algorithm: Algorithm,
     /// How tiles travel.
-    #[tune(values = [Transport::Packets, Transport::Flags])]
+    #[tune(values = [Transport::Packets, Transport::Flags], default = |key| legal::transport(key.dtype))]
     pub protocol: Transport,
     /// Warps of a block.
     #[tune(short = "w", values = [1, 2, 4, 8, 16, 32], default = |key| warps(key))]
@@ -182,6 +182,10 @@ fn blocks(key: &AllReduceKey) -> u32 {
 
 impl Legal for AllReduce {
     fn legal(&self) -> Result<(), Illegal> {
+        legal::reduced(self.op, self.dtype)?;
+        legal::carried(self.protocol, self.dtype)?;
+        let floats = self.dtype != Dtype::I32 || self.hook == Hook::None;
+        Illegal::unless(floats, "hook", self.hook.name(), || "none with i32".to_owned())?;
         self.normalises()?;
         self.rows()?;
         let apart = self.algorithm == Algorithm::OneShot && !self.in_place;
@@ -191,6 +195,7 @@ impl Legal for AllReduce {
         };
         Illegal::unless(self.senders == 0 || apart, "senders", self.senders, allowed)?;
         let by_switch = match self.op {
+            _ if self.dtype == Dtype::I32 => false,
             Reduction::Sum => true,
             Reduction::Max | Reduction::Min => self.dtype != Dtype::F32,
             Reduction::Avg | Reduction::MaxNan | Reduction::MinNan => false,
@@ -232,7 +237,7 @@ impl AllReduce {
     }
 
     pub(super) fn reduce(&self) -> Reduce {
-        Reduce::new(self.op, self.ranks, self.cut().longest(), self.dtype.bytes(), self.warps)
+        Reduce::new(self.op, self.ranks, self.cut().longest(), self.dtype, self.warps)
     }
 
     /// What ranks read of each other's vectors.

@@ -78,7 +78,7 @@ impl AllReduceNodes {
     }
 
     fn reduce(&self, ranks: u32, dtype: Dtype) -> Reduce {
-        Reduce::new(self.op, ranks, self.cut().longest(), dtype.bytes(), self.warps)
+        Reduce::new(self.op, ranks, self.cut().longest(), dtype, self.warps)
     }
 }
 
@@ -151,7 +151,7 @@ fn rail_first(c: &AllReduceNodes, a: &AllReduceNodesArgs, b: Group, rail: &Tiles
     c.cut().each(b, |t| {
         let own = AnyTile::from(of_nodes(c.over_nodes(), &others, t.index, all.load(&a.x, &t), t.len));
         exchange::send(near, Peers::others(), t.index, own);
-        let sum = c.over_ranks().tiles(near, t.index, own, t.len);
+        let sum = c.over_ranks().tiles(near, t.index, own, t.len).typed();
         all.store(&a.out, &t, AnyTile::rounded(sum, c.dtype));
     });
     rail.settle();
@@ -171,7 +171,7 @@ fn node_first(c: &AllReduceNodes, a: &AllReduceNodesArgs, b: Group, rail: &Tiles
     });
     cut.each(b, |t| {
         if owner(&t) == local_rank() {
-            let sum = c.over_ranks().tiles(near, owned(&t), all.load(&a.x, &t), t.len);
+            let sum = c.over_ranks().tiles(near, owned(&t), all.load(&a.x, &t), t.len).typed();
             let sum = AnyTile::rounded(sum, c.dtype);
             exchange::send(&rail, Peers::others(), owned(&t), sum);
             // It waits there for those of the other nodes.

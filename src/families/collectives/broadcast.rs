@@ -24,7 +24,7 @@ tiled! {
         #[key(short = "i", default = false)]
         pub in_place: bool,
     }
-    length = |key| key.elements, roles = 1, blocks = [1, 2, 4, 8, 16, 32, 64, 128],
+    dtypes = [F32, Fp16, Bf16, I32, Fp8], length = |key| key.elements, roles = 1, blocks = [1, 2, 4, 8, 16, 32, 64, 128],
     also = Broadcast::root_is_a_rank
 }
 

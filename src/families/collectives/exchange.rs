@@ -1,9 +1,9 @@
 //! What collectives are made of: sending a vector to all, sending each rank its part, and reducing all ranks' tiles.
 
-use peerwarp_codegen::dsl::Any;
 use peerwarp_codegen::dsl::prelude::*;
+use peerwarp_codegen::dsl::{Any, Num};
 use peerwarp_codegen::family::Choice;
-use peerwarp_codegen::ir::PACKET_BYTES;
+use peerwarp_codegen::ir::{Dtype, PACKET_BYTES};
 
 use super::cut::{Cut, Part, Parts, Piece};
 use super::pull::Published;
@@ -14,7 +14,7 @@ pub(super) type Tiles<'a> = OpenChannel<'a, Any>;
 /// How elements of different ranks become one.
 #[derive(Choice, Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Reduction {
-    /// Added in `f32`, in the order of ranks, and rounded once.
+    /// Floats are added in `f32`, in the order of ranks, and rounded once; integers wrap.
     Sum,
     /// The largest number; NaN where all ranks have NaN.
     Max,
@@ -52,18 +52,18 @@ impl Reduction {
 
     /// What counts of a rank's tile: all of it, or nothing if the rank is not active. Zeros come in its place, which are nothing to a
     /// sum.
-    fn counted(self, of: Val<u32>, tile: Tile<f32>, len: u32) -> Tile<f32> {
+    fn counted<T: Summand>(self, of: Val<u32>, tile: Tile<T>, len: u32) -> Tile<T> {
         match self {
             Reduction::Sum | Reduction::Avg => tile,
             // Worlds of several nodes need all ranks.
             _ if nodes() > 1 => tile,
             Reduction::Max | Reduction::Min | Reduction::MaxNan | Reduction::MinNan => {
-                is_active(of).splat(len).select(tile, splat(self.identity(), len))
+                is_active(of).splat(len).select(tile, splat(T::identity(self), len))
             }
         }
     }
 
-    fn tiles(self, a: Tile<f32>, b: Tile<f32>) -> Tile<f32> {
+    fn tiles<T: Summand>(self, a: Tile<T>, b: Tile<T>) -> Tile<T> {
         match self {
             Reduction::Sum | Reduction::Avg => a + b,
             Reduction::Max => a.maximum(b),
@@ -72,6 +72,52 @@ impl Reduction {
             Reduction::MaxNan => (a.ge(b) | a.ne_to(a)).select(a, b),
             Reduction::MinNan => (a.le(b) | a.ne_to(a)).select(a, b),
         }
+    }
+}
+
+/// What elements are reduced as.
+pub(super) trait Summand: Num {
+    /// The elements of a tile.
+    fn of(tile: AnyTile) -> Tile<Self>;
+
+    /// What changes nothing.
+    fn identity(op: Reduction) -> Val<Self>;
+
+    /// The average of so many.
+    fn average(sum: Tile<Self>, count: Val<f32>) -> Tile<Self>;
+}
+
+/// All floats.
+impl Summand for f32 {
+    fn of(tile: AnyTile) -> Tile<f32> {
+        tile.to_f32()
+    }
+
+    fn identity(op: Reduction) -> Val<f32> {
+        op.identity().val()
+    }
+
+    fn average(sum: Tile<f32>, count: Val<f32>) -> Tile<f32> {
+        sum / count
+    }
+}
+
+/// Integers, which have neither averages nor NaNs; sums wrap.
+impl Summand for i32 {
+    fn of(tile: AnyTile) -> Tile<i32> {
+        tile.typed()
+    }
+
+    fn identity(op: Reduction) -> Val<i32> {
+        match op {
+            Reduction::Sum | Reduction::Avg => 0.val(),
+            Reduction::Max | Reduction::MaxNan => i32::MIN.val(),
+            Reduction::Min | Reduction::MinNan => i32::MAX.val(),
+        }
+    }
+
+    fn average(sum: Tile<i32>, _: Val<f32>) -> Tile<i32> {
+        sum
     }
 }
 
@@ -141,6 +187,8 @@ pub(super) struct Reduce {
     pub op: Reduction,
     /// Ranks whose tiles become one.
     pub ranks: u32,
+    /// Type of the elements.
+    pub dtype: Dtype,
     /// Ranks whose tiles are on their way at once.
     pub together: u32,
 }
@@ -152,45 +200,65 @@ fn registers(warps: u32) -> u32 {
 }
 
 impl Reduce {
-    /// With tiles of `len` elements of `bytes` bytes, in blocks of `warps` warps.
-    pub fn new(op: Reduction, ranks: u32, len: u32, bytes: u32, warps: u32) -> Reduce {
+    /// With tiles of `len` elements, in blocks of `warps` warps.
+    pub fn new(op: Reduction, ranks: u32, len: u32, dtype: Dtype, warps: u32) -> Reduce {
+        let bytes = dtype.bytes();
         let of_thread = len.div_ceil(32 * warps).max(PACKET_BYTES / bytes);
         let left = registers(warps).saturating_sub(2 * of_thread);
-        Reduce { op, ranks, together: (4 * left / (of_thread * bytes)).clamp(1, ranks) }
+        Reduce { op, ranks, dtype, together: (4 * left / (of_thread * bytes)).clamp(1, ranks) }
     }
 
     /// All ranks' tiles of a slot as one, in the order of ranks, so that all ranks get the same bits: this rank's own, and what the
-    /// others send.
+    /// others send. The result is of `f32`, or of integers.
+    pub fn tiles(&self, channel: &Tiles<'_>, slot: Val<u32>, own: AnyTile, len: u32) -> AnyTile {
+        match self.dtype {
+            Dtype::I32 => self.sent::<i32>(channel, slot, own, len).into(),
+            _ => self.sent::<f32>(channel, slot, own, len).into(),
+        }
+    }
+
     #[kernel]
-    pub fn tiles(&self, channel: &Tiles<'_>, slot: Val<u32>, own: AnyTile, len: u32) -> Tile<f32> {
-        let own = own.to_f32();
+    fn sent<T: Summand>(&self, channel: &Tiles<'_>, slot: Val<u32>, own: AnyTile, len: u32) -> Tile<T> {
+        let own = T::of(own);
         let theirs = channel.from_some(others()).slot(slot);
         self.all(len, |first, count| {
             let each = (0..count).zip(theirs.load_each(first, count, 0, len));
             let mine = |i: u32| (first + i).eq_to(local_rank()).splat(len);
-            let counted = |i, tile: AnyTile| self.op.counted(first + i, tile.to_f32(), len);
+            let counted = |i, tile: AnyTile| self.op.counted(first + i, T::of(tile), len);
             each.map(|(i, tile)| mine(i).select(own, counted(i, tile))).collect()
         })
     }
 
     /// The same of tiles in memory that peers read.
-    pub fn published(&self, all: &Published, got: &Arrived, t: &Piece) -> Tile<f32> {
+    pub fn published(&self, all: &Published, got: &Arrived, t: &Piece) -> AnyTile {
         self.loaded(t.len, |of| all.tile(of, got, t))
     }
 
     /// The same of tiles that `load` has by their ranks.
-    pub fn loaded(&self, len: u32, load: impl Fn(Val<u32>) -> AnyTile) -> Tile<f32> {
+    pub fn loaded(&self, len: u32, load: impl Fn(Val<u32>) -> AnyTile) -> AnyTile {
+        match self.dtype {
+            Dtype::I32 => self.read::<i32>(len, load).into(),
+            _ => self.read::<f32>(len, load).into(),
+        }
+    }
+
+    fn read<T: Summand>(&self, len: u32, load: impl Fn(Val<u32>) -> AnyTile) -> Tile<T> {
         self.all(len, |first, count| {
             let each: Vec<AnyTile> = (0..count).map(|i| load(first + i)).collect();
-            let counted = |(i, tile): (u32, AnyTile)| self.op.counted(first + i, tile.to_f32(), len);
+            let counted = |(i, tile): (u32, AnyTile)| self.op.counted(first + i, T::of(tile), len);
             (0..count).zip(each).map(counted).collect()
         })
     }
 
+    /// A result in the type of the elements.
+    pub fn rounded(&self, result: AnyTile) -> AnyTile {
+        if self.dtype == Dtype::I32 { result } else { AnyTile::rounded(result.typed(), self.dtype) }
+    }
+
     /// All ranks' tiles as one; `load` has those of some ranks, from the first of them on.
     #[kernel]
-    fn all(&self, len: u32, mut load: impl FnMut(Val<u32>, u32) -> Vec<Tile<f32>>) -> Tile<f32> {
-        let mut sum = var(splat(self.op.identity(), len));
+    fn all<T: Summand>(&self, len: u32, mut load: impl FnMut(Val<u32>, u32) -> Vec<Tile<T>>) -> Tile<T> {
+        let mut sum = var(splat(T::identity(self.op), len));
         let mut some = |first: Val<u32>, count: u32| {
             for tile in load(first, count) {
                 sum.set(self.op.tiles(sum.get(), tile));
@@ -208,7 +276,7 @@ impl Reduce {
             some((whole * self.together).val(), rest);
         }
         match self.op {
-            Reduction::Avg => sum.get() / self.count(),
+            Reduction::Avg => T::average(sum.get(), self.count()),
             _ => sum.get(),
         }
     }

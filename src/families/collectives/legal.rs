@@ -1,8 +1,10 @@
 //! What collectives have in common: limits, and what they do unless somebody says otherwise.
 
 use peerwarp_codegen::dsl::Transport;
-use peerwarp_codegen::family::Illegal;
+use peerwarp_codegen::family::{Choice, Illegal};
 use peerwarp_codegen::ir::{Dtype, PACKET_BYTES};
+
+use super::exchange::Reduction;
 
 /// Blocks that a launch has at most by default: with one more, each has one of an H200's 132 SMs to itself.
 const BLOCKS: u32 = 128;
@@ -21,9 +23,29 @@ pub(super) fn tile(field: &'static str, elements: u32, warps: u32) -> Result<(),
 
 /// What ranks read of each other is published by flags: nothing travels as packets.
 pub(super) fn flags(read: bool, protocol: Transport) -> Result<(), Illegal> {
-    let name = peerwarp_codegen::family::Choice::name(&protocol);
     let allowed = || "flags with this algorithm: peers read what a flag publishes";
-    Illegal::unless(!read || protocol == Transport::Flags, "protocol", name, allowed)
+    Illegal::unless(!read || protocol == Transport::Flags, "protocol", protocol.name(), allowed)
+}
+
+/// How tiles travel: as packets, unless all bits of an element count.
+pub(super) fn transport(dtype: Dtype) -> Transport {
+    match dtype {
+        Dtype::F32 | Dtype::Fp16 | Dtype::Bf16 => Transport::Packets,
+        Dtype::Bool | Dtype::I32 | Dtype::U32 | Dtype::U64 | Dtype::Fp8 => Transport::Flags,
+    }
+}
+
+/// A packet that ends in all ones comes without one of them: it turns a NaN into another, and an integer or a byte into a wrong one.
+pub(super) fn carried(protocol: Transport, dtype: Dtype) -> Result<(), Illegal> {
+    let allowed = || format!("flags with {dtype}: packets keep no word of all ones");
+    let kept = protocol == Transport::Flags || transport(dtype) == Transport::Packets;
+    Illegal::unless(kept, "protocol", protocol.name(), allowed)
+}
+
+/// Integers are added and compared.
+pub(super) fn reduced(op: Reduction, dtype: Dtype) -> Result<(), Illegal> {
+    let known = dtype != Dtype::I32 || matches!(op, Reduction::Sum | Reduction::Max | Reduction::Min);
+    Illegal::unless(known, "op", op.name(), || "sum, max or min of i32".to_owned())
 }
 
 /// Elements of a tile where so many elements are shared among the blocks of each of `roles` roles. At least four warps of packets

@@ -143,9 +143,11 @@ pub(super) fn of_nodes(
     len: u32,
 ) -> Tile<f32> {
     let own = own.to_f32();
-    reduce.loaded(len, |from| {
-        AnyTile::from(if from == node() { own } else { others.slot(from, slot).load(0, len).to_f32() })
-    })
+    reduce
+        .loaded(len, |from| {
+            AnyTile::from(if from == node() { own } else { others.slot(from, slot).load(0, len).to_f32() })
+        })
+        .typed()
 }
 
 /// Sends a tile to the other ranks of the node, if there are some.

@@ -21,7 +21,7 @@ tiled! {
         #[key(short = "i", default = false)]
         pub in_place: bool,
     }
-    length = |key| key.capacity, roles = 2, blocks = [1, 2, 4, 8, 16, 32, 64]
+    dtypes = [F32, Fp16, Bf16, I32, Fp8], length = |key| key.capacity, roles = 2, blocks = [1, 2, 4, 8, 16, 32, 64]
 }
 
 impl RaggedAllToAll {

@@ -24,7 +24,8 @@ tiled! {
         #[key(short = "i", default = false)]
         pub in_place: bool,
     }
-    length = |key| key.elements.div_ceil(key.ranks), roles = 2, blocks = [1, 2, 4, 8, 16, 32, 64]
+    dtypes = [F32, Fp16, Bf16, I32], length = |key| key.elements.div_ceil(key.ranks), roles = 2, blocks = [1, 2, 4, 8, 16, 32, 64],
+    also = |c| legal::reduced(c.op, c.dtype)
 }
 
 impl ReduceScatter {
@@ -33,7 +34,7 @@ impl ReduceScatter {
     }
 
     fn reduce(&self) -> Reduce {
-        Reduce::new(self.op, self.ranks, self.cut().longest(), self.dtype.bytes(), self.warps)
+        Reduce::new(self.op, self.ranks, self.cut().longest(), self.dtype, self.warps)
     }
 
     fn channel(&self) -> ChannelShape {
@@ -75,7 +76,7 @@ pub fn reduce_scatter(c: &ReduceScatter, a: &ReduceScatterArgs) {
         let result = if c.in_place { own } else { own.at(0) };
         cut.each(b, |t| {
             let sum = c.reduce().tiles(&tiles, t.index, own.load(&x, &t), t.len);
-            result.store(&a.out, &t, AnyTile::rounded(sum, c.dtype));
+            result.store(&a.out, &t, c.reduce().rounded(sum));
         });
     });
     tiles.credits();

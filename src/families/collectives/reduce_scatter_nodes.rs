@@ -48,7 +48,7 @@ impl ReduceScatterNodes {
     }
 
     fn reduce(&self, ranks: u32) -> Reduce {
-        Reduce::new(self.op, ranks, self.cut().longest(), self.dtype.bytes(), self.warps)
+        Reduce::new(self.op, ranks, self.cut().longest(), self.dtype, self.warps)
     }
 }
 
@@ -113,7 +113,7 @@ fn scatter(
         let own = c.part(node, local_rank()).load(&a.x, t);
         match near {
             Some(near) => {
-                let sum = c.reduce(c.local()).tiles(near, c.slot(node, t), own, t.len);
+                let sum = c.reduce(c.local()).tiles(near, c.slot(node, t), own, t.len).typed();
                 AnyTile::rounded(sum, c.dtype)
             }
             None => own,

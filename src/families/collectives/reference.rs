@@ -5,13 +5,29 @@ use std::ops::Range;
 use peerwarp_codegen::ir::Dtype;
 
 use super::Reduction;
-use crate::harness::elements::{loops, mixed, round};
+use crate::harness::elements::{encode, loops, mixed, round};
 use crate::harness::fp8::{E4M3_MAX, e4m3_from_f32};
 use crate::harness::workload::Turn;
 
-/// The vector of a rank in a round: representable in the element type, of both signs and of several sizes.
+/// The vector of a rank in a round: representable in the element type, of both signs and of several sizes. Integers have at most 18
+/// bits, so that `f32` has their sums, and many are -1, whose bits are all ones. Of `fp8`, which is only moved, these are the bytes.
 pub fn vector(Turn { seed, rank, round: turn }: Turn, elements: u32, dtype: Dtype) -> Vec<f32> {
-    round(dtype, loops::of_all_sizes(seed ^ u64::from(turn) << 48 ^ u64::from(rank) << 32, elements))
+    let drawn = loops::of_all_sizes(seed ^ u64::from(turn) << 48 ^ u64::from(rank) << 32, elements);
+    let whole = |bits: u32| if bits & 7 == 0 { -1.0 } else { ((bits << 9) as i32 >> 14) as f32 };
+    match dtype {
+        Dtype::I32 => drawn.into_iter().map(|x| whole(x.to_bits())).collect(),
+        Dtype::Fp8 => drawn.into_iter().map(|x| (x.to_bits() & 255) as f32).collect(),
+        _ => round(dtype, drawn),
+    }
+}
+
+/// The bytes of a vector.
+pub fn bytes(dtype: Dtype, values: &[f32]) -> Vec<u8> {
+    match dtype {
+        Dtype::I32 => values.iter().flat_map(|x| (*x as i32).to_le_bytes()).collect(),
+        Dtype::Fp8 => values.iter().map(|x| *x as u8).collect(),
+        _ => encode(dtype, values),
+    }
 }
 
 /// The vectors of all ranks.
@@ -35,7 +51,7 @@ pub fn vectors_without(turn: Turn, ranks: u32, inactive: u64, elements: u32, dty
 /// The vector of a rank that is reduced. What extremes are taken of has NaNs: some elements of one rank, others of all ranks.
 pub fn reduced(op: Reduction, turn: Turn, ranks: u32, elements: u32, dtype: Dtype) -> Vec<f32> {
     let mut vector = vector(turn, elements, dtype);
-    if !matches!(op, Reduction::Sum | Reduction::Avg) {
+    if dtype != Dtype::I32 && !matches!(op, Reduction::Sum | Reduction::Avg) {
         let seed = turn.seed ^ u64::from(turn.round) << 48 ^ 0x7fc0 << 32;
         for (i, x) in (0..).zip(&mut vector) {
             let drawn = mixed(seed ^ i);
@@ -76,7 +92,7 @@ pub fn reduction(op: Reduction, vectors: &[Vec<f32>], dtype: Dtype) -> Vec<f32> 
     if op == Reduction::Avg {
         sum.iter_mut().for_each(|x| *x /= vectors.len() as f32);
     }
-    round(dtype, sum)
+    if dtype == Dtype::I32 { sum } else { round(dtype, sum) }
 }
 
 /// Keeps elements that are NaN, and those that a comparison with the other row's prefers; takes the others from that row.

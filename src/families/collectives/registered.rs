@@ -29,7 +29,7 @@ pub struct RegisteredAllReduce {
     #[key(short = "r", range = 1..=64, ranks)]
     pub ranks: u32,
     /// Type of the elements.
-    #[key(values = [Dtype::F32, Dtype::Fp16, Dtype::Bf16])]
+    #[key(values = [Dtype::F32, Dtype::Fp16, Dtype::Bf16, Dtype::I32])]
     pub dtype: Dtype,
     /// How elements of different ranks become one.
     #[key(default = Reduction::Sum)]
@@ -75,6 +75,7 @@ fn chunk(key: &RegisteredAllReduceKey) -> u32 {
 
 impl Legal for RegisteredAllReduce {
     fn legal(&self) -> Result<(), Illegal> {
+        legal::reduced(self.op, self.dtype)?;
         legal::tile("chunk", self.chunk, self.warps)
     }
 }
@@ -85,7 +86,7 @@ impl RegisteredAllReduce {
     }
 
     fn reduce(&self) -> Reduce {
-        Reduce::new(self.op, self.ranks, self.cut().longest(), self.dtype.bytes(), self.warps)
+        Reduce::new(self.op, self.ranks, self.cut().longest(), self.dtype, self.warps)
     }
 
     /// Blocks that have tiles. One without would wait for no reader, and be two launches ahead of a block of its number.
@@ -178,7 +179,7 @@ fn published(b: Group, data: &AnyWindow, flags: &Flags, epoch: Epoch) -> Arrived
 /// All ranks' tiles as one.
 fn reduced(c: &RegisteredAllReduce, a: &RegisteredAllReduceArgs, got: &Arrived, t: &Piece) -> AnyTile {
     let load = |of: Val<u32>| Part::whole().load_of(&a.data, of, got, t);
-    AnyTile::rounded(c.reduce().loaded(t.len, load), c.dtype)
+    c.reduce().rounded(c.reduce().loaded(t.len, load))
 }
 
 /// Every rank reduces all tiles, and stores one where it was when all ranks have read it.

@@ -10,7 +10,7 @@ macro_rules! tiled {
             pub $elements:ident: u32,
             $($fields:tt)*
         }
-        length = $length:expr, roles = $roles:literal, blocks = [$($blocks:literal),*] $(, also = $also:expr)?
+        dtypes = [$($dtype:ident),*], length = $length:expr, roles = $roles:literal, blocks = [$($blocks:literal),*] $(, also = $also:expr)?
     ) => {
         $(#[$family])*
         pub struct $name {
@@ -20,11 +20,11 @@ macro_rules! tiled {
             #[key(short = "r", range = 1..=64, ranks)]
             pub ranks: u32,
             /// Type of the elements.
-            #[key(values = [Dtype::F32, Dtype::Fp16, Dtype::Bf16])]
+            #[key(values = [$(Dtype::$dtype),*])]
             pub dtype: Dtype,
             $($fields)*
             /// How tiles travel.
-            #[tune(values = [Transport::Packets, Transport::Flags])]
+            #[tune(values = [Transport::Packets, Transport::Flags], default = |key| legal::transport(key.dtype))]
             pub protocol: Transport,
             /// Warps of a block.
             #[tune(short = "w", values = [1, 2, 4, 8, 16, 32], default = |key| legal::warps(chunk(key), key.dtype))]
@@ -53,6 +53,7 @@ macro_rules! tiled {
                     let also: fn(&$name) -> Result<(), Illegal> = $also;
                     also(self)?;
                 )?
+                legal::carried(self.protocol, self.dtype)?;
                 legal::tile("chunk", self.chunk, self.warps)
             }
         }
