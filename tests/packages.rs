@@ -75,6 +75,29 @@ fn packages_carry_licences_and_what_a_registry_shows() {
 }
 
 #[test]
+fn what_is_emitted_belongs_to_its_user() {
+    let said = "What Peerwarp emits is yours: sources, headers and packs carry no condition of ours.";
+    assert!(read("README.md").contains(said), "README.md says whose emitted text is");
+    let mut folders = vec![Path::new(ROOT).join("templates")];
+    let mut read = 0;
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(&folder).expect("a folder of templates") {
+            let path = entry.expect("an entry").path();
+            if path.is_dir() {
+                folders.push(path);
+                continue;
+            }
+            let text = fs::read_to_string(&path).expect("a template").to_lowercase();
+            for notice in ["copyright", "spdx", "licen"] {
+                assert!(!text.contains(notice), "{}: emitted text would say `{notice}`", path.display());
+            }
+            read += 1;
+        }
+    }
+    assert!(read > 50, "{read} templates");
+}
+
+#[test]
 fn versions_are_one() {
     let workspace = manifest(".")["workspace"].clone();
     for name in published().keys() {
@@ -96,6 +119,9 @@ fn versions_are_one() {
     {
         assert_eq!(package["version"].as_str(), Some(VERSION), "python/Cargo.lock: {}", package["name"]);
     }
+    let generated: serde_json::Value =
+        serde_json::from_str(&read("generated/manifest.json")).expect("a manifest");
+    assert_eq!(generated["version"].as_str(), Some(VERSION), "generated/manifest.json: version");
     let newest = read("CHANGELOG.md").lines().find_map(|line| line.strip_prefix("## [").map(str::to_owned));
     let newest = newest.expect("a section of a version");
     assert!(
