@@ -63,8 +63,7 @@ pub struct GroupedMatmul {
     /// Height of a set of tiles in tiles; the tiles inside it run column by column (L2 reuse).
     #[tune(short = "h", values = [1, 2, 4, 8, 16, 32], default = 16)]
     pub height: u32,
-    /// Which tiles a block has. Groups have different numbers of rows: a counter keeps blocks equally busy (`bench/results/products.md`,
-    /// groups).
+    /// Which tiles a block has: a counter keeps blocks of unequal groups equally busy.
     #[tune(short = "by", default = Order::Counter)]
     pub order: Order,
     /// Blocks.
