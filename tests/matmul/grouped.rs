@@ -118,6 +118,10 @@ fn defaults_are_legal_and_those_of_the_rows_of_a_group() {
     };
     assert_eq!(of("groups=32 rows=256 n=4096 k=7168"), (64, 4, 132));
     assert_eq!(of("groups=32 rows=32768 n=7168 k=2048"), (128, 8, 132));
+    // Groups of 48 random rows seldom have more than 64, those of 64 often do, and one group has all rows.
+    assert_eq!(of("groups=16 rows=768 n=7168 k=2048"), (64, 4, 132));
+    assert_eq!(of("groups=16 rows=1024 n=7168 k=2048"), (128, 8, 132));
+    assert_eq!(of("groups=1 rows=64 n=65536 k=2048"), (64, 4, 132));
     assert_eq!(of("groups=16 rows=16 n=8 k=8"), (64, 4, 16));
     assert_eq!(of("groups=1024 rows=1048576 n=1048576 k=1048576"), (128, 8, 132));
 }

@@ -76,13 +76,16 @@ fn rows_each(key: &GroupedMatmulKey) -> u32 {
     key.rows.div_ceil(key.groups)
 }
 
+/// Rows that all but few groups of random rows have at most: the mean and twice the deviation. With 48 rows in the mean tiles of 64
+/// rows are faster, with 64 those of 128 (`bench/results/products.md`, groups).
 fn tile_rows(key: &GroupedMatmulKey) -> u32 {
-    order::tile_rows(rows_each(key))
+    let each = rows_each(key);
+    order::tile_rows(each + 2 * (each - each / key.groups).isqrt())
 }
 
 /// Rows of tiles, if all groups have equally many rows.
 fn bands(key: &GroupedMatmulKey) -> u32 {
-    key.groups.min(key.rows) * order::bands(rows_each(key))
+    key.groups.min(key.rows) * rows_each(key).div_ceil(tile_rows(key))
 }
 
 fn tile_columns(key: &GroupedMatmulKey) -> u32 {
