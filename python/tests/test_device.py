@@ -231,9 +231,7 @@ def world(monkeypatch: pytest.MonkeyPatch) -> peerwarp.World:
         as_tensor=as_tensor,
         empty=new,
         from_dlpack=lambda value: value.tensor,
-        **{
-            name: f"torch.{name}" for name in ("bfloat16", "float16", "float32", "int32", "int64", "float8_e4m3fn", "uint8", "int8")
-        },
+        **{name: f"torch.{name}" for name in TYPES},
     )
     monkeypatch.setitem(sys.modules, "torch", torch)
     monkeypatch.setattr(_core, "DeviceCollectives", Collectives)
