@@ -266,7 +266,7 @@ impl GpuSession {
             }
         }
         self.finish()?;
-        self.compare(number, verdict)
+        self.compare(number, false, verdict)
     }
 
     /// Writes what a round reads.
@@ -294,11 +294,12 @@ impl GpuSession {
         found.into_iter().flatten().for_each(|wrong| verdict.wrong(wrong));
     }
 
-    fn compare(&self, number: u32, verdict: &mut Verdict) -> Result<(), RuntimeError> {
+    /// Compares the results of a round, all of them or those of operands alone.
+    fn compare(&self, number: u32, operands: bool, verdict: &mut Verdict) -> Result<(), RuntimeError> {
         let compared = self.places.par_iter().zip(self.op.ranks().par_iter()).map(|(place, rank)| {
             let mut verdict = Verdict::default();
             let mut host = Host { place, round: number as usize, rank, poisoned: self.poisoned };
-            let compared = self.compare_rank(&mut host, number, &mut verdict);
+            let compared = self.compare_rank(&mut host, (number, operands), &mut verdict);
             compared.unwrap_or_else(|e| verdict.wrong(format!("round {number}, rank {}: {e}", rank.rank())));
             verdict
         });
@@ -307,11 +308,24 @@ impl GpuSession {
         Ok(())
     }
 
-    fn compare_rank(&self, host: &mut Host<'_>, number: u32, verdict: &mut Verdict) -> Result<(), String> {
+    /// All rounds, after graphs of them. Of results that are no operands the operation has one for all rounds: that of the last one.
+    fn compare_replayed(&self, verdict: &mut Verdict) -> Result<(), RuntimeError> {
+        let rounds = self.problem.rounds();
+        (0..rounds).try_for_each(|round| self.compare(round, round + 1 < rounds, verdict))
+    }
+
+    fn compare_rank(
+        &self,
+        host: &mut Host<'_>,
+        (number, operands): (u32, bool),
+        verdict: &mut Verdict,
+    ) -> Result<(), String> {
         use crate::harness::workload::RankMemory as _;
         let rank = host.rank.rank();
         let expected = self.problem.expected(rank, number);
-        for one in &expected {
+        let place = host.place;
+        let is_operand = |name: &str| place.operands.iter().any(|o| o.name == name);
+        for one in expected.iter().filter(|one| !operands || is_operand(&one.buffer)) {
             let found = host.read(&one.buffer, one.at, one.bytes.len())?;
             self.problem.compare(rank, number, one, &found, verdict);
         }
@@ -319,7 +333,6 @@ impl GpuSession {
         if !self.poisoned || expected.is_empty() {
             return Ok(());
         }
-        let place = host.place;
         place.outputs(host.round).try_for_each(|(output, buffer)| {
             let of = expected.iter().filter(|e| e.buffer == output.name);
             let written: Vec<Range<usize>> =
@@ -373,7 +386,7 @@ impl GpuSession {
             let slowest = self.replay_times(&graphs, stop - done)?;
             round_us = us(slowest) / (f64::from(stop - done) * f64::from(rounds));
             done = stop;
-            (0..rounds).try_for_each(|round| self.compare(round, &mut verdict))?;
+            self.compare_replayed(&mut verdict)?;
         }
         Ok(Replayed { replays: done, rounds, verdict, round_us })
     }
@@ -486,7 +499,7 @@ impl GpuSession {
         (0..rounds).try_for_each(|round| self.round(round, &mut verdict))?;
         if !graphs.is_empty() {
             self.replay_times(graphs, replays)?;
-            (0..rounds).try_for_each(|round| self.compare(round, &mut verdict))?;
+            self.compare_replayed(&mut verdict)?;
         }
         Ok(verdict)
     }
