@@ -167,8 +167,8 @@ def reducing_in_place(on: On) -> Any:
 def reducing_with_nan(on: On) -> Any:
     x = on.given([np.array([np.nan, 1, np.nan, 2], np.float32), np.array([3, np.nan, np.nan, 1], np.float32)])
     largest = peerwarp.Collectives(on.world).all_reduce(x, "max")
-    # JSON has no infinity.
-    return told(on, on.each(largest, lambda one: one.clip(-9, 9)))
+    # JSON has no NaN.
+    return [[kind, ["NaN" if np.isnan(x) else x for x in values]] for kind, values in told(on, largest)]
 
 
 @case
