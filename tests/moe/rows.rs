@@ -45,7 +45,7 @@ fn rounds_have_rows_of_all_kinds() {
     assert_eq!([rows(0), rows(1), rows(2)], [[(2, u32::MAX), (5, 2)], [(5, 2), (3, 2)], [(3, 2), (2, 2)]]);
 }
 
-/// A dispatch of whose tensors one ends after two rows on rank 1, while `n` says that there are four.
+/// A dispatch whose `n` says four rows on rank 1, where one tensor has two.
 fn lied(variant: &Variant, shape: &MoeShape, buffer: &'static str, bytes: u64) -> Box<Findings> {
     let problem = MoeProblem::uniform(*shape, &[2, 2], 1).unwrap();
     let round = Round::new(&problem, small(shape).semantics(), 0);

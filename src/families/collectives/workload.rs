@@ -141,7 +141,7 @@ impl AllReduce {
         vec![exactly("residual_out", self.dtype, &added), normalised]
     }
 
-    /// What becomes of normalised rows, and their scales.
+    /// Normalised rows as they are stored, and their scales.
     fn quantised(&self, rows: &[f32]) -> Vec<Expected> {
         let hidden = self.hidden as usize;
         let out = |bytes| Expected::exactly("out", self.result().0, bytes);

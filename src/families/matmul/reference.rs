@@ -73,7 +73,7 @@ impl ScaledProduct<'_> {
         }
     }
 
-    /// Matrices of weights that there are scales of blocks of.
+    /// How many matrices of weights have scales of blocks.
     fn groups(&self) -> usize {
         let [_, n, k] = self.shape.map(|size| size as usize);
         let halves = if self.activation.is_gated() { 2 } else { 1 };
@@ -126,7 +126,7 @@ pub fn sum(a: &[f32], b: &[f32]) -> Vec<f32> {
     sum
 }
 
-/// What becomes of a row of sums.
+/// A row of sums after its activation.
 pub fn activated(activation: Activation, sums: &[f32]) -> Vec<f32> {
     let sigmoid = |x: f64| 1.0 / (1.0 + (-x).exp());
     let of = |x: &f32| match activation {

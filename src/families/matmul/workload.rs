@@ -38,7 +38,7 @@ pub(super) fn row_of(buffer: &str, at: u32, dtype: Dtype, values: &[f32]) -> Exp
     Expected { at: u64::from(at) * bytes, ..expected }.called(&format!("row {at}"))
 }
 
-/// What becomes of the sums of a matrix of weights.
+/// Bias, weights of rows and activation of the product with one matrix.
 pub(super) struct Epilogue {
     /// What is added to each row of its product.
     pub bias: Option<Vec<f32>>,
