@@ -40,7 +40,7 @@ use clap::{CommandFactory, FromArgMatches};
 use peerwarp_codegen::family::{Family, FamilyEntry, Registry, Target};
 
 use crate::families::moe::MoeSuite;
-use crate::families::{collectives, matmul};
+use crate::families::{collectives, matmul, moe};
 use crate::harness::suite;
 use crate::harness::workload::{Given, Suite, Workload};
 use crate::input::{InputError, nearest};
@@ -85,7 +85,7 @@ impl Entry {
 /// The families that come with Peerwarp: MoE dispatch and combine, both in one launch, collectives, and products of matrices.
 pub fn builtin() -> Vec<Entry> {
     let moe = MoeSuite.families().into_iter().map(|family| Entry::of_suite(family, &MoeSuite));
-    let others = collectives::families().into_iter().chain(matmul::families());
+    let others = moe::layer::families().into_iter().chain(collectives::families()).chain(matmul::families());
     let others = others.map(|(family, suite)| Entry::of_suite(family, suite));
     moe.chain(others).collect()
 }

@@ -4,6 +4,7 @@ use std::fmt;
 
 use bytemuck::{Pod, Zeroable};
 
+use peerwarp_codegen::ir::ANY_BLOCK;
 use peerwarp_codegen::print::WaitSite;
 
 use super::image::KernelImage;
@@ -109,7 +110,7 @@ pub struct ExpiredWait {
     pub block: u32,
     /// The rank that did not signal: its own, where it waited for one of its own blocks.
     pub peer: u32,
-    /// The role and block that did not signal, of flags between blocks of one rank.
+    /// The role and block that did not signal, of flags between blocks of one rank. [`ANY_BLOCK`] is whichever block drew the work.
     pub awaited_block: Option<(String, u32)>,
     /// The flag array.
     pub flag: String,
@@ -186,6 +187,7 @@ impl fmt::Display for Aborted {
             None => write!(f, "rank {} gave up waiting; its own error says for what", self.rank)?,
             Some(w) => {
                 let awaited = match &w.awaited_block {
+                    Some((role, ANY_BLOCK)) => format!("some block of its own {role}"),
                     Some((role, block)) => format!("block {block} of its own {role}"),
                     None => format!("rank {}", w.peer),
                 };

@@ -374,6 +374,9 @@ const fn one_node() -> u32 {
 /// Bytes that a lane sends and takes at once, and that a packet buffer's tiles and indices are multiples of.
 pub const PACKET_BYTES: u32 = 16;
 
+/// In place of a block that signals flags between blocks: whichever has drawn the work that the flags are for. No launch has so many blocks.
+pub const ANY_BLOCK: u32 = 0xffff;
+
 /// Bytes that a piece of a `Dot` has of each row in shared memory.
 pub const DOT_ROW_BYTES: u32 = 128;
 

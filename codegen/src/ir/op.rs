@@ -34,6 +34,9 @@ pub struct Rows {
     pub row: ValueId,
     /// The row from which on none is there (`U32`), if that is not all that the matrix has.
     pub end: OptIn,
+    /// Whether the rows from there on are anything, and not zeros: who multiplies may read them.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub loose: bool,
     /// The receipt that reading it needs.
     pub receipt: OptReceipt,
 }
@@ -342,8 +345,8 @@ operation_structs! {
         /// lane of the group did before.
         BlockSignal = "block_signal", { flag: ParamId, index: In, value: In, order: SignalOrder }
         /// Polls the `count` (`U32`) flags between blocks from `index` on until each equals `value`, then acquires at gpu scope.
-        /// Bounded like a wait. Flag `index + i` is signalled by block `from + i / per_block` (`U32`) of its role, for the
-        /// diagnosis.
+        /// Bounded like a wait. Flag `index + i` is signalled by block `from + i / per_block` (`U32`) of its role, or by any one if
+        /// `from` is [`ANY_BLOCK`], for the diagnosis.
         BlockWait = "block_wait", { flag: ParamId, index: In, count: In, from: In, value: In, per_block: u32 }
         /// Stores a tile to the target ranks' instance of a buffer of messages. Each message arrives at once and by itself, with `epoch`
         /// (`U32`) where the transport has one, and orders nothing else. With `count` (`U32`), only those messages that hold any of so many

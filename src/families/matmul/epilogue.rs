@@ -22,7 +22,7 @@ pub enum Activation {
 
 /// The sums of a tile.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Sums {
+pub(in crate::families) enum Sums {
     All(Tile<f32>),
     /// Gates, and the values that they open.
     Gated([Tile<f32>; 2]),
@@ -50,7 +50,7 @@ impl Activation {
     }
 
     /// Whether so many columns of sums are whole pairs of blocks.
-    pub(super) fn legal(self, n: u32) -> Result<(), Illegal> {
+    pub(in crate::families) fn legal(self, n: u32) -> Result<(), Illegal> {
         let unit = 2 * COLUMN_BLOCK;
         let allowed = || {
             format!(
@@ -61,12 +61,12 @@ impl Activation {
     }
 
     /// The column of the result where that of sums from `column` on begins.
-    pub(super) fn place(self, column: Val<u32>) -> Val<u32> {
+    pub(in crate::families) fn place(self, column: Val<u32>) -> Val<u32> {
         if self.is_gated() { column / 2 } else { column }
     }
 
     /// Sums with gates and values apart.
-    pub(super) fn apart(self, sums: Tile<f32>) -> Sums {
+    pub(in crate::families) fn apart(self, sums: Tile<f32>) -> Sums {
         if self.is_gated() { Sums::Gated(sums.deinterleave().into()) } else { Sums::All(sums) }
     }
 
@@ -87,7 +87,7 @@ impl Activation {
 
 /// What is stored of a tile's sums: with the bias added to each row, if there is one, whose element `at` is that of the first column.
 #[kernel]
-pub(super) fn epilogue(
+pub(in crate::families) fn epilogue(
     bias: Option<AnyPtr>,
     activation: Activation,
     at: Val<u32>,

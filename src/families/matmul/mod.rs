@@ -5,17 +5,18 @@ mod epilogue;
 mod grouped;
 mod grouped_workload;
 mod matmul_reduce_scatter;
-mod order;
+pub(in crate::families) mod order;
 mod product;
-mod reference;
+pub(in crate::families) mod reference;
 mod scales;
 mod split;
-mod workload;
+pub(in crate::families) mod workload;
 
 pub use all_gather_matmul::{
     AllGatherMatmul, AllGatherMatmulArgs, AllGatherMatmulKey, AllGatherMatmulLaunch, all_gather_matmul,
 };
 pub use epilogue::Activation;
+pub(in crate::families) use epilogue::{Sums, epilogue};
 pub use grouped::{GroupedMatmul, GroupedMatmulArgs, GroupedMatmulKey, GroupedMatmulLaunch, grouped_matmul};
 pub use matmul_reduce_scatter::{
     Algorithm, MatmulReduceScatter, MatmulReduceScatterArgs, MatmulReduceScatterKey,

@@ -100,7 +100,7 @@ impl Cut {
 const MOST_SHARED: u32 = Device::measured().block_shared_bytes;
 
 /// Whether rows of `n` elements of 16 bits and of `k` operands of `dtype` are whole 16 bytes.
-pub(super) fn whole_rows(n: u32, k: u32, dtype: Dtype) -> Result<(), Illegal> {
+pub(in crate::families) fn whole_rows(n: u32, k: u32, dtype: Dtype) -> Result<(), Illegal> {
     let whole = |(field, value, unit): (&'static str, u32, u32)| {
         let allowed = || format!("a multiple of {unit}: rows are whole 16 bytes");
         Illegal::unless(value.is_multiple_of(unit), field, value, allowed)
@@ -116,7 +116,7 @@ pub(super) fn shared_rows(m: u32, ranks: u32) -> Result<(), Illegal> {
 
 /// Whether a tile fits the warps, their registers, and shared memory. All numbers of stages that do leave 27 KiB, which is room for what
 /// a warp beside has.
-pub(super) fn legal(rows: u32, columns: u32, warps: u32, stages: u32) -> Result<(), Illegal> {
+pub(in crate::families) fn legal(rows: u32, columns: u32, warps: u32, stages: u32) -> Result<(), Illegal> {
     // 16 x 16 elements are what a warp multiplies at once.
     let parts = rows / 16 * (columns / 16);
     let shared = (1..=warps).any(|down| {
@@ -166,7 +166,7 @@ pub(super) fn left(rows: u32, columns: u32, stages: u32) -> u32 {
 }
 
 /// Rows of tiles: as many as there are rows, if these are few.
-pub(super) fn tile_rows(rows: u32) -> u32 {
+pub(in crate::families) fn tile_rows(rows: u32) -> u32 {
     if rows > 64 { 128 } else { 64 }
 }
 
@@ -176,7 +176,7 @@ pub(super) fn bands(rows: u32) -> u32 {
 }
 
 /// Warps that multiply such tiles: warpgroups have 64 rows of a product. At most two of them, as registers hold no more sums.
-pub(super) fn warps(tile_rows: u32) -> u32 {
+pub(in crate::families) fn warps(tile_rows: u32) -> u32 {
     (tile_rows / 16).min(8)
 }
 
@@ -191,7 +191,7 @@ pub(super) struct Passage {
 
 /// How a product is cut: the columns of tiles, and among how many blocks the columns of its operands are shared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Tiling {
+pub(in crate::families) struct Tiling {
     pub columns: u32,
     pub split: u32,
 }
@@ -202,7 +202,13 @@ const HALVES: u32 = DOT_ROW_BYTES / 2;
 impl Tiling {
     /// The one with which so many blocks have been through all tiles the soonest, of so many rows of tiles. Columns are shared where
     /// there are no more parts than blocks.
-    pub fn of([tile_rows, bands]: [u32; 2], columns: u32, k: u32, blocks: u32, passage: Passage) -> Tiling {
+    pub(super) fn of(
+        [tile_rows, bands]: [u32; 2],
+        columns: u32,
+        k: u32,
+        blocks: u32,
+        passage: Passage,
+    ) -> Tiling {
         let whole = |split: &u32| *split == 1 || k.is_multiple_of(split * HALVES);
         let all = [1, 2, 4, 8].into_iter().filter(whole);
         let all = all.flat_map(|split| [64, 128, 256].map(|columns| Tiling { columns, split }));
@@ -250,7 +256,7 @@ impl Tiling {
 
 /// As many as fit an SM's shared memory, and no more than were of use: small tiles, of which each block has one, wait for memory most of
 /// the time, and more of them are on their way then.
-pub(super) fn stages(rows: u32, columns: u32, one_each: bool) -> u32 {
+pub(in crate::families) fn stages(rows: u32, columns: u32, one_each: bool) -> u32 {
     let fit = MOST_SHARED / stage(rows, columns);
     let narrow = rows + columns <= 192;
     let many = [12, 10, 8].into_iter().find(|stages| one_each && narrow && *stages <= fit);
@@ -258,4 +264,4 @@ pub(super) fn stages(rows: u32, columns: u32, one_each: bool) -> u32 {
 }
 
 /// SMs where defaults were measured, each of which has one block.
-pub(super) const SMS: u32 = Device::measured().sms;
+pub(in crate::families) const SMS: u32 = Device::measured().sms;

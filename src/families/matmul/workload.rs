@@ -27,7 +27,7 @@ pub(super) fn right(turn: Turn, columns: u32) -> Matrix {
     Matrix { turn, which: 2, columns }
 }
 
-pub(super) fn contents(buffer: &str, dtype: Dtype, values: &[f32]) -> Contents {
+pub(in crate::families) fn contents(buffer: &str, dtype: Dtype, values: &[f32]) -> Contents {
     Contents::new(buffer, encode(dtype, values))
 }
 
@@ -108,7 +108,7 @@ fn tflops(dtype: Dtype) -> f64 {
 const MEMORY_TBPS: f64 = 4.3;
 
 /// What ranks do that each multiply their own: at least their operations, or the weights' way from memory.
-pub(super) fn product_work(ranks: u32, dtype: Dtype, flops: u64, weight_bytes: u64) -> Work {
+pub(in crate::families) fn product_work(ranks: u32, dtype: Dtype, flops: u64, weight_bytes: u64) -> Work {
     let us = (flops as f64 / tflops(dtype)).max(weight_bytes as f64 / MEMORY_TBPS) / 1e6;
     Work { hops: 0, flops, steps: vec![("product".to_owned(), us)], ..Work::all_to_all(ranks, 0) }
 }

@@ -26,6 +26,7 @@ pub mod gpumode;
 pub mod kernels;
 mod key;
 mod ladder;
+pub mod layer;
 mod legal;
 mod nodes;
 pub mod npy;

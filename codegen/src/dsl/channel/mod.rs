@@ -105,6 +105,13 @@ pub struct Channel<T: Payload> {
     hub: Hub,
 }
 
+/// Handles of the same channel.
+impl<T: Payload<Fields: Clone>> Clone for Channel<T> {
+    fn clone(&self) -> Self {
+        Channel { fields: self.fields.clone(), hub: self.hub.clone() }
+    }
+}
+
 /// A channel whose element type the configuration chooses (`#[dtype(|c| ..)]`).
 pub type AnyChannel = Channel<Any>;
 

@@ -4,7 +4,7 @@ use super::protocol::epoch_value;
 use crate::dsl::memory::{Arg, Bound, Buf, Epoch, Index, IntoIndex, TypedArg, mem::param_of};
 use crate::dsl::trace::{TraceError, scope::require_role, tracer::attempt};
 use crate::dsl::values::{FromRaw, IntoVal, Raw, Val, val::host};
-use crate::ir::{BlockSignal, BlockWait, CommOp, Dtype, Loc, OpKind, ParamKind, SignalOrder};
+use crate::ir::{ANY_BLOCK, BlockSignal, BlockWait, CommOp, Dtype, Loc, OpKind, ParamKind, SignalOrder};
 
 /// An array of flags that the blocks of a rank signal to each other, in this rank's memory: other ranks neither see nor signal
 /// them. A flag holds the epoch of the last signal, 0 before the first.
@@ -91,6 +91,18 @@ impl BlockFlags {
         let (loc, i) = (Loc::caller(), i.val());
         let from = BlockFlagsFrom { flags: *self, from: i / per_block.max(1) };
         from.wait_for(i.index(), count.val().to_raw(), per_block, epoch, loc);
+    }
+
+    /// Waits until the `count` flags from flag `i` on are signalled with this epoch, each by whichever block: where blocks draw their work, none
+    /// knows which other one has a part. A timed-out wait names the role alone.
+    ///
+    /// # Orders
+    /// As [`BlockFlags::wait_all`].
+    #[track_caller]
+    pub fn wait_drawn(&self, i: impl IntoIndex, count: impl IntoVal<u32>, epoch: Epoch) {
+        let loc = Loc::caller();
+        let from = BlockFlagsFrom { flags: *self, from: host(ANY_BLOCK, loc) };
+        from.wait_for(i.index(), count.val().to_raw(), u32::MAX, epoch, loc);
     }
 
     /// The same flags, as signalled by block `block` of its role: the one that a timed-out wait blames.

@@ -100,6 +100,8 @@ pub struct MatrixRows {
     count: u32,
     /// The row from which on none is there, if not all are.
     end: Option<Val<u32>>,
+    /// Whether those from there on may hold anything.
+    loose: bool,
     /// The first column, and how many; all of them if not said.
     columns: Option<(Val<u32>, Val<u32>)>,
     receipt: Option<Arrived>,
@@ -107,7 +109,7 @@ pub struct MatrixRows {
 
 impl MatrixRows {
     pub(crate) fn new(buf: Buf, row: Val<u32>, count: u32, receipt: Option<Arrived>) -> MatrixRows {
-        MatrixRows { buf, row, count, end: None, columns: None, receipt }
+        MatrixRows { buf, row, count, end: None, loose: false, columns: None, receipt }
     }
 
     /// The `count` columns from column `from` on, both multiples of 8, of fp8 of 16, and known to be: of an operand of a
@@ -123,7 +125,17 @@ impl MatrixRows {
     /// As if the matrix ended before row `end`: the rows from there on are neither read nor written.
     #[track_caller]
     pub fn below(self, end: impl IntoVal<u32>) -> MatrixRows {
-        MatrixRows { end: Some(end.val()), ..self }
+        MatrixRows { end: Some(end.val()), loose: false, ..self }
+    }
+
+    /// The rows from row `end` on may hold anything, also while others write them: of an operand of a product, whose rows that come of them
+    /// are anything, too. That costs nothing where operands are brought in whole boxes, of which [`MatrixRows::below`] leaves a part out.
+    ///
+    /// # Errors
+    /// Ends the trace for loads and stores.
+    #[track_caller]
+    pub fn known_below(self, end: impl IntoVal<u32>) -> MatrixRows {
+        MatrixRows { end: Some(end.val()), loose: true, ..self }
     }
 
     /// The matrix of these rows and `columns` columns from column `from` on, as `f32`.
@@ -169,6 +181,14 @@ impl MatrixRows {
 
     /// A load or a store moves all columns of its tile; to pick fewer would be ignored.
     fn picks_no_columns(&self, what: &str, loc: Loc) -> Result<(), TraceError> {
+        if self.loose {
+            let message = format!("a {what} of rows that may hold anything");
+            return Err(TraceError::new(
+                loc,
+                message,
+                "say `.below(..)`: only operands of a product are `.known_below(..)`",
+            ));
+        }
         let Some(_) = self.columns else { return Ok(()) };
         let message = format!("a {what} of picked columns, which would move all columns of its tile");
         let help = format!(
@@ -196,7 +216,7 @@ impl MatrixRows {
         self.buf.check(t, loc)?;
         let receipt = self.buf.receipt(t, self.receipt.as_ref(), loc)?;
         let (row, end) = (used(t, self.row, loc)?, self.end.map(|end| used(t, end, loc)).transpose()?);
-        Ok(Rows { place: self.buf.place, row, end, receipt })
+        Ok(Rows { place: self.buf.place, row, end, loose: self.loose, receipt })
     }
 }
 

@@ -261,7 +261,9 @@ impl<'k> Teller<'k> {
             OpKind::Comm(CommOp::BlockWait(BlockWait { flag, index, count, from, value, .. })) => {
                 let wait = at(Deed::Waits, Place::Param(*flag), index, value);
                 let flags = self.facts.int(*count).and_then(|n| u64::try_from(n).ok()).unwrap_or(1);
-                let ranks = Some(format!("block `{}`", text(from)));
+                let any = self.facts.int(*from) == Some(ANY_BLOCK.into());
+                let ranks =
+                    Some(if any { "any block".to_owned() } else { format!("block `{}`", text(from)) });
                 let count = (self.facts.int(*count) != Some(1)).then(|| text(count));
                 Action { count, ranks, bytes: wait.bytes * flags, ..wait }
             }

@@ -63,7 +63,8 @@ impl Line<'_> {
     }
 
     fn rows(&self, rows: &Rows) -> String {
-        let end = rows.end.map_or(String::new(), |end| format!(" below {}", self.v(end)));
+        let below = if rows.loose { "known below" } else { "below" };
+        let end = rows.end.map_or(String::new(), |end| format!(" {below} {}", self.v(end)));
         let (place, row) = (self.place(rows.place), self.v(rows.row));
         format!("{place} from row {row} on{end}{}", self.after(rows.receipt))
     }

@@ -2,7 +2,8 @@
 
 use std::collections::{HashMap, HashSet};
 
-use super::{drawn, plan::Tails};
+use super::drawn;
+use super::plan::{Heard, Tails};
 use crate::ir::{
     CommOp, Const, ControlOp, Dot, Kernel, MatrixOp, MemoryOp, OpId, OpKind, ReceiptId, Region, ValueId,
     VarId, VarUse, Wait, WaitAll, analysis::target, mutate::constant,
@@ -16,8 +17,9 @@ pub(crate) fn part(kernel: &Kernel, roles: &[usize], drawn: &HashSet<OpId>, side
     for &role in roles {
         let waits = Waits::of(kernel, &kernel.roles[role].body);
         let body = std::mem::take(&mut part.roles[role].body);
-        let last = Tails::of(kernel, &body).last;
-        let mut cut = Cut { side, zero, waits, drawn, last, idle: HashSet::new() };
+        let tails = Tails::of(kernel, &body);
+        let hears = Heard::of(kernel, &body, &tails).by_loader;
+        let mut cut = Cut { side, zero, waits, hears, drawn, last: tails.last, idle: HashSet::new() };
         let mut body = cut.region(&mut part, body);
         // Without a variable that nothing reads others may be read no more.
         loop {
@@ -84,6 +86,8 @@ struct Cut<'a> {
     /// A value that is 0.
     zero: ValueId,
     waits: Waits,
+    /// Whether the loader reads what other blocks of the rank write, and so waits for their flags as well.
+    hears: bool,
     /// What the loader draws for the others.
     drawn: &'a HashSet<OpId>,
     /// Whether a block is the last one, which the loader does not know.
@@ -108,6 +112,7 @@ impl Cut<'_> {
             OpKind::Comm(CommOp::Wait(Wait { receipt, .. }) | CommOp::WaitAll(WaitAll { receipt, .. })) => {
                 self.waits.is_for(self.side, *receipt)
             }
+            OpKind::Comm(CommOp::BlockWait(_)) => self.side == Side::Multiplies || self.hears,
             OpKind::Comm(_) => self.side == Side::Multiplies,
             OpKind::Matrix(MatrixOp::Dot(dot)) => {
                 self.product(dot);
@@ -117,7 +122,7 @@ impl Cut<'_> {
             OpKind::Memory(op) if drawn::draws(kernel, op) => {
                 self.side == Side::Loads || self.drawn.contains(&id)
             }
-            // What the loader loads of scalars are inputs: its tails are gone.
+            // What the loader loads of scalars are inputs, or what it has waited for: its tails are gone.
             OpKind::Memory(MemoryOp::Load { out, .. }) => {
                 self.side == Side::Multiplies || !kernel.ty(*out).is_tile()
             }
@@ -156,6 +161,9 @@ impl Cut<'_> {
 
     /// The loader knows nothing of sums, and the multiplying warps nothing of where operands are.
     fn product(&self, dot: &mut Dot) {
+        for rows in [&mut dot.a, &mut dot.b] {
+            (rows.end, rows.loose) = (None, false);
+        }
         match self.side {
             Side::Loads => dot.acc = None,
             Side::Multiplies => {

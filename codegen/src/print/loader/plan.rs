@@ -271,10 +271,77 @@ struct Hindrance {
     why: &'static str,
 }
 
+/// What a role reads that other blocks of the rank write in the same launch: it waits for their flags, and so does its loader.
+#[derive(Debug, Default)]
+pub(crate) struct Heard {
+    /// The products that such a wait stands before, in the same region: operands may be written by the kernel.
+    products: HashSet<OpId>,
+    /// Local memory that others write and the role reads by single elements.
+    scalars: HashSet<ParamId>,
+    /// Whether a loader reads any of it.
+    pub by_loader: bool,
+}
+
+impl Heard {
+    /// That of a role.
+    pub fn of(kernel: &Kernel, body: &Region, tails: &Tails) -> Heard {
+        let (written, mut heard) = (args::written(kernel), Heard::default());
+        let mut waits = false;
+        kernel.walk(body, &mut |_, op| waits |= matches!(op.kind, OpKind::Comm(CommOp::BlockWait(_))));
+        if !waits {
+            return heard;
+        }
+        let local = |place: Place| {
+            let written = place.param().filter(|id| written.contains(id));
+            written.filter(|id| kernel.params[id.index()].kind == ParamKind::Local)
+        };
+        let mut stored = HashSet::new();
+        kernel.walk(body, &mut |id, op| {
+            stored.extend(
+                op.kind.accesses().iter().filter(|a| a.access.stores()).filter_map(|a| a.place.param()),
+            );
+            if let OpKind::Memory(MemoryOp::Load { out, place, receipt: None, .. }) = &op.kind
+                && !kernel.ty(*out).is_tile()
+                && !tails.inside.contains(&id)
+            {
+                heard.scalars.extend(local(*place));
+            }
+            if let OpKind::Matrix(MatrixOp::Dot(dot)) = &op.kind {
+                heard.by_loader |= [&dot.a, &dot.b].iter().any(|rows| local(rows.place).is_some());
+            }
+        });
+        heard.scalars.retain(|id| !stored.contains(id));
+        heard.by_loader |= !heard.scalars.is_empty();
+        heard.products_of(kernel, body);
+        heard
+    }
+
+    /// Notes the products of a region, and of those inside of it, that a wait for blocks stands before.
+    fn products_of(&mut self, kernel: &Kernel, region: &Region) {
+        let mut waited = false;
+        for &id in &region.ops {
+            let kind = &kernel.op(id).kind;
+            waited |= matches!(kind, OpKind::Comm(CommOp::BlockWait(_)));
+            waited &= !matches!(kind, OpKind::Matrix(MatrixOp::StoreMatrix(_)));
+            if waited && matches!(kind, OpKind::Matrix(MatrixOp::Dot(_))) {
+                self.products.insert(id);
+            }
+            kind.regions().into_iter().for_each(|inner| self.products_of(kernel, inner));
+        }
+    }
+
+    /// Whether blocks have told each other what a product reads.
+    fn before(&self, product: OpId) -> bool {
+        self.products.contains(&product)
+    }
+}
+
 /// Finds out whether a role only multiplies.
 struct Fit<'f, 'k> {
     f: &'f Facts<'k>,
     written: HashSet<ParamId>,
+    /// What the role reads of it when blocks of the rank have told each other that it is there.
+    heard: Heard,
     /// The parts that the last block runs alone.
     tails: Tails,
 }
@@ -313,7 +380,9 @@ impl Tails {
 
 impl<'f, 'k> Fit<'f, 'k> {
     fn new(f: &'f Facts<'k>, body: &Region) -> Fit<'f, 'k> {
-        Fit { f, written: args::written(f.p.kernel), tails: Tails::of(f.p.kernel, body) }
+        let (kernel, tails) = (f.p.kernel, Tails::of(f.p.kernel, body));
+        let heard = Heard::of(kernel, body, &tails);
+        Fit { f, written: args::written(kernel), heard, tails }
     }
 
     /// The ring that all products of a region go through, if it has any.
@@ -396,7 +465,7 @@ impl<'f, 'k> Fit<'f, 'k> {
         }
         let (from, count) = (f.p.int(*from), f.p.int(*count).ok_or("the number of columns is not known")?);
         for rows in [a, b] {
-            self.is_loaded(rows)?;
+            self.is_loaded(id, rows)?;
             let param = self.param(rows).ok_or(MEMORY)?;
             let (_, columns) = param.shape().ok_or(MEMORY)?;
             // Boxes have zeros only where the matrix ends.
@@ -413,18 +482,19 @@ impl<'f, 'k> Fit<'f, 'k> {
         Ok(Ring { room: *room, dtype, rows: [left, right], boxes, stages: *stages, draws: false, tensor })
     }
 
-    /// Whether boxes can be loaded of a matrix: of one that the kernel does not write, or that a receipt is for. All rows that a box
-    /// has are then there.
-    fn is_loaded(&self, rows: &Rows) -> Result<(), &'static str> {
+    /// Whether boxes can be loaded of a matrix: of one that the kernel does not write, that a receipt is for, or that blocks tell each other of.
+    /// All rows that a box has are then there.
+    fn is_loaded(&self, product: OpId, rows: &Rows) -> Result<(), &'static str> {
         let (Place::Param(id), Some(param)) = (rows.place, self.param(rows)) else {
             return Err("an operand is another rank's");
         };
-        let input = param.kind == ParamKind::Local && rows.receipt.is_none() && !self.written.contains(&id);
+        let there = !self.written.contains(&id) || self.heard.before(product);
+        let input = param.kind == ParamKind::Local && rows.receipt.is_none() && there;
         let sent = param.kind == ParamKind::Symmetric && rows.receipt.is_some();
         match (input || sent, rows.end) {
             (false, _) => Err("the kernel writes an operand"),
-            (true, Some(_)) => Err("`below` ends an operand's rows inside a box"),
-            (true, None) => Ok(()),
+            (true, Some(_)) if !rows.loose => Err("`below` ends an operand's rows inside a box"),
+            (true, _) => Ok(()),
         }
     }
 
@@ -490,7 +560,10 @@ impl<'f, 'k> Fit<'f, 'k> {
                 }
                 _ if drawn::draws(kernel, op) => unless(!tail, "the last block draws numbers alone"),
                 MemoryOp::Load { out, place, receipt, .. }
-                    if !tail && !kernel.ty(*out).is_tile() && input(*place, *receipt) =>
+                    if !tail
+                        && !kernel.ty(*out).is_tile()
+                        && (input(*place, *receipt)
+                            || own(*place).is_some_and(|id| self.heard.scalars.contains(&id))) =>
                 {
                     Ok(())
                 }

@@ -4,7 +4,7 @@ use smallvec::{SmallVec, smallvec};
 
 use super::interpreter::{Flow, Stop};
 use super::memory::Fault;
-use crate::ir::{Dtype, ParamId, Place, ReceiptId, SignalOrder};
+use crate::ir::{ANY_BLOCK, Dtype, ParamId, Place, ReceiptId, SignalOrder};
 use crate::sim::flatten::{
     CommInsn,
     code::{AnyReg, EpochOf, TargetReg},
@@ -39,6 +39,15 @@ pub(crate) enum Sender {
     Rank(u64),
     /// This block of its role, on the same rank.
     Block(u64),
+    /// Any block on the same rank.
+    AnyBlock,
+}
+
+impl Sender {
+    /// A block, by what a wait says.
+    fn block(from: u64, number: u64) -> Sender {
+        if from == u64::from(ANY_BLOCK) { Sender::AnyBlock } else { Sender::Block(from + number) }
+    }
 }
 
 impl World<'_> {
@@ -225,7 +234,7 @@ impl World<'_> {
         let (first, count, value) = (agent.get(index), agent.get(count), agent.get(value) as u32);
         while agent.arrived < count {
             let index = first.saturating_add(agent.arrived);
-            let from = Sender::Block(agent.get(from) + agent.arrived / u64::from(per_block.max(1)));
+            let from = Sender::block(agent.get(from), agent.arrived / u64::from(per_block.max(1)));
             if !self.wait(id, agent, &Awaited { flag, index, from, value, or_later: false })? {
                 return Ok(false);
             }

@@ -20,6 +20,8 @@ pub(crate) struct Part {
     at: (u64, u64),
     /// The row from which on none is there, at most as many as the matrix has.
     end: u64,
+    /// Whether those from there on are anything.
+    loose: bool,
     /// Rows and columns.
     shape: (u32, u32),
     /// The rank whose window it is, if it is one's.
@@ -30,11 +32,11 @@ pub(crate) struct Part {
 impl Part {
     /// Rows of a matrix from a column on.
     pub fn new(agent: &Agent, of: RowsReg, column: u64, shape: (u32, u32)) -> Part {
-        let RowsReg { place, rank, row, end, receipt } = of;
+        let RowsReg { place, rank, row, end, loose, receipt } = of;
         let (at, end) = ((narrow(agent, row), column), end.map_or(u64::MAX, |end| narrow(agent, end)));
         let param = place.param().expect("the verifier lets matrices in memory be parameters");
         let dtype = agent.compiled.kernel().params[param.index()].dtype;
-        Part { place, dtype, at, end, shape, rank, receipt }
+        Part { place, dtype, at, end, loose, shape, rank, receipt }
     }
 
     /// The elements of a row that are there, from the first on, if the row is.
@@ -94,7 +96,8 @@ impl World<'_> {
         let size = part.dtype.bytes() as usize;
         let wide = part.shape.1 as usize * size;
         let bytes = out.fresh::<u8>(part.shape.0 as usize * wide);
-        bytes.fill(0);
+        // All ones are no number, of any type of matrices.
+        bytes.fill(if part.loose { 0xff } else { 0 });
         let peers = part.place.param().zip(part.rank);
         let peers =
             peers.map(|(window, rank)| self.instance(agent, window, rank, part.receipt)).transpose()?;

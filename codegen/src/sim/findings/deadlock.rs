@@ -5,7 +5,7 @@ use std::collections::HashSet;
 
 use super::ahead::{Ahead, ahead};
 use super::finding::{Finding, FindingKind};
-use crate::ir::{Kernel, OpKind, ParamId, ParamKind, ValueOp};
+use crate::ir::{ANY_BLOCK, Kernel, OpKind, ParamId, ParamKind, ValueOp};
 use crate::sim::flatten::{CommInsn, Insn, insns};
 use crate::sim::memory::Event;
 use crate::sim::schedule::{Agent, AgentId, World, launch::Launch};
@@ -18,8 +18,8 @@ struct Stuck {
     buffer: usize,
     index: u64,
     from: usize,
-    /// The block of its role, where it is one of the same rank.
-    block: Option<u64>,
+    /// The block of its role, where it is one of the same rank; `None` if it may be any.
+    block: Option<Option<u64>>,
     /// Of a flag or an LL element; packets have none.
     value: Option<u32>,
     /// Whether a later value does, too, or the value is a count and no epoch.
@@ -197,7 +197,11 @@ impl World<'_> {
         let epoch = memory.messages.as_ref().map_or(0, |m| m.epoch(s.index));
         let holds = memory.flags.as_ref().map_or(epoch, |f| f.value(s.index));
         let party = self.party(self.event_of(s));
-        let from = s.block.map_or_else(|| format!("rank {}", s.from), |b| format!("block {b} of its rank"));
+        let from = match s.block {
+            None => format!("rank {}", s.from),
+            Some(None) => "some block of its rank".to_owned(),
+            Some(Some(block)) => format!("block {block} of its rank"),
+        };
         format!("{party}: waits for {flag}[{}] = {} from {from} (it holds {holds})", s.index, value)
     }
 
@@ -336,13 +340,14 @@ impl World<'_> {
     }
 }
 
-/// The block that a waiting agent waits for, if it waits for one of its own rank.
-fn awaited_block(agent: &Agent, index: u64) -> Option<u64> {
+/// The block that a waiting agent waits for, if it waits for one of its own rank, and for none in particular if it may be any.
+fn awaited_block(agent: &Agent, index: u64) -> Option<Option<u64>> {
     let Insn::Comm(CommInsn::BlockWait(wait)) = &agent.role_code().code[agent.pc as usize] else {
         return None;
     };
     let nth = index.saturating_sub(agent.get(wait.index));
-    Some(agent.get(wait.from) + nth / u64::from(wait.per_block.max(1)))
+    let from = agent.get(wait.from);
+    Some((from != u64::from(ANY_BLOCK)).then(|| from + nth / u64::from(wait.per_block.max(1))))
 }
 
 /// The roles of a kernel that signal a parameter.

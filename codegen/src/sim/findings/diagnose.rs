@@ -166,7 +166,7 @@ impl World<'_> {
             Sender::Block(from) if self.life(by).is_some_and(|l| u64::from(l.block) != from) => {
                 (format!("block {from}"), self.name(by))
             }
-            Sender::Rank(_) | Sender::Block(_) => return,
+            Sender::Rank(_) | Sender::Block(_) | Sender::AnyBlock => return,
         };
         let name = place_name(agent, Place::Param(flag));
         let message = format!("{name}[{index}] is awaited from {awaited}, but {sender} signalled it");

@@ -88,6 +88,8 @@ pub(crate) struct RowsReg {
     pub row: Reg,
     /// The row from which on none is there.
     pub end: Option<Reg>,
+    /// Whether rows from there on are anything.
+    pub loose: bool,
     pub receipt: Option<ReceiptId>,
 }
 

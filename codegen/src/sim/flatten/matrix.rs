@@ -65,7 +65,7 @@ impl Flattener<'_> {
     fn rows(&mut self, rows: &Rows) -> RowsReg {
         let (row, end) = (self.reg(rows.row), rows.end.map(|end| self.reg(end)));
         let rank = rows.place.rank().map(|rank| self.reg(rank));
-        RowsReg { place: rows.place, rank, row, end, receipt: rows.receipt }
+        RowsReg { place: rows.place, rank, row, end, loose: rows.loose, receipt: rows.receipt }
     }
 
     fn shape(&self, matrix: ValueId) -> (u32, u32) {

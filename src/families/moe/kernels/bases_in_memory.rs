@@ -9,7 +9,7 @@ use super::pieces::each_piece;
 use super::placing::Placing;
 
 /// Bases in memory.
-#[derive(KernelArgs)]
+#[derive(KernelArgs, Clone)]
 #[args(config = Dispatch)]
 pub struct BaseArgs {
     /// The first row of each entry of a record, `[expert][source][chunk]`.

@@ -13,7 +13,7 @@ use super::sums::receive;
 use super::wire::await_ready;
 
 /// What rows of combine come back in.
-#[derive(KernelArgs)]
+#[derive(KernelArgs, Clone)]
 #[args(config = Combine)]
 pub struct ReturnArgs {
     /// Rows on their way back to their tokens' ranks.

@@ -13,18 +13,24 @@ use super::wire::{Arriving, Given, Received, Records};
 /// Writes down where every row belongs, and puts it there when it arrives.
 #[kernel]
 pub(super) fn receive(l: Launch<'_>, b: Group, hook: RowHook<'_>) {
-    let Launch { c, a, epoch, .. } = l;
+    let Launch { c, a, epoch, tells, .. } = l;
     let records = l.records();
     let rows_of = rows(l, b, &*records);
     let pieces = c.pieces();
 
     b.split(c.group_warps, |g| {
         rows_of.note(l, g);
+        if let Some(tells) = tells {
+            tells.noted.signal(g.index(), epoch);
+        }
         let rows = shared::<i32>("rows", c.slot_entries());
         let delivery = l.delivery(hook);
         let put = |source: Val<u32>, slot: Val<u32>, part: Val<u32>, row: &dyn Fn() -> Box<dyn Arriving>| {
             find(c, &*rows_of, (source, slot), &rows, &|| {
                 delivery.deliver(&*row(), part, &|| Box::new(|act| each_place(&rows, act)));
+                if let Some(tells) = tells {
+                    each_place(&rows, &|row| tells.placed.signal(row, epoch));
+                }
             });
         };
         // What others send is in flight meanwhile.
@@ -44,6 +50,15 @@ pub(super) fn receive(l: Launch<'_>, b: Group, hook: RowHook<'_>) {
             put(source, slot, part, &|| Box::new(Received::wait(&a.inbox, source, slot, epoch)));
         }
     });
+}
+
+/// What a launch that goes on with rows is told of those that are received.
+#[derive(Clone, Copy)]
+pub(super) struct Tells {
+    /// A group has noted its share of the entries.
+    pub noted: BlockFlags,
+    /// A row is in its place.
+    pub placed: BlockFlags,
 }
 
 /// Does something with each row that is not negative.

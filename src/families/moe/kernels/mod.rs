@@ -105,6 +105,8 @@ mod dispatch;
 mod entries;
 mod expert_major;
 mod ids;
+mod layer;
+mod layer_config;
 mod layout;
 mod limits;
 mod nodes;
@@ -135,6 +137,8 @@ pub use config::{Dispatch, DispatchKey, DispatchPlan};
 pub use deliver::{Hook, RowHook};
 pub use dispatch::{DispatchArgs, DispatchLaunch, TokenArgs, TokenLaunch, dispatch, dispatch_with};
 pub use ids::IdType;
+pub use layer::{MoeLayerArgs, MoeLayerLaunch, moe_layer};
+pub use layer_config::{MoeLayer, MoeLayerKey};
 pub use layout::{Begins, Layout, Room};
 pub use nodes::{
     CombineNodes, CombineNodesArgs, CombineNodesKey, CombineNodesPlan, DispatchNodes, DispatchNodesArgs,

@@ -54,7 +54,7 @@ impl ReturnDtype {
 }
 
 /// A row on its way back.
-#[derive(Message)]
+#[derive(Message, Clone)]
 #[message(config = Combine)]
 pub struct Returned {
     /// Rows as they come back, `[token][owner][hidden]`, or `[token][k][hidden]` in plain mode; as packets in two banks.

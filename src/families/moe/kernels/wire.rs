@@ -12,7 +12,7 @@ use super::protocol::Protocol;
 use super::scales::Words;
 
 /// Parameters of records, by how they come.
-#[derive(KernelArgs)]
+#[derive(KernelArgs, Clone)]
 #[args(config = Dispatch)]
 pub enum RecordArgs {
     /// With flags.
@@ -23,7 +23,7 @@ pub enum RecordArgs {
 }
 
 /// Parameters of records that come with flags.
-#[derive(KernelArgs)]
+#[derive(KernelArgs, Clone)]
 #[args(config = Dispatch)]
 pub struct FlagRecordArgs {
     /// Tokens of the source, `[parity][source][chunk]`, with flags.
@@ -45,7 +45,7 @@ pub struct FlagRecordArgs {
 }
 
 /// Parameters of records that come as LL elements.
-#[derive(KernelArgs)]
+#[derive(KernelArgs, Clone)]
 #[args(config = Dispatch)]
 pub struct LlRecordArgs {
     /// Tokens of the source, `[parity][source][chunk]`, with packets.
@@ -370,7 +370,7 @@ fn ll_counts(l: Launch<'_>, count: &Ll<u32>, expert: Tile<u32>, record: Tile<u32
 }
 
 /// Flags by which ranks say that they are ready, where records order nothing.
-#[derive(KernelArgs)]
+#[derive(KernelArgs, Clone)]
 #[args(config = Dispatch)]
 pub struct ReadyArgs {
     /// The source is in this launch, ready for what the next one sends, `[parity][source]`.
@@ -395,7 +395,7 @@ pub(super) fn await_ready(ready: &Flags, ranks: u32, epoch: Epoch) {
 }
 
 /// A row on its way.
-#[derive(Message)]
+#[derive(Message, Clone)]
 #[message(config = Dispatch)]
 pub struct Row {
     /// Rows as they arrive, `[source][slot][row]`, as packets in two banks. Out, where rows arrive in their places.
@@ -409,7 +409,7 @@ pub struct Row {
 }
 
 /// What rows of dispatch arrive in.
-#[derive(KernelArgs)]
+#[derive(KernelArgs, Clone)]
 #[args(config = Dispatch)]
 pub struct InboxArgs {
     /// Rows on their way to the ranks of their experts: a slot's.

@@ -1,0 +1,293 @@
+//! A whole layer in one launch: tokens to their experts, both products there, and the weighted sums back.
+
+use peerwarp_codegen::dsl::prelude::*;
+
+use super::bases_in_memory::{BaseArgs, lay_out_in_memory};
+use super::combine::{self, CombineArgs, ReturnArgs};
+use super::dispatch::{self, DispatchArgs, TokenArgs, TokenLaunch};
+use super::expert_major;
+use super::layer_config::MoeLayer;
+use super::roles::role_of;
+use super::route::route;
+use super::send::Sender;
+use super::send_back;
+use super::sums;
+use super::wire::{InboxArgs, ReadyArgs, RecordArgs};
+use crate::families::matmul::{Sums, epilogue};
+
+/// Parameters of [`moe_layer`].
+#[derive(KernelArgs)]
+#[args(config = MoeLayer)]
+pub struct MoeLayerArgs {
+    /// The tokens, and where they go.
+    #[group(|c| c.dispatch())]
+    #[input]
+    pub tokens: TokenArgs,
+    /// The weights of the first products, a row for each of their columns, `[expert][2 * inter][hidden]`: 16 rows for gates, 16 for
+    /// values, and so on.
+    #[input]
+    #[shape(|c| [c.local_experts() * c.first_columns(), c.hidden])]
+    #[dtype(|c| c.dtype.dtype())]
+    pub w1: AnyMatrix,
+    /// Those of the second products, `[expert][hidden][inter]`.
+    #[input]
+    #[shape(|c| [c.local_experts() * c.hidden, c.inter])]
+    #[dtype(|c| c.dtype.dtype())]
+    pub w2: AnyMatrix,
+    /// What is added to each row of an expert's first product, `[expert][2 * inter]`.
+    #[input]
+    #[len(|c| if c.bias { u64::from(c.local_experts() * c.first_columns()) } else { 0 })]
+    #[dtype(|c| c.dtype.dtype())]
+    pub b1: Option<AnyPtr>,
+    /// What is added to each row of an expert's second product, `[expert][hidden]`.
+    #[input]
+    #[len(|c| if c.bias { u64::from(c.local_experts() * c.hidden) } else { 0 })]
+    #[dtype(|c| c.dtype.dtype())]
+    pub b2: Option<AnyPtr>,
+    /// The layer's rows, `[token][hidden]`.
+    #[output]
+    #[len(|c| u64::from(c.tokens) * u64::from(c.hidden))]
+    #[rows(rows_there, |c| c.tokens)]
+    #[dtype(|c| c.dtype.dtype())]
+    pub out: AnyPtr,
+
+    /// Rows that came, by expert, each expert's from a multiple of the rows of a tile on.
+    #[shape(|c| [c.places(), c.hidden])]
+    #[dtype(|c| c.dtype.dtype())]
+    pub rows: AnyMatrix,
+    /// What the first products and the activation make of them.
+    #[shape(|c| [c.places(), c.inter])]
+    #[dtype(|c| c.dtype.dtype())]
+    pub between: AnyMatrix,
+    /// What the second products make of that.
+    #[shape(|c| [c.places(), c.hidden])]
+    #[dtype(|c| c.dtype.dtype())]
+    pub y: AnyMatrix,
+    /// First row of each of this rank's experts, and after the last one the number of rows.
+    #[len(|c| u64::from(c.local_experts()) + 1)]
+    pub expert_start: Ptr<u32>,
+    /// Rows of each of this rank's experts.
+    #[len(|c| u64::from(c.local_experts()))]
+    pub expert_rows: Ptr<u32>,
+    /// Tokens of each source.
+    #[len(|c| u64::from(c.ranks))]
+    pub n_from: Ptr<u32>,
+    /// The row of each entry, `[source][token][k]`, -1 for one that is not here.
+    #[len(|c| c.dispatch().entries())]
+    pub pos: Ptr<i32>,
+    /// Weights of the entries, `[source][token][k]`.
+    #[len(|c| c.dispatch().entries())]
+    pub weight_from: Ptr<f32>,
+    /// Where rows arrive.
+    #[group(|c| c.dispatch())]
+    pub inbox: InboxArgs,
+    /// Records, which say where entries go.
+    #[group(|c| c.dispatch())]
+    pub records: RecordArgs,
+    /// Where each expert's rows begin.
+    #[group(|c| c.dispatch())]
+    pub bases: BaseArgs,
+    /// Which ranks are ready for the next packets.
+    #[group(|c| c.dispatch())]
+    pub ready: ReadyArgs,
+    /// Where rows come back.
+    #[group(|c| c.combine())]
+    pub back: ReturnArgs,
+
+    /// A group that receives has noted where its share of the entries is.
+    #[len(|c| c.receiving_groups())]
+    pub noted: BlockFlags,
+    /// A row is in its place.
+    #[len(|c| u64::from(c.places()))]
+    pub placed: BlockFlags,
+    /// A tile of the first products is there, `[band][strip]`.
+    #[len(|c| u64::from(c.places() / c.tile_rows * c.strips(c.first_columns())))]
+    pub activated: BlockFlags,
+    /// A block has multiplied all its tiles.
+    #[len(|c| c.blocks.into())]
+    pub multiplied: BlockFlags,
+    /// Work counter of the tiles.
+    #[len(|_| 1)]
+    pub next_tile: Counters,
+    /// Counts layers.
+    pub epoch: EpochWord,
+}
+
+impl MoeLayerArgs {
+    /// Those of a dispatch into `rows`.
+    fn dispatch(&self) -> DispatchArgs {
+        DispatchArgs {
+            tokens: self.tokens.clone(),
+            expert_load: None,
+            rows: Some(self.rows.elements()),
+            row_scale: None,
+            expert_start: self.expert_start,
+            expert_rows: self.expert_rows,
+            gather: None,
+            entry_expert: None,
+            empty_id: (-1i32).val(),
+            node_first: None,
+            routed: None,
+            n_from: self.n_from,
+            overflow: None,
+            needed: None,
+            pos: Some(self.pos),
+            weight_from: Some(self.weight_from),
+            inbox: self.inbox.clone(),
+            records: self.records.clone(),
+            bases: self.bases.clone(),
+            ready: self.ready.clone(),
+            next_row: None,
+            epoch: self.epoch,
+        }
+    }
+
+    /// Those of a combine of `y`.
+    fn combine(&self) -> CombineArgs {
+        CombineArgs {
+            y: self.y.elements(),
+            n_from: self.n_from,
+            entry_expert: None,
+            empty_id: (-1i32).val(),
+            pos: Some(self.pos),
+            weight_from: Some(self.weight_from),
+            n: self.tokens.n,
+            rows_there: self.tokens.rows_there,
+            ids: Some(self.tokens.ids.typed()),
+            routed: None,
+            weights: self.tokens.weights,
+            out: self.out,
+            missing: None,
+            back: self.back.clone(),
+            ready: None,
+            next_send: None,
+            next_token: None,
+            epoch: self.epoch,
+        }
+    }
+}
+
+/// Brings every token to the ranks that own its experts, multiplies it there with each expert's weights, and brings the weighted sums
+/// back: what dispatch, two grouped products and combine yield, in one launch.
+///
+/// Blocks that send and receive rows, and those that multiply, run beside each other. A tile of a first product waits for its own rows
+/// alone, and one of a second product for the columns of its rows. The weights of a tile are on their way meanwhile. No rank waits for
+/// another one but for its records and rows.
+///
+/// Every rank launches it in turn, ranks without tokens too, with n = 0. A token whose ids are all masked gets zeros.
+#[kernel]
+pub fn moe_layer(c: &MoeLayer, a: &MoeLayerArgs) {
+    let (out, back) = (c.dispatch(), c.combine());
+    let (sent, returned) = (a.dispatch(), a.combine());
+    let epoch = a.epoch.begin();
+    let tells = Some(expert_major::Tells { noted: a.noted, placed: a.placed });
+    let bank = epoch.parity() * out.records();
+    let there = dispatch::Launch { c: &out, a: &sent, epoch, bank, tells };
+    let home = combine::Launch { c: &back, a: &returned, back: returned.back.returns.open(epoch) };
+    role_of("route", out.route_blocks(), |b| route(there, b));
+    role("send", c.send_blocks, |b| {
+        let sender = Sender { c: &out, a: &a.tokens, inbox: &a.inbox, epoch };
+        b.split(out.group_warps, |g| sender.send(g));
+        await_products(c, a, epoch);
+        b.split(back.group_warps, |g| sums::receive(home, g));
+    });
+    role("recv", c.recv_blocks, |b| {
+        expert_major::receive(there, b, &as_it_is);
+        await_products(c, a, epoch);
+        b.split(back.group_warps, |g| send_back::send(home, g));
+    });
+    role("bases", 1, |b| lay_out_in_memory(there, b));
+    role("multiply", c.blocks, |b| multiply(c, a, b, epoch));
+}
+
+/// Rows are stored as they come.
+fn as_it_is(row: Tile<f32>) -> Tile<f32> {
+    row
+}
+
+/// Waits until this rank's blocks have noted where entries are, and multiplied all that came.
+#[kernel]
+fn await_products(c: &MoeLayer, a: &MoeLayerArgs, epoch: Epoch) {
+    a.noted.wait_drawn(0, a.noted.len() as u32, epoch);
+    a.multiplied.from(0).wait_all(0, c.blocks, 1, epoch);
+}
+
+/// Makes tiles of both products, as their rows are there.
+///
+/// Tiles are numbered in steps: those of an expert's first product, then those of the second product of the expert `lag` before it,
+/// so that few of these wait for what others still multiply.
+#[kernel]
+fn multiply(c: &MoeLayer, a: &MoeLayerArgs, b: Group, epoch: Epoch) {
+    a.bases.based.expect("bases are in memory").from(0).wait(0, epoch);
+    let tile = [c.tile_rows, c.tile_columns];
+    let (mut step, mut first) = (var(0u32), var(0u32));
+    let (mut ups, mut downs) = (var(c.bands(a, 0u32.val()) * c.strips(c.first_columns())), var(0u32));
+    for i in b.dynamic(c.all_tiles(a), Some(a.next_tile.counter(0))) {
+        while i >= &first + &ups + &downs {
+            first += &ups + &downs;
+            step += 1;
+            ups.set(c.bands(a, step.get()) * c.strips(c.first_columns()));
+            downs.set(c.bands(a, step.get() - c.lag) * c.strips(c.hidden));
+        }
+        let number = i - first.get();
+        if number < ups.get() {
+            let (row, column) = c.corner(a, step.get(), number);
+            let end = c.end(a, step.get());
+            a.placed.wait_drawn(row, c.tile_rows.val().min(end - row), epoch);
+            let weights = step.get() * c.first_columns() + column;
+            let x = a.rows.rows(row, c.tile_rows).known_below(end);
+            let w = a.w1.rows(weights, c.tile_columns).known_below((step.get() + 1) * c.first_columns());
+            let sums = Sums::All(b.dot(x, w, c.stages));
+            let done = epilogue(a.b1, c.activation, weights, tile, sums);
+            a.between.rows(row, c.tile_rows).store_f32(c.activation.place(column), done);
+            let strips = c.strips(c.first_columns());
+            a.activated.signal(row / c.tile_rows * strips + column / c.tile_columns, epoch);
+        } else {
+            let expert = step.get() - c.lag;
+            let (row, column) = c.corner(a, expert, number - ups.get());
+            let strips = c.strips(c.first_columns());
+            a.activated.wait_drawn(row / c.tile_rows * strips, strips, epoch);
+            let weights = expert * c.hidden + column;
+            let w = a.w2.rows(weights, c.tile_columns).known_below((expert + 1) * c.hidden);
+            let between = a.between.rows(row, c.tile_rows).known_below(c.end(a, expert));
+            let sums = Sums::All(b.dot(between, w, c.stages));
+            a.y.rows(row, c.tile_rows).store_f32(column, epilogue(a.b2, c.second(), weights, tile, sums));
+        }
+    }
+    a.multiplied.signal(b.index(), epoch);
+}
+
+impl MoeLayer {
+    /// Rows of tiles of an expert; none of one that is not there.
+    #[kernel]
+    fn bands(&self, a: &MoeLayerArgs, expert: Val<u32>) -> Val<u32> {
+        let there = expert < self.local_experts();
+        let rows = a.expert_rows.get(there.select(expert, 0));
+        there.select((rows + (self.tile_rows - 1)) / self.tile_rows, 0)
+    }
+
+    /// The row behind an expert's last one.
+    #[kernel]
+    fn end(&self, a: &MoeLayerArgs, expert: Val<u32>) -> Val<u32> {
+        let rows = a.expert_rows.get(expert);
+        rows + a.expert_start.get(expert)
+    }
+
+    /// Tiles of all experts' products.
+    #[kernel]
+    fn all_tiles(&self, a: &MoeLayerArgs) -> Val<u32> {
+        let mut bands = var(0u32);
+        for expert in 0..self.local_experts().val() {
+            bands += self.bands(a, expert);
+        }
+        bands.get() * (self.strips(self.first_columns()) + self.strips(self.hidden))
+    }
+
+    /// The row and the column where a tile of an expert's product begins: rows of tiles come first, as they share weights.
+    #[kernel]
+    fn corner(&self, a: &MoeLayerArgs, expert: Val<u32>, number: Val<u32>) -> (Val<u32>, Val<u32>) {
+        let bands = self.bands(a, expert);
+        let row = a.expert_start.get(expert) + number % bands * self.tile_rows;
+        (row, number / bands * self.tile_columns)
+    }
+}

@@ -1,0 +1,224 @@
+//! The configuration of a layer: what comes from the problem, what tuning chooses, which points are legal.
+
+use peerwarp_codegen::family::{Family, Illegal, Legal};
+
+use super::combine_config::{Combine, CombineDtype, CombinePlan};
+use super::config::{Dispatch, DispatchPlan};
+use super::deliver::Hook;
+use super::layer::MoeLayerArgs;
+use super::layout::Layout;
+use super::limits::{resident, topk_of};
+use super::plan::{Bases, Count, Schedule, Then};
+use super::protocol::Protocol;
+use crate::families::matmul::{Activation, order};
+use crate::families::moe::{MoeKey, MoePlan, MoeShape, MoeTuning, RowDtype};
+
+/// Configuration of [`moe_layer`](super::moe_layer()).
+#[derive(Family, Clone, Debug, PartialEq)]
+#[family(name = "moe_layer", kernel = super::layer::moe_layer, args = MoeLayerArgs, warps = warps)]
+pub struct MoeLayer {
+    /// Elements of a row.
+    #[key(short = "h", range = 8..=65536, multiple_of = 8)]
+    pub hidden: u32,
+    /// Columns of the rows between the two products.
+    #[key(short = "i", range = 16..=65536, multiple_of = 16)]
+    pub inter: u32,
+    /// Experts of all ranks together.
+    #[key(short = "e", range = 1..=65535)]
+    pub experts: u32,
+    /// Expert ids of a token.
+    #[key(short = "k", range = 1..=32)]
+    pub topk: u32,
+    /// Tokens of a rank at most.
+    #[key(short = "t", range = 1..=65536, covers)]
+    pub tokens: u32,
+    /// World size.
+    #[key(short = "r", range = 1..=64, ranks)]
+    pub ranks: u32,
+    /// Type of rows and weights; sums are of `f32`, and rounded after each product.
+    #[key]
+    pub dtype: CombineDtype,
+    /// What becomes of the first product.
+    #[key(short = "f", default = Activation::Swiglu, omitted)]
+    pub activation: Activation,
+    /// Whether each expert has vectors that are added to the rows of its products.
+    #[key(short = "b", default = false, omitted)]
+    pub bias: bool,
+    /// Warps of a block.
+    #[tune(short = "w", values = [4, 8], default = |key| order::warps(tile_rows(key)))]
+    pub warps: u32,
+    /// Rows of a tile of a product.
+    #[tune(short = "tr", values = [64, 128], default = |key| tile_rows(key))]
+    pub tile_rows: u32,
+    /// Columns of a tile of a product.
+    #[tune(short = "tc", shrinks, values = [64, 128, 256], default = |key| tile_columns(key))]
+    pub tile_columns: u32,
+    /// Pieces of 64 columns in shared memory at once.
+    #[tune(short = "st", shrinks, values = [2, 3, 4, 5, 6, 8, 10, 12], default = |key| order::stages(tile_rows(key), tile_columns(key), false))]
+    pub stages: u32,
+    /// Experts whose first products come before an expert's second one.
+    #[tune(short = "lag", values = [1, 2, 4, 8, 16, 32, 64], default = |key| lag(key))]
+    pub lag: u32,
+    /// Blocks that send tokens, and sum what comes back.
+    #[tune(short = "s", shrinks, values = [1, 2, 4, 8, 12, 16, 24, 32], default = |key| movers(key))]
+    pub send_blocks: u32,
+    /// Blocks that receive tokens, and send the experts' sums back.
+    #[tune(short = "r", shrinks, values = [1, 2, 4, 8, 12, 16, 24, 32], default = |key| movers(key))]
+    pub recv_blocks: u32,
+    /// Blocks that multiply.
+    #[tune(short = "bl", shrinks, range = 1..=1024, default = |key| blocks(key))]
+    pub blocks: u32,
+}
+
+/// Experts of a rank.
+fn local_experts(key: &MoeLayerKey) -> u32 {
+    key.experts.div_ceil(key.ranks)
+}
+
+/// Rows that come to a rank, if experts are equally popular.
+fn rows(key: &MoeLayerKey) -> u32 {
+    key.tokens.saturating_mul(key.topk)
+}
+
+/// As of [`GroupedMatmul`](crate::families::matmul::GroupedMatmul).
+fn tile_rows(key: &MoeLayerKey) -> u32 {
+    let each = rows(key).div_ceil(local_experts(key));
+    order::tile_rows(each + 2 * (each - each / local_experts(key)).isqrt())
+}
+
+/// Rows of tiles of an expert.
+fn bands(key: &MoeLayerKey) -> u32 {
+    rows(key).div_ceil(local_experts(key)).div_ceil(tile_rows(key)).max(1)
+}
+
+fn tile_columns(key: &MoeLayerKey) -> u32 {
+    let bands = local_experts(key).min(rows(key)) * bands(key);
+    let columns = key.hidden.max(2 * key.inter);
+    let weights = u64::from(local_experts(key)) * u64::from(columns) * u64::from(key.hidden.min(key.inter));
+    order::Tiling::unsplit([tile_rows(key), bands], columns, key.hidden, order::SMS, weights).columns
+}
+
+/// So many that the second products of an expert begin when its first ones have ended on all blocks.
+fn lag(key: &MoeLayerKey) -> u32 {
+    let columns = if key.activation.is_gated() { 2 * key.inter } else { key.inter };
+    let tiles = bands(key) * (columns + key.hidden).div_ceil(tile_columns(key));
+    (2 * order::SMS).div_ceil(tiles).next_power_of_two().clamp(1, 64)
+}
+
+/// One of each kind for few tokens, sixteen for many.
+fn movers(key: &MoeLayerKey) -> u32 {
+    (key.tokens / 32).next_power_of_two().clamp(2, 16)
+}
+
+fn blocks(key: &MoeLayerKey) -> u32 {
+    order::SMS - 2 * movers(key) - 4
+}
+
+impl MoeLayer {
+    /// The dispatch that it begins with.
+    pub(super) fn dispatch(&self) -> Dispatch {
+        self.operation().dispatch()
+    }
+
+    /// The combine that it ends with.
+    pub(super) fn combine(&self) -> Combine {
+        self.operation().combine()
+    }
+
+    /// What moves its rows.
+    fn operation(&self) -> MoeTuning {
+        let MoeLayer { hidden, experts, topk, tokens, ranks, warps, send_blocks, recv_blocks, .. } = *self;
+        let dtype = match self.dtype {
+            CombineDtype::Bf16 => RowDtype::Bf16,
+            CombineDtype::Fp16 => RowDtype::Fp16,
+        };
+        let shape = MoeShape { hidden, experts, topk, tokens, ranks, dtype };
+        let key = MoeKey { hook: Hook::Custom, layout: Layout::ExpertMajor128, ..MoeKey::new(shape) };
+        let dispatch = DispatchPlan {
+            warps,
+            send_blocks,
+            recv_blocks,
+            group_warps: 1,
+            vectors: 4,
+            chunk: self.chunk(),
+            count: Some(Count::Sender),
+            bases: Some(Bases::Memory),
+            schedule: Some(Schedule::Strided),
+            after_route: Some(Then::Leave),
+            after_send: Some(Then::Leave),
+            ..DispatchPlan::default()
+        };
+        let combine = CombinePlan {
+            warps,
+            send_blocks: recv_blocks,
+            recv_blocks: send_blocks,
+            group_warps: 1,
+            vectors: 4,
+            batch: 1,
+            schedule: Some(Schedule::Strided),
+            sums: Some(Schedule::Strided),
+            ..CombinePlan::default()
+        };
+        let plan = MoePlan { dedup: true, way: Protocol::Flags.into(), dispatch, combine, nodes: None };
+        MoeTuning { key, plan }
+    }
+
+    /// Tokens of a record.
+    fn chunk(&self) -> u32 {
+        let entries = self.warps * 32 * super::config::MAX_A_LANE;
+        let most = (entries / self.topk).max(1);
+        1 << most.min(self.tokens.next_power_of_two()).min(512).ilog2()
+    }
+
+    /// Experts of a rank at most.
+    pub(super) fn local_experts(&self) -> u32 {
+        self.dispatch().map().at_most()
+    }
+
+    /// Columns of the first products.
+    pub(in crate::families::moe) fn first_columns(&self) -> u32 {
+        if self.activation.is_gated() { 2 * self.inter } else { self.inter }
+    }
+
+    /// What becomes of a second product.
+    pub(super) fn second(&self) -> Activation {
+        Activation::None
+    }
+
+    /// Columns of tiles of a product.
+    pub(super) fn strips(&self, columns: u32) -> u32 {
+        columns.div_ceil(self.tile_columns)
+    }
+
+    /// Rows that there is room for.
+    pub(super) fn places(&self) -> u32 {
+        self.dispatch().room().places as u32
+    }
+
+    /// Groups that receive rows.
+    pub(super) fn receiving_groups(&self) -> u64 {
+        u64::from(self.recv_blocks * (self.warps / self.dispatch().group_warps))
+    }
+
+    /// Blocks of a launch.
+    fn all_blocks(&self) -> u32 {
+        self.dispatch().route_blocks() + self.send_blocks + self.recv_blocks + 1 + self.blocks
+    }
+}
+
+impl Legal for MoeLayer {
+    fn legal(&self) -> Result<(), Illegal> {
+        topk_of(self.topk, self.experts)?;
+        order::whole_rows(self.hidden, self.inter, self.dtype.dtype())?;
+        self.activation.legal(self.first_columns())?;
+        let places = self.dispatch().room().places;
+        let allowed = || "fewer: rows that may come are counted in 31 bits".to_owned();
+        Illegal::unless(places >> 31 == 0, "tokens", self.tokens, allowed)?;
+        let rows = places.saturating_mul(u64::from(self.strips(self.first_columns())));
+        Illegal::unless(rows >> 31 == 0, "tokens", self.tokens, allowed)?;
+        order::legal(self.tile_rows, self.tile_columns, self.warps, self.stages)?;
+        self.dispatch().fits()?;
+        self.combine().legal()?;
+        resident("blocks", self.blocks, self.all_blocks())
+    }
+}
