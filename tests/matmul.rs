@@ -7,6 +7,8 @@ mod difference;
 mod digest;
 #[path = "matmul/grouped.rs"]
 mod grouped;
+#[path = "matmul/layer.rs"]
+mod layer;
 #[path = "collectives/support.rs"]
 mod support;
 

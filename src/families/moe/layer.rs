@@ -177,7 +177,10 @@ impl Workload for MoeLayer {
         let mut all: Vec<Contents> = self.tokens(&routing, turn.rank).into();
         all.extend([contents("x", dtype, &x), contents("w1", dtype, &w1), contents("w2", dtype, &w2)]);
         if self.bias {
-            let [b1, b2] = self.biases(turn, experts);
+            let [mut b1, mut b2] = self.biases(turn, experts);
+            // Those of an expert that other ranks have more are loaded at times.
+            b1.resize((self.local_experts() * rows) as usize, f32::NAN);
+            b2.resize((self.local_experts() * columns) as usize, f32::NAN);
             all.extend([contents("b1", dtype, &b1), contents("b2", dtype, &b2)]);
         }
         all

@@ -212,6 +212,7 @@ impl Emitter<'_, '_> {
             CommOp::WaitAll(op) if self.put_off(id, op.receipt) => Ok(()),
             CommOp::WaitAll(op) => self.wait_all(id, op),
             CommOp::BlockSignal(op) => self.block_signal(id, op),
+            CommOp::BlockWait(_) if self.put_off_blocks(id) => Ok(()),
             CommOp::BlockWait(op) => self.block_wait(id, op),
             CommOp::SendMessages(op) => self.send_messages(id, op),
             CommOp::ReceiveMessages(op) => self.receive_messages(id, op),

@@ -25,6 +25,13 @@ pub(crate) struct Group {
     pub lanes: u32,
 }
 
+/// What a wait that is put off is for: what a receipt lets be read, or the left operand of a product.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum PutOff {
+    Receipt(ReceiptId),
+    Product(OpId),
+}
+
 /// A loop being written: labels that a `break` or `continue` of an outer loop needs.
 #[derive(Debug, Default)]
 pub(crate) struct LoopLabels {
@@ -65,7 +72,7 @@ pub(crate) struct Emitter<'f, 'k> {
     /// The columns of tensor memory that products of a role without a loader have.
     pub tensor: String,
     /// Waits of a loader that are written where what they are for is brought.
-    pub put_off: Vec<(ReceiptId, OpId)>,
+    pub put_off: Vec<(PutOff, OpId)>,
     /// With a timeline: the variables that say when parcels were opened.
     pub opened: HashMap<ParcelId, String>,
     /// Of takings that have been looked ahead for: the packets that were seen.

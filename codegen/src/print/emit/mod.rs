@@ -5,5 +5,5 @@ pub(super) mod ops;
 pub(super) mod steps;
 pub(super) mod tiles;
 
-pub(super) use emitter::{Emitter, Group, LoopLabels};
+pub(super) use emitter::{Emitter, Group, LoopLabels, PutOff};
 pub(super) use tiles::{Item, Kept, Step, combiner};

@@ -119,6 +119,8 @@ pub(crate) struct Loaders {
     pub crew: Crew,
     /// The matrices that operands are boxes of.
     maps: Vec<(ParamId, TensorMap)>,
+    /// What the kernel writes.
+    pub written: HashSet<ParamId>,
     /// What the loaders draw for the others.
     drawn: HashSet<OpId>,
     /// The kernel as the loaders run it, and as all others do.
@@ -134,7 +136,7 @@ impl Loaders {
         if !f.target.matrix_unit().reads_shared() || f.timeline.is_some() || of_kernel(f, crew).is_some() {
             return None;
         }
-        let of_role = |role: &Role| Fit::new(f, &role.body).ring(&role.body).ok().flatten();
+        let of_role = |role: &Role| Fit::new(f, &role.body).ring(role).ok().flatten();
         let rings: Vec<Option<Ring>> = kernel.roles.iter().map(of_role).collect();
         if rings.iter().all(Option::is_none) {
             return None;
@@ -156,7 +158,7 @@ impl Loaders {
             roles.iter().flat_map(|&role| drawn::of(&f.p, &kernel.roles[role].body)).collect();
         let [loads, multiplies] =
             [Side::Loads, Side::Multiplies].map(|side| cut::part(kernel, &roles, &drawn, side));
-        Some(Loaders { crew, maps, loads, multiplies, rings, drawn })
+        Some(Loaders { crew, maps, written: args::written(kernel), loads, multiplies, rings, drawn })
     }
 
     /// Whether the loader draws a number for the others.
@@ -206,7 +208,7 @@ pub(crate) fn obstacles(f: &Facts) -> Vec<Obstacle> {
     }
     let of_kernel = of_kernel(f, Crew::of(kernel, f.target));
     let of_role = |(role, of): (usize, &Role)| {
-        let (loc, why) = match (Fit::new(f, &of.body).ring(&of.body), of_kernel) {
+        let (loc, why) = match (Fit::new(f, &of.body).ring(of), of_kernel) {
             (Err(Hindrance { loc, why }), _) => (loc, why),
             (Ok(Some(_)), Some(why)) => (of.loc, why),
             (Ok(_), _) => return None,
@@ -216,14 +218,12 @@ pub(crate) fn obstacles(f: &Facts) -> Vec<Obstacle> {
     kernel.roles.iter().enumerate().filter_map(of_role).collect()
 }
 
-/// Why no role of a kernel has a loader. Warps that leave together, or go on together as another role, are all but the loader.
+/// Why no role of a kernel has a loader. Warps that leave together are all but the loader.
 fn of_kernel(f: &Facts, crew: Crew) -> Option<&'static str> {
     let kernel = f.p.kernel;
     let threads = (kernel.block_warps + crew.warps + kernel.beside_warps()) * kernel.warp_size;
-    let alone = kernel.roles.iter().all(|role| role.goes_on_as.is_none());
     match () {
         () if asks_status(kernel) => Some("ranks signal, and the kernel begins no epoch"),
-        () if !alone => Some("blocks of the kernel go on as another role"),
         () if threads > 1024 => {
             Some("a block has 1024 threads at most, and has no room for a loader's warps")
         }
@@ -385,12 +385,13 @@ impl<'f, 'k> Fit<'f, 'k> {
         Fit { f, written: args::written(kernel), heard, tails }
     }
 
-    /// The ring that all products of a region go through, if it has any.
+    /// The ring that all products of a role go through, if it has any. Warps that go on as another role are all but the loader: so may those
+    /// of this one, and others may not go on as this one.
     ///
     /// # Errors
     /// Something in it needs all warps.
-    fn ring(&self, body: &Region) -> Result<Option<Ring>, Hindrance> {
-        let kernel = self.f.p.kernel;
+    fn ring(&self, role: &Role) -> Result<Option<Ring>, Hindrance> {
+        let (kernel, body) = (self.f.p.kernel, &role.body);
         let mut ring: Option<Ring> = None;
         let (mut hindrance, mut multiplies) = (None, false);
         kernel.walk(body, &mut |id, op| {
@@ -410,6 +411,10 @@ impl<'f, 'k> Fit<'f, 'k> {
         });
         if !multiplies {
             return Ok(None);
+        }
+        if kernel.roles.iter().any(|other| other.goes_on_as.as_ref() == Some(&role.name)) {
+            let why = "blocks of another role go on as this one";
+            hindrance.get_or_insert(Hindrance { loc: role.loc, why });
         }
         if let Some(hindrance) = hindrance {
             return Err(hindrance);

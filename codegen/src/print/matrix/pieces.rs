@@ -1,7 +1,7 @@
 //! What a loader and the other warps of its block do: pieces of matrices are brought, multiplied and given back.
 
-use crate::ir::{CommOp, Dot, Dtype, MatrixOp, OpId, OpKind, ReceiptId, dot_columns};
-use crate::print::emit::Emitter;
+use crate::ir::{CommOp, ControlOp, Dot, Dtype, MatrixOp, OpId, OpKind, ReceiptId, dot_columns};
+use crate::print::emit::{Emitter, PutOff};
 use crate::print::facts::Side;
 use crate::print::loader::Loaders;
 use crate::print::matrix::products::Fp8ProductsText;
@@ -64,7 +64,11 @@ impl Emitter<'_, '_> {
             [row.plain(), &format!("{}, {}", boxes[1], b.plain()), from.plain()].map(str::to_owned);
         let rest = format!("{}, {row}, {right_rows}, {from}, {pieces}", boxes[0]);
         self.w.gap();
-        let mut put_off = self.put_off.iter().filter(|(receipt, _)| a.receipt == Some(*receipt));
+        let of_this = |put_off: &PutOff| match put_off {
+            PutOff::Receipt(receipt) => a.receipt == Some(*receipt),
+            PutOff::Product(product) => *product == id,
+        };
+        let mut put_off = self.put_off.iter().filter(|(what, _)| of_this(what));
         let Some(&(_, wait)) = put_off.next() else {
             self.w.comment(&format!("Bring rows of {left} and rows of {right} ({place})"));
             self.w.line(&format!("bring_pieces(loader, {ring}, {rest});"));
@@ -80,6 +84,7 @@ impl Emitter<'_, '_> {
         match &f.p.kernel.op(wait).kind {
             OpKind::Comm(CommOp::Wait(op)) => self.wait(wait, op)?,
             OpKind::Comm(CommOp::WaitAll(op)) => self.wait_all(wait, op)?,
+            OpKind::Comm(CommOp::BlockWait(op)) => self.block_wait(wait, op)?,
             other @ (OpKind::Value(_)
             | OpKind::Memory(_)
             | OpKind::Matrix(_)
@@ -96,7 +101,7 @@ impl Emitter<'_, '_> {
 
     /// Puts a loader's wait off until what it is for is brought, if that is one product's left operand: the right one needs no wait.
     pub fn put_off(&mut self, id: OpId, receipt: ReceiptId) -> bool {
-        if !self.f.loads() || self.put_off.contains(&(receipt, id)) {
+        if !self.f.loads() || self.put_off.iter().any(|(_, wait)| *wait == id) {
             return false;
         }
         let kernel = self.f.p.kernel;
@@ -108,7 +113,27 @@ impl Emitter<'_, '_> {
         let off =
             one.is_some_and(|(product, dot)| dot.b.receipt.is_none() && self.f.p.same_region(id, product));
         if off {
-            self.put_off.push((receipt, id));
+            self.put_off.push((PutOff::Receipt(receipt), id));
+        }
+        off
+    }
+
+    /// The same of a wait for blocks, if a product follows at once whose right operand the kernel does not write.
+    pub fn put_off_blocks(&mut self, id: OpId) -> bool {
+        let Some(loaders) = self.loaders.filter(|_| self.f.loads()) else { return false };
+        if self.put_off.iter().any(|(_, wait)| *wait == id) {
+            return false;
+        }
+        let (kernel, p) = (self.f.p.kernel, &self.f.p);
+        let later =
+            p.ops().iter().copied().skip_while(|op| *op != id).skip(1).filter(|op| p.same_region(id, *op));
+        let computes =
+            |kind: &OpKind| matches!(kind, OpKind::Value(_) | OpKind::Control(ControlOp::VarGet { .. }));
+        let next = later.map(|op| (op, &kernel.op(op).kind)).find(|(_, kind)| !computes(kind));
+        let Some((product, OpKind::Matrix(MatrixOp::Dot(dot)))) = next else { return false };
+        let off = dot.b.place.param().is_some_and(|right| !loaders.written.contains(&right));
+        if off {
+            self.put_off.push((PutOff::Product(product), id));
         }
         off
     }

@@ -162,7 +162,8 @@ fn by_block(e: &mut Emitter, parts: &Parts, joined: &[usize], rank: u32) {
             call_role(e, parts, i, first - role.blocks);
         }
         if let Some((next, from)) = kernel.goes_on(i) {
-            go_on(e, kernel, next, (first - role.blocks, from));
+            let beside = kernel.beside_warps() > 0 || parts.loaders.is_some();
+            go_on(e, kernel, next, (first - role.blocks, from), beside);
         }
         e.w.shallower();
         if last {
@@ -176,10 +177,11 @@ fn nth_name(kernel: &Kernel, role: usize) -> String {
     format!("nth_of_{}", kernel.roles[role].name)
 }
 
-/// A block that is done with its role goes on as another one: from its first block in the grid on, as which blocks there.
-fn go_on(e: &mut Emitter, kernel: &Kernel, next: usize, (first, from): (u32, u32)) {
+/// A block that is done with its role goes on as another one: from its first block in the grid on, as which blocks there. Loaders and warps
+/// beside do not.
+fn go_on(e: &mut Emitter, kernel: &Kernel, next: usize, (first, from): (u32, u32), beside: bool) {
     e.used.add(Prim::Block);
-    let whose = if kernel.beside_warps() > 0 { "if (in_block()) " } else { "" };
+    let whose = if beside { "if (in_block()) " } else { "" };
     let meets = format!("{whose}Block({first}).sync();");
     e.w.line_with(&meets, "all of it is done: shared memory may be another's");
     let shift = if from >= first { format!("+ {}", from - first) } else { format!("- {}", first - from) };

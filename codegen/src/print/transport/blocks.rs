@@ -30,7 +30,8 @@ impl Emitter<'_, '_> {
         self.used.add(Prim::BlockWait);
         let (index, count) = (self.scalar(index)?, self.scalar(count)?);
         let (from, value) = (self.scalar(from)?, self.scalar(value)?);
-        let k = self.f.p.kernel;
+        // A loader's part of a kernel signals nothing.
+        let k = self.loaders.map_or(self.f.p.kernel, |loaders| &loaders.multiplies);
         let (name, place) = (self.param_name(flag), self.place(k.op(id).loc));
         let role = signaller(k, flag).map_or("0x7fff".into(), |r| format!("role_{}", k.roles[r].name));
         self.w.gap();

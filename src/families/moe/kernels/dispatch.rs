@@ -178,7 +178,7 @@ pub fn dispatch_with(c: &Dispatch, a: &DispatchArgs, hook: RowHook<'_>) {
     let epoch = take(&a.epoch, c.phase, c.begin());
     // Records exist twice: this launch uses the bank that starts here.
     let bank = epoch.parity() * c.records();
-    let l = Launch { c, a, epoch, bank, tells: None };
+    let l = Launch { c, a, epoch, bank };
     let [routing, sending, receiving, indexing, bases, entries, ready] = c.roles();
     role_of("route", routing, |b| {
         route(l, b);
@@ -221,8 +221,6 @@ pub(super) struct Launch<'a> {
     pub epoch: Epoch,
     /// The first record of the bank that the launch uses.
     pub bank: Val<u32>,
-    /// What the rest of the launch is told, if it goes on with the rows.
-    pub tells: Option<expert_major::Tells>,
 }
 
 impl<'a> Launch<'a> {

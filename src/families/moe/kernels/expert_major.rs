@@ -7,30 +7,24 @@ use super::config::Dispatch;
 use super::deliver::RowHook;
 use super::device::local_experts;
 use super::dispatch::Launch;
-use super::entries::{Noted, each_part, entry_pieces};
+use super::entries::{Noted, each_part, entry_pieces, place};
 use super::wire::{Arriving, Given, Received, Records};
 
 /// Writes down where every row belongs, and puts it there when it arrives.
 #[kernel]
 pub(super) fn receive(l: Launch<'_>, b: Group, hook: RowHook<'_>) {
-    let Launch { c, a, epoch, tells, .. } = l;
+    let Launch { c, a, epoch, .. } = l;
     let records = l.records();
     let rows_of = rows(l, b, &*records);
     let pieces = c.pieces();
 
     b.split(c.group_warps, |g| {
         rows_of.note(l, g);
-        if let Some(tells) = tells {
-            tells.noted.signal(g.index(), epoch);
-        }
         let rows = shared::<i32>("rows", c.slot_entries());
         let delivery = l.delivery(hook);
         let put = |source: Val<u32>, slot: Val<u32>, part: Val<u32>, row: &dyn Fn() -> Box<dyn Arriving>| {
             find(c, &*rows_of, (source, slot), &rows, &|| {
                 delivery.deliver(&*row(), part, &|| Box::new(|act| each_place(&rows, act)));
-                if let Some(tells) = tells {
-                    each_place(&rows, &|row| tells.placed.signal(row, epoch));
-                }
             });
         };
         // What others send is in flight meanwhile.
@@ -52,13 +46,25 @@ pub(super) fn receive(l: Launch<'_>, b: Group, hook: RowHook<'_>) {
     });
 }
 
-/// What a launch that goes on with rows is told of those that are received.
-#[derive(Clone, Copy)]
-pub(super) struct Tells {
-    /// A group has noted its share of the entries.
-    pub noted: BlockFlags,
-    /// A row is in its place.
-    pub placed: BlockFlags,
+/// Writes down the row of each entry as [`receive`] does, and where each row comes from: the number of its token among those of all ranks.
+/// Each group has a share, and signals `noted` then.
+#[kernel]
+pub(super) fn note_places(l: Launch<'_>, b: Group, from: &Ptr<u32>, noted: &BlockFlags) {
+    let Launch { c, a, epoch, .. } = l;
+    let records = l.records();
+    let rows_of = rows(l, b, &*records);
+    b.split(1, |g| {
+        each_part(l, g, &*records, |record, start, len| {
+            let (mine, row) = rows_of.of(c, (record, start, len));
+            let to = Noted::at(c, (record, start, len));
+            to.store(a.pos, Some(row));
+            to.store(a.weight_from, records.weights(record, start, len));
+            let (source, first) = place(c, record, start);
+            let token = (arange(len) + first) / c.topk;
+            from.scatter(row.cast::<u32>(), token + source * c.tokens, mine);
+        });
+        noted.signal(g.index(), epoch);
+    });
 }
 
 /// Does something with each row that is not negative.

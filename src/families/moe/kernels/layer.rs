@@ -4,15 +4,15 @@ use peerwarp_codegen::dsl::prelude::*;
 
 use super::bases_in_memory::{BaseArgs, lay_out_in_memory};
 use super::combine::{self, CombineArgs, ReturnArgs};
+use super::device::at;
 use super::dispatch::{self, DispatchArgs, TokenArgs, TokenLaunch};
 use super::expert_major;
 use super::layer_config::MoeLayer;
-use super::roles::role_of;
 use super::route::route;
 use super::send::Sender;
 use super::send_back;
 use super::sums;
-use super::wire::{InboxArgs, ReadyArgs, RecordArgs};
+use super::wire::{Arriving, Given, InboxArgs, ReadyArgs, Received, RecordArgs};
 use crate::families::matmul::{Sums, epilogue};
 
 /// Parameters of [`moe_layer`].
@@ -78,6 +78,9 @@ pub struct MoeLayerArgs {
     /// Weights of the entries, `[source][token][k]`.
     #[len(|c| c.dispatch().entries())]
     pub weight_from: Ptr<f32>,
+    /// Where each row comes from, source * the most tokens + token; all ones between the rows of two experts.
+    #[len(|c| c.places().into())]
+    pub from: Ptr<u32>,
     /// Where rows arrive.
     #[group(|c| c.dispatch())]
     pub inbox: InboxArgs,
@@ -97,6 +100,9 @@ pub struct MoeLayerArgs {
     /// A group that receives has noted where its share of the entries is.
     #[len(|c| c.receiving_groups())]
     pub noted: BlockFlags,
+    /// Places without rows are marked.
+    #[len(|_| 1)]
+    pub marked: BlockFlags,
     /// A row is in its place.
     #[len(|c| u64::from(c.places()))]
     pub placed: BlockFlags,
@@ -170,9 +176,9 @@ impl MoeLayerArgs {
 /// Brings every token to the ranks that own its experts, multiplies it there with each expert's weights, and brings the weighted sums
 /// back: what dispatch, two grouped products and combine yield, in one launch.
 ///
-/// Blocks that send and receive rows, and those that multiply, run beside each other. A tile of a first product waits for its own rows
-/// alone, and one of a second product for the columns of its rows. The weights of a tile are on their way meanwhile. No rank waits for
-/// another one but for its records and rows.
+/// Blocks that send and receive rows, and those that multiply, run beside each other; all of them bring sums home then. Rows are put in
+/// their places expert by expert. A tile of a first product waits for its own rows alone, and one of a second product for the columns of
+/// its rows; its weights are on their way meanwhile. No rank waits for another one but for its records and rows.
 ///
 /// Every rank launches it in turn, ranks without tokens too, with n = 0. A token whose ids are all masked gets zeros.
 #[kernel]
@@ -180,36 +186,80 @@ pub fn moe_layer(c: &MoeLayer, a: &MoeLayerArgs) {
     let (out, back) = (c.dispatch(), c.combine());
     let (sent, returned) = (a.dispatch(), a.combine());
     let epoch = a.epoch.begin();
-    let tells = Some(expert_major::Tells { noted: a.noted, placed: a.placed });
     let bank = epoch.parity() * out.records();
-    let there = dispatch::Launch { c: &out, a: &sent, epoch, bank, tells };
+    let there = dispatch::Launch { c: &out, a: &sent, epoch, bank };
     let home = combine::Launch { c: &back, a: &returned, back: returned.back.returns.open(epoch) };
-    role_of("route", out.route_blocks(), |b| route(there, b));
+    role("route", out.route_blocks(), |b| {
+        route(there, b);
+        b.goes_on_as("home");
+    });
     role("send", c.send_blocks, |b| {
         let sender = Sender { c: &out, a: &a.tokens, inbox: &a.inbox, epoch };
         b.split(out.group_warps, |g| sender.send(g));
-        await_products(c, a, epoch);
-        b.split(back.group_warps, |g| sums::receive(home, g));
+        b.goes_on_as("home");
     });
     role("recv", c.recv_blocks, |b| {
-        expert_major::receive(there, b, &as_it_is);
-        await_products(c, a, epoch);
-        b.split(back.group_warps, |g| send_back::send(home, g));
+        expert_major::note_places(there, b, &a.from, &a.noted);
+        a.noted.wait_drawn(0, a.noted.len() as u32, epoch);
+        b.split(out.group_warps, |g| put_rows(there, a, g));
+        b.goes_on_as("home");
     });
-    role("bases", 1, |b| lay_out_in_memory(there, b));
-    role("multiply", c.blocks, |b| multiply(c, a, b, epoch));
+    role("multiply", c.blocks, |b| {
+        multiply(c, a, b, epoch);
+        b.goes_on_as("home");
+    });
+    role("bases", 1, |b| {
+        lay_out_in_memory(there, b);
+        b.split(1, |g| mark_gaps(c, a, g));
+        a.marked.signal(0, epoch);
+        b.goes_on_as("home");
+    });
+    role("home", 1, |b| {
+        // Where entries are, and what came of them.
+        a.noted.wait_drawn(0, a.noted.len() as u32, epoch);
+        a.multiplied.from(0).wait_all(0, c.blocks, 1, epoch);
+        b.split(back.group_warps, |g| send_back::send(home, g));
+        b.split(back.group_warps, |g| sums::receive(home, g));
+    });
 }
 
-/// Rows are stored as they come.
-fn as_it_is(row: Tile<f32>) -> Tile<f32> {
-    row
-}
-
-/// Waits until this rank's blocks have noted where entries are, and multiplied all that came.
+/// Marks the places behind each expert's rows, which no row has.
 #[kernel]
-fn await_products(c: &MoeLayer, a: &MoeLayerArgs, epoch: Epoch) {
-    a.noted.wait_drawn(0, a.noted.len() as u32, epoch);
-    a.multiplied.from(0).wait_all(0, c.blocks, 1, epoch);
+fn mark_gaps(c: &MoeLayer, a: &MoeLayerArgs, g: Group) {
+    for expert in g.strided(c.local_experts()) {
+        let (end, next) = (c.end(a, expert), a.expert_start.get(expert + 1));
+        let place = arange(c.align()) + end;
+        a.from.scatter(place, splat(u32::MAX, c.align()), place < next);
+    }
+}
+
+/// Puts rows in their places as they arrive, in the order of places: so those of the first experts are there first.
+#[kernel]
+fn put_rows(l: dispatch::Launch<'_>, a: &MoeLayerArgs, g: Group) {
+    let dispatch::Launch { c, epoch, .. } = l;
+    a.marked.from(0).wait(0, epoch);
+    let rows = a.rows.elements();
+    for place in g.strided(a.expert_start.get(c.map().at_most())) {
+        let from = a.from.get(place);
+        if from != u32::MAX {
+            let (source, token) = (from / c.tokens, from % c.tokens);
+            let put = |row: &dyn Arriving| {
+                c.pieces().each(0u32.val(), |start, len| {
+                    rows.store(at(place, c.row()) + start.to_u64(), row.piece(start, len));
+                });
+            };
+            if c.keeps_own() {
+                if source == rank() {
+                    put(&Given { c, a: &a.tokens, token });
+                } else {
+                    put(&Received::wait(&a.inbox, source, token, epoch));
+                }
+            } else {
+                put(&Received::wait(&a.inbox, source, token, epoch));
+            }
+            a.placed.signal(place, epoch);
+        }
+    }
 }
 
 /// Makes tiles of both products, as their rows are there.
@@ -223,7 +273,8 @@ fn multiply(c: &MoeLayer, a: &MoeLayerArgs, b: Group, epoch: Epoch) {
     let (mut step, mut first) = (var(0u32), var(0u32));
     let (mut ups, mut downs) = (var(c.bands(a, 0u32.val()) * c.strips(c.first_columns())), var(0u32));
     for i in b.dynamic(c.all_tiles(a), Some(a.next_tile.counter(0))) {
-        while i >= &first + &ups + &downs {
+        // Counts stay as they are. If a wait has expired they may not, and the walk ends all the same.
+        while (i >= &first + &ups + &downs) & (&step + 1u32 < c.local_experts() + c.lag) {
             first += &ups + &downs;
             step += 1;
             ups.set(c.bands(a, step.get()) * c.strips(c.first_columns()));
@@ -245,11 +296,11 @@ fn multiply(c: &MoeLayer, a: &MoeLayerArgs, b: Group, epoch: Epoch) {
         } else {
             let expert = step.get() - c.lag;
             let (row, column) = c.corner(a, expert, number - ups.get());
-            let strips = c.strips(c.first_columns());
+            let (strips, end) = (c.strips(c.first_columns()), c.end(a, expert));
             a.activated.wait_drawn(row / c.tile_rows * strips, strips, epoch);
             let weights = expert * c.hidden + column;
             let w = a.w2.rows(weights, c.tile_columns).known_below((expert + 1) * c.hidden);
-            let between = a.between.rows(row, c.tile_rows).known_below(c.end(a, expert));
+            let between = a.between.rows(row, c.tile_rows).known_below(end);
             let sums = Sums::All(b.dot(between, w, c.stages));
             a.y.rows(row, c.tile_rows).store_f32(column, epilogue(a.b2, c.second(), weights, tile, sums));
         }

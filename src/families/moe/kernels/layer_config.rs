@@ -13,6 +13,12 @@ use super::protocol::Protocol;
 use crate::families::matmul::{Activation, order};
 use crate::families::moe::{MoeKey, MoePlan, MoeShape, MoeTuning, RowDtype};
 
+/// Blocks that bring sums home, as far as rules ask: all do.
+const HOME_BLOCKS: u32 = 64;
+
+/// How rows stand: each expert's from a multiple of the rows of the largest tile on.
+const LAYOUT: Layout = Layout::ExpertMajor128;
+
 /// Configuration of [`moe_layer`](super::moe_layer()).
 #[derive(Family, Clone, Debug, PartialEq)]
 #[family(name = "moe_layer", kernel = super::layer::moe_layer, args = MoeLayerArgs, warps = warps)]
@@ -59,11 +65,11 @@ pub struct MoeLayer {
     /// Experts whose first products come before an expert's second one.
     #[tune(short = "lag", values = [1, 2, 4, 8, 16, 32, 64], default = |key| lag(key))]
     pub lag: u32,
-    /// Blocks that send tokens, and sum what comes back.
-    #[tune(short = "s", shrinks, values = [1, 2, 4, 8, 12, 16, 24, 32], default = |key| movers(key))]
+    /// Blocks that send tokens.
+    #[tune(short = "s", shrinks, values = [1, 2, 4, 8, 12, 16, 24, 32], default = |key| senders(key))]
     pub send_blocks: u32,
-    /// Blocks that receive tokens, and send the experts' sums back.
-    #[tune(short = "r", shrinks, values = [1, 2, 4, 8, 12, 16, 24, 32], default = |key| movers(key))]
+    /// Blocks that put tokens in their places.
+    #[tune(short = "r", shrinks, values = [1, 2, 4, 8, 12, 16, 24, 32], default = |key| receivers(key))]
     pub recv_blocks: u32,
     /// Blocks that multiply.
     #[tune(short = "bl", shrinks, range = 1..=1024, default = |key| blocks(key))]
@@ -105,13 +111,19 @@ fn lag(key: &MoeLayerKey) -> u32 {
     (2 * order::SMS).div_ceil(tiles).next_power_of_two().clamp(1, 64)
 }
 
-/// One of each kind for few tokens, sixteen for many.
-fn movers(key: &MoeLayerKey) -> u32 {
+/// Blocks that send: none has much to do on one rank.
+fn senders(key: &MoeLayerKey) -> u32 {
+    if key.ranks == 1 { 1 } else { (key.tokens / 64).next_power_of_two().clamp(1, 16) }
+}
+
+/// Blocks that receive: few keep ahead of those that multiply.
+fn receivers(key: &MoeLayerKey) -> u32 {
     (key.tokens / 32).next_power_of_two().clamp(2, 16)
 }
 
+/// The others, but for one that lays rows out, one that tells ranks, and one that brings sums home alone.
 fn blocks(key: &MoeLayerKey) -> u32 {
-    order::SMS - 2 * movers(key) - 4
+    order::SMS - senders(key) - receivers(key) - 3
 }
 
 impl MoeLayer {
@@ -133,7 +145,7 @@ impl MoeLayer {
             CombineDtype::Fp16 => RowDtype::Fp16,
         };
         let shape = MoeShape { hidden, experts, topk, tokens, ranks, dtype };
-        let key = MoeKey { hook: Hook::Custom, layout: Layout::ExpertMajor128, ..MoeKey::new(shape) };
+        let key = MoeKey { hook: Hook::Custom, layout: LAYOUT, ..MoeKey::new(shape) };
         let dispatch = DispatchPlan {
             warps,
             send_blocks,
@@ -150,9 +162,9 @@ impl MoeLayer {
         };
         let combine = CombinePlan {
             warps,
-            send_blocks: recv_blocks,
-            recv_blocks: send_blocks,
-            group_warps: 1,
+            send_blocks: HOME_BLOCKS,
+            recv_blocks: HOME_BLOCKS,
+            group_warps: warps,
             vectors: 4,
             batch: 1,
             schedule: Some(Schedule::Strided),
@@ -171,7 +183,7 @@ impl MoeLayer {
     }
 
     /// Experts of a rank at most.
-    pub(super) fn local_experts(&self) -> u32 {
+    pub(in crate::families::moe) fn local_experts(&self) -> u32 {
         self.dispatch().map().at_most()
     }
 
@@ -195,14 +207,19 @@ impl MoeLayer {
         self.dispatch().room().places as u32
     }
 
-    /// Groups that receive rows.
+    /// Groups that note where entries are: warps.
     pub(super) fn receiving_groups(&self) -> u64 {
-        u64::from(self.recv_blocks * (self.warps / self.dispatch().group_warps))
+        u64::from(self.recv_blocks * self.warps)
+    }
+
+    /// What each expert's first row is a multiple of: no tile has rows of two experts.
+    pub(super) fn align(&self) -> u32 {
+        LAYOUT.align().expect("rows of experts are packed")
     }
 
     /// Blocks of a launch.
     fn all_blocks(&self) -> u32 {
-        self.dispatch().route_blocks() + self.send_blocks + self.recv_blocks + 1 + self.blocks
+        self.dispatch().route_blocks() + self.send_blocks + self.recv_blocks + 2 + self.blocks
     }
 }
 

@@ -1,0 +1,107 @@
+//! Whole layers: any routing and any plan on the simulator, planted bugs, what is refused, what is emitted.
+
+use peerwarp::codegen::sim::Strategy as Schedule;
+use peerwarp::families::moe::kernels::MoeLayer;
+use peerwarp::prelude::*;
+use proptest::prelude::*;
+use proptest::sample::select;
+
+use super::support::{config, explore, run};
+use super::{pinned, refused};
+
+/// Few blocks, so that each has several tiles.
+const FEW: &str = "warps=4 tile_rows=64 tile_columns=64 stages=2 send_blocks=1 recv_blocks=1 blocks=3";
+
+#[test]
+fn layers_are_those_of_plain_rust() {
+    for (i, rest) in [
+        "hidden=8 inter=16 experts=1 topk=1 tokens=1 ranks=1",
+        "hidden=72 inter=48 experts=10 topk=4 tokens=37 ranks=1 lag=1",
+        // One rank has an expert less than the others.
+        "hidden=72 inter=48 experts=5 topk=3 tokens=20 ranks=3 lag=2",
+        "hidden=136 inter=80 experts=4 topk=2 tokens=90 ranks=2 bias=true activation=swiglu-clamped",
+        // More ranks than experts.
+        "hidden=40 inter=32 experts=3 topk=2 tokens=9 ranks=4 activation=relu bias=true",
+    ]
+    .iter()
+    .enumerate()
+    {
+        explore::<MoeLayer>(&format!("{rest} dtype={} {FEW}", ["bf16", "fp16"][i % 2]), 4);
+    }
+    explore::<MoeLayer>("hidden=64 inter=32 experts=4 topk=2 tokens=8 ranks=2 dtype=bf16", 1);
+}
+
+/// A key and a plan.
+fn settings() -> impl Strategy<Value = String> {
+    let key = (1u32..=4, 1u32..=9, 1u32..=4, 1u32..=40, 1u32..=12, 1u32..=5);
+    let rest = select(vec!["", "bias=true", "activation=none", "activation=swiglu-clamped bias=true"]);
+    let tile = select::<(u32, u32, u32)>(vec![(64, 64, 4), (64, 128, 8), (128, 64, 4), (128, 128, 8)]);
+    let plan =
+        (2u32..=3, select(vec![1u32, 2, 8, 64]), select(vec![1u32, 2]), select(vec![1u32, 4]), 1u32..=5);
+    (key, rest, tile, plan).prop_map(|(key, rest, (tile_rows, columns, warps), plan)| {
+        let (ranks, experts, topk, tokens, hidden, inter) = key;
+        let (stages, lag, send, recv, blocks) = plan;
+        let shape = format!("hidden={} inter={} ranks={ranks} tokens={tokens}", 8 * hidden, 16 * inter);
+        let key = format!("{shape} experts={experts} topk={} dtype=bf16 {rest}", topk.min(experts));
+        let tile = format!("tile_rows={tile_rows} warps={warps} tile_columns={columns} stages={stages}");
+        format!("{key} {tile} lag={lag} send_blocks={send} recv_blocks={recv} blocks={blocks}")
+    })
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 24, ..ProptestConfig::default() })]
+
+    #[test]
+    fn any_plan_of_any_layer_is_right(settings in settings(), seed in 0u64..1000) {
+        run(&config::<MoeLayer>(&settings), seed, Schedule::Adversarial);
+    }
+}
+
+#[test]
+fn defaults_are_legal_for_the_models_of_the_catalogue() {
+    let of = |key: &str| {
+        let c = config::<MoeLayer>(&format!("{key} dtype=bf16"));
+        for warp_size in [32, 64] {
+            drop(c.trace(warp_size).unwrap_or_else(|e| panic!("{key}: {e}")));
+        }
+        (c.tile_rows, c.tile_columns, c.lag, c.blocks)
+    };
+    assert_eq!(of("hidden=7168 inter=2048 experts=256 topk=8 tokens=8 ranks=2"), (64, 256, 8, 124));
+    assert_eq!(of("hidden=7168 inter=2048 experts=256 topk=8 tokens=4096 ranks=8"), (128, 256, 1, 91));
+    assert_eq!(of("hidden=2048 inter=768 experts=128 topk=8 tokens=128 ranks=4"), (64, 128, 8, 120));
+    assert_eq!(of("hidden=2880 inter=2880 experts=128 topk=4 tokens=512 ranks=1"), (64, 256, 8, 96));
+}
+
+#[test]
+fn layers_that_cannot_be_are_refused_by_name() {
+    let key = "experts=8 topk=2 tokens=8 ranks=2 dtype=bf16";
+    refused::<MoeLayer>(&format!("hidden=60 inter=32 {key}"), &["hidden", "60", "multiple of 8"]);
+    refused::<MoeLayer>(&format!("hidden=64 inter=40 {key}"), &["inter", "40", "multiple of 16"]);
+    refused::<MoeLayer>(
+        &format!("hidden=64 inter=32 {}", key.replace("topk=2", "topk=9")),
+        &["topk", "9", "at most"],
+    );
+    refused::<MoeLayer>(
+        &format!("hidden=64 inter=32 {key} blocks=132"),
+        &["blocks", "132", "resident together"],
+    );
+    refused::<MoeLayer>(
+        "hidden=65536 inter=65536 experts=65535 topk=32 tokens=65536 ranks=64 dtype=bf16",
+        &["tokens", "65536", "31 bits"],
+    );
+}
+
+/// A loader brings both products' operands as the blocks tell it, the weights before.
+#[test]
+fn loaders_wait_for_rows_and_not_with_weights() {
+    let all = &mut String::new();
+    let key = "hidden=7168 inter=2048 experts=256 topk=8 tokens=128 ranks=8 dtype=bf16";
+    let hopper = pinned::<MoeLayer>(all, key, "cuda:sm_90a");
+    let (_, loader) = hopper.split_once("// multiply: the loader").expect("it has a loader");
+    let (loader, others) = loader.split_once("// multiply: the other warps").expect("and others");
+    assert_eq!(loader.matches("bring_right_ahead(").count(), 2, "{loader}");
+    assert_eq!(loader.matches("wait_for_blocks(").count(), 3, "{loader}");
+    assert_eq!(others.matches("dot_of_pieces<").count(), 2, "{others}");
+    pinned::<MoeLayer>(all, key, "hip:gfx942");
+    insta::assert_snapshot!("layer_digests", all);
+}
