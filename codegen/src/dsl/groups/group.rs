@@ -187,8 +187,8 @@ pub fn role_on(ranks: impl IntoIterator<Item = u32>, name: &str, blocks: u32, bo
 /// the others multiply, say. The body is traced once, with these warps as its group: [`Group::index`] is the number of the block.
 ///
 /// Neither role waits for the other one by itself. They have no memory of a block in common, and tell each other things as any two
-/// blocks do, by [block flags](crate::dsl::BlockFlags) and tickets. `host` is declared before, with blocks of its own; neither goes on
-/// as another role, and the warps do not split.
+/// blocks do, by [block flags](crate::dsl::BlockFlags) and tickets. `host` is declared before, with blocks of its own, and may go on as
+/// another role. These warps do not: they neither go on nor split.
 ///
 /// ```
 /// # use peerwarp_codegen::dsl::{prelude::*, TraceMeta, trace};
@@ -235,7 +235,6 @@ pub fn role_beside(host: &str, name: &str, warps: u32, body: impl FnOnce(Group))
         }
         let reason = match found {
             Role { beside: Some(_), .. } => "itself runs beside another one",
-            Role { goes_on_as: Some(_), .. } => "goes on as another one",
             _ if kernel.roles.iter().any(|r| r.goes_on_as.as_deref() == Some(host)) => "others go on as",
             _ => return Ok((found.blocks, found.ranks.clone())),
         };

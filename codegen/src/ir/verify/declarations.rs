@@ -86,13 +86,13 @@ fn beside(report: &mut Report<'_>, role: usize) {
     let k = report.kernel;
     let Role { name, blocks, body, beside, goes_on_as, loc, .. } = &k.roles[role];
     let Some(Beside { role: host, warps }) = beside else { return };
-    let moves = |role: usize| k.roles[role].goes_on_as.is_some() || k.joining(role).next().is_some();
+    let joined = |role: usize| k.joining(role).next().is_some();
     let fits = k.roles.iter().position(|r| r.name == *host).is_some_and(|at| {
         let host = &k.roles[at];
-        host.beside.is_none() && host.blocks == *blocks && !moves(at)
+        host.beside.is_none() && host.blocks == *blocks && !joined(at)
     });
     let limit = k.block_warps;
-    if !fits || goes_on_as.is_some() || moves(role) || !(1..=limit).contains(warps) {
+    if !fits || goes_on_as.is_some() || joined(role) || !(1..=limit).contains(warps) {
         let (role, beside) = (name.clone(), host.clone());
         report.add(*loc, Problem::Beside { role, beside, warps: *warps, limit });
     }

@@ -294,7 +294,7 @@ fn block_threads(kernel: &Kernel) -> u32 {
 }
 
 /// The first byte of each shared array, and the bytes of a block. A block is of one role, so roles overlap; those beside a role come
-/// behind its arrays and its ring.
+/// behind its arrays and its ring, and behind these what its blocks go on as: warps beside may not be done then.
 fn shared_offsets(facts: &Facts, loaders: Option<&Loaders>) -> (HashMap<SharedId, u32>, u32) {
     let (kernel, target) = (facts.p.kernel, facts.target);
     let mut offsets = HashMap::new();
@@ -303,7 +303,9 @@ fn shared_offsets(facts: &Facts, loaders: Option<&Loaders>) -> (HashMap<SharedId
     let mut taken: HashMap<&str, u64> = HashMap::new();
     for (number, role) in kernel.roles.iter().enumerate() {
         let block = role.beside.as_ref().map_or(role.name.as_str(), |beside| &beside.role);
-        let mut end = taken.get(block).copied().unwrap_or(0);
+        let crowded = kernel.joining(number).filter(|&earlier| kernel.companions(earlier).next().is_some());
+        let behind = crowded.filter_map(|earlier| taken.get(kernel.roles[earlier].name.as_str()));
+        let mut end = taken.get(block).copied().into_iter().chain(behind.copied()).max().unwrap_or(0);
         for id in shared_of(kernel, &role.body, target) {
             let s = &kernel.shared[id.index()];
             // An array of several roles keeps the place that its first role gave it.

@@ -49,12 +49,11 @@ pub(super) fn receive(l: Launch<'_>, b: Group, hook: RowHook<'_>) {
 /// Writes down the row of each entry as [`receive`] does, and where each row comes from: the number of its token among those of all ranks.
 /// Each group has a share, and signals `noted` then.
 #[kernel]
-pub(super) fn note_places(l: Launch<'_>, b: Group, from: &Ptr<u32>, noted: &BlockFlags) {
+pub(super) fn note_places(l: Launch<'_>, g: Group, from: &Ptr<u32>, noted: &BlockFlags) {
     let Launch { c, a, epoch, .. } = l;
     let records = l.records();
-    let rows_of = rows(l, b, &*records);
-    b.split(1, |g| {
-        each_part(l, g, &*records, |record, start, len| {
+    let rows_of = rows(l, g, &*records);
+    each_part(l, g, &*records, |record, start, len| {
             let (mine, row) = rows_of.of(c, (record, start, len));
             let to = Noted::at(c, (record, start, len));
             to.store(a.pos, Some(row));
@@ -63,8 +62,7 @@ pub(super) fn note_places(l: Launch<'_>, b: Group, from: &Ptr<u32>, noted: &Bloc
             let token = (arange(len) + first) / c.topk;
             from.scatter(row.cast::<u32>(), token + source * c.tokens, mine);
         });
-        noted.signal(g.index(), epoch);
-    });
+    noted.signal(g.index(), epoch);
 }
 
 /// Does something with each row that is not negative.

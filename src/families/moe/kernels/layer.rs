@@ -8,12 +8,13 @@ use super::device::at;
 use super::dispatch::{self, DispatchArgs, TokenArgs, TokenLaunch};
 use super::expert_major;
 use super::layer_config::MoeLayer;
+use super::pieces::each_piece;
 use super::route::route;
 use super::send::Sender;
 use super::send_back;
 use super::sums;
 use super::wire::{Arriving, Given, InboxArgs, ReadyArgs, Received, RecordArgs};
-use crate::families::matmul::{Sums, epilogue};
+use crate::families::matmul::{Activation, Sums, epilogue};
 
 /// Parameters of [`moe_layer`].
 #[derive(KernelArgs)]
@@ -78,6 +79,15 @@ pub struct MoeLayerArgs {
     /// Weights of the entries, `[source][token][k]`.
     #[len(|c| c.dispatch().entries())]
     pub weight_from: Ptr<f32>,
+    /// Tiles of rows of the experts before each, and of all.
+    #[len(|c| u64::from(c.local_experts()) + 1)]
+    pub bands: Ptr<u32>,
+    /// Tiles of both products, in the order in which blocks draw them, `[tile][2]`.
+    #[len(|c| 2 * c.most_tiles())]
+    pub list: Ptr<u32>,
+    /// How many there are.
+    #[len(|_| 1)]
+    pub tiles: Ptr<u32>,
     /// Where each row comes from, source * the most tokens + token; all ones between the rows of two experts.
     #[len(|c| c.places().into())]
     pub from: Ptr<u32>,
@@ -97,12 +107,12 @@ pub struct MoeLayerArgs {
     #[group(|c| c.combine())]
     pub back: ReturnArgs,
 
-    /// A group that receives has noted where its share of the entries is.
-    #[len(|c| c.receiving_groups())]
+    /// A block has noted where its share of the entries is.
+    #[len(|c| c.blocks.into())]
     pub noted: BlockFlags,
-    /// Places without rows are marked.
+    /// Tiles are listed, and places without rows are marked.
     #[len(|_| 1)]
-    pub marked: BlockFlags,
+    pub listed: BlockFlags,
     /// A row is in its place.
     #[len(|c| u64::from(c.places()))]
     pub placed: BlockFlags,
@@ -176,8 +186,7 @@ impl MoeLayerArgs {
 /// Brings every token to the ranks that own its experts, multiplies it there with each expert's weights, and brings the weighted sums
 /// back: what dispatch, two grouped products and combine yield, in one launch.
 ///
-/// Blocks that send and receive rows, and those that multiply, run beside each other; all of them bring sums home then. Rows are put in
-/// their places expert by expert. A tile of a first product waits for its own rows alone, and one of a second product for the columns of
+/// Warps beside those that multiply put rows in their places, expert by expert; all blocks bring sums home then. A tile of a first product waits for its own rows alone, and one of a second product for the columns of
 /// its rows; its weights are on their way meanwhile. No rank waits for another one but for its records and rows.
 ///
 /// Every rank launches it in turn, ranks without tokens too, with n = 0. A token whose ids are all masked gets zeros.
@@ -198,25 +207,25 @@ pub fn moe_layer(c: &MoeLayer, a: &MoeLayerArgs) {
         b.split(out.group_warps, |g| sender.send(g));
         b.goes_on_as("home");
     });
-    role("recv", c.recv_blocks, |b| {
-        expert_major::note_places(there, b, &a.from, &a.noted);
-        a.noted.wait_drawn(0, a.noted.len() as u32, epoch);
-        b.split(out.group_warps, |g| put_rows(there, a, g));
+    role("bases", 1, |b| {
+        lay_out_in_memory(there, b);
+        b.split(1, |g| mark_gaps(c, a, g));
+        list_tiles(c, a, b);
+        a.listed.signal(0, epoch);
         b.goes_on_as("home");
     });
     role("multiply", c.blocks, |b| {
         multiply(c, a, b, epoch);
         b.goes_on_as("home");
     });
-    role("bases", 1, |b| {
-        lay_out_in_memory(there, b);
-        b.split(1, |g| mark_gaps(c, a, g));
-        a.marked.signal(0, epoch);
-        b.goes_on_as("home");
+    role_beside("multiply", "recv", c.recv_warps, |g| {
+        expert_major::note_places(there, g, &a.from, &a.noted);
+        a.noted.from(0).wait_all(0, c.blocks, 1, epoch);
+        put_rows(there, a, g);
     });
     role("home", 1, |b| {
         // Where entries are, and what came of them.
-        a.noted.wait_drawn(0, a.noted.len() as u32, epoch);
+        a.noted.from(0).wait_all(0, c.blocks, 1, epoch);
         a.multiplied.from(0).wait_all(0, c.blocks, 1, epoch);
         b.split(back.group_warps, |g| send_back::send(home, g));
         b.split(back.group_warps, |g| sums::receive(home, g));
@@ -237,7 +246,7 @@ fn mark_gaps(c: &MoeLayer, a: &MoeLayerArgs, g: Group) {
 #[kernel]
 fn put_rows(l: dispatch::Launch<'_>, a: &MoeLayerArgs, g: Group) {
     let dispatch::Launch { c, epoch, .. } = l;
-    a.marked.from(0).wait(0, epoch);
+    a.listed.from(0).wait(0, epoch);
     let rows = a.rows.elements();
     for place in g.strided(a.expert_start.get(c.map().at_most())) {
         let from = a.from.get(place);
@@ -262,83 +271,92 @@ fn put_rows(l: dispatch::Launch<'_>, a: &MoeLayerArgs, g: Group) {
     }
 }
 
+/// Lists the tiles of both products in steps: those of an expert's first product, then those of the second product of the expert `lag`
+/// before it, so that few of these wait for what others still multiply. Rows of tiles come first, as they share weights.
+#[kernel]
+fn list_tiles(c: &MoeLayer, a: &MoeLayerArgs, b: Group) {
+    let experts = c.local_experts();
+    let mut all = var(0u32);
+    each_piece(experts + 1, (experts + 1).min(b.warps() * 32 * 4), |start, len| {
+        let expert = arange(len) + start;
+        let rows = a.expert_rows.gather(expert, expert < experts, 0);
+        let bands = (rows + (c.tile_rows - 1)) / c.tile_rows;
+        a.bands.store(start, bands.scan_sum(true) + all.get());
+        all += bands.sum();
+    });
+    let (ups, downs) = (c.strips(c.first_columns()), c.strips(c.hidden));
+    a.tiles.set(0, all.get() * (ups + downs));
+    b.split(1, |g| {
+        for expert in g.strided(experts) {
+            let (before, behind) = (a.bands.get(expert), a.bands.get(expert.max(c.lag) - c.lag));
+            let ahead = a.bands.get((expert + (c.lag + 1)).min(experts));
+            list(c, a, expert, (before * ups + behind * downs, ups, false));
+            list(c, a, expert, (ahead * ups + before * downs, downs, true));
+        }
+    });
+}
+
+/// Lists the tiles of one product of an expert, from the tile `first` on.
+#[kernel]
+fn list(c: &MoeLayer, a: &MoeLayerArgs, expert: Val<u32>, (first, strips, second): (Val<u32>, u32, bool)) {
+    let (start, end) = (a.expert_start.get(expert), c.end(a, expert));
+    let bands = a.bands.get(expert + 1) - a.bands.get(expert);
+    for at in (0u32.val()..bands * strips).step_by(LISTED) {
+        let tile = arange(LISTED) + at;
+        let row = tile % bands * c.tile_rows + start;
+        let rows = (splat(0u32, LISTED) + end - row).minimum(c.tile_rows);
+        let there = tile < bands * strips;
+        let place = (tile + first) * 2;
+        a.list.scatter(place, row / c.tile_rows | rows << ROWS, there);
+        let what = tile / bands | if second { SECOND } else { 0 };
+        a.list.scatter(place + 1, what | expert << EXPERT, there);
+    }
+}
+
+/// Tiles that a warp lists at once.
+const LISTED: u32 = 64;
+/// In a tile's first word, its band and, from this bit on, its rows.
+const ROWS: u32 = 24;
+/// In its second word, its strip, whether it is of a second product, and, from a bit on, its expert.
+const SECOND: u32 = 1 << 15;
+const EXPERT: u32 = 16;
+
 /// Makes tiles of both products, as their rows are there.
-///
-/// Tiles are numbered in steps: those of an expert's first product, then those of the second product of the expert `lag` before it,
-/// so that few of these wait for what others still multiply.
 #[kernel]
 fn multiply(c: &MoeLayer, a: &MoeLayerArgs, b: Group, epoch: Epoch) {
-    a.bases.based.expect("bases are in memory").from(0).wait(0, epoch);
-    let tile = [c.tile_rows, c.tile_columns];
-    let (mut step, mut first) = (var(0u32), var(0u32));
-    let (mut ups, mut downs) = (var(c.bands(a, 0u32.val()) * c.strips(c.first_columns())), var(0u32));
-    for i in b.dynamic(c.all_tiles(a), Some(a.next_tile.counter(0))) {
-        // Counts stay as they are. If a wait has expired they may not, and the walk ends all the same.
-        while (i >= &first + &ups + &downs) & (&step + 1u32 < c.local_experts() + c.lag) {
-            first += &ups + &downs;
-            step += 1;
-            ups.set(c.bands(a, step.get()) * c.strips(c.first_columns()));
-            downs.set(c.bands(a, step.get() - c.lag) * c.strips(c.hidden));
-        }
-        let number = i - first.get();
-        if number < ups.get() {
-            let (row, column) = c.corner(a, step.get(), number);
-            let end = c.end(a, step.get());
-            a.placed.wait_drawn(row, c.tile_rows.val().min(end - row), epoch);
-            let weights = step.get() * c.first_columns() + column;
+    a.listed.from(0).wait(0, epoch);
+    let (tile, ups) = ([c.tile_rows, c.tile_columns], c.strips(c.first_columns()));
+    for i in b.dynamic(a.tiles.get(0), Some(a.next_tile.counter(0))) {
+        let (rows, what) = (a.list.get(i * 2), a.list.get(i * 2 + 1));
+        let (band, expert, strip) = (rows & ((1 << ROWS) - 1), what >> EXPERT, what & (SECOND - 1));
+        let (row, column) = (band * c.tile_rows, strip * c.tile_columns);
+        let end = row + (rows >> ROWS);
+        if what & SECOND == 0 {
+            a.placed.wait_drawn(row, rows >> ROWS, epoch);
+            let weights = expert * c.first_columns() + column;
             let x = a.rows.rows(row, c.tile_rows).known_below(end);
-            let w = a.w1.rows(weights, c.tile_columns).known_below((step.get() + 1) * c.first_columns());
+            let w = a.w1.rows(weights, c.tile_columns).known_below((expert + 1) * c.first_columns());
             let sums = Sums::All(b.dot(x, w, c.stages));
             let done = epilogue(a.b1, c.activation, weights, tile, sums);
             a.between.rows(row, c.tile_rows).store_f32(c.activation.place(column), done);
-            let strips = c.strips(c.first_columns());
-            a.activated.signal(row / c.tile_rows * strips + column / c.tile_columns, epoch);
+            a.activated.signal(band * ups + strip, epoch);
         } else {
-            let expert = step.get() - c.lag;
-            let (row, column) = c.corner(a, expert, number - ups.get());
-            let (strips, end) = (c.strips(c.first_columns()), c.end(a, expert));
-            a.activated.wait_drawn(row / c.tile_rows * strips, strips, epoch);
+            a.activated.wait_drawn(band * ups, ups, epoch);
             let weights = expert * c.hidden + column;
-            let w = a.w2.rows(weights, c.tile_columns).known_below((expert + 1) * c.hidden);
             let between = a.between.rows(row, c.tile_rows).known_below(end);
+            let w = a.w2.rows(weights, c.tile_columns).known_below((expert + 1) * c.hidden);
             let sums = Sums::All(b.dot(between, w, c.stages));
-            a.y.rows(row, c.tile_rows).store_f32(column, epilogue(a.b2, c.second(), weights, tile, sums));
+            a.y.rows(row, c.tile_rows).store_f32(column, epilogue(a.b2, Activation::None, weights, tile, sums));
         }
     }
     a.multiplied.signal(b.index(), epoch);
 }
 
 impl MoeLayer {
-    /// Rows of tiles of an expert; none of one that is not there.
-    #[kernel]
-    fn bands(&self, a: &MoeLayerArgs, expert: Val<u32>) -> Val<u32> {
-        let there = expert < self.local_experts();
-        let rows = a.expert_rows.get(there.select(expert, 0));
-        there.select((rows + (self.tile_rows - 1)) / self.tile_rows, 0)
-    }
-
     /// The row behind an expert's last one.
     #[kernel]
     fn end(&self, a: &MoeLayerArgs, expert: Val<u32>) -> Val<u32> {
         let rows = a.expert_rows.get(expert);
         rows + a.expert_start.get(expert)
-    }
-
-    /// Tiles of all experts' products.
-    #[kernel]
-    fn all_tiles(&self, a: &MoeLayerArgs) -> Val<u32> {
-        let mut bands = var(0u32);
-        for expert in 0..self.local_experts().val() {
-            bands += self.bands(a, expert);
-        }
-        bands.get() * (self.strips(self.first_columns()) + self.strips(self.hidden))
-    }
-
-    /// The row and the column where a tile of an expert's product begins: rows of tiles come first, as they share weights.
-    #[kernel]
-    fn corner(&self, a: &MoeLayerArgs, expert: Val<u32>, number: Val<u32>) -> (Val<u32>, Val<u32>) {
-        let bands = self.bands(a, expert);
-        let row = a.expert_start.get(expert) + number % bands * self.tile_rows;
-        (row, number / bands * self.tile_columns)
     }
 }

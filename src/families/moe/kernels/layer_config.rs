@@ -68,9 +68,9 @@ pub struct MoeLayer {
     /// Blocks that send tokens.
     #[tune(short = "s", shrinks, values = [1, 2, 4, 8, 12, 16, 24, 32], default = |key| senders(key))]
     pub send_blocks: u32,
-    /// Blocks that put tokens in their places.
-    #[tune(short = "r", shrinks, values = [1, 2, 4, 8, 12, 16, 24, 32], default = |key| receivers(key))]
-    pub recv_blocks: u32,
+    /// Warps of a block that put tokens in their places, beside those that multiply.
+    #[tune(short = "rw", values = [1, 2, 3], default = 1)]
+    pub recv_warps: u32,
     /// Blocks that multiply.
     #[tune(short = "bl", shrinks, range = 1..=1024, default = |key| blocks(key))]
     pub blocks: u32,
@@ -116,14 +116,9 @@ fn senders(key: &MoeLayerKey) -> u32 {
     if key.ranks == 1 { 1 } else { (key.tokens / 64).next_power_of_two().clamp(1, 16) }
 }
 
-/// Blocks that receive: few keep ahead of those that multiply.
-fn receivers(key: &MoeLayerKey) -> u32 {
-    (key.tokens / 32).next_power_of_two().clamp(2, 16)
-}
-
 /// The others, but for one that lays rows out, one that tells ranks, and one that brings sums home alone.
 fn blocks(key: &MoeLayerKey) -> u32 {
-    order::SMS - senders(key) - receivers(key) - 3
+    order::SMS - senders(key) - 3
 }
 
 impl MoeLayer {
@@ -139,7 +134,7 @@ impl MoeLayer {
 
     /// What moves its rows.
     fn operation(&self) -> MoeTuning {
-        let MoeLayer { hidden, experts, topk, tokens, ranks, warps, send_blocks, recv_blocks, .. } = *self;
+        let MoeLayer { hidden, experts, topk, tokens, ranks, warps, send_blocks, .. } = *self;
         let dtype = match self.dtype {
             CombineDtype::Bf16 => RowDtype::Bf16,
             CombineDtype::Fp16 => RowDtype::Fp16,
@@ -149,7 +144,7 @@ impl MoeLayer {
         let dispatch = DispatchPlan {
             warps,
             send_blocks,
-            recv_blocks,
+            recv_blocks: self.blocks.min(64),
             group_warps: 1,
             vectors: 4,
             chunk: self.chunk(),
@@ -192,11 +187,6 @@ impl MoeLayer {
         if self.activation.is_gated() { 2 * self.inter } else { self.inter }
     }
 
-    /// What becomes of a second product.
-    pub(super) fn second(&self) -> Activation {
-        Activation::None
-    }
-
     /// Columns of tiles of a product.
     pub(super) fn strips(&self, columns: u32) -> u32 {
         columns.div_ceil(self.tile_columns)
@@ -207,9 +197,10 @@ impl MoeLayer {
         self.dispatch().room().places as u32
     }
 
-    /// Groups that note where entries are: warps.
-    pub(super) fn receiving_groups(&self) -> u64 {
-        u64::from(self.recv_blocks * self.warps)
+    /// The most tiles that both products have together.
+    pub(super) fn most_tiles(&self) -> u64 {
+        let strips = self.strips(self.first_columns()) + self.strips(self.hidden);
+        u64::from(self.places() / self.tile_rows) * u64::from(strips)
     }
 
     /// What each expert's first row is a multiple of: no tile has rows of two experts.
@@ -219,7 +210,7 @@ impl MoeLayer {
 
     /// Blocks of a launch.
     fn all_blocks(&self) -> u32 {
-        self.dispatch().route_blocks() + self.send_blocks + self.recv_blocks + 2 + self.blocks
+        self.dispatch().route_blocks() + self.send_blocks + 2 + self.blocks
     }
 }
 
