@@ -58,6 +58,9 @@ fn key(family: &dyn DynFamily, rng: &mut ChaCha8Rng) -> Key {
         set(&mut key, "topk", topk.min(experts));
         rows(family, &mut key, rng);
     }
+    if let Some(inter) = number(&key, "inter") {
+        set(&mut key, "inter", inter.next_multiple_of(16));
+    }
     if let Some(root) = number(&key, "root") {
         set(&mut key, "root", root % ranks);
     }

@@ -142,7 +142,8 @@ fn what_cannot_be_is_refused() {
             role_beside("second", "third", 1, set(y));
         }),
         refused(|y| {
-            role("first", 1, |b| b.goes_on_as("last"));
+            role("before", 1, |b| b.goes_on_as("first"));
+            role("first", 1, set(y));
             role_beside("first", "second", 1, set(y));
         }),
         refused(|y| {

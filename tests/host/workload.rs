@@ -1,10 +1,11 @@
 //! Families with a workload as emitted text: three rounds back to back on the CPU, in both languages, against plain Rust.
 
+use std::collections::BTreeMap;
 use std::ops::Range;
 
 use peerwarp::harness::verdict::Verdict;
 use peerwarp::harness::workload::{Turn, Workload};
-use peerwarp_codegen::ir::ParamKind;
+use peerwarp_codegen::ir::{Const, Kernel, MatrixOp, OpKind, ParamKind};
 
 use crate::build::{Language, Mode, Program, Text};
 use crate::job::{Job, Run, WAIT_BUDGET_NS};
@@ -55,6 +56,21 @@ pub fn outcomes<F: Workload>(
     outcomes_in::<F>(Mode::Checked, language, settings, seeds, edit)
 }
 
+/// Matrices, and their bytes, of which products may read rows that nobody has written: these hold no numbers.
+fn loose(kernel: &Kernel) -> Vec<(String, usize)> {
+    let mut found = BTreeMap::new();
+    for op in &kernel.ops {
+        let OpKind::Matrix(MatrixOp::Dot(dot)) = &op.kind else { continue };
+        for rows in [&dot.a, &dot.b].into_iter().filter(|rows| rows.loose) {
+            let param = &kernel.params[rows.place.param().expect("a matrix in memory").index()];
+            let own =
+                param.own.then(|| (param.name.clone(), param.len as usize * param.dtype.bytes() as usize));
+            found.extend(own);
+        }
+    }
+    found.into_iter().collect()
+}
+
 /// The same, with accesses checked or not.
 #[track_caller]
 pub fn outcomes_in<F: Workload>(
@@ -68,12 +84,20 @@ pub fn outcomes_in<F: Workload>(
     let emitted = traced(&config, language, None);
     let mut job = Job::new(language, config.ranks());
     job.buffers_of(&emitted.kernel, str::to_owned);
-    let no_scalars = |name: &str| panic!("no value for the scalar `{name}`");
-    let launch = job.launch(&emitted, str::to_owned, no_scalars, WAIT_BUDGET_NS);
+    // All ranks pass the same numbers in all rounds.
+    let numbers = config.numbers(Turn { seed: 7, rank: 0, round: 0 });
+    let scalar = |name: &str| match numbers.iter().find(|(of, _)| of == name) {
+        Some((_, Const::U32(value))) => value.to_le_bytes().to_vec(),
+        other => panic!("no value for the scalar `{name}`: {other:?}"),
+    };
+    let launch = job.launch(&emitted, str::to_owned, scalar, WAIT_BUDGET_NS);
     let turns = |rank| (0..ROUNDS).map(move |round| Turn { seed: 7, rank, round });
     for rank in 0..config.ranks() {
         if emitted.kernel.params.iter().any(|p| p.kind == ParamKind::EpochWord) {
             job.write(rank, "epoch", 0, &[u32::MAX - 1, 0]);
+        }
+        for (name, bytes) in loose(&emitted.kernel) {
+            job.write(rank, &name, 0, &vec![0xffu8; bytes]);
         }
         for turn in turns(rank) {
             config.inputs(turn).iter().for_each(|c| job.write(rank, &c.buffer, c.at, &c.bytes));

@@ -36,8 +36,7 @@ fn settings() -> impl Strategy<Value = String> {
     let key = (1u32..=4, 1u32..=9, 1u32..=4, 1u32..=40, 1u32..=12, 1u32..=5);
     let rest = select(vec!["", "bias=true", "activation=none", "activation=swiglu-clamped bias=true"]);
     let tile = select::<(u32, u32, u32)>(vec![(64, 64, 4), (64, 128, 8), (128, 64, 4), (128, 128, 8)]);
-    let plan =
-        (2u32..=3, select(vec![1u32, 2, 8, 64]), select(vec![1u32, 2]), 1u32..=2, 1u32..=5);
+    let plan = (2u32..=3, select(vec![1u32, 2, 8, 64]), select(vec![1u32, 2]), 1u32..=2, 1u32..=5);
     (key, rest, tile, plan).prop_map(|(key, rest, (tile_rows, columns, warps), plan)| {
         let (ranks, experts, topk, tokens, hidden, inter) = key;
         let (stages, lag, send, recv, blocks) = plan;

@@ -12,6 +12,7 @@ pub(super) const KERNELS: &[&str] = &[
     "moe_combine hidden=7168 experts=256 topk=8 tokens=128 ranks=8 dtype=bf16 layout=expert-major phase=both",
     "moe_combine hidden=2880 experts=128 topk=4 tokens=128 ranks=8 dtype=bf16 layout=rank-major phase=both protocol=flags",
     "moe_round_trip hidden=7168 experts=256 topk=8 tokens=128 ranks=8 dtype=bf16 hook=expert",
+    "moe_layer hidden=7168 inter=2048 experts=256 topk=8 tokens=128 ranks=8 dtype=bf16",
     "moe_dispatch_nodes hidden=7168 experts=256 topk=8 tokens=128 ranks=16 nodes=2 dtype=bf16 phase=both",
     "moe_combine_nodes hidden=7168 experts=256 topk=8 tokens=128 ranks=16 nodes=2 dtype=bf16 phase=both",
     "all_reduce elements=10007 ranks=5 dtype=bf16",

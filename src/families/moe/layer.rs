@@ -1,6 +1,7 @@
 //! What whole layers are run on, and what must come out.
 
 use peerwarp_codegen::family::FamilyEntry;
+use peerwarp_codegen::ir::Const;
 
 use super::kernels::MoeLayer;
 use super::{MoeShape, Routing, RowDtype};
@@ -184,6 +185,10 @@ impl Workload for MoeLayer {
             all.extend([contents("b1", dtype, &b1), contents("b2", dtype, &b2)]);
         }
         all
+    }
+
+    fn numbers(&self, _: Turn) -> Vec<(String, Const)> {
+        vec![("rows_there".to_owned(), Const::U32(self.tokens))]
     }
 
     fn timing_inputs(&self, turn: Turn) -> Vec<Contents> {

@@ -49,7 +49,7 @@ pub enum Problem {
     GoesOnNowhere { role: String, to: String },
     #[error(
         "role `{role}` has {warps} warps beside `{beside}`; it can have 1 to {limit} beside a role of as many blocks that runs \
-         beside none, and blocks of neither go on as another role"
+         beside none and that no other goes on as, and goes on as none itself"
     )]
     Beside { role: String, beside: String, warps: u32, limit: u32 },
     #[error(

@@ -241,7 +241,7 @@ impl Emitter<'_, '_> {
     /// The row from which on none is there.
     fn end_of(&mut self, rows: &Rows) -> Result<Expr, PrintError> {
         let all = self.shape(rows.place).0;
-        let Some(end) = rows.end.filter(|_| !rows.loose) else { return Ok(Expr::atom(all.to_string())) };
+        let Some(end) = rows.end else { return Ok(Expr::atom(all.to_string())) };
         let known = self.f.p.int(end).is_some_and(|end| end <= all.into());
         let end = self.scalar(end)?;
         if known {

@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 
 use super::roles::{Parts, function, is_numbered, role_parameters};
+use super::texts::has_lives;
 use crate::family::Target;
 use crate::ir::{Kernel, SharedId, rank_list};
 use crate::print::analysis::signals::{asks_status, begun};
@@ -182,7 +183,8 @@ fn nth_name(kernel: &Kernel, role: usize) -> String {
 fn go_on(e: &mut Emitter, kernel: &Kernel, next: usize, (first, from): (u32, u32), beside: bool) {
     e.used.add(Prim::Block);
     let whose = if beside { "if (in_block()) " } else { "" };
-    let meets = format!("{whose}Block({first}).sync();");
+    let life = if has_lives(kernel, e.f.target) { ", 1" } else { "" };
+    let meets = format!("{whose}Block({first}{life}).sync();");
     e.w.line_with(&meets, "all of it is done: shared memory may be another's");
     let shift = if from >= first { format!("+ {}", from - first) } else { format!("- {}", first - from) };
     e.w.line(&format!("{} = block_in_grid() {shift};", nth_name(kernel, next)));

@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 
+use super::texts::has_lives;
 use crate::ir::{Beside, Kernel, Role, SharedId, ValueId, rank_list};
 use crate::print::control::statements;
 use crate::print::emit::Group;
@@ -104,7 +105,9 @@ fn role_text(
     match nth {
         Some(nth) => {
             parameters.push(format!("const u32 {nth}"));
-            e.w.line(&format!("const {group}(block_in_grid() - {nth});"));
+            let joined = has_lives(kernel, facts.target) && kernel.joining(index).next().is_some();
+            let life = if joined { ", 2" } else { "" };
+            e.w.line(&format!("const {group}(block_in_grid() - {nth}{life});"));
         }
         None => e.w.line(&format!("const {group}({});", kernel.places(index)[0].1)),
     }

@@ -67,6 +67,8 @@ struct BlockText {
     all_warps: u32,
     /// Places where the warps of a block meet.
     meetings: u32,
+    /// Whether blocks with warps beside go on as another role, whose groups count their meetings anew.
+    lives: bool,
     /// Warps that are of no role's group, if blocks have some.
     loader: Option<Crew>,
     loader_threads: u32,
@@ -97,6 +99,12 @@ struct TargetText {
     gfx12: bool,
 }
 
+/// Whether a group of a block counts its meetings, and the blocks of a kernel have several such groups one after the other.
+pub(super) fn has_lives(kernel: &Kernel, target: Target) -> bool {
+    let goes_on = kernel.roles.iter().any(|role| role.goes_on_as.is_some());
+    matches!(target, Target::Hip(_)) && kernel.beside_warps() > 0 && goes_on
+}
+
 impl BlockText {
     fn of(kernel: &Kernel, target: Target, loader: Option<Crew>) -> BlockText {
         BlockText {
@@ -108,6 +116,7 @@ impl BlockText {
             beside: kernel.beside_warps() > 0,
             all_warps: kernel.block_warps + kernel.beside_warps(),
             meetings: 1 + kernel.roles.iter().filter(|role| role.beside.is_some()).count() as u32,
+            lives: has_lives(kernel, target),
             loader_threads: loader.map_or(0, |crew| crew.warps * kernel.warp_size),
             loader,
             ends_inline: loader.is_some_and(|crew| crew.ends_inline),

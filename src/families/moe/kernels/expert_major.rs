@@ -54,14 +54,14 @@ pub(super) fn note_places(l: Launch<'_>, g: Group, from: &Ptr<u32>, noted: &Bloc
     let records = l.records();
     let rows_of = rows(l, g, &*records);
     each_part(l, g, &*records, |record, start, len| {
-            let (mine, row) = rows_of.of(c, (record, start, len));
-            let to = Noted::at(c, (record, start, len));
-            to.store(a.pos, Some(row));
-            to.store(a.weight_from, records.weights(record, start, len));
-            let (source, first) = place(c, record, start);
-            let token = (arange(len) + first) / c.topk;
-            from.scatter(row.cast::<u32>(), token + source * c.tokens, mine);
-        });
+        let (mine, row) = rows_of.of(c, (record, start, len));
+        let to = Noted::at(c, (record, start, len));
+        to.store(a.pos, Some(row));
+        to.store(a.weight_from, records.weights(record, start, len));
+        let (source, first) = place(c, record, start);
+        let token = (arange(len) + first) / c.topk;
+        from.scatter(row.cast::<u32>(), token + source * c.tokens, mine);
+    });
     noted.signal(g.index(), epoch);
 }
 

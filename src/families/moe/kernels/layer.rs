@@ -346,7 +346,8 @@ fn multiply(c: &MoeLayer, a: &MoeLayerArgs, b: Group, epoch: Epoch) {
             let between = a.between.rows(row, c.tile_rows).known_below(end);
             let w = a.w2.rows(weights, c.tile_columns).known_below((expert + 1) * c.hidden);
             let sums = Sums::All(b.dot(between, w, c.stages));
-            a.y.rows(row, c.tile_rows).store_f32(column, epilogue(a.b2, Activation::None, weights, tile, sums));
+            a.y.rows(row, c.tile_rows)
+                .store_f32(column, epilogue(a.b2, Activation::None, weights, tile, sums));
         }
     }
     a.multiplied.signal(b.index(), epoch);

@@ -160,7 +160,7 @@ impl MoeLayer {
             send_blocks: HOME_BLOCKS,
             recv_blocks: HOME_BLOCKS,
             group_warps: warps,
-            vectors: 4,
+            vectors: 2,
             batch: 1,
             schedule: Some(Schedule::Strided),
             sums: Some(Schedule::Strided),

@@ -158,11 +158,11 @@ fn roles_beside_others() {
         })
     };
     let warps = |warps| move |role: &mut Role| role.beside = Some(Beside { role: "r".into(), warps });
-    assert_snapshot!(beside(&warps(0)), @"src/sample.rs:3: role `s` has 0 warps beside `r`; it can have 1 to 2 beside a role of as many blocks that runs beside none, and blocks of neither go on as another role");
-    assert_snapshot!(beside(&warps(3)), @"src/sample.rs:3: role `s` has 3 warps beside `r`; it can have 1 to 2 beside a role of as many blocks that runs beside none, and blocks of neither go on as another role");
-    assert_snapshot!(beside(&|role| role.beside = Some(Beside { role: "s".into(), warps: 1 })), @"src/sample.rs:3: role `s` has 1 warps beside `s`; it can have 1 to 2 beside a role of as many blocks that runs beside none, and blocks of neither go on as another role");
-    assert_snapshot!(beside(&|role| role.blocks += 1), @"src/sample.rs:3: role `s` has 1 warps beside `r`; it can have 1 to 2 beside a role of as many blocks that runs beside none, and blocks of neither go on as another role");
-    assert_snapshot!(beside(&|role| role.goes_on_as = Some("r".into())), @"src/sample.rs:3: role `s` has 1 warps beside `r`; it can have 1 to 2 beside a role of as many blocks that runs beside none, and blocks of neither go on as another role");
+    assert_snapshot!(beside(&warps(0)), @"src/sample.rs:3: role `s` has 0 warps beside `r`; it can have 1 to 2 beside a role of as many blocks that runs beside none and that no other goes on as, and goes on as none itself");
+    assert_snapshot!(beside(&warps(3)), @"src/sample.rs:3: role `s` has 3 warps beside `r`; it can have 1 to 2 beside a role of as many blocks that runs beside none and that no other goes on as, and goes on as none itself");
+    assert_snapshot!(beside(&|role| role.beside = Some(Beside { role: "s".into(), warps: 1 })), @"src/sample.rs:3: role `s` has 1 warps beside `s`; it can have 1 to 2 beside a role of as many blocks that runs beside none and that no other goes on as, and goes on as none itself");
+    assert_snapshot!(beside(&|role| role.blocks += 1), @"src/sample.rs:3: role `s` has 1 warps beside `r`; it can have 1 to 2 beside a role of as many blocks that runs beside none and that no other goes on as, and goes on as none itself");
+    assert_snapshot!(beside(&|role| role.goes_on_as = Some("r".into())), @"src/sample.rs:3: role `s` has 1 warps beside `r`; it can have 1 to 2 beside a role of as many blocks that runs beside none and that no other goes on as, and goes on as none itself");
 }
 
 #[test]
