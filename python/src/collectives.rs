@@ -95,25 +95,25 @@ impl Asked<'_> {
                 checked(config)
             }
             "reduce_scatter" => {
-                let key = ReduceScatterKey { elements, ranks, dtype, op, in_place };
+                let key = ReduceScatterKey { op, ..ReduceScatterKey::new(elements, ranks, dtype) };
                 let mut config: ReduceScatter = choose::config(&key, device)?;
                 fewer(&mut config.blocks, most);
                 checked(config)
             }
             "all_gather" => {
-                let key = AllGatherKey { elements, ranks, dtype, in_place };
+                let key = AllGatherKey::new(elements, ranks, dtype);
                 let mut config: AllGather = choose::config(&key, device)?;
                 fewer(&mut config.blocks, most);
                 checked(config)
             }
             "all_to_all" => {
-                let key = AllToAllKey { elements, ranks, dtype, in_place };
+                let key = AllToAllKey::new(elements, ranks, dtype);
                 let mut config: AllToAll = choose::config(&key, device)?;
                 fewer(&mut config.blocks, most);
                 checked(config)
             }
             "broadcast" => {
-                let key = BroadcastKey { elements, ranks, dtype, root, in_place };
+                let key = BroadcastKey { root, ..BroadcastKey::new(elements, ranks, dtype) };
                 let mut config: Broadcast = choose::config(&key, device)?;
                 fewer(&mut config.blocks, most);
                 checked(config)
@@ -203,8 +203,7 @@ impl Collectives {
     fn run_with_a_bug(&self, py: Python<'_>, x: Vec<PyBackedBytes>) -> Result<(), Failure> {
         detached(py, || {
             let elements = x.first().map_or(0, |x| x.len() / 4) as u32;
-            let key =
-                AllGatherKey { elements, ranks: self.ranks.ranks(), dtype: Dtype::F32, in_place: false };
+            let key = AllGatherKey::new(elements, self.ranks.ranks(), Dtype::F32);
             let config = AllGather { protocol: Transport::Flags, ..AllGather::with_defaults(&key)? };
             let spec = [LaunchSpec::new("all_gather", checked(config)?)];
             let launches = SimLaunches::planted(&spec, &mut |kernel| {

@@ -149,6 +149,10 @@ impl<F: Workload> Problem for DescribedProblem<F> {
         self.config.timing_inputs(Turn { seed: self.seed, rank, round: 0 })
     }
 
+    fn timing_numbers(&self, rank: u32) -> Vec<(String, Const)> {
+        self.config.timing_numbers(Turn { seed: self.seed, rank, round: 0 })
+    }
+
     fn metrics(&self) -> Vec<Metric> {
         vec![Metric { name: F::NAME.to_owned(), launches: 0..1, work: self.config.work() }]
     }

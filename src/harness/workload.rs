@@ -444,6 +444,10 @@ pub trait Workload: Family {
     fn timing_inputs(&self, turn: Turn) -> Vec<Contents> {
         self.inputs(turn)
     }
+    /// The numbers that go with it.
+    fn timing_numbers(&self, turn: Turn) -> Vec<(String, Const)> {
+        self.numbers(turn)
+    }
     /// What a rank has to hold after it.
     fn expected(&self, turn: Turn) -> Vec<Expected>;
     /// The same in a world that goes on without some ranks, a mask of them: the part of such a rank is zeros, and counts for nothing where

@@ -12,6 +12,7 @@ mod broadcast_nodes;
 mod cut;
 mod exchange;
 mod legal;
+mod length;
 mod multimem;
 mod nodes;
 mod norm;
@@ -48,6 +49,7 @@ pub use broadcast_nodes::{
     BroadcastNodes, BroadcastNodesArgs, BroadcastNodesKey, BroadcastNodesLaunch, broadcast_nodes,
 };
 pub use exchange::Reduction;
+pub use length::{Length, LengthArgs, LengthLaunch, Lengths};
 pub use multimem::MultimemArgs;
 pub use norm::{NormArgs, NormForm, NormLaunch, NormQuantise, ScaleLayout, Weights};
 pub use op::{Collective, Collectives, Norm};
