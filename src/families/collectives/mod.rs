@@ -11,6 +11,7 @@ mod broadcast;
 mod broadcast_nodes;
 mod cut;
 mod exchange;
+mod ladder;
 mod legal;
 mod length;
 mod multimem;
@@ -49,6 +50,7 @@ pub use broadcast_nodes::{
     BroadcastNodes, BroadcastNodesArgs, BroadcastNodesKey, BroadcastNodesLaunch, broadcast_nodes,
 };
 pub use exchange::Reduction;
+pub use ladder::{Ladder, Rung};
 pub use length::{Length, LengthArgs, LengthLaunch, Lengths};
 pub use multimem::MultimemArgs;
 pub use norm::{NormArgs, NormForm, NormLaunch, NormQuantise, ScaleLayout, Weights};
