@@ -218,7 +218,7 @@ pub fn all_said(l: Lengths) -> Said {
         Length::Device => 1,
         Length::Each => l.ranks as usize,
     };
-    Said { rows: l.most, all_rows: l.most * l.ranks, n: vec![l.most; words] }
+    Said { rows: l.most, all_rows: l.most.saturating_mul(l.ranks), n: vec![l.most; words] }
 }
 
 /// Elements of a rank's vector, or of a part, where all have one length.

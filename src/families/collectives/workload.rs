@@ -7,12 +7,13 @@ use peerwarp_codegen::ir::{Const, Dtype};
 use super::{
     Algorithm, AllGather, AllGatherNodes, AllReduce, AllReduceNodes, AllToAll, AllToAllNodes, Broadcast,
     BroadcastNodes, Hook, Length, Lengths, Levels, NormQuantise, RaggedAllToAll, ReduceScatter,
-    ReduceScatterNodes, Reduction, RegisteredAllReduce, Shots, reference,
+    ReduceScatterNodes, Reduction, RegisteredAllReduce, ScaleLayout, Shots, reference,
 };
 use crate::harness::bench::TIMING;
 use crate::harness::blocks::{Blocks, Scaling};
 use crate::harness::verdict::Expected;
-use crate::harness::workload::{Baseline, Contents, Turn, Work, Workload};
+use crate::harness::workload::{Baseline, Contents, OfRows, Turn, Work, Workload};
+use crate::input::InputError;
 
 /// PyTorch with NCCL, and with its symmetric memory, launched one by one and as a CUDA graph.
 const BASELINES: Baseline = Baseline {
@@ -51,9 +52,9 @@ fn some(all: Vec<Expected>) -> Vec<Expected> {
     all.into_iter().filter(|expected| !expected.bytes.is_empty()).collect()
 }
 
-/// What a family passes whose lengths launches say, and what comes out.
+/// What a family passes whose lengths launches say, and what comes out. `$of_capacity` says where results depend on the capacity, too.
 macro_rules! with_lengths {
-    () => {
+    ($of_capacity:expr) => {
         fn inputs(&self, turn: Turn) -> Vec<Contents> {
             let said = reference::said(turn, self.lengths());
             self.of_length(turn, self.launched(turn)).into_iter().chain(words(&said)).collect()
@@ -76,7 +77,36 @@ macro_rules! with_lengths {
         fn expected(&self, turn: Turn) -> Vec<Expected> {
             some(self.results(turn, 0))
         }
+
+        fn takes_rows() -> bool {
+            true
+        }
+
+        fn of_rows(&self, rows: u32) -> Result<OfRows<Self>, InputError> {
+            let (l, of_capacity) = (self.lengths(), $of_capacity as fn(&Self) -> bool);
+            let said = given(l, rows)?;
+            if of_capacity(self) {
+                let allowed = "scale_layout=row: other scales stand by the capacity";
+                return Err(InputError::conflict("--launch-rows", rows, "scale_layout", allowed));
+            }
+            let elements = self.elements / l.most * rows;
+            let like = Self { elements, length: Length::Whole, row: 1, ..self.clone() };
+            Ok(OfRows { like, words: words(&said).into_iter().collect(), numbers: numbers(l, &said) })
+        }
     };
+}
+
+/// What launches say that have so many rows of each rank.
+fn given(l: Lengths, rows: u32) -> Result<reference::Said, InputError> {
+    if l.length == Length::Whole {
+        let allowed = "length=host, device or each: a launch has all elements";
+        return Err(InputError::conflict("--launch-rows", rows, "length=whole", allowed));
+    }
+    if !(1..=l.most).contains(&rows) {
+        return Err(InputError::not_allowed("--launch-rows", rows, format!("1 to {}, the capacity", l.most)));
+    }
+    let words = reference::all_said(l).n.len();
+    Ok(reference::Said { rows, all_rows: rows.saturating_mul(l.ranks), n: vec![rows; words] })
 }
 
 /// A rank's vector that is reduced, where a kernel takes it.
@@ -248,7 +278,7 @@ impl Workload for AllReduce {
         Some(BASELINES)
     }
 
-    with_lengths!();
+    with_lengths!(|c| c.scale_layout != ScaleLayout::Row);
 
     fn expected_without(&self, turn: Turn, inactive: u64) -> Option<Vec<Expected>> {
         // The switch reads what ranks have that are not active; and averages of fewer ranks have no squares that add up exactly.
@@ -380,7 +410,7 @@ impl Workload for ReduceScatter {
         Some(BASELINES)
     }
 
-    with_lengths!();
+    with_lengths!(|_| false);
 
     fn expected_without(&self, turn: Turn, inactive: u64) -> Option<Vec<Expected>> {
         Some(some(self.results(turn, inactive)))
@@ -438,7 +468,7 @@ impl Workload for AllGather {
         Some(BASELINES)
     }
 
-    with_lengths!();
+    with_lengths!(|_| false);
 
     fn expected_without(&self, turn: Turn, inactive: u64) -> Option<Vec<Expected>> {
         Some(some(self.results(turn, inactive)))
@@ -473,7 +503,7 @@ impl Workload for AllToAll {
         Some(BASELINES)
     }
 
-    with_lengths!();
+    with_lengths!(|_| false);
 
     fn expected_without(&self, turn: Turn, inactive: u64) -> Option<Vec<Expected>> {
         Some(some(self.results(turn, inactive)))
@@ -576,7 +606,7 @@ impl Workload for Broadcast {
         Some(BASELINES)
     }
 
-    with_lengths!();
+    with_lengths!(|_| false);
 
     fn expected_without(&self, turn: Turn, inactive: u64) -> Option<Vec<Expected>> {
         Some(some(self.results(turn, inactive)))
