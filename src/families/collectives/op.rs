@@ -1,5 +1,6 @@
 //! Collectives on GPUs: prepared once for some problems, launched any number of times.
 
+use std::cmp::Reverse;
 use std::sync::Arc;
 
 use peerwarp_codegen::family::{Family, FamilyKey, Variant};
@@ -241,36 +242,36 @@ impl Collectives {
         args: impl FnOnce(LengthLaunch<'s>) -> L,
     ) -> Result<(), RuntimeError> {
         let ops = &mut F::prepared(self).ops;
-        // Bytes that it is for, and rows if launches say how many.
+        // How well it fits, and rows if launches say how many: its own length first, then the smallest capacity, with the longest rows.
         let fits = |op: &Op<F>| {
             let config = op.config();
             let bytes = u64::from(config.elements()) * u64::from(config.dtype().bytes());
             let dtype = vector.dtypes.is_empty() || vector.dtypes.contains(&config.dtype());
-            let rows = match config.launch_lengths() {
-                None => None,
-                Some(Lengths { length: Length::Whole, .. }) => None,
+            let (row, rows) = match config.launch_lengths() {
+                Some(Lengths { length: Length::Device | Length::Each, .. }) => return None,
                 Some(Lengths { length: Length::Host, most, .. }) => {
                     let row = bytes / u64::from(most);
                     let fits = vector.bytes <= bytes && vector.bytes.is_multiple_of(row);
-                    Some(u32::try_from(vector.bytes / row).ok().filter(|_| fits)?)
+                    (row, Some(u32::try_from(vector.bytes / row).ok().filter(|_| fits)?))
                 }
-                Some(Lengths { length: Length::Device | Length::Each, .. }) => return None,
+                Some(Lengths { length: Length::Whole, .. }) | None => (0, None),
             };
-            ((rows.is_some() || bytes == vector.bytes) && dtype && is(config)).then_some((bytes, rows))
+            let fits = (rows.is_some() || bytes == vector.bytes) && dtype && is(config);
+            fits.then_some(((rows.is_some(), bytes, Reverse(row)), rows))
         };
-        let fitting = (0..ops.len()).filter_map(|at| Some((at, fits(&ops[at])?)));
-        let order = |(_, (bytes, rows)): &(usize, (u64, Option<u32>))| (rows.is_some(), *bytes);
-        let mut fitting: Vec<_> = fitting.collect();
-        fitting.sort_by_key(order);
-        match fitting[..] {
-            [a, b, ..] if order(&a) == order(&b) => {
+        let fitting =
+            || (0..ops.len()).filter_map(|at| fits(&ops[at]).map(|(order, rows)| (order, at, rows)));
+        let best = fitting().min_by_key(|(order, ..)| *order);
+        let alike = fitting().filter(|(order, ..)| best.is_some_and(|(best, ..)| best == *order)).count();
+        match best {
+            Some((_, at, rows)) if alike == 1 => {
+                ops[at].rank(rank).launch(stream, args(LengthLaunch { rows, all_rows: None, n: None }))
+            }
+            Some(_) => {
                 let allowed = "a tensor that says its element type: several types are prepared";
                 Err(RuntimeError::invalid("x", format!("{} bytes", vector.bytes), allowed))
             }
-            [(at, (_, rows)), ..] => {
-                ops[at].rank(rank).launch(stream, args(LengthLaunch { rows, all_rows: None, n: None }))
-            }
-            [] => {
+            None => {
                 let found = format!("{} bytes of {:?}", vector.bytes, vector.dtypes);
                 Err(RuntimeError::invalid("x", found, allowed(ops)))
             }

@@ -127,19 +127,20 @@ fn a_capacity_takes_any_length() {
     let machine = Machine::default();
     let mut all = collectives(&machine);
     let capacity = |elements| AllReduceKey { length: Length::Host, row: 8, ..key(elements, false) };
-    for key in [capacity(4096), capacity(65536), key(1000, false)] {
+    let any = AllReduceKey { row: 1, ..capacity(4096) };
+    for key in [any, capacity(4096), capacity(65536), key(1000, false)] {
         all.prepare::<AllReduce>(&key, &Uncompiled).unwrap();
     }
     let mut launch = |bytes: u64| {
         let (x, mut out) = (tensor(0x10_0000, bytes), tensor(0x80_0000, bytes));
         all.all_reduce(Reduction::Sum, 0, stream(), &x, &mut out).map_err(|e| e.to_string())
     };
-    // None, of the capacity, of the larger one, of the length.
-    for bytes in [0, 8192, 8208, 131_072, 2000] {
+    // None, of the capacity, of the larger one, of the length, of elements that are no rows of eight.
+    for bytes in [0, 8192, 8208, 131_072, 2000, 24] {
         launch(bytes).unwrap();
     }
-    assert_eq!(grids(&machine), [5, 5, 65, 65, 2]);
-    for bytes in [131_088, 24] {
+    assert_eq!(grids(&machine), [5, 5, 65, 65, 2, 5]);
+    for bytes in [131_088, 8200] {
         let said = launch(bytes).unwrap_err();
         assert!(said.contains(&format!("x = {bytes} bytes")) && said.contains("length=host row=8"), "{said}");
     }
