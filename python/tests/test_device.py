@@ -78,7 +78,8 @@ class Collectives:
     """Made and launched by addresses: it never looks at a tensor itself."""
 
     def __init__(self, *arguments: object) -> None:
-        self.known: list[tuple[Any, ...]] = []
+        self.known: list[Any] = []
+        self.capacities = arguments[-1]
 
     def has(self, *what: Any) -> bool:
         return what in self.known
@@ -292,7 +293,8 @@ def test_a_collective_is_made_once_for_its_length_and_launched_on_the_current_st
 
 
 def test_ranks_have_lengths_of_their_own(world: peerwarp.World) -> None:
-    all_of = peerwarp.Collectives(world, capacities=[64])
+    all_of = peerwarp.Collectives(world, capacities=[64, 100])
+    assert all_of._device._core.capacities == [64, 100]
     x = Tensor(9, 3)
     out = all_of.all_gather(x, sizes=[4, 9])
     made, launched = calls
