@@ -422,6 +422,41 @@ proptest! {
     }
 
     #[test]
+    fn any_length_is_right(
+        rows in 1u32..400,
+        row in prop::sample::select(vec![1u32, 3, 8, 100, 256, 512]),
+        ranks in 1u32..6,
+        dtype in prop::sample::select(DTYPES.to_vec()),
+        protocol in prop::sample::select(vec!["packets", "flags"]),
+        length in prop::sample::select(vec!["host", "device"]),
+        blocks in prop::sample::select(vec![1u32, 4]),
+        in_place: bool,
+        which in 0..8,
+        seed: u64,
+    ) {
+        let rows = rows.min(4000 / row).max(1);
+        let with = |length: &str, parts: u32, rest: &str| {
+            format!(
+                "elements={} row={row} ranks={ranks} dtype={dtype} protocol={protocol} length={length} chunk=256 \
+                 blocks={blocks} warps=1 {rest}",
+                rows * row * parts
+            )
+        };
+        let place = format!("in_place={in_place}");
+        let of = |parts, rest: &str| with(length, parts, &format!("{place} {rest}"));
+        match which {
+            0 => drop(run(&config::<AllReduce>(&of(1, "algorithm=one-shot senders=0")), seed, Strategy::Adversarial)),
+            1 => drop(run(&config::<AllReduce>(&of(1, "algorithm=two-shot senders=0")), seed, Strategy::Adversarial)),
+            2 => drop(run(&config::<ReduceScatter>(&of(ranks, "")), seed, Strategy::Adversarial)),
+            3 => drop(run(&config::<AllGather>(&of(1, "")), seed, Strategy::Adversarial)),
+            4 => drop(run(&config::<AllToAll>(&of(ranks, "")), seed, Strategy::Adversarial)),
+            5 => drop(run(&config::<AllGather>(&with("each", 1, "")), seed, Strategy::Adversarial)),
+            6 => drop(run(&config::<ReduceScatter>(&with("each", ranks, "op=max")), seed, Strategy::Adversarial)),
+            _ => drop(run(&config::<Broadcast>(&of(1, "")), seed, Strategy::Adversarial)),
+        }
+    }
+
+    #[test]
     fn any_other_collective_is_right(
         elements in 1u32..3000,
         ranks in 1u32..7,
