@@ -97,7 +97,34 @@ fn key(family: &dyn DynFamily, rng: &mut ChaCha8Rng) -> Key {
         set(&mut key, "elements", elements.min((1 << 28) / hidden * hidden));
         set(&mut key, "hidden", if hook { hidden } else { 0 });
     }
+    if key.contains_key("length") {
+        any_length(family, &mut key, ranks);
+    }
     key
+}
+
+/// Lets the fields of lengths that launches say go together.
+fn any_length(family: &dyn DynFamily, key: &mut Key, ranks: u64) {
+    let (length, [mut row, elements]) =
+        (key["length"].clone(), ["row", "elements"].map(|name| number(key, name)));
+    if let Some(hidden) = number(key, "hidden").filter(|hidden| *hidden > 0) {
+        row = row.map(|row| (row / hidden).max(1) * hidden);
+    }
+    let (Some(row), Some(elements)) = (row, elements) else { panic!("{} has rows", family.name()) };
+    if length == "whole" {
+        return drop(key.remove("row"));
+    }
+    if length == "each" {
+        key.insert("in_place", "false".to_owned());
+    }
+    let parts = if ["reduce_scatter", "all_to_all"].contains(&family.name()) { ranks } else { 1 };
+    let (whole, most) = (row * parts, if length == "each" { (1 << 28) / ranks } else { 1 << 28 });
+    let elements = elements.min(most).next_multiple_of(whole);
+    key.insert("row", row.to_string());
+    key.insert(
+        "elements",
+        if elements > most { (elements - whole).max(whole) } else { elements }.to_string(),
+    );
 }
 
 /// Lets fields of rows that an all-reduce normalises go together, and says what the length of a row is a multiple of.

@@ -35,6 +35,8 @@ ELEMENTS = {
     "f32": ("<f4", "float32", 4),
     "i32": ("<i4", "int32", 4),
 }
+#: Lists of sizes whose copies on the GPU are kept.
+KEPT_SIZES = 64
 OPS = ("sum", "max", "min", "max-nan", "min-nan", "avg")
 #: Types of a byte, by PyTorch's names: rows and scales that are bytes may come as any of them.
 BYTES = ("float8_e4m3fn", "uint8", "int8", "float8_e5m2", "float8_e8m0fnu", "float4_e2m1fn_x2")
@@ -118,13 +120,29 @@ class Device:
             raise PeerwarpError(f"{what} is made with its first call, which cannot be captured in a graph: call it once before")
 
 
-class DeviceCollectives:
-    """Collectives of this process's rank. Each is made with the first call of its length, type and so on, by all ranks."""
+def row_capacity(rows: int) -> int:
+    """Rows of a rank that an operation has room for, where ranks have lengths of their own: a power of two."""
+    return 1 << max(rows - 1, 7).bit_length()
 
-    def __init__(self, device: Device) -> None:
+
+class DeviceCollectives:
+    """Collectives of this process's rank. Each is made with the first call of its capacity, type and so on, by all ranks."""
+
+    def __init__(self, device: Device, capacities: list[int]) -> None:
         self._device = device
-        self._core = _core.DeviceCollectives(device.core, device.ranks, device.exchange)
+        self._core = _core.DeviceCollectives(device.core, device.ranks, device.exchange, capacities)
         self._run = self._core.run
+        #: Lengths of ranks on the GPU, by what they are: the last ones that were asked for.
+        self._sizes: dict[tuple[int, ...], Tensor] = {}
+        self._captured: list[Tensor] = []
+
+    def free(self) -> None:
+        self._core.free()
+        self._sizes.clear()
+        self._captured.clear()
+
+    def memory_bytes(self) -> int:
+        return self._core.memory_bytes()
 
     def run(self, name: str, x: Any, shape: Callable[[Tensor], tuple[int, ...]], out: Any, op: str, root: int) -> Tensor:
         """Launches a collective on PyTorch's current stream; `shape` says what comes out of an input."""
@@ -144,22 +162,87 @@ class DeviceCollectives:
                 raise InvalidArgument("out", "memory of x", "memory of its own")
         elements = tensor.numel()
         dtype = self._made(name, op, root, tensor.dtype, elements)
+        if elements == 0:
+            return out  # type: ignore[no-any-return]
         places = (tensor.data_ptr(), out.data_ptr(), device.stream(device.number))
         self._core.launch(name, (op, root), (dtype, elements), places)
         return out  # type: ignore[no-any-return]
 
     def _made(self, name: str, op: str, root: int, dtype: torch.dtype, elements: int) -> str:
-        """Makes a collective, if it is not there. The kernels' name of its type."""
-        names = REDUCED if name in ("all_reduce", "reduce_scatter") else MOVED
-        kernels = names.get(str(dtype))
-        if kernels is None:
-            raise InvalidArgument("x.dtype", dtype, ", ".join(names))
-        if elements == 0:
-            raise InvalidArgument("x.shape", "no element", "one element or more")
-        if not self._core.has(name, (op, root), (kernels, elements)):
+        """Makes a collective for a length, if it is not there and has an element. The kernels' name of its type."""
+        kernels = _kernels_name(name, dtype)
+        if elements > 0 and not self._core.has(name, (op, root), (kernels, elements)):
             self._device.settled(f"{name} of {elements} elements")
             self._core.make(name, (op, root), (kernels, elements))
         return kernels
+
+    def uneven(self, name: str, x: Any, op: str, sizes: list[int], most: int | None, out: Any) -> Tensor:
+        """Launches a collective whose ranks have lengths of their own, which the host knows."""
+        device, torch, total = self._device, self._device.torch, sum(sizes)
+        own = sizes[device.rank]
+        rows, rows_out = (own, total) if name == "all_gather" else (total, own)
+        tensor = device.taken("x", x)
+        rest = tuple(tensor.shape[1:])
+        device.checked("x", tensor, (tensor.dtype,), (rows, *rest))
+        if out is None:
+            out = torch.empty((rows_out, *rest), dtype=tensor.dtype, device=device.device)
+        else:
+            out = device.checked("out", out, (tensor.dtype,), (rows_out, *rest))
+        if total * math.prod(rest) > 0:
+            n = self._on_gpu(tuple(sizes))
+            self._launch_uneven(name, op, (tensor, out, n), row_capacity(max(sizes) if most is None else most))
+        return out  # type: ignore[no-any-return]
+
+    def _on_gpu(self, sizes: tuple[int, ...]) -> Tensor:
+        """Lengths on the GPU. The last ones are kept, and those that graphs read."""
+        torch = self._device.torch
+        n = self._sizes.pop(sizes, None)
+        if n is None:
+            self._device.settled(f"the copy of sizes {list(sizes)} on the GPU")
+            n = torch.tensor(sizes, dtype=torch.int32, device=self._device.device)
+        self._sizes[sizes] = n
+        if torch.cuda.is_current_stream_capturing():
+            self._captured.append(n)
+        if len(self._sizes) > KEPT_SIZES:
+            del self._sizes[next(iter(self._sizes))]
+        return n
+
+    def uneven_on_gpu(self, name: str, x: Any, op: str, sizes: Any, most: int, out: Any) -> Tensor:
+        """The same with lengths on the GPU, which the host does not read: tensors may be longer than these say."""
+        device = self._device
+        device.checked("sizes", sizes, (device.torch.int32,), (device.ranks,))
+        tensor = device.taken("x", x)
+        device.placed("x", tensor)
+        if out is None:
+            raise InvalidArgument("out", "none", "a tensor, where sizes are on the GPU")
+        rows = device.taken("out", out)
+        device.checked("out", rows, (tensor.dtype,), (rows.shape[0] if rows.dim() else 0, *tensor.shape[1:]))
+        self._launch_uneven(name, op, (tensor, rows, sizes), row_capacity(most))
+        return out  # type: ignore[no-any-return]
+
+    def _launch_uneven(self, name: str, op: str, x_out_n: tuple[Tensor, Tensor, Tensor], most: int) -> None:
+        """Launches on tensors that are as they have to be; `most` rows of a rank have room."""
+        device, (x, out, n) = self._device, x_out_n
+        dtype, row = _kernels_name(name, x.dtype), math.prod(x.shape[1:])
+        if not 1 <= row <= 65536:
+            raise InvalidArgument("x.shape", tuple(x.shape), "rows of 1 to 65536 elements, with sizes")
+        if overlap(x, out):
+            raise InvalidArgument("out", "memory of x", "memory of its own")
+        # A tensor may have room for more rows than a rank can have.
+        own, all_of_them = (x, out) if name == "all_gather" else (out, x)
+        rows = (min(own.shape[0], most), min(all_of_them.shape[0], most * device.ranks))
+        places = (x.data_ptr(), out.data_ptr(), n.data_ptr(), device.stream(device.number))
+        if not self._core.uneven(name, op, dtype, (row, most), rows, places, not device.torch.cuda.is_current_stream_capturing()):
+            device.settled(f"{name} of {most} rows of {row} elements with sizes")
+
+
+def _kernels_name(name: str, dtype: torch.dtype) -> str:
+    """The kernels' name of a type that a collective takes."""
+    names = REDUCED if name in ("all_reduce", "reduce_scatter") else MOVED
+    kernels = names.get(str(dtype))
+    if kernels is None:
+        raise InvalidArgument("x.dtype", dtype, ", ".join(names))
+    return kernels
 
 
 def overlap(a: Tensor, b: Tensor) -> bool:

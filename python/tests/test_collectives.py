@@ -111,6 +111,45 @@ def test_results_go_to_out_which_has_no_memory_of_the_inputs(world: peerwarp.Wor
         assert error.value.field == "out[0]"
 
 
+def test_no_elements_are_no_work(world: peerwarp.World) -> None:
+    collectives = peerwarp.Collectives(world)
+    x = [np.empty((0, 3), np.float16)] * world.ranks
+    for name in ("all_reduce", "reduce_scatter", "all_gather", "all_to_all", "broadcast"):
+        assert [one.shape for one in getattr(collectives, name)(x)] == [(0, 3)] * world.ranks, name
+    found = collectives.all_gather(x, sizes=[0] * world.ranks)
+    assert [(one.shape, one.dtype) for one in found] == [((0, 3), np.float16)] * world.ranks
+
+
+SIZES = [[3, 0, 7], [0, 1, 0], [130, 257, 64], [1, 1, 1]]
+
+
+@pytest.mark.parametrize("dtype", [*DTYPES, "int32", "uint8"])
+def test_ranks_gather_arrays_of_lengths_of_their_own(world: peerwarp.World, dtype: str) -> None:
+    collectives = peerwarp.Collectives(world)
+    for sizes in SIZES:
+        sizes = sizes[: world.ranks]
+        drawn = [random((size, 5), dtype if dtype in DTYPES else "float32", rank) for rank, size in enumerate(sizes)]
+        x = drawn if dtype in DTYPES else [(9 * one).astype(dtype) for one in drawn]
+        for found in collectives.all_gather(x, sizes=sizes):
+            assert same_bits(found, np.concatenate(x))
+    collectives.free()
+    assert collectives.memory_bytes == 0
+    assert same_bits(collectives.all_gather(x, sizes=sizes)[1], np.concatenate(x))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_ranks_get_parts_of_lengths_of_their_own(world: peerwarp.World, dtype: str) -> None:
+    collectives = peerwarp.Collectives(world)
+    for sizes in SIZES:
+        sizes = sizes[: world.ranks]
+        x = inputs(world, (sum(sizes), 4), dtype)
+        wanted = np.split(reduced(x, "max"), np.cumsum(sizes)[:-1])
+        out = [np.empty_like(one) for one in wanted]
+        found = collectives.reduce_scatter(x, "max", sizes=sizes, out=out)
+        assert all(one is given for one, given in zip(found, out, strict=True))
+        assert all(same_bits(one, want) for one, want in zip(found, wanted, strict=True))
+
+
 def test_calls_follow_each_other_in_other_epochs_and_schedules(world: peerwarp.World) -> None:
     collectives = peerwarp.Collectives(world)
     for seed in range(4):
@@ -169,7 +208,6 @@ ones = np.ones(4, np.float32)
         ([ones.astype(">f4")] * 2, "x[0].dtype"),
         ([ones, ones[:3]], "x[1].shape"),
         ([ones, np.ones(8, np.float32)[::2]], "x[1].strides"),
-        ([ones[:0]] * 2, "x[0].shape"),
         ([ones.astype(np.uint8)] * 2, "x[0].dtype"),
     ],
 )
@@ -194,6 +232,16 @@ def test_other_arguments_that_are_refused() -> None:
         (lambda: collectives.reduce_scatter(odd), "x[0].shape"),
         (lambda: collectives.all_to_all(odd), "x[0].shape"),
         (lambda: collectives.all_gather([np.zeros((), np.float32)] * 2), "x[0].shape"),
+        (lambda: collectives.all_gather([ones] * 2, sizes=[4]), "sizes"),
+        (lambda: collectives.all_gather([ones] * 2, sizes=4), "sizes"),
+        (lambda: collectives.all_gather([ones] * 2, sizes=[4, -1]), "sizes[1]"),
+        (lambda: collectives.all_gather([ones] * 2, sizes=[4, 3]), "x[1].shape"),
+        (lambda: collectives.all_gather([ones] * 2, sizes=[4, 4], max_size=3), "max_size"),
+        (lambda: collectives.reduce_scatter([ones] * 2, sizes=[4, 1]), "x[0].shape"),
+        (lambda: collectives.reduce_scatter([ones] * 2, "mean", sizes=[4, 0]), "op"),
+        (lambda: peerwarp.Collectives(world, capacities=[8, 8]), "capacities"),
+        (lambda: peerwarp.Collectives(world, capacities=[]), "capacities"),
+        (lambda: peerwarp.Collectives(world, capacities=[0]), "capacities[0]"),
         (lambda: collectives.all_reduce([ones] * 2, out=[ones.copy()]), "out"),
         (lambda: collectives.all_reduce([ones] * 2, out=[ones.copy(), ones[:2].copy()]), "out[1].shape"),
         (lambda: collectives.all_reduce([ones] * 2, out=[ones.copy(), read_only]), "out[1]"),

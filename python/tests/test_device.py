@@ -78,7 +78,8 @@ class Collectives:
     """Made and launched by addresses: it never looks at a tensor itself."""
 
     def __init__(self, *arguments: object) -> None:
-        self.known: list[tuple[Any, ...]] = []
+        self.known: list[Any] = []
+        self.capacities = arguments[-1]
 
     def has(self, *what: Any) -> bool:
         return what in self.known
@@ -93,6 +94,22 @@ class Collectives:
 
     def run(self, *arguments: object) -> bool:
         return False
+
+    def uneven(self, *arguments: Any) -> bool:
+        *what, rows, places, may = arguments
+        if what not in self.known:
+            if not may:
+                return False
+            self.known.append(what)
+            calls.append(("made", *what))
+        calls.append(("launch", rows, places))
+        return True
+
+    def free(self) -> None:
+        self.known.clear()
+
+    def memory_bytes(self) -> int:
+        return 100 * len(self.known)
 
 
 class Moe:
@@ -230,6 +247,7 @@ def world(monkeypatch: pytest.MonkeyPatch) -> peerwarp.World:
         cuda=types.SimpleNamespace(is_current_stream_capturing=lambda: capturing[0]),
         as_tensor=as_tensor,
         empty=new,
+        tensor=lambda values, dtype, device: new([len(values)], dtype, device).computed(values),
         from_dlpack=lambda value: value.tensor,
         **{name: f"torch.{name}" for name in TYPES},
     )
@@ -272,6 +290,56 @@ def test_a_collective_is_made_once_for_its_length_and_launched_on_the_current_st
     for name, dtype, kernels in (("all_reduce", "int32", "i32"), ("all_gather", "uint8", "fp8")):
         getattr(all_of, name)(Tensor(4, dtype=f"torch.{dtype}"))
         assert calls[-2] == ("made", name, ("sum", 0), (kernels, 4))
+
+
+def test_ranks_have_lengths_of_their_own(world: peerwarp.World) -> None:
+    all_of = peerwarp.Collectives(world, capacities=[64, 100])
+    assert all_of._device._core.capacities == [64, 100]
+    x = Tensor(9, 3)
+    out = all_of.all_gather(x, sizes=[4, 9])
+    made, launched = calls
+    assert (out.shape, made) == ((13, 3), ("made", "all_gather", "sum", "bf16", (3, 16)))
+    assert (launched[1], launched[2][:2], launched[2][3]) == ((9, 13), (x.address, out.address), 71)
+    n = launched[2][2]
+    # The same lengths are on the GPU once, and one operation takes others up to its capacity.
+    assert all_of.all_gather(x, sizes=[4, 9], out=out) is out
+    all_of.all_gather(x, sizes=[16, 9])
+    assert calls[2] == launched
+    assert (calls[3][1], calls[3][2][2] != n, len(calls)) == ((9, 25), True, 4)
+    part = all_of.reduce_scatter(Tensor(5, 3), "max", sizes=[5, 0], max_size=40)
+    assert part.shape == (0, 3)
+    assert calls[4:][0] == ("made", "reduce_scatter", "max", "bf16", (3, 64))
+    assert calls[5][1] == (0, 5)
+
+    # Lengths on the GPU: tensors say how much room there is, up to the capacity.
+    sizes, room = Tensor(2, dtype="torch.int32"), Tensor(50, 3)
+    all_of.all_gather(x, sizes=sizes, max_size=12, out=room)
+    assert calls[-1] == ("launch", (9, 32), (x.address, room.address, sizes.address, 71))
+    refused("max_size", lambda: all_of.all_gather(x, sizes=sizes, out=room))
+    refused("out", lambda: all_of.all_gather(x, sizes=sizes, max_size=12))
+    refused("out.shape", lambda: all_of.all_gather(x, sizes=sizes, max_size=12, out=Tensor(50, 4)))
+    refused("sizes.shape", lambda: all_of.all_gather(x, sizes=Tensor(3, dtype="torch.int32"), max_size=12, out=room))
+    refused("sizes.dtype", lambda: all_of.all_gather(x, sizes=Tensor(2, dtype="torch.int64"), max_size=12, out=room))
+    refused("out", lambda: all_of.all_gather(x, sizes=sizes, max_size=12, out=Tensor(50, 3, at=x.address)))
+    refused("x.shape", lambda: all_of.all_gather(x, sizes=[4, 8]))
+    refused("x.shape", lambda: all_of.all_gather(Tensor(9, 65537), sizes=[4, 9]))
+    refused("sizes", lambda: all_of.all_gather(x, sizes=[9]))
+
+    # What a graph captures is made before.
+    launches = len(calls)
+    world.capturing[0] = True  # type: ignore[attr-defined]
+    all_of.all_gather(x, sizes=[4, 9], out=out)
+    all_of.all_gather(x, sizes=sizes, max_size=12, out=room)
+    for call in (
+        lambda: all_of.all_gather(x, sizes=[5, 9]),
+        lambda: all_of.all_gather(x, sizes=sizes, max_size=20, out=room),
+    ):
+        with pytest.raises(peerwarp.PeerwarpError, match="cannot be captured"):
+            call()
+    assert len(calls) == launches + 2
+    assert all_of.memory_bytes == 200
+    all_of.free()
+    assert all_of.memory_bytes == 0
 
 
 def test_an_operation_passes_tensors_and_numbers_by_name(world: peerwarp.World) -> None:
@@ -324,7 +392,8 @@ def test_what_a_collective_cannot_take_is_refused_before_a_launch(world: peerwar
     for reduce in (all_of.all_reduce, all_of.reduce_scatter):
         assert "torch.int32" in refused("x.dtype", lambda reduce=reduce: reduce(Tensor(4, dtype="torch.uint8")))
     refused("x.dtype", lambda: all_of.all_gather(Tensor(4, dtype="torch.int8")))
-    refused("x.shape", lambda: all_of.all_reduce(Tensor(0)))
+    # Nothing is made and launched for no element.
+    assert all_of.all_reduce(Tensor(0)).shape == (0,)
     refused("x.shape", lambda: all_of.all_gather(Tensor()))
     refused("x.shape", lambda: all_of.reduce_scatter(Tensor(3, 2)))
     refused("x.shape", lambda: all_of.all_to_all(Tensor(3, 2)))

@@ -123,6 +123,28 @@ def test_numbers_are_one_for_all_ranks_or_one_each() -> None:
     assert not out[1][3:8].any(), "places without a sent element keep their values"
 
 
+def test_a_word_on_the_gpu_says_how_long_a_collective_is() -> None:
+    key = {"elements": 4096, "dtype": "f32", "length": "device", "row": 8}
+    reduce = peerwarp.operation("all_reduce", World.simulated(2), **key)
+    x = [np.arange(800, dtype=np.float32) + 100 * rank for rank in range(2)]
+    for n in (60, 0, 1000):
+        out, words = [np.full(800, -1, np.float32) for _ in x], [np.array([n], np.uint32)] * 2
+        reduce(x=x, rows=100, n=words, out=out)
+        there = 8 * min(n, 100)
+        for one in out:
+            assert same_bits(one[:there], (x[0] + x[1])[:there])
+            assert (one[there:] == -1).all()
+    long = [np.zeros(8 * 513, np.float32) for _ in x]
+    for given, rows, field, allowed in (
+        (x, 101, "x[0].shape", "101 rows or more of 8 elements"),
+        (long, 513, "rows", "at most 512"),
+    ):
+        with pytest.raises(peerwarp.InvalidArgument) as error:
+            reduce(x=given, rows=rows, n=words, out=[np.zeros_like(one) for one in given])
+        assert error.value.field == field
+        assert allowed in str(error.value)
+
+
 def of(pack: Pack, ranks: int = 2, **key: object) -> Operation:
     return pack.operation("ring_gather", World.simulated(ranks), **key)
 

@@ -13,13 +13,23 @@ use rand_chacha::ChaCha8Rng;
 
 use super::verdict::Expected;
 use super::workload::{
-    Baseline, Contents, Inputs, Metric, Problem, Suite, Turn, Work, Workload, WorkloadError, key_in_words,
+    Baseline, Contents, Inputs, Metric, OfRows, On, OptionSpec, Problem, Suite, Turn, Work, Workload,
+    WorkloadError, key_in_words,
 };
 use crate::input::InputError;
 use crate::runtime::op::LaunchSpec;
 
 /// Bytes of random values; longer buffers repeat them.
 const PATTERN: usize = 1 << 20;
+
+/// The length of launches that say it.
+const LAUNCH_ROWS: OptionSpec = OptionSpec {
+    name: "launch-rows",
+    value: Some("ROWS"),
+    help: "Rows of each launch, where launches say how many [default: all where times are taken, else drawn]",
+    on: On::Inputs,
+    list: false,
+};
 
 /// The suite of a family that has a workload.
 pub fn of<F: Workload>() -> &'static dyn Suite {
@@ -59,7 +69,18 @@ impl<F: Workload> Suite for Described<F> {
     fn problem(&self, variants: &[Variant], inputs: &Inputs) -> Result<Box<dyn Problem>, WorkloadError> {
         let (config, launches) = one::<F>(variants)?;
         let (seed, rounds) = (inputs.seed, inputs.rounds);
-        Ok(Box::new(DescribedProblem { config, launches: [launches], seed, rounds, inactive: 0 }))
+        let rows = inputs.given.get(LAUNCH_ROWS.name).map(|text| {
+            let rows = text.parse().map_err(|_| {
+                InputError::not_allowed("--launch-rows", text, "a whole number of rows, up to the capacity")
+            });
+            rows.and_then(|rows| config.of_rows(rows))
+        });
+        let of_rows = rows.transpose()?;
+        Ok(Box::new(DescribedProblem { config, of_rows, launches: [launches], seed, rounds, inactive: 0 }))
+    }
+
+    fn options(&self) -> Vec<OptionSpec> {
+        if F::takes_rows() { vec![LAUNCH_ROWS] } else { vec![] }
     }
 
     fn baselines(&self) -> Option<Baseline> {
@@ -102,11 +123,26 @@ fn one<F: Family>(variants: &[Variant]) -> Result<(F, LaunchSpec), WorkloadError
 #[derive(Clone, Debug)]
 struct DescribedProblem<F> {
     config: F,
+    /// What all launches are like, where their length is given.
+    of_rows: Option<OfRows<F>>,
     launches: [LaunchSpec; 1],
     seed: u64,
     rounds: u32,
     /// Ranks without which the world goes on, as a mask.
     inactive: u64,
+}
+
+impl<F: Workload> DescribedProblem<F> {
+    /// What inputs and results are those of.
+    fn like(&self) -> &F {
+        self.of_rows.as_ref().map_or(&self.config, |of| &of.like)
+    }
+
+    /// What launches are passed.
+    fn passed(&self, inputs: impl Fn(&F) -> Vec<Contents>) -> Vec<Contents> {
+        let words = self.of_rows.iter().flat_map(|of| of.words.iter().cloned());
+        inputs(self.like()).into_iter().chain(words).collect()
+    }
 }
 
 impl<F: Workload> Problem for DescribedProblem<F> {
@@ -123,38 +159,44 @@ impl<F: Workload> Problem for DescribedProblem<F> {
     }
 
     fn inputs(&self, rank: u32, round: u32) -> Vec<Contents> {
-        self.config.inputs(Turn { seed: self.seed, rank, round })
+        self.passed(|f| f.inputs(Turn { seed: self.seed, rank, round }))
     }
 
     fn numbers(&self, rank: u32, round: u32) -> Vec<(String, Const)> {
-        self.config.numbers(Turn { seed: self.seed, rank, round })
+        let turn = Turn { seed: self.seed, rank, round };
+        self.of_rows.as_ref().map_or_else(|| self.config.numbers(turn), |of| of.numbers.clone())
     }
 
     fn expected(&self, rank: u32, round: u32) -> Vec<Expected> {
         let turn = Turn { seed: self.seed, rank, round };
         match self.inactive {
-            0 => self.config.expected(turn),
+            0 => self.like().expected(turn),
             inactive if inactive >> rank & 1 != 0 => vec![],
-            inactive => self.config.expected_without(turn, inactive).unwrap_or_default(),
+            inactive => self.like().expected_without(turn, inactive).unwrap_or_default(),
         }
     }
 
     fn without(&self, inactive: u64) -> Option<Arc<dyn Problem>> {
         let turn = Turn { seed: self.seed, rank: inactive.trailing_ones(), round: 0 };
-        self.config.expected_without(turn, inactive)?;
+        self.like().expected_without(turn, inactive)?;
         Some(Arc::new(DescribedProblem { inactive, ..self.clone() }))
     }
 
     fn timing_inputs(&self, rank: u32) -> Vec<Contents> {
-        self.config.timing_inputs(Turn { seed: self.seed, rank, round: 0 })
+        self.passed(|f| f.timing_inputs(Turn { seed: self.seed, rank, round: 0 }))
+    }
+
+    fn timing_numbers(&self, rank: u32) -> Vec<(String, Const)> {
+        let turn = Turn { seed: self.seed, rank, round: 0 };
+        self.of_rows.as_ref().map_or_else(|| self.config.timing_numbers(turn), |of| of.numbers.clone())
     }
 
     fn metrics(&self) -> Vec<Metric> {
-        vec![Metric { name: F::NAME.to_owned(), launches: 0..1, work: self.config.work() }]
+        vec![Metric { name: F::NAME.to_owned(), launches: 0..1, work: self.like().work() }]
     }
 
     fn baseline_case(&self) -> serde_json::Value {
-        self.config.baseline_case()
+        self.like().baseline_case()
     }
 
     fn title(&self) -> String {

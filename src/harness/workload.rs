@@ -432,6 +432,17 @@ pub trait Suite: fmt::Debug + Send + Sync {
     }
 }
 
+/// What launches of a capacity pass for one length, and what they compute.
+#[derive(Clone, Debug)]
+pub struct OfRows<F> {
+    /// The configuration for that length alone, whose inputs and results these launches have.
+    pub like: F,
+    /// What they pass besides.
+    pub words: Vec<Contents>,
+    /// The numbers that they pass by value.
+    pub numbers: Vec<(String, Const)>,
+}
+
 /// A family with inputs and a reference. Everything else has a default.
 pub trait Workload: Family {
     /// What a rank passes in a round: all `#[input]` parameters, by name.
@@ -440,9 +451,25 @@ pub trait Workload: Family {
     fn numbers(&self, _turn: Turn) -> Vec<(String, Const)> {
         vec![]
     }
+    /// Whether launches of some configurations say how many rows they have: `--launch-rows` fixes that.
+    fn takes_rows() -> bool {
+        false
+    }
+    /// Launches of so many rows.
+    ///
+    /// # Errors
+    /// Launches do not say how many rows they have, or cannot have so many.
+    fn of_rows(&self, rows: u32) -> Result<OfRows<Self>, InputError> {
+        let allowed = "a family whose launches say how many rows they have";
+        Err(InputError::conflict("--launch-rows", rows, Self::NAME, allowed))
+    }
     /// What it passes where times are taken: the same, unless [`Workload::work`] is not of what that makes the kernel move.
     fn timing_inputs(&self, turn: Turn) -> Vec<Contents> {
         self.inputs(turn)
+    }
+    /// The numbers that go with it.
+    fn timing_numbers(&self, turn: Turn) -> Vec<(String, Const)> {
+        self.numbers(turn)
     }
     /// What a rank has to hold after it.
     fn expected(&self, turn: Turn) -> Vec<Expected>;

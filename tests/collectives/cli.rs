@@ -33,6 +33,42 @@ fn every_family_runs_and_is_checked() {
     }
 }
 
+/// One length of a capacity: in every round, and in every way to say it.
+#[test]
+fn a_length_is_given() {
+    for (family, lengths) in [
+        ("all_reduce", &["host", "device"][..]),
+        ("reduce_scatter", &["host", "each"]),
+        ("all_gather", &["device", "each"]),
+        ("all_to_all", &["device"]),
+        ("broadcast", &["host"]),
+    ] {
+        for length in lengths {
+            let key = format!("--family {family} elements=9000 ranks=3 dtype=bf16 row=8 length={length}");
+            for rows in [1, 37, 375] {
+                let (code, text) = peerwarp(&format!("run {key} --launch-rows {rows} --backend sim"));
+                assert_eq!(code, 0, "{text}");
+                assert!(text.contains(&format!("launch-rows {rows}, ")), "{text}");
+                assert!(text.contains("ok: the result agrees with the reference"), "{text}");
+            }
+        }
+    }
+    let told = |args: &str, words: &[&str]| {
+        let (code, text) = peerwarp(&format!("run {args} --backend sim"));
+        assert_eq!(code, 2, "{text}");
+        assert!(words.iter().all(|word| text.contains(word)), "{text}");
+    };
+    let key = "--family all_reduce elements=9000 ranks=3 dtype=bf16";
+    told(&format!("{key} --launch-rows 5"), &["--launch-rows", "5", "length=whole", "length=host"]);
+    told(&format!("{key} length=host row=8 --launch-rows 1126"), &["--launch-rows", "1126", "1 to 1125"]);
+    told(&format!("{key} length=host --launch-rows few"), &["--launch-rows", "few", "a whole number"]);
+    let norm = "hook=rms-norm hidden=64 quantise=nvfp4 scale_layout=128x4 length=host row=64";
+    let key = key.replace("9000", "9024");
+    told(&format!("{key} {norm} --launch-rows 5"), &["--launch-rows", "scale_layout=row"]);
+    let other = "--family registered_all_reduce elements=9000 ranks=3 dtype=bf16 --launch-rows 5";
+    told(other, &["--launch-rows", "registered_all_reduce"]);
+}
+
 #[test]
 fn wrong_fields_are_told_with_what_is_allowed() {
     let told = |args: &str, words: &[&str]| {

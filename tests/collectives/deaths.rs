@@ -67,6 +67,31 @@ fn exchanges_go_on() {
     survives::<AllGather>("elements=700 ranks=4 dtype=f32 algorithm=pull protocol=flags chunk=256 warps=2");
 }
 
+/// Launches without an element, too, in which ranks have nothing to wait for but each other's credits.
+#[test]
+fn launches_of_any_length_go_on() {
+    for (protocol, length) in [("packets", "device"), ("flags", "host"), ("flags", "device")] {
+        let key =
+            format!("length={length} row=4 ranks=4 dtype=f32 protocol={protocol} chunk=256 warps=2 blocks=2");
+        for algorithm in ["one-shot", "two-shot"] {
+            survives::<AllReduce>(&format!("elements=1792 {key} algorithm={algorithm} senders=0"));
+        }
+        survives::<ReduceScatter>(&format!("elements=2800 {key} op=max"));
+        survives::<AllGather>(&format!("elements=700 {key}"));
+        survives::<AllToAll>(&format!("elements=2800 {key} in_place=true"));
+        survives::<Broadcast>(&format!("elements=700 root=1 {key}"));
+        let each = key.replace(&format!("length={length}"), "length=each");
+        survives::<AllGather>(&format!("elements=700 {each}"));
+        survives::<ReduceScatter>(&format!("elements=2800 {each}"));
+    }
+    let key = "length=device row=4 ranks=4 dtype=f32 protocol=flags chunk=256 warps=2 blocks=2";
+    for algorithm in ["pull", "pull-two-shot"] {
+        survives::<AllReduce>(&format!("elements=1792 {key} algorithm={algorithm} senders=0"));
+    }
+    let norm = "elements=2560 hook=rms-norm hidden=320 ranks=4 dtype=f32 warps=4 blocks=2 senders=0";
+    survives::<AllReduce>(&format!("{norm} algorithm=two-shot length=device row=320"));
+}
+
 /// The largest of all ranks' numbers, element by element.
 #[derive(Family, Clone, Debug, PartialEq)]
 #[family(name = "largest", kernel = largest, args = LargestArgs, warps = warps)]

@@ -158,4 +158,20 @@ fn what_cannot_be_is_reported_by_field_value_and_what_is_allowed() {
         );
     }
     refused::<Broadcast>("elements=8 ranks=2 dtype=f32 root=2", &["root", "= 2", "0 to 1"]);
+    let key = "elements=96 ranks=4 dtype=f32";
+    refused::<AllReduce>(&format!("{key} row=8"), &["row", "= 8", "1 with length=whole"]);
+    refused::<AllReduce>(&format!("{key} length=each"), &["length", "each", "whole, host, device"]);
+    refused::<AllReduce>(&format!("{key} length=host row=36"), &["elements", "= 96", "a multiple of 36"]);
+    refused::<AllToAll>(&format!("{key} length=device row=32"), &["elements", "= 96", "32", "4 ranks"]);
+    refused::<ReduceScatter>(
+        &format!("{key} length=each in_place=true"),
+        &["in_place", "true", "false where"],
+    );
+    refused::<AllGather>(&format!("{key} length=each in_place=true"), &["in_place", "true", "false where"]);
+    let read = "length=each algorithm=pull protocol=flags";
+    refused::<AllGather>(&format!("{key} {read}"), &["algorithm", "pull", "push where each rank"]);
+    let long = "elements=268435456 ranks=64 dtype=f32 length=each";
+    refused::<AllGather>(long, &["elements", "= 268435456", "32 bits"]);
+    let norm = "elements=512 ranks=2 dtype=bf16 hook=rms-norm hidden=64 length=host";
+    refused::<AllReduce>(&format!("{norm} row=32"), &["row", "= 32", "a multiple of 64"]);
 }

@@ -11,12 +11,13 @@ use peerwarp::harness::workload::{Inputs, Workload};
 use crate::support::config;
 
 /// Changes that change nothing: family, operation and change.
-const EQUIVALENT: [(&str, &str, &str); 6] = [
+const EQUIVALENT: [(&str, &str, &str); 7] = [
     // The mask says which of the flags are waited for: none beyond the last rank's.
     ("all_reduce", "wait_all of tiles_arrived", "count + 1"),
     ("reduce_scatter", "wait_all of tiles_arrived", "count + 1"),
     // A mask says which elements of its own row a rank copies: none beyond the loop's end.
     ("ragged_all_to_all", "for", "end + 1"),
+    ("all_to_all", "for", "end + 1"),
     // A rank that reads all others' vectors and then its own writes what is there.
     ("all_gather", "for", "end + 1"),
     // What it publishes was stored before the launch, and nothing of the launch comes before it.
@@ -62,6 +63,18 @@ fn every_bug_of_one_change_is_found() {
         planted::<Broadcast>(&with("elements=600 blocks=2 root=1"));
     }
     planted::<AllReduce>("elements=600 algorithm=one-shot senders=4 blocks=2");
+    for (protocol, length) in [("packets", "device"), ("flags", "host")] {
+        let with = |rest: &str| format!("protocol={protocol} length={length} row=4 {rest}");
+        planted::<AllReduce>(&with("elements=600 algorithm=one-shot senders=0 blocks=2"));
+        planted::<AllReduce>(&with("elements=1792 algorithm=two-shot senders=0 blocks=2"));
+        planted::<ReduceScatter>(&with("elements=1008 blocks=2"));
+        planted::<AllGather>(&with("elements=600 blocks=2"));
+        planted::<AllToAll>(&with("elements=1008 blocks=2"));
+        planted::<Broadcast>(&with("elements=600 blocks=2 root=1"));
+        let each = |rest: &str| format!("protocol={protocol} length=each row=4 {rest}");
+        planted::<AllGather>(&each("elements=600 blocks=2"));
+        planted::<ReduceScatter>(&each("elements=1800 blocks=2"));
+    }
     planted::<AllReduce>("elements=600 algorithm=pull protocol=flags senders=0 blocks=2");
     planted::<AllReduce>("elements=1792 algorithm=pull-two-shot protocol=flags senders=0 blocks=2");
     planted::<AllReduce>("elements=1792 algorithm=multimem protocol=flags senders=0 blocks=2");

@@ -188,6 +188,90 @@ fn integers_and_bytes_are_moved_bit_for_bit() {
     moved::<RaggedAllToAll>("capacity=");
 }
 
+/// What says lengths, and how long a row is; capacities of such rows that every number of ranks up to 4 divides.
+const LENGTHS: [(&str, u32, u32); 5] =
+    [("host", 1, 1716), ("device", 1, 2508), ("device", 8, 1056), ("host", 256, 3072), ("device", 512, 6144)];
+
+/// A family in both protocols, in place and not, with lengths that launches say.
+fn of_any_length<F: Workload>(more: &str) {
+    for (i, (length, row, elements)) in LENGTHS.iter().enumerate() {
+        let (ranks, dtype) = (2 + i % 3, DTYPES[i % 3]);
+        let key = format!("elements={elements} ranks={ranks} dtype={dtype} length={length} row={row}");
+        for protocol in ["packets", "flags"].iter().filter(|p| **p == "flags" || !more.contains("pull")) {
+            let key = format!("{key} protocol={protocol} warps=1 chunk=256 {more}");
+            explore::<F>(&format!("{key} blocks=2"), 2);
+            explore::<F>(&format!("{key} blocks=1 in_place=true"), 1);
+        }
+    }
+}
+
+/// Nothing, all, more than the capacity, and what leaves a tile in part, in launches one after another.
+#[test]
+fn all_reduce_of_any_length() {
+    for algorithm in ["one-shot", "two-shot"] {
+        of_any_length::<AllReduce>(&format!("algorithm={algorithm} senders=0"));
+    }
+    for (i, (length, row, elements)) in LENGTHS.iter().enumerate() {
+        let (ranks, dtype) = (2 + i % 3, DTYPES[i % 3]);
+        let key =
+            format!("elements={elements} ranks={ranks} dtype={dtype} length={length} row={row} warps=1");
+        explore::<AllReduce>(&format!("{key} chunk=256 algorithm=one-shot senders=4 blocks=2"), 2);
+        for algorithm in ["pull", "pull-two-shot", "multimem"] {
+            let key = format!("{key} chunk=256 senders=0 protocol=flags algorithm={algorithm}");
+            explore::<AllReduce>(&format!("{key} blocks=2"), 2);
+        }
+        explore::<AllReduce>(&format!("{key} chunk=256 algorithm=one-shot blocks=1 senders=0 op=max"), 1);
+        // One tile is more than the capacity.
+        explore::<AllReduce>(
+            &format!("elements=100 ranks={ranks} dtype={dtype} length={length} blocks=2"),
+            2,
+        );
+    }
+}
+
+#[test]
+fn all_reduce_with_a_norm_of_any_length() {
+    let key = "elements=2560 ranks=3 dtype=bf16 hook=rms-norm hidden=320 warps=4 blocks=2 senders=0";
+    for (length, row) in [("host", 320), ("device", 640)] {
+        for rest in ["one-shot", "two-shot", "pull-two-shot protocol=flags"] {
+            explore::<AllReduce>(&format!("{key} length={length} row={row} algorithm={rest}"), 2);
+        }
+        for form in ["fp8-token normalised=true", "nvfp4 scale_layout=128x4"] {
+            explore::<AllReduce>(
+                &format!("{key} length={length} row={row} algorithm=one-shot quantise={form}"),
+                1,
+            );
+        }
+    }
+}
+
+#[test]
+fn others_of_any_length() {
+    of_any_length::<ReduceScatter>("op=avg");
+    of_any_length::<AllGather>("");
+    of_any_length::<AllGather>("algorithm=pull");
+    of_any_length::<AllToAll>("");
+    of_any_length::<Broadcast>("root=1");
+}
+
+/// Each rank has a length of its own; some have fewer rows than they say, and the tensor of all ranks has no room for the last ones.
+#[test]
+fn ranks_have_lengths_of_their_own() {
+    for (i, (_, row, elements)) in LENGTHS.iter().enumerate() {
+        let (ranks, dtype) = (2 + i as u32 % 3, DTYPES[i % 3]);
+        let key = format!("ranks={ranks} dtype={dtype} length=each row={row} warps=1 chunk=256");
+        for protocol in ["packets", "flags"] {
+            for blocks in [1, 2] {
+                let key = format!("{key} protocol={protocol} blocks={blocks} elements");
+                explore::<AllGather>(&format!("{key}={}", elements / ranks), 3);
+                explore::<ReduceScatter>(&format!("{key}={elements} op=avg"), 3);
+            }
+        }
+    }
+    explore::<AllGather>("elements=600 ranks=3 dtype=fp8 length=each row=3 warps=1 chunk=256", 4);
+    explore::<ReduceScatter>("elements=1800 ranks=3 dtype=i32 length=each row=3 warps=1 chunk=256", 4);
+}
+
 #[test]
 fn broadcast() {
     both::<Broadcast>("root=0");
@@ -335,6 +419,41 @@ proptest! {
              chunk={chunk} blocks={blocks} in_place={in_place} warps=1 senders=0"
         ));
         run(&config, seed, Strategy::Adversarial);
+    }
+
+    #[test]
+    fn any_length_is_right(
+        rows in 1u32..400,
+        row in prop::sample::select(vec![1u32, 3, 8, 100, 256, 512]),
+        ranks in 1u32..6,
+        dtype in prop::sample::select(DTYPES.to_vec()),
+        protocol in prop::sample::select(vec!["packets", "flags"]),
+        length in prop::sample::select(vec!["host", "device"]),
+        blocks in prop::sample::select(vec![1u32, 4]),
+        in_place: bool,
+        which in 0..8,
+        seed: u64,
+    ) {
+        let rows = rows.min(4000 / row).max(1);
+        let with = |length: &str, parts: u32, rest: &str| {
+            format!(
+                "elements={} row={row} ranks={ranks} dtype={dtype} protocol={protocol} length={length} chunk=256 \
+                 blocks={blocks} warps=1 {rest}",
+                rows * row * parts
+            )
+        };
+        let place = format!("in_place={in_place}");
+        let of = |parts, rest: &str| with(length, parts, &format!("{place} {rest}"));
+        match which {
+            0 => drop(run(&config::<AllReduce>(&of(1, "algorithm=one-shot senders=0")), seed, Strategy::Adversarial)),
+            1 => drop(run(&config::<AllReduce>(&of(1, "algorithm=two-shot senders=0")), seed, Strategy::Adversarial)),
+            2 => drop(run(&config::<ReduceScatter>(&of(ranks, "")), seed, Strategy::Adversarial)),
+            3 => drop(run(&config::<AllGather>(&of(1, "")), seed, Strategy::Adversarial)),
+            4 => drop(run(&config::<AllToAll>(&of(ranks, "")), seed, Strategy::Adversarial)),
+            5 => drop(run(&config::<AllGather>(&with("each", 1, "")), seed, Strategy::Adversarial)),
+            6 => drop(run(&config::<ReduceScatter>(&with("each", ranks, "op=max")), seed, Strategy::Adversarial)),
+            _ => drop(run(&config::<Broadcast>(&of(1, "")), seed, Strategy::Adversarial)),
+        }
     }
 
     #[test]

@@ -73,6 +73,12 @@ fn cuda_and_hip() {
     shown::<AllToAll>(all, "all_to_all", key);
     shown::<RaggedAllToAll>(all, "ragged_all_to_all", "capacity=2051 ranks=3 dtype=bf16");
     shown::<Broadcast>(all, "broadcast", key);
+    let key = "elements=6144 ranks=3 dtype=bf16 row=8 length";
+    pinned::<AllReduce>(all, "all_reduce_of_any_length", &format!("{key}=device"));
+    pinned::<ReduceScatter>(all, "reduce_scatter_of_each", &format!("{key}=each"));
+    pinned::<AllGather>(all, "all_gather_of_each", &format!("{key}=each"));
+    pinned::<AllToAll>(all, "all_to_all_of_any_length", &format!("{key}=host"));
+    pinned::<Broadcast>(all, "broadcast_of_any_length", &format!("{key}=host"));
     insta::assert_snapshot!("digests", all);
 }
 

@@ -36,6 +36,28 @@ fn all_reduces_are_right_to_the_bit() {
     });
 }
 
+/// Lengths that launches say: of rows of one element, and of whole packets.
+#[test]
+fn collectives_of_any_length_are_right_to_the_bit() {
+    cases("any_length", 44, |cases| {
+        for (row, protocol) in [(1, "packets"), (1, "flags"), (8, "packets"), (8, "flags")] {
+            let key = format!("ranks=2 row={row} protocol={protocol} elements=65536 length");
+            for length in ["host", "device"] {
+                let key = format!("{key}={length}");
+                for algorithm in ["one-shot", "two-shot", "pull"] {
+                    cases.run::<AllReduce>(&format!("{key} dtype=bf16 algorithm={algorithm}"));
+                }
+                cases.run::<ReduceScatter>(&format!("{key} dtype=f32"));
+                cases.run::<AllGather>(&format!("{key} dtype=bf16"));
+                cases.run::<AllToAll>(&format!("{key} dtype=fp16"));
+                cases.run::<Broadcast>(&format!("{key} dtype=bf16 root=1"));
+            }
+            cases.run::<AllGather>(&format!("{key}=each dtype=bf16"));
+            cases.run::<ReduceScatter>(&format!("{key}=each dtype=f32"));
+        }
+    });
+}
+
 #[test]
 fn all_reduces_of_registered_buffers_are_right_to_the_bit() {
     cases("registered_all_reduce", 24, |cases| {

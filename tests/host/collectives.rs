@@ -73,6 +73,34 @@ fn of_registered_buffers() {
     run::<RegisteredAllReduce>(&format!("{key} dtype=f32 shots=one op=max-nan"));
 }
 
+/// Lengths that launches say, from none to the capacity.
+#[test]
+fn of_any_length() {
+    let key = "ranks=3 warps=2 chunk=256 blocks=2";
+    for (length, row, protocol) in
+        [("host", 1, "packets"), ("device", 8, "flags"), ("device", 256, "packets")]
+    {
+        let key = format!("{key} protocol={protocol} length={length} row={row} elements");
+        run::<AllReduce>(&format!("{key}=1536 dtype=bf16 algorithm=one-shot senders=0"));
+        run::<AllReduce>(&format!("{key}=1536 dtype=f32 algorithm=two-shot senders=0 in_place=true"));
+        run::<ReduceScatter>(&format!("{key}=2304 dtype=fp16 op=avg"));
+        run::<AllGather>(&format!("{key}=768 dtype=bf16"));
+        run::<AllToAll>(&format!("{key}=2304 dtype=f32 in_place=true"));
+        run::<Broadcast>(&format!("{key}=768 dtype=bf16 root=1"));
+        if row < 256 {
+            let key = key.replace(&format!("length={length}"), "length=each");
+            run::<AllGather>(&format!("{key}=768 dtype=bf16"));
+            run::<ReduceScatter>(&format!("{key}=2304 dtype=f32"));
+        }
+    }
+    run::<AllReduce>(&format!(
+        "{key} elements=1536 dtype=bf16 algorithm=pull protocol=flags length=device row=8"
+    ));
+    run::<AllReduce>(
+        "elements=960 ranks=3 dtype=bf16 hook=rms-norm hidden=192 warps=2 blocks=2 algorithm=two-shot length=device row=192",
+    );
+}
+
 /// Instructions that AMD's GPUs do not have.
 #[test]
 fn by_the_switch() {

@@ -43,6 +43,17 @@ fn collectives_without_a_rank() {
 }
 
 #[test]
+fn launches_of_any_length_without_a_rank() {
+    let key = "elements=1536 ranks=3 warps=2 chunk=256 blocks=2 row=8 length";
+    run::<AllReduce>(2, &format!("{key}=device dtype=bf16 algorithm=one-shot senders=0 op=avg"));
+    run::<AllReduce>(4, &format!("{key}=host dtype=f32 algorithm=two-shot senders=0 protocol=flags"));
+    run::<AllGather>(1, &format!("{key}=each dtype=bf16"));
+    run::<ReduceScatter>(2, &format!("{key}=each dtype=f32 op=max"));
+    run::<AllToAll>(1, &format!("{key}=device dtype=fp16 protocol=flags"));
+    run::<Broadcast>(1, &format!("{key}=host dtype=f32 root=2"));
+}
+
+#[test]
 fn two_shots_without_two_ranks_of_four() {
     let key = "elements=3000 ranks=4 warps=2 chunk=256 dtype=f32 algorithm=two-shot senders=0 blocks=1";
     run::<AllReduce>(0b0110, key);

@@ -84,13 +84,16 @@ pub fn outcomes_in<F: Workload>(
     let emitted = traced(&config, language, None);
     let mut job = Job::new(language, config.ranks());
     job.buffers_of(&emitted.kernel, str::to_owned);
-    // All ranks pass the same numbers in all rounds.
-    let numbers = config.numbers(Turn { seed: 7, rank: 0, round: 0 });
-    let scalar = |name: &str| match numbers.iter().find(|(of, _)| of == name) {
-        Some((_, Const::U32(value))) => value.to_le_bytes().to_vec(),
-        other => panic!("no value for the scalar `{name}`: {other:?}"),
+    let launch_of = |job: &mut Job, turn: Turn| {
+        let numbers = config.numbers(turn);
+        let scalar = |name: &str| match numbers.iter().find(|(known, _)| known == name) {
+            Some((_, Const::U32(n))) => n.to_le_bytes().to_vec(),
+            other => panic!("no value for the scalar `{name}`: {other:?}"),
+        };
+        job.launch(&emitted, str::to_owned, scalar, WAIT_BUDGET_NS)
     };
-    let launch = job.launch(&emitted, str::to_owned, scalar, WAIT_BUDGET_NS);
+    let by_value = emitted.kernel.params.iter().any(|p| p.kind == ParamKind::Scalar);
+    let one = (!by_value).then(|| launch_of(&mut job, Turn { seed: 7, rank: 0, round: 0 }));
     let turns = |rank| (0..ROUNDS).map(move |round| Turn { seed: 7, rank, round });
     for rank in 0..config.ranks() {
         if emitted.kernel.params.iter().any(|p| p.kind == ParamKind::EpochWord) {
@@ -101,6 +104,7 @@ pub fn outcomes_in<F: Workload>(
         }
         for turn in turns(rank) {
             config.inputs(turn).iter().for_each(|c| job.write(rank, &c.buffer, c.at, &c.bytes));
+            let launch = one.unwrap_or_else(|| launch_of(&mut job, turn));
             job.run_on(rank, launch);
             for e in config.expected(turn) {
                 job.read(rank, &e.buffer, e.at..e.at + e.bytes.len() as u64);

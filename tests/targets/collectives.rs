@@ -45,6 +45,15 @@ fn sources(target: &str) -> Vec<Source> {
         source::<AllToAll>(small, target),
         source::<RaggedAllToAll>("capacity=10007 ranks=5 dtype=bf16", target),
         source::<Broadcast>(large, target),
+        source::<AllReduce>(&format!("{large} length=device"), target),
+        source::<AllReduce>(
+            &format!("{large} length=host row=8 algorithm=one-shot chunk=16384 warps=16"),
+            target,
+        ),
+        source::<ReduceScatter>(&format!("{large} length=each row=8"), target),
+        source::<AllGather>(&format!("{large} length=each row=8"), target),
+        source::<AllToAll>(&format!("{large} length=device"), target),
+        source::<Broadcast>(&format!("{large} length=host"), target),
     ])
 }
 

@@ -254,7 +254,7 @@ fn spec(field: &Field, config: &Path, codegen: &TokenStream, errors: &mut Errors
         }
         _ => {}
     }
-    let single = kind == "Val" || kind == "EpochWord" && optional.is_none();
+    let single = matches!(kind, "Val" | "EpochWord") && optional.is_none();
     if let (Some((at, _)), true) = (&len, single) {
         errors.at(at.span(), format!("`{kind}` is one value and has no length"));
     }
@@ -359,7 +359,8 @@ fn bound(field: &Field, kind: &str, codegen: &TokenStream, errors: &mut Errors) 
     Some(quote!(.bound(#codegen::dsl::Binding::#binding)))
 }
 
-/// `#[rows(number, |c| ..)]`: what says how many rows of a field's memory a launch has, and the most that it can have.
+/// `#[rows(number, |c| ..)]`: what says how many rows of a field's memory a launch has, and the most that it can have. `#[rows(|c| ..)]`
+/// computes both, where not all configurations have such a number.
 fn rows(field: &Field, config: &Path, errors: &mut Errors) -> Option<TokenStream> {
     let attr = marked(field, "rows")?;
     if ["input", "output", "inout"].iter().all(|name| marked(field, name).is_none()) {
@@ -367,6 +368,12 @@ fn rows(field: &Field, config: &Path, errors: &mut Errors) -> Option<TokenStream
             attr.span(),
             "`#[rows(..)]` is for what the caller passes: `#[input]`, `#[output]` or `#[inout]`",
         );
+    }
+    if let Ok(computed) = attr.parse_args::<syn::ExprClosure>() {
+        return Some(quote!(.rows_of({
+            let of: fn(&#config) -> ::core::option::Option<(&'static str, u64)> = #computed;
+            of(config)
+        })));
     }
     let example = "#[rows(rows_there, |c| c.tokens)]";
     let parse =

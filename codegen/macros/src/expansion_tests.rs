@@ -136,6 +136,35 @@ fn launches_take_what_is_the_caller_s() {
     insta::assert_snapshot!(text.split_once("What a caller passes").unwrap().1);
 }
 
+/// Of some configurations alone: a number, and rows that it counts.
+#[test]
+fn launches_take_a_number_that_may_be_missing() {
+    let input = parse_quote! {
+        #[args(config = Scale)]
+        pub struct ScaleArgs {
+            #[len(|c| u64::from(c.any))]
+            pub rows: Option<Val<u32>>,
+            #[input]
+            #[len(|c| u64::from(c.hidden))]
+            #[rows(|c| c.any.then_some(("rows", 8)))]
+            pub x: Ptr<f32>,
+        }
+    };
+    let expanded =
+        crate::args::expand(&input, &quote!(::peerwarp::codegen), Some(&quote!(::peerwarp))).unwrap();
+    let text = pretty(expanded);
+    for part in [
+        "rows: binder.next_if_declared::<Val<u32>>(\"rows\")",
+        ".rows_of({",
+        "|c| {\n                            c.any.then_some((\"rows\", 8))",
+        "pub rows: ::core::option::Option<u32>",
+        "; of fewer rows, where a number of the variant says how many.",
+        "_call.optional_scalar(\"rows\", self.rows)?;",
+    ] {
+        assert!(text.contains(part), "{part}:\n{text}");
+    }
+}
+
 #[test]
 fn launches_without_tensors_borrow_nothing() {
     let input = parse_quote! {

@@ -16,7 +16,10 @@ enum Passed {
         optional: bool,
     },
     /// By value, of this type.
-    Scalar(Type),
+    Scalar {
+        of: Type,
+        optional: bool,
+    },
     /// A group's parameters, as this struct.
     Group(Type),
 }
@@ -34,11 +37,11 @@ fn passed(field: &Field, errors: &mut Errors) -> Option<Passed> {
     if group_attr(field).is_some() {
         return input.and_then(|_| group(&field.ty, errors));
     }
-    let optional = optional(&field.ty).is_some();
-    match (input, output, inner(&field.ty, "Val")) {
+    let (ty, optional) = (optional(&field.ty).unwrap_or(&field.ty), optional(&field.ty).is_some());
+    match (input, output, inner(ty, "Val")) {
         (Some(_), None, _) => Some(Passed::Input { optional }),
         (None, Some(_), _) => Some(Passed::Output { optional }),
-        (None, None, Some(value)) => Some(Passed::Scalar(value.clone())),
+        (None, None, Some(value)) => Some(Passed::Scalar { of: value.clone(), optional }),
         _ => None,
     }
 }
@@ -66,7 +69,7 @@ pub fn expand(
     let all: Vec<(&Field, Passed)> = found.collect();
     let op = quote!(#runtime::runtime::op);
     let (args, vis, ident) = (&input.ident, &input.vis, launch_ident(&input.ident));
-    let borrows = all.iter().any(|(_, passed)| !matches!(passed, Passed::Scalar(_)));
+    let borrows = all.iter().any(|(_, passed)| !matches!(passed, Passed::Scalar { .. }));
     let generics = borrows.then(|| quote!(<'a>));
     let doc = format!("What a caller passes to a launch of a kernel whose parameters are [`{args}`].");
     let members = all.iter().map(|(field, passed)| member(field, passed, config, &op));
@@ -77,13 +80,13 @@ pub fn expand(
     let tensors =
         all.iter().filter(|(_, p)| matches!(p, Passed::Input { .. } | Passed::Output { .. })).count();
     let scalars = all.iter().filter_map(|(field, passed)| match passed {
-        Passed::Scalar(_) => Some(pass(field, passed, &op)),
+        Passed::Scalar { .. } => Some(pass(field, passed, &op)),
         _ => None,
     });
     let of = |group: bool| {
         let tensors = all.iter().filter(move |(_, p)| match p {
             Passed::Group(_) => group,
-            Passed::Scalar(_) => false,
+            Passed::Scalar { .. } => false,
             Passed::Input { .. } | Passed::Output { .. } => !group,
         });
         tensors.map(|(field, passed)| pass(field, passed, &op)).collect::<Vec<_>>()
@@ -119,7 +122,8 @@ fn member(field: &Field, passed: &Passed, config: &Path, op: &TokenStream) -> To
         Passed::Input { optional: true } => quote!(::core::option::Option<&'a dyn #op::Readable>),
         Passed::Output { optional: false } => quote!(&'a mut dyn #op::Writable),
         Passed::Output { optional: true } => quote!(::core::option::Option<&'a mut dyn #op::Writable>),
-        Passed::Scalar(ty) => quote!(#ty),
+        Passed::Scalar { of, optional: false } => quote!(#of),
+        Passed::Scalar { of, optional: true } => quote!(::core::option::Option<#of>),
         Passed::Group(ty) => quote!(#ty<'a>),
     };
     let mut docs = vec![first_paragraph(&field.attrs)];
@@ -143,7 +147,12 @@ fn pass(field: &Field, passed: &Passed, op: &TokenStream) -> TokenStream {
         Passed::Input { optional: true } => quote!(_call.optional_input(#name, self.#ident)),
         Passed::Output { optional: false } => quote!(_call.output(#name, &mut *self.#ident)),
         Passed::Output { optional: true } => quote!(_call.optional_output(#name, self.#ident.as_deref_mut())),
-        Passed::Scalar(ty) => quote_spanned!(ty.span()=> _call.scalar(#name, self.#ident)),
+        Passed::Scalar { of, optional: false } => {
+            quote_spanned!(of.span()=> _call.scalar(#name, self.#ident))
+        }
+        Passed::Scalar { of, optional: true } => {
+            quote_spanned!(of.span()=> _call.optional_scalar(#name, self.#ident))
+        }
         Passed::Group(_) => quote!(#op::LaunchArgs::pass(&mut self.#ident, _call)),
     }
 }
@@ -175,7 +184,10 @@ fn elements(field: &Field, config: &Path) -> String {
         syn::Meta::List(list) => list.tokens.clone().into_iter().next(),
         syn::Meta::Path(_) | syn::Meta::NameValue(_) => None,
     });
-    let rows = rows.map_or_else(String::new, |number| format!("; of fewer rows, as many as `{number}` says"));
+    let rows = rows.map_or_else(String::new, |number| match number {
+        proc_macro2::TokenTree::Ident(number) => format!("; of fewer rows, as many as `{number}` says"),
+        _ => "; of fewer rows, where a number of the variant says how many".to_owned(),
+    });
     let there = if optional(&field.ty).is_some() { "; None if that is 0" } else { "" };
     let window = inner(ty, "Window").is_some() || last_segment(ty).is_some_and(|name| name == "AnyWindow");
     let window = if window { " Peers read it: a `SymmetricPart` of the world." } else { "" };

@@ -63,6 +63,7 @@ pub fn choice(item: TokenStream) -> TokenStream {
 /// | `#[output]` | as `#[input]`, but no group | a launch passes this memory, which the kernel writes |
 /// | `#[inout]` | as `#[output]` | a launch passes this memory, which the kernel, or peers, read and write |
 /// | `#[rows(number, \|c\| ..)]` | an input or output with a length | a launch has as many rows as its parameter `number` says; the length is that of the most rows, which the closure computes |
+/// | `#[rows(\|c\| ..)]` | the same | the closure computes `Option<(&'static str, u64)>`: the number's name and the most rows, or none where a launch has all of them |
 /// | `#[group]`, `#[group(\|c\| ..)]` | a field | a struct of parameters that several kernels share; the closure computes its configuration where it is another one |
 /// | `#[when(\|c\| ..)]` | a variant of an enum | see below |
 ///

@@ -2,23 +2,27 @@
 
 use std::sync::Mutex;
 
+use peerwarp::families::collectives::{Ladder, Length, Rung};
 use peerwarp::harness::choose::Device;
 use peerwarp::runtime::op::{LaunchSpec, Operation};
 use pyo3::prelude::*;
 
 use super::exchange::{Element, Exchange, Seen};
 use super::{aligned, stream_of};
-use crate::collectives::Asked;
+use crate::collectives::{Asked, uneven};
 use crate::error::{Failure, detached};
 use crate::simulated::lock;
 use crate::world::GpuWorld;
 
-/// The collectives of this process's rank that have been made, each for one length, type and so on.
+/// The collectives of this process's rank that have been made, each for one capacity, type and so on.
 #[pyclass(frozen)]
 pub struct DeviceCollectives {
     world: Py<GpuWorld>,
     ranks: u64,
+    /// Nodes of the world: on several each length has an operation of its own.
+    nodes: u32,
     exchange: Option<Py<Exchange>>,
+    ladder: Ladder,
     made: Mutex<Vec<Made>>,
 }
 
@@ -29,7 +33,16 @@ struct Of<'a> {
     op: &'a str,
     root: u32,
     element: Element,
+    /// Of the key.
     elements: u64,
+    lengths: (Length, u32),
+}
+
+/// What a call passes by value: rows, and rows of all ranks' parts.
+#[derive(Clone, Copy)]
+struct Rows {
+    rows: Option<u32>,
+    all_rows: Option<u32>,
 }
 
 struct Made {
@@ -38,9 +51,17 @@ struct Made {
     root: u32,
     element: Element,
     elements: u64,
+    lengths: (Length, u32),
     launches: Operation,
-    /// For each operand whether it is `x`; if not, it is `out`.
-    takes_x: Vec<bool>,
+    takes: Vec<Operand>,
+}
+
+/// What stands for an operand.
+#[derive(Clone, Copy)]
+enum Operand {
+    X,
+    Out,
+    N,
 }
 
 /// The elements that collectives take.
@@ -57,20 +78,35 @@ fn element_of(dtype: &str) -> Result<Element, Failure> {
 
 impl Made {
     fn is(&self, of: &Of<'_>) -> bool {
-        let Made { name, op, root, element, elements, .. } = self;
-        *elements == of.elements
-            && *of == Of { name, op, root: *root, element: *element, elements: *elements }
+        let &Made { ref name, ref op, root, element, elements, lengths, .. } = self;
+        elements == of.elements && *of == Of { name, op, root, element, elements, lengths }
     }
 
-    /// Launches it with aligned addresses of as many elements as it is for.
+    /// Launches it with aligned addresses of as many rows as `rows` says, at most its capacity.
     ///
     /// # Safety
     /// What is at the addresses is of this GPU and stays until it is on the stream; calls are in the order of one stream.
-    unsafe fn launch(&mut self, x: u64, out: u64, stream: u64) -> Result<(), Failure> {
+    unsafe fn launch(
+        &mut self,
+        rows: Rows,
+        (x, out, n): (u64, u64, u64),
+        stream: u64,
+    ) -> Result<(), Failure> {
         let rank = &mut self.launches.ranks_mut()[0];
-        let mut operands = [0; 2];
-        let operands = &mut operands[..self.takes_x.len()];
-        operands.iter_mut().zip(&self.takes_x).for_each(|(at, takes_x)| *at = if *takes_x { x } else { out });
+        for (name, value) in [("rows", rows.rows), ("all_rows", rows.all_rows)] {
+            if let Some(value) = value {
+                rank.set_scalar(name, value)?;
+            }
+        }
+        let mut operands = [0; 3];
+        let operands = &mut operands[..self.takes.len()];
+        operands.iter_mut().zip(&self.takes).for_each(|(at, takes)| {
+            *at = match takes {
+                Operand::X => x,
+                Operand::Out => out,
+                Operand::N => n,
+            }
+        });
         // SAFETY: as the caller says.
         Ok(unsafe { rank.launch_raw(0, operands, stream_of(stream)) }?)
     }
@@ -92,20 +128,40 @@ fn shapes_fit(name: &str, ranks: u64, x: &[u64], out: &[u64]) -> bool {
 
 #[pymethods]
 impl DeviceCollectives {
-    /// `exchange` looks at tensors, if there is such a thing for them.
+    /// `exchange` looks at tensors, if there is such a thing for them. `capacities` ascend; none stands for powers of two.
     #[new]
-    fn new(world: Py<GpuWorld>, ranks: u64, exchange: Option<Py<Exchange>>) -> DeviceCollectives {
-        DeviceCollectives { world, ranks, exchange, made: Mutex::default() }
+    fn new(
+        py: Python<'_>,
+        world: Py<GpuWorld>,
+        ranks: u64,
+        exchange: Option<Py<Exchange>>,
+        capacities: Vec<u64>,
+    ) -> Result<DeviceCollectives, Failure> {
+        let nodes = world.get().with_world(py, |world| Ok(world.teams().nodes()))?;
+        let ladder = Ladder::new(capacities);
+        Ok(DeviceCollectives { world, ranks, nodes, exchange, ladder, made: Mutex::default() })
     }
 
-    /// Whether a collective was made.
+    /// Frees what was made: memory of the GPU. Launches end first.
+    fn free(&self, py: Python<'_>) -> Result<(), Failure> {
+        detached(py, || {
+            lock(&self.made).clear();
+            Ok(())
+        })
+    }
+
+    /// Bytes of the GPU's memory that operations have.
+    fn memory_bytes(&self) -> u64 {
+        lock(&self.made).iter().map(|made| made.launches.ranks()[0].memory_bytes()).sum()
+    }
+
+    /// Whether there is a collective for a length.
     fn has(&self, name: &str, op_root: (&str, u32), dtype_elements: (&str, u64)) -> Result<bool, Failure> {
-        let ((op, root), (dtype, elements)) = (op_root, dtype_elements);
-        let of = Of { name, op, root, element: element_of(dtype)?, elements };
+        let (of, _) = self.of(name, op_root, element_of(dtype_elements.0)?, dtype_elements.1)?;
         Ok(lock(&self.made).iter().any(|made| made.is(&of)))
     }
 
-    /// Makes a collective for one length and type: allocates and loads. All ranks do so in the same order.
+    /// Makes a collective for the capacity of a length, and a type: allocates and loads. All ranks do so in the same order.
     fn make(
         &self,
         py: Python<'_>,
@@ -113,27 +169,11 @@ impl DeviceCollectives {
         op_root: (&str, u32),
         dtype_elements: (&str, u64),
     ) -> Result<(), Failure> {
-        let ((op, root), (dtype, elements)) = (op_root, dtype_elements);
-        let element = element_of(dtype)?;
-        let launches = self.world.get().with(py, |world, images| {
-            let (ranks, most) = (world.ranks(), world.blocks_per_launch());
-            let device = Device::of_gpu(world.members()[0].gpu.info());
-            let nodes = world.teams().nodes();
-            let variant = Asked { name, op, root, dtype, elements, ranks, nodes, most, device }.variant()?;
-            Ok(Operation::new(world, &[LaunchSpec::new(name, variant)], images)?)
-        })?;
-        let takes_x = launches.ranks()[0].operands().iter().map(|spec| match &*spec.name {
-            "x" => Ok(true),
-            "out" => Ok(false),
-            other => Err(Failure::invalid("operand", other, "x and out")),
-        });
-        let takes_x = takes_x.collect::<Result<_, _>>()?;
-        let (name, op) = (name.to_owned(), op.to_owned());
-        lock(&self.made).push(Made { name, op, root, element, elements, launches, takes_x });
-        Ok(())
+        let (of, _) = self.of(name, op_root, element_of(dtype_elements.0)?, dtype_elements.1)?;
+        self.add(py, dtype_elements.0, &of)
     }
 
-    /// Launches one that was made, on a stream. `x` and `out` are as long as it was made for.
+    /// Launches one that was made, on a stream. `x` and `out` are of that length.
     fn launch(
         &self,
         py: Python<'_>,
@@ -142,16 +182,49 @@ impl DeviceCollectives {
         dtype_elements: (&str, u64),
         x_out_stream: (u64, u64, u64),
     ) -> Result<(), Failure> {
-        let ((op, root), (dtype, elements), (x, out, stream)) = (op_root, dtype_elements, x_out_stream);
+        let ((dtype, elements), (x, out, stream)) = (dtype_elements, x_out_stream);
         let (x, out) = (aligned("x", x)?, aligned("out", out)?);
+        let (of, rows) = self.of(name, op_root, element_of(dtype)?, elements)?;
         // SAFETY: the Python part has compared the tensors' GPU, type and length with what this was made for, keeps them until they
         // are on the stream, and calls in the order of one stream.
-        match unsafe {
-            self.started(py, &Of { name, op, root, element: element_of(dtype)?, elements }, x, out, stream)
-        }? {
+        match unsafe { self.started(py, &of, rows, (x, out, 0), stream) }? {
             true => Ok(()),
             false => Err(Failure::invalid("collective", name, "one that was made")),
         }
+    }
+
+    /// Launches a collective whose ranks have lengths of their own, `n[rank]` rows of `row` elements, at most `most`. One that was not
+    /// made is made if it `may` be; else nothing is done, and it says so.
+    #[allow(clippy::too_many_arguments, reason = "what Python passes, which has no structs")]
+    fn uneven(
+        &self,
+        py: Python<'_>,
+        name: &str,
+        op: &str,
+        dtype: &str,
+        row_most: (u32, u32),
+        rows_all_rows: (u32, u32),
+        x_out_n_stream: (u64, u64, u64, u64),
+        may: bool,
+    ) -> Result<bool, Failure> {
+        let ((row, most), (rows, all_rows), (x, out, n, stream)) = (row_most, rows_all_rows, x_out_n_stream);
+        let n = aligned("sizes", n)?;
+        let elements = uneven(name, self.ranks as u32, (row, most));
+        let of =
+            Of { name, op, root: 0, element: element_of(dtype)?, elements, lengths: (Length::Each, row) };
+        // A tensor without a row has no memory.
+        let place = |field, rows, address| if rows == 0 { Ok(n) } else { aligned(field, address) };
+        let (own, all) = if name == "all_gather" { (rows, all_rows) } else { (all_rows, rows) };
+        let places = (place("x", own, x)?, place("out", all, out)?, n);
+        if !lock(&self.made).iter().any(|made| made.is(&of)) {
+            if !may {
+                return Ok(false);
+            }
+            self.add(py, dtype, &of)?;
+        }
+        let rows = Rows { rows: Some(rows), all_rows: Some(all_rows) };
+        // SAFETY: as of `launch`; tensors have as many rows as the numbers say, and `n` a word for each rank.
+        unsafe { self.started(py, &of, rows, places, stream) }
     }
 
     /// Does all of a call on tensors that are as they have to be, of a collective that was made: else it does nothing, and says so.
@@ -170,14 +243,58 @@ impl DeviceCollectives {
             return Ok(false);
         }
         let Some(stream) = exchange.stream(py, &x) else { return Ok(false) };
-        let of = Of { name, op, root, element: x.element, elements: x.elements() };
+        let Ok((of, rows)) = self.of(name, (op, root), x.element, x.elements()) else { return Ok(false) };
         // SAFETY: they are tensors of this GPU, of the type and length that it was made for, which the caller keeps; calls are in the
         // order of one stream, as the documentation asks.
-        unsafe { self.started(py, &of, x.address, out.address, stream) }
+        unsafe { self.started(py, &of, rows, (x.address, out.address, 0), stream) }
     }
 }
 
 impl DeviceCollectives {
+    /// The operation for `x` of so many elements, and the rows of it: one for the smallest capacity with room; on several nodes, one for
+    /// that length.
+    fn of<'a>(
+        &self,
+        name: &'a str,
+        (op, root): (&'a str, u32),
+        element: Element,
+        elements: u64,
+    ) -> Result<(Of<'a>, Rows), Failure> {
+        let parts = if ["reduce_scatter", "all_to_all"].contains(&name) { self.ranks } else { 1 };
+        let (packet, offsets) = (16 / element.bytes() as u32, !["all_reduce", "broadcast"].contains(&name));
+        let rung = match self.nodes {
+            1 => self.ladder.rung(elements, parts, packet, offsets).map_err(|most| {
+                let found = format!("{} elements of a rank", elements / parts);
+                Failure::invalid("x.shape", found, format!("at most {most}, the largest of capacities"))
+            })?,
+            _ => Rung::alone(elements),
+        };
+        let Rung { elements, length, row, rows } = rung;
+        Ok((Of { name, op, root, element, elements, lengths: (length, row) }, Rows { rows, all_rows: None }))
+    }
+
+    /// Makes an operation.
+    fn add(&self, py: Python<'_>, dtype: &str, of: &Of<'_>) -> Result<(), Failure> {
+        let &Of { name, op, root, element, elements, lengths } = of;
+        let launches = self.world.get().with(py, |world, images| {
+            let (ranks, most) = (world.ranks(), world.blocks_per_launch());
+            let device = Device::of_gpu(world.members()[0].gpu.info());
+            let nodes = world.teams().nodes();
+            let asked = Asked { name, op, root, dtype, elements, lengths, ranks, nodes, most, device };
+            Ok(Operation::new(world, &[LaunchSpec::new(name, asked.variant()?)], images)?)
+        })?;
+        let takes = launches.ranks()[0].operands().iter().map(|spec| match &*spec.name {
+            "x" => Ok(Operand::X),
+            "out" => Ok(Operand::Out),
+            "n" => Ok(Operand::N),
+            other => Err(Failure::invalid("operand", other, "x, out and n")),
+        });
+        let takes = takes.collect::<Result<_, _>>()?;
+        let (name, op) = (name.to_owned(), op.to_owned());
+        lock(&self.made).push(Made { name, op, root, element, elements, lengths, launches, takes });
+        Ok(())
+    }
+
     /// Launches one, if it was made.
     ///
     /// # Safety
@@ -186,13 +303,13 @@ impl DeviceCollectives {
         &self,
         py: Python<'_>,
         of: &Of<'_>,
-        x: u64,
-        out: u64,
+        rows: Rows,
+        places: (u64, u64, u64),
         stream: u64,
     ) -> Result<bool, Failure> {
         detached(py, || match lock(&self.made).iter_mut().find(|made| made.is(of)) {
             // SAFETY: as the caller says.
-            Some(made) => unsafe { made.launch(x, out, stream) }.map(|()| true),
+            Some(made) => unsafe { made.launch(rows, places, stream) }.map(|()| true),
             None => Ok(false),
         })
     }

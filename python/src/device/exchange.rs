@@ -40,7 +40,7 @@ impl Element {
     }
 
     /// Bytes of one.
-    fn bytes(self) -> u64 {
+    pub fn bytes(self) -> u64 {
         u64::from(self.bits) / 8
     }
 }

@@ -115,6 +115,57 @@ def collectives(world: peerwarp.World) -> None:
                 cases += 1
     graphed(all_of)
     FOUND["collectives"] = cases
+    FOUND["uneven"] = uneven(all_of)
+    FOUND["freed"] = freed(all_of)
+
+
+def uneven(all_of: peerwarp.Collectives) -> int:
+    """Lengths of ranks' own, which the host or the GPU says, there also in a graph."""
+    ranks, rank = dist.get_world_size(), dist.get_rank()
+    cases = 0
+    for hidden in (3, 64):
+        for sizes in ([0, 5], [130, 1], [7, 0], [9, 9]):
+            sizes = (sizes * ranks)[:ranks]
+            longest = drawn(cases, max(sizes) * hidden).view(-1, hidden)
+            wanted = torch.cat([one[:size] for one, size in zip(of_all_ranks(longest), sizes, strict=True)])
+            x = longest[: sizes[rank]].clone()
+            assert torch.equal(all_of.all_gather(x, sizes=sizes), wanted), (hidden, sizes)
+            # Every rank has a multiple of what all have: their sum is exact.
+            share = wanted.round() * (rank + 1)
+            sums = wanted.round() * (ranks * (ranks + 1) // 2)
+            part = all_of.reduce_scatter(share, sizes=sizes)
+            assert torch.equal(part, sums.split(sizes)[rank]), (hidden, sizes)
+            cases += 2
+    n = torch.zeros(ranks, dtype=torch.int32, device="cuda")
+    x, out = torch.empty(16, 64, device="cuda"), torch.empty(16 * ranks, 64, device="cuda")
+    all_of.all_gather(x, sizes=n, max_size=16, out=out)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        all_of.all_gather(x, sizes=n, max_size=16, out=out)
+    for sizes in ([1, 16], [0, 0], [16, 3], [40, 2]):
+        sizes = (sizes * ranks)[:ranks]
+        x.copy_(drawn(sum(sizes), 16 * 64).view(16, 64))
+        n.copy_(torch.tensor(sizes, dtype=torch.int32))
+        out.fill_(-1)
+        graph.replay()
+        wanted = torch.cat([one[:size] for one, size in zip(of_all_ranks(x), sizes, strict=True)])
+        assert torch.equal(out[: len(wanted)], wanted), sizes
+        assert (out[len(wanted) :] == -1).all(), sizes
+        cases += 1
+    return cases
+
+
+def freed(all_of: peerwarp.Collectives) -> list[int]:
+    """Lengths of one capacity have one operation, which is freed."""
+    all_of.free()
+    left = all_of.memory_bytes
+    for elements in (1025, 1500, 2048):
+        x = drawn(elements, elements)
+        assert torch.equal(all_of.all_reduce(x), expected("all_reduce", x)), elements
+        if elements == 1025:
+            one = all_of.memory_bytes
+    assert left == 0 < one == all_of.memory_bytes
+    return [left, one]
 
 
 def graphed(all_of: peerwarp.Collectives) -> None:
@@ -139,7 +190,7 @@ def graphed(all_of: peerwarp.Collectives) -> None:
         assert torch.equal(x, first * 2)
     try:
         with torch.cuda.graph(torch.cuda.CUDAGraph()):
-            all_of.all_reduce(torch.empty(77, device="cuda"))
+            all_of.all_reduce(torch.empty(77_000, device="cuda"))
     except peerwarp.PeerwarpError as error:
         assert "cannot be captured" in str(error), error
     else:

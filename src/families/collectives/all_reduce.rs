@@ -3,8 +3,9 @@
 use peerwarp_codegen::dsl::prelude::*;
 
 use super::all_reduce_config::{Algorithm, AllReduce};
-use super::cut::{Part, Piece, all_active, owner};
+use super::cut::{Cut, Part, Piece, all_active, owner};
 use super::exchange::{self, Tiles, send_to_all};
+use super::length::{LengthArgs, LengthLaunch};
 use super::multimem::MultimemArgs;
 use super::norm::{NormArgs, NormLaunch, Results};
 use super::pull::{Published, PullArgs, PullSumsArgs};
@@ -16,17 +17,23 @@ pub struct AllReduceArgs {
     /// This rank's vector; in place, it is `out`.
     #[input]
     #[len(|c| if c.in_place { 0 } else { c.elements.into() })]
+    #[rows(|c| c.lengths().of_rank())]
     #[dtype(|c| c.dtype)]
     pub x: Option<AnyPtr>,
     /// The reduction, normalised where there is a hook.
     #[output]
     #[len(|c| c.result().1.into())]
+    #[rows(|c| c.lengths().of_rank())]
     #[dtype(|c| c.result().0)]
     pub out: AnyPtr,
     /// What the hook takes and yields besides.
     #[group]
     #[input]
     pub norm: NormArgs,
+    /// How long the vector is.
+    #[group(|c| c.lengths())]
+    #[input]
+    pub length: LengthArgs,
     /// How tiles get to ranks.
     #[group]
     pub exchange: ExchangeArgs,
@@ -138,7 +145,7 @@ pub fn all_reduce(c: &AllReduce, a: &AllReduceArgs) {
 /// One-shot: every rank sends all its tiles to all.
 #[kernel]
 fn one_shot(c: &AllReduce, a: &AllReduceArgs, tiles: &Tiles<'_>, x: &AnyPtr) {
-    let send = |b| send_to_all(b, tiles, c.cut(), (x, Part::whole()), |_, _| {});
+    let send = |b| send_to_all(b, tiles, c.in_launch(a), (x, Part::whole()), |_, _| {});
     match c.senders {
         1.. => {
             role("send", c.senders, send);
@@ -147,7 +154,7 @@ fn one_shot(c: &AllReduce, a: &AllReduceArgs, tiles: &Tiles<'_>, x: &AnyPtr) {
         // A block has one tile at most, which stays in its registers.
         _ if c.cut().tiles() <= c.blocks => role("exchange", c.blocks, |b| {
             let results = Results::new(c, a);
-            c.cut().each(b, |t| {
+            c.in_launch(a).each(b, |t| {
                 let own = Part::whole().load(x, &t);
                 exchange::send(tiles, Peers::others(), t.index, own);
                 let sum = c.reduce().tiles(tiles, t.index, own, t.len);
@@ -165,7 +172,7 @@ fn one_shot(c: &AllReduce, a: &AllReduceArgs, tiles: &Tiles<'_>, x: &AnyPtr) {
 /// One-shot: reduces all tiles, of which every rank has sent its own to all.
 fn reduce_all(c: &AllReduce, a: &AllReduceArgs, b: Group, tiles: &Tiles<'_>, x: &AnyPtr) {
     let results = Results::new(c, a);
-    c.cut().each(b, |t| {
+    c.in_launch(a).each(b, |t| {
         let sum = c.reduce().tiles(tiles, t.index, Part::whole().load(x, &t), t.len);
         results.store(&t, c.reduce().rounded(sum));
     });
@@ -186,7 +193,7 @@ fn two_shot(
     x: &AnyPtr,
     epoch: Epoch,
 ) {
-    let (cut, all, results) = (c.cut(), Part::whole(), Results::new(c, a));
+    let (cut, all, results) = (c.in_launch(a), Part::whole(), Results::new(c, a));
     let owner = |t: &Piece| owner(c.ranks, b, t);
     let owned = |t: &Piece| owned(c, b, t);
     cut.each(b, |t| {
@@ -210,14 +217,22 @@ fn two_shot(
         }
     });
     if !all_active() {
-        one_by_one(c, &results, b, orphans, x, epoch);
+        one_by_one(c, (cut.with_empty(), &results), b, orphans, x, epoch);
     }
 }
 
-/// Tiles whose owners are not active, one after the other: every rank shows its own, and reduces what all show.
+/// Tiles whose owners are not active, one after the other: every rank shows its own, and reduces what all show. Tiles that a launch
+/// does not have are shown, too: their flags say that what was shown before them has been read.
 #[kernel]
-fn one_by_one(c: &AllReduce, results: &Results<'_>, b: Group, args: &OrphanArgs, x: &AnyPtr, epoch: Epoch) {
-    let (cut, shown) = (c.cut(), args.shown);
+fn one_by_one(
+    c: &AllReduce,
+    (cut, results): (Cut, &Results<'_>),
+    b: Group,
+    args: &OrphanArgs,
+    x: &AnyPtr,
+    epoch: Epoch,
+) {
+    let shown = args.shown;
     let mut turn = var(0u32.val());
     cut.each(b, |t| {
         if !is_active(owner(c.ranks, b, &t)) {
@@ -237,18 +252,24 @@ fn one_by_one(c: &AllReduce, results: &Results<'_>, b: Group, args: &OrphanArgs,
 
 /// Every rank publishes its vector: stores it where peers read it, and signals them.
 #[kernel]
-fn publish(c: &AllReduce, b: Group, args: &PullArgs, x: &AnyPtr, epoch: Epoch) -> (Published, Arrived) {
+fn publish(
+    c: &AllReduce,
+    b: Group,
+    (cut, args): (Cut, &PullArgs),
+    x: &AnyPtr,
+    epoch: Epoch,
+) -> (Published, Arrived) {
     let all = args.open(epoch, c.pull());
-    c.cut().each(b, |t| all.store(t.at, Part::whole().load(x, &t)));
+    cut.each(b, |t| all.store(t.at, Part::whole().load(x, &t)));
     (all, all.exchange(b))
 }
 
 /// Every rank publishes its vector, and reads the others' where they are.
 #[kernel]
 fn pull(c: &AllReduce, a: &AllReduceArgs, b: Group, args: &PullArgs, x: &AnyPtr, epoch: Epoch) {
-    let results = Results::new(c, a);
-    let (all, got) = publish(c, b, args, x, epoch);
-    c.cut().each(b, |t| {
+    let (cut, results) = (c.in_launch(a), Results::new(c, a));
+    let (all, got) = publish(c, b, (cut, args), x, epoch);
+    cut.each(b, |t| {
         let sum = c.reduce().published(&all, &got, &t);
         results.store(&t, c.reduce().rounded(sum));
     });
@@ -264,9 +285,9 @@ fn pull_two_shot(
     x: &AnyPtr,
     epoch: Epoch,
 ) {
-    let results = Results::new(c, a);
-    let (all, got) = publish(c, b, &args.pull, x, epoch);
-    let (cut, sums) = (c.cut(), args.pull_sums.open(epoch, c.pull_sums()));
+    let (cut, results) = (c.in_launch(a), Results::new(c, a));
+    let (all, got) = publish(c, b, (cut, &args.pull), x, epoch);
+    let sums = args.pull_sums.open(epoch, c.pull_sums());
     let slot = |t: &Piece| owned(c, b, t) * cut.longest();
     cut.each(b, |t| {
         let from = owner(c.ranks, b, &t);
@@ -290,9 +311,9 @@ fn pull_two_shot(
 /// Every rank publishes its vector, and lets the switch reduce the tiles that it owns and store them to all.
 #[kernel]
 fn by_switch(c: &AllReduce, a: &AllReduceArgs, b: Group, args: &BySwitchArgs, x: &AnyPtr, epoch: Epoch) {
-    let results = Results::new(c, a);
-    let (all, got) = publish(c, b, &args.pull, x, epoch);
-    let (cut, sums) = (c.cut(), args.multimem.open(epoch, c.multimem()));
+    let (cut, results) = (c.in_launch(a), Results::new(c, a));
+    let (all, got) = publish(c, b, (cut, &args.pull), x, epoch);
+    let sums = args.multimem.open(epoch, c.multimem());
     let mut parcel = multicast();
     cut.each(b, |t| {
         if owner(c.ranks, b, &t) == rank() {

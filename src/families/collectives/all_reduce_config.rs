@@ -8,6 +8,7 @@ use super::all_reduce::{self, AllReduceArgs};
 use super::cut::Cut;
 use super::exchange::{self, Reduce, Reduction};
 use super::legal;
+use super::length::{Length, Lengths};
 use super::norm::{NormForm, NormQuantise, ScaleLayout, Weights};
 use super::pull::Pull;
 
@@ -89,6 +90,12 @@ pub struct AllReduce {
     /// Where the scales of nvfp4 stand.
     #[key(short = "sl", default = ScaleLayout::Row, omitted)]
     pub scale_layout: ScaleLayout,
+    /// What says how many rows a launch has, up to all elements.
+    #[key(short = "len", values = [Length::Whole, Length::Host, Length::Device], default = Length::Whole, omitted)]
+    pub length: Length,
+    /// Elements of a row that `length` counts.
+    #[key(short = "row", range = 1..=65536, default = 1, omitted)]
+    pub row: u32,
     /// How it goes about it.
     #[tune(default = |key| algorithm(key))]
     pub algorithm: Algorithm,
@@ -127,6 +134,8 @@ impl AllReduceKey {
             quantise,
             normalised,
             scale_layout,
+            length: Length::Whole,
+            row: 1,
         }
     }
 }
@@ -187,6 +196,7 @@ impl Legal for AllReduce {
         let floats = self.dtype != Dtype::I32 || self.hook == Hook::None;
         Illegal::unless(floats, "hook", self.hook.name(), || "none with i32".to_owned())?;
         self.normalises()?;
+        self.lengths().legal(self.elements, 1)?;
         self.rows()?;
         let apart = self.algorithm == Algorithm::OneShot && !self.in_place;
         let allowed = || {
@@ -221,6 +231,10 @@ impl AllReduce {
         Illegal::unless(whole, "hidden", self.hidden, || {
             format!("elements of a row: a multiple of {packet} that divides {} elements", self.elements)
         })?;
+        let rows = self.length == Length::Whole || self.row.is_multiple_of(self.hidden);
+        Illegal::unless(rows, "row", self.row, || {
+            format!("a multiple of {}, the elements that the hook normalises", self.hidden)
+        })?;
         legal::tile("hidden", self.hidden, self.warps)?;
         let allowed = || format!("{OF_ROWS} with a hook: a tile is a row then");
         Illegal::unless(self.chunk == OF_ROWS, "chunk", self.chunk, allowed)
@@ -228,7 +242,16 @@ impl AllReduce {
 
     pub(super) fn cut(&self) -> Cut {
         let tile = if self.hook == Hook::None { self.chunk } else { self.hidden.max(1) };
-        Cut::new(self.elements, tile, self.dtype)
+        Cut::new(self.elements, tile, self.dtype).of_any(self.lengths())
+    }
+
+    /// How the vector is cut in a launch.
+    pub(super) fn in_launch(&self, a: &AllReduceArgs) -> Cut {
+        self.cut().of_launch(self.lengths(), &a.length)
+    }
+
+    pub(super) fn lengths(&self) -> Lengths {
+        Lengths::new(self.length, self.row, self.elements, self.ranks)
     }
 
     /// Tiles that a rank owns at most with two shots.
@@ -261,10 +284,10 @@ impl AllReduce {
         let all = |slots| exchange::tiles(self.protocol, self.ranks, slots, self.cut());
         match self.algorithm {
             // What comes back says that the owner has read what was sent, and what is sent again that the result was read: with
-            // flags that orders the reuse of either by itself. Packets order nothing.
+            // flags that orders the reuse of either by itself, in launches of any length. Packets order nothing.
             Algorithm::TwoShot if self.protocol == Transport::Flags => all(2 * self.owned()).banks(1),
-            Algorithm::TwoShot => all(2 * self.owned()),
-            _ => all(self.cut().tiles()),
+            Algorithm::TwoShot => self.lengths().keeps_apart(all(2 * self.owned())),
+            _ => self.lengths().keeps_apart(all(self.cut().tiles())),
         }
     }
 }

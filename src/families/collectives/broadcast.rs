@@ -7,6 +7,7 @@ use peerwarp_codegen::ir::Dtype;
 use super::cut::{Cut, Part};
 use super::exchange::send;
 use super::legal;
+use super::length::{Length, LengthArgs, LengthLaunch, Lengths};
 use super::tiled::tiled;
 
 tiled! {
@@ -23,14 +24,32 @@ tiled! {
         /// Whether the root's vector is where the others get it.
         #[key(short = "i", default = false)]
         pub in_place: bool,
+        /// What says how many rows a launch has, up to all elements.
+        #[key(short = "len", values = [Length::Whole, Length::Host, Length::Device], default = Length::Whole, omitted)]
+        pub length: Length,
+        /// Elements of a row.
+        #[key(short = "row", range = 1..=65536, default = 1, omitted)]
+        pub row: u32,
     }
     dtypes = [F32, Fp16, Bf16, I32, Fp8], length = |key| key.elements, roles = 1, blocks = [1, 2, 4, 8, 16, 32, 64, 128],
-    also = Broadcast::root_is_a_rank
+    also = Broadcast::root_and_rows
+}
+
+impl BroadcastKey {
+    /// Vectors of one length, which stay as they are.
+    pub fn new(elements: u32, ranks: u32, dtype: Dtype) -> BroadcastKey {
+        BroadcastKey { elements, ranks, dtype, root: 0, in_place: false, length: Length::Whole, row: 1 }
+    }
 }
 
 impl Broadcast {
-    fn root_is_a_rank(&self) -> Result<(), Illegal> {
-        legal::root(self.root, self.ranks)
+    fn root_and_rows(&self) -> Result<(), Illegal> {
+        legal::root(self.root, self.ranks)?;
+        self.lengths().legal(self.elements, 1)
+    }
+
+    pub(super) fn lengths(&self) -> Lengths {
+        Lengths::new(self.length, self.row, self.elements, self.ranks)
     }
 
     /// The root sends alone, so that ranks know nothing of each other but by credits.
@@ -47,13 +66,19 @@ pub struct BroadcastArgs {
     /// The vector, read on the root alone; in place, it is `out`.
     #[input]
     #[len(|c| if c.in_place { 0 } else { c.elements.into() })]
+    #[rows(|c| c.lengths().of_rank())]
     #[dtype(|c| c.dtype)]
     pub x: Option<AnyPtr>,
     /// The root's vector.
     #[output]
     #[len(|c| c.elements.into())]
+    #[rows(|c| c.lengths().of_rank())]
     #[dtype(|c| c.dtype)]
     pub out: AnyPtr,
+    /// How long the vector is.
+    #[group(|c| c.lengths())]
+    #[input]
+    pub length: LengthArgs,
     /// The root's vector, a tile a message.
     #[channel(|c| c.channel())]
     #[len(|c| c.cut().longest())]
@@ -67,8 +92,9 @@ pub struct BroadcastArgs {
 #[kernel]
 pub fn broadcast(c: &Broadcast, a: &BroadcastArgs) {
     let tiles = a.tiles.open(a.epoch.begin());
-    let (cut, all) = (c.cut(), Part::whole());
+    let all = Part::whole();
     role("exchange", c.blocks, |b| {
+        let cut = c.cut().of_launch(c.lengths(), &a.length);
         if rank() == c.root {
             cut.each(b, |t| {
                 let tile = all.load(&a.x.unwrap_or(a.out), &t);

@@ -3,8 +3,10 @@
 use peerwarp_codegen::dsl::prelude::*;
 use peerwarp_codegen::ir::{Dtype, PACKET_BYTES};
 
+use super::length::{LengthArgs, Lengths, There};
+
 /// How a vector is cut: into tiles of one length and a rest.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug)]
 pub(super) struct Cut {
     /// Elements of the vector.
     pub elements: u32,
@@ -12,11 +14,41 @@ pub(super) struct Cut {
     pub chunk: u32,
     /// Elements of a packet.
     pub packet: u32,
+    /// Elements of a row, of which launches say how many there are; 0 if they have all elements.
+    pub row: u32,
+    /// What there is in a launch, if it says so.
+    pub there: Option<There>,
 }
 
 impl Cut {
     pub fn new(elements: u32, chunk: u32, dtype: Dtype) -> Cut {
-        Cut { elements, chunk, packet: PACKET_BYTES / dtype.bytes() }
+        Cut { elements, chunk, packet: PACKET_BYTES / dtype.bytes(), row: 0, there: None }
+    }
+
+    /// The same of vectors whose lengths launches say.
+    pub fn of_any(self, lengths: Lengths) -> Cut {
+        Cut { row: lengths.cut_row(), ..self }
+    }
+
+    /// What a launch has of it.
+    pub fn of(self, there: Option<There>) -> Cut {
+        Cut { there, ..self }
+    }
+
+    /// The same where vectors, or parts, have one length.
+    pub fn of_launch(self, lengths: Lengths, a: &LengthArgs) -> Cut {
+        self.of(a.there(lengths))
+    }
+
+    /// All tiles, of which those hold something that a launch has.
+    pub fn with_empty(self) -> Cut {
+        let all = |there: There| There { len: self.elements.val(), held: Some(there.len) };
+        self.of(self.there.map(all))
+    }
+
+    /// Elements of a buffer with all tiles one after another: whole packets.
+    pub fn room(&self) -> u32 {
+        if self.row > 0 { self.tiles() * self.longest() } else { self.elements.next_multiple_of(self.packet) }
     }
 
     /// Elements of the longest tile where it travels: packets are whole.
@@ -37,17 +69,41 @@ impl Cut {
     /// Does something with each of a block's tiles. Blocks of the same number have the same ones, in every loop and on every rank.
     #[kernel]
     pub fn each(&self, b: Group, mut act: impl FnMut(Piece)) {
+        if let Some(there) = self.there {
+            return self.each_there(b, there, act);
+        }
         let (full, rest) = (self.elements / self.chunk, self.elements % self.chunk);
         if full > 0 {
             for index in b.strided(full) {
-                act(Piece { index, at: index * self.chunk, len: self.chunk, real: self.chunk });
+                act(Piece { index, at: index * self.chunk, len: self.chunk, real: self.chunk, end: None });
             }
         }
         if rest > 0 {
             let len = rest.next_multiple_of(self.packet);
             // It is dealt out as the others are.
             if b.index() == full % b.count() {
-                act(Piece { index: full.val(), at: (full * self.chunk).val(), len, real: rest });
+                act(Piece { index: full.val(), at: (full * self.chunk).val(), len, real: rest, end: None });
+            }
+        }
+    }
+
+    /// The same with the tiles of a launch: first those that are full, then those that tensors hold in part or not at all.
+    #[kernel]
+    fn each_there(&self, b: Group, there: There, mut act: impl FnMut(Piece)) {
+        let (len, held) = (self.longest(), there.held.unwrap_or(there.len));
+        let full = held / self.chunk;
+        if self.elements >= self.chunk {
+            for index in b.strided(full) {
+                act(Piece { index, at: index * self.chunk, len, real: len, end: None });
+            }
+        }
+        // Rows of whole tiles leave no tile in part.
+        if there.held.is_some() || !self.row.is_multiple_of(self.chunk) {
+            let all = (there.len + (self.chunk - 1)) / self.chunk;
+            // They are dealt out as the others are.
+            let first = full + (b.index() + b.count() - full % b.count()) % b.count();
+            for index in (first..all).step_by(b.count()) {
+                act(Piece { index, at: index * self.chunk, len, real: len, end: Some(held) });
             }
         }
     }
@@ -60,14 +116,14 @@ impl Cut {
         if full > 0 {
             let held = (there + (self.chunk - 1)) / self.chunk;
             for index in b.strided(held.min(full)) {
-                act(Piece { index, at: index * self.chunk, len: self.chunk, real: self.chunk });
+                act(Piece { index, at: index * self.chunk, len: self.chunk, real: self.chunk, end: None });
             }
         }
         if rest > 0 {
             let len = rest.next_multiple_of(self.packet);
             // It is dealt out as the others are.
             if b.index() == full % b.count() && there > full * self.chunk {
-                act(Piece { index: full.val(), at: (full * self.chunk).val(), len, real: rest });
+                act(Piece { index: full.val(), at: (full * self.chunk).val(), len, real: rest, end: None });
             }
         }
     }
@@ -84,6 +140,8 @@ pub(super) struct Piece {
     pub len: u32,
     /// Elements of them that are the vector's.
     pub real: u32,
+    /// Elements of the vector in this launch, where the tile may go beyond them.
+    pub end: Option<Val<u32>>,
 }
 
 /// Who owns a tile. A block's tiles have the ranks as owners in turn, and so have the blocks' first ones, so that all links are in use
@@ -134,7 +192,7 @@ impl Part {
 
     /// Which elements of a tile there are; none if all are.
     fn there(&self, t: &Piece) -> Option<Tile<bool>> {
-        match self.len {
+        match self.len.or(t.end) {
             None if t.real == t.len => None,
             None => Some(arange(t.len).lt(t.real)),
             Some(len) => Some(arange(t.len).lt((len.max(t.at) - t.at).min(t.real))),
@@ -176,22 +234,49 @@ pub(super) fn row(rank: Val<u32>, elements: u32, ranks: u32) -> Index {
     }
 }
 
+/// The same of rows as long as a launch says, of at most as many elements as are cut.
+pub(super) fn row_of(rank: Val<u32>, cut: &Cut, ranks: u32) -> Index {
+    match cut.there {
+        None => row(rank, cut.elements, ranks),
+        Some(There { len, .. }) if cut.elements.checked_mul(ranks).is_some() => (rank * len).index(),
+        Some(There { len, .. }) => (rank.to_u64() * len.to_u64()).index(),
+    }
+}
+
 /// A vector in parts, one for each rank: all of one length, but for the last ones where that does not divide it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug)]
 pub(super) struct Parts {
     /// Elements of the vector.
     pub elements: u32,
     /// Elements of a part.
     pub part: u32,
+    /// Elements of a part in this launch, if it says so.
+    there: Option<Val<u32>>,
 }
 
 impl Parts {
     pub fn new(elements: u32, ranks: u32) -> Parts {
-        Parts { elements, part: elements.div_ceil(ranks) }
+        Parts { elements, part: elements.div_ceil(ranks), there: None }
+    }
+
+    /// The same as long as a launch says.
+    pub fn in_launch(self, cut: &Cut) -> Parts {
+        Parts { there: cut.there.map(|there| there.len), ..self }
+    }
+
+    /// The part of a rank among others that have room for the longest.
+    pub fn in_row(&self, of: Val<u32>, row: Val<u32>) -> Part {
+        match self.there {
+            None => self.of(of).at(row * self.part),
+            Some(len) => Part::from(row * len),
+        }
     }
 
     /// The part of a rank.
     pub fn of(&self, rank: Val<u32>) -> Part {
+        if let Some(len) = self.there {
+            return Part::from(rank * len);
+        }
         let first = rank * self.part;
         let all = self.elements.is_multiple_of(self.part) && self.elements / self.part == ranks();
         Part { first: first.index(), len: (!all).then(|| first.max(self.elements) - first) }

@@ -35,6 +35,12 @@ pub(super) fn transport(dtype: Dtype) -> Transport {
     }
 }
 
+/// Parts with lengths of their own do not stand where others are read.
+pub(super) fn not_in_place(each: bool, in_place: bool) -> Result<(), Illegal> {
+    let allowed = || "false where each rank has a length of its own";
+    Illegal::unless(!each || !in_place, "in_place", in_place, allowed)
+}
+
 /// A packet that ends in all ones comes without one of them: it turns a NaN into another, and an integer or a byte into a wrong one.
 pub(super) fn carried(protocol: Transport, dtype: Dtype) -> Result<(), Illegal> {
     let allowed = || format!("flags with {dtype}: packets keep no word of all ones");

@@ -11,7 +11,9 @@ mod broadcast;
 mod broadcast_nodes;
 mod cut;
 mod exchange;
+mod ladder;
 mod legal;
+mod length;
 mod multimem;
 mod nodes;
 mod norm;
@@ -48,6 +50,8 @@ pub use broadcast_nodes::{
     BroadcastNodes, BroadcastNodesArgs, BroadcastNodesKey, BroadcastNodesLaunch, broadcast_nodes,
 };
 pub use exchange::Reduction;
+pub use ladder::{Ladder, Rung};
+pub use length::{Length, LengthArgs, LengthLaunch, Lengths};
 pub use multimem::MultimemArgs;
 pub use norm::{NormArgs, NormForm, NormLaunch, NormQuantise, ScaleLayout, Weights};
 pub use op::{Collective, Collectives, Norm};

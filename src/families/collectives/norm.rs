@@ -58,6 +58,7 @@ pub struct NormArgs {
     /// Added to the reduction.
     #[input]
     #[len(|c| c.with_hook(c.elements))]
+    #[rows(|c| c.lengths().of_rank())]
     #[dtype(|c| c.dtype)]
     pub residual: Option<AnyPtr>,
     /// What the elements of a normalised row are multiplied with.
@@ -72,6 +73,7 @@ pub struct NormArgs {
     /// The reduction and the residual, as the next layer adds to it.
     #[output]
     #[len(|c| c.with_hook(c.elements))]
+    #[rows(|c| c.lengths().of_rank())]
     #[dtype(|c| c.dtype)]
     pub residual_out: Option<AnyPtr>,
     /// The scale of all rows: a quantised value is a row's over it, and for nvfp4 over the scale of its block, too.
@@ -81,6 +83,7 @@ pub struct NormArgs {
     /// The normalised rows before they are quantised.
     #[output]
     #[len(|c| if c.normalised { c.elements.into() } else { 0 })]
+    #[rows(|c| c.lengths().of_rank())]
     #[dtype(|c| c.dtype)]
     pub normalised: Option<AnyPtr>,
     /// The scales of quantised rows: one of each, or of nvfp4 words of four.
@@ -204,14 +207,28 @@ impl<'a> Results<'a> {
     }
 
     /// Stores a tile of the reduction as the hook leaves it.
+    #[kernel]
     pub fn store(&self, t: &Piece, sum: AnyTile) {
-        let (all, norm) = (Part::whole(), self.norm);
+        match t.end {
+            _ if self.c.hook == Hook::None => Part::whole().store(&self.out, t, sum),
+            None => self.normalise(t, sum),
+            // A tile is a row, which a launch has or not.
+            Some(end) => {
+                if t.at < end {
+                    self.normalise(t, sum);
+                }
+            }
+        }
+    }
+
+    /// Stores a row.
+    fn normalise(&self, t: &Piece, sum: AnyTile) {
+        let norm = self.norm;
         let (Some(residual), Some(weight), Some(eps), Some(residual_out)) =
             (norm.residual, norm.weight, norm.eps, norm.residual_out)
         else {
-            return all.store(&self.out, t, sum);
+            return;
         };
-        // A tile is a row.
         let row = AnyTile::rounded(sum.to_f32() + residual.load_f32(t.at, t.len), self.c.dtype);
         residual_out.store(t.at, row);
         let row = row.to_f32();

@@ -1,5 +1,6 @@
 //! Collectives on GPUs: prepared once for some problems, launched any number of times.
 
+use std::cmp::Reverse;
 use std::sync::Arc;
 
 use peerwarp_codegen::family::{Family, FamilyKey, Variant};
@@ -9,10 +10,10 @@ use super::{
     AllGather, AllGatherKey, AllGatherLaunch, AllGatherNodes, AllGatherNodesKey, AllGatherNodesLaunch,
     AllReduce, AllReduceKey, AllReduceLaunch, AllReduceNodes, AllReduceNodesKey, AllReduceNodesLaunch,
     AllToAll, AllToAllKey, AllToAllLaunch, AllToAllNodes, AllToAllNodesKey, AllToAllNodesLaunch, Broadcast,
-    BroadcastKey, BroadcastLaunch, BroadcastNodes, BroadcastNodesKey, BroadcastNodesLaunch, Hook, NormForm,
-    NormLaunch, RaggedAllToAll, RaggedAllToAllLaunch, ReduceScatter, ReduceScatterKey, ReduceScatterLaunch,
-    ReduceScatterNodes, ReduceScatterNodesKey, ReduceScatterNodesLaunch, Reduction, RegisteredAllReduce,
-    RegisteredAllReduceLaunch,
+    BroadcastKey, BroadcastLaunch, BroadcastNodes, BroadcastNodesKey, BroadcastNodesLaunch, Hook, Length,
+    LengthLaunch, Lengths, NormForm, NormLaunch, RaggedAllToAll, RaggedAllToAllLaunch, ReduceScatter,
+    ReduceScatterKey, ReduceScatterLaunch, ReduceScatterNodes, ReduceScatterNodesKey,
+    ReduceScatterNodesLaunch, Reduction, RegisteredAllReduce, RegisteredAllReduceLaunch,
 };
 use crate::harness::choose::{self, Device};
 use crate::runtime::image::Images;
@@ -44,6 +45,9 @@ pub trait Collective: Family {
     /// Elements of a rank's vector.
     #[doc(hidden)]
     fn elements(&self) -> u32;
+    /// Lengths that launches may have; none if these are not said by launches.
+    #[doc(hidden)]
+    fn launch_lengths(&self) -> Option<Lengths>;
     /// Prepares the family that stands for it in a world of several nodes.
     #[doc(hidden)]
     fn over_nodes(
@@ -55,13 +59,14 @@ pub trait Collective: Family {
 }
 
 macro_rules! collectives {
-    // Of each family its elements, and the family and the key that stand for it in a world of several nodes.
-    ($($family:ident $field:ident $elements:expr, $nodes:ident $key:expr;)+) => {
+    // Of each family its elements and lengths, and the family and the key that stand for it in a world of several nodes.
+    ($($family:ident $field:ident $elements:expr, $lengths:expr, $nodes:ident $key:expr;)+) => {
         /// The collectives of a world.
         ///
         /// What is to be launched is [prepared](Collectives::prepare) once for its length, type and so on: that allocates, on all ranks.
         /// The algorithm, its protocol and sizes are those of the registry: what is compiled or tuned, else the defaults for the
-        /// length. A launch picks by its tensors' size and type from what is prepared; it allocates nothing and waits for no rank.
+        /// length. A launch picks by its tensors' size and type from what is prepared; it allocates nothing and waits for no rank. Where
+        /// nothing is prepared for that size, it picks the smallest capacity with [`Length::Host`] that has room.
         #[derive(Debug)]
         pub struct Collectives {
             world: Arc<World>,
@@ -87,6 +92,10 @@ macro_rules! collectives {
                 let elements: fn(&$family) -> u32 = $elements;
                 elements(self)
             }
+            fn launch_lengths(&self) -> Option<Lengths> {
+                let lengths: fn(&$family) -> Option<Lengths> = $lengths;
+                lengths(self)
+            }
             fn over_nodes(
                 all: &mut Collectives,
                 key: &Self::Key,
@@ -106,34 +115,34 @@ macro_rules! collectives {
     };
 }
 collectives! {
-    AllReduce all_reduce |c| c.elements, AllReduceNodes |key, nodes| {
-        let &AllReduceKey { elements, ranks, dtype, op, in_place, hook, .. } = key;
-        let same = !in_place && hook == Hook::None;
+    AllReduce all_reduce |c| c.elements, |c| Some(c.lengths()), AllReduceNodes |key, nodes| {
+        let &AllReduceKey { elements, ranks, dtype, op, in_place, hook, length, .. } = key;
+        let same = !in_place && hook == Hook::None && length == Length::Whole;
         same.then_some(AllReduceNodesKey { elements, ranks, nodes, dtype, op })
     };
-    RegisteredAllReduce registered_all_reduce |c| c.elements, RegisteredAllReduce |_, _| None;
-    ReduceScatter reduce_scatter |c| c.elements, ReduceScatterNodes |key, nodes| {
-        let &ReduceScatterKey { elements, ranks, dtype, op, in_place } = key;
-        (!in_place).then_some(ReduceScatterNodesKey { elements, ranks, nodes, dtype, op })
+    RegisteredAllReduce registered_all_reduce |c| c.elements, |_| None, RegisteredAllReduce |_, _| None;
+    ReduceScatter reduce_scatter |c| c.elements, |c| Some(c.lengths()), ReduceScatterNodes |key, nodes| {
+        let &ReduceScatterKey { elements, ranks, dtype, op, in_place, length, .. } = key;
+        (!in_place && length == Length::Whole).then_some(ReduceScatterNodesKey { elements, ranks, nodes, dtype, op })
     };
-    AllGather all_gather |c| c.elements, AllGatherNodes |key, nodes| {
-        let &AllGatherKey { elements, ranks, dtype, in_place } = key;
-        (!in_place).then_some(AllGatherNodesKey { elements, ranks, nodes, dtype })
+    AllGather all_gather |c| c.elements, |c| Some(c.lengths()), AllGatherNodes |key, nodes| {
+        let &AllGatherKey { elements, ranks, dtype, in_place, length, .. } = key;
+        (!in_place && length == Length::Whole).then_some(AllGatherNodesKey { elements, ranks, nodes, dtype })
     };
-    AllToAll all_to_all |c| c.elements, AllToAllNodes |key, nodes| {
-        let &AllToAllKey { elements, ranks, dtype, in_place } = key;
-        (!in_place).then_some(AllToAllNodesKey { elements, ranks, nodes, dtype })
+    AllToAll all_to_all |c| c.elements, |c| Some(c.lengths()), AllToAllNodes |key, nodes| {
+        let &AllToAllKey { elements, ranks, dtype, in_place, length, .. } = key;
+        (!in_place && length == Length::Whole).then_some(AllToAllNodesKey { elements, ranks, nodes, dtype })
     };
-    RaggedAllToAll ragged_all_to_all |c| c.capacity * c.ranks, RaggedAllToAll |_, _| None;
-    Broadcast broadcast |c| c.elements, BroadcastNodes |key, nodes| {
-        let &BroadcastKey { elements, ranks, dtype, root, in_place } = key;
-        Some(BroadcastNodesKey { elements, ranks, nodes, dtype, root, in_place })
+    RaggedAllToAll ragged_all_to_all |c| c.capacity * c.ranks, |_| None, RaggedAllToAll |_, _| None;
+    Broadcast broadcast |c| c.elements, |c| Some(c.lengths()), BroadcastNodes |key, nodes| {
+        let &BroadcastKey { elements, ranks, dtype, root, in_place, length, .. } = key;
+        (length == Length::Whole).then_some(BroadcastNodesKey { elements, ranks, nodes, dtype, root, in_place })
     };
-    AllReduceNodes all_reduce_nodes |c| c.elements, AllReduceNodes |key, _| Some(*key);
-    ReduceScatterNodes reduce_scatter_nodes |c| c.elements, ReduceScatterNodes |key, _| Some(*key);
-    AllGatherNodes all_gather_nodes |c| c.elements, AllGatherNodes |key, _| Some(*key);
-    AllToAllNodes all_to_all_nodes |c| c.elements, AllToAllNodes |key, _| Some(*key);
-    BroadcastNodes broadcast_nodes |c| c.elements, BroadcastNodes |key, _| Some(*key);
+    AllReduceNodes all_reduce_nodes |c| c.elements, |_| None, AllReduceNodes |key, _| Some(*key);
+    ReduceScatterNodes reduce_scatter_nodes |c| c.elements, |_| None, ReduceScatterNodes |key, _| Some(*key);
+    AllGatherNodes all_gather_nodes |c| c.elements, |_| None, AllGatherNodes |key, _| Some(*key);
+    AllToAllNodes all_to_all_nodes |c| c.elements, |_| None, AllToAllNodes |key, _| Some(*key);
+    BroadcastNodes broadcast_nodes |c| c.elements, |_| None, BroadcastNodes |key, _| Some(*key);
 }
 
 /// What the hook behind an all-reduce takes and yields besides: see [`Hook::RmsNorm`].
@@ -217,30 +226,52 @@ impl Collectives {
         found.ok_or_else(|| RuntimeError::invalid("key", words(key), allowed))
     }
 
-    /// Launches the prepared variant that a rank's vector is for.
+    /// Frees what is prepared of a family, for all lengths: its memory, on all ranks. In a world of several processes all have to do so.
+    /// Launches on streams end first; graphs that captured some must not be launched any more.
+    pub fn free<F: Collective>(&mut self) {
+        F::prepared(self).ops.clear();
+    }
+
+    /// Launches the prepared variant that a rank's vector is for: for its size, or else the smallest capacity that has room.
     fn launch<'s, F: Collective, L: LaunchArgs<Args = F::Args>>(
         &mut self,
         rank: u32,
         stream: impl Into<StreamRef<'s>>,
         vector: TensorInfo,
         is: impl Fn(&F) -> bool,
-        args: L,
+        args: impl FnOnce(LengthLaunch<'s>) -> L,
     ) -> Result<(), RuntimeError> {
         let ops = &mut F::prepared(self).ops;
+        // How well it fits, and rows if launches say how many: its own length first, then the smallest capacity, with the longest rows.
         let fits = |op: &Op<F>| {
             let config = op.config();
             let bytes = u64::from(config.elements()) * u64::from(config.dtype().bytes());
             let dtype = vector.dtypes.is_empty() || vector.dtypes.contains(&config.dtype());
-            bytes == vector.bytes && dtype && is(config)
+            let (row, rows) = match config.launch_lengths() {
+                Some(Lengths { length: Length::Device | Length::Each, .. }) => return None,
+                Some(Lengths { length: Length::Host, most, .. }) => {
+                    let row = bytes / u64::from(most);
+                    let fits = vector.bytes <= bytes && vector.bytes.is_multiple_of(row);
+                    (row, Some(u32::try_from(vector.bytes / row).ok().filter(|_| fits)?))
+                }
+                Some(Lengths { length: Length::Whole, .. }) | None => (0, None),
+            };
+            let fits = (rows.is_some() || bytes == vector.bytes) && dtype && is(config);
+            fits.then_some(((rows.is_some(), bytes, Reverse(row)), rows))
         };
-        let mut fitting = (0..ops.len()).filter(|at| fits(&ops[*at]));
-        match (fitting.next(), fitting.next()) {
-            (Some(at), None) => ops[at].rank(rank).launch(stream, args),
-            (Some(_), Some(_)) => {
+        let fitting =
+            || (0..ops.len()).filter_map(|at| fits(&ops[at]).map(|(order, rows)| (order, at, rows)));
+        let best = fitting().min_by_key(|(order, ..)| *order);
+        let alike = fitting().filter(|(order, ..)| best.is_some_and(|(best, ..)| best == *order)).count();
+        match best {
+            Some((_, at, rows)) if alike == 1 => {
+                ops[at].rank(rank).launch(stream, args(LengthLaunch { rows, all_rows: None, n: None }))
+            }
+            Some(_) => {
                 let allowed = "a tensor that says its element type: several types are prepared";
                 Err(RuntimeError::invalid("x", format!("{} bytes", vector.bytes), allowed))
             }
-            (None, _) => {
+            None => {
                 let found = format!("{} bytes of {:?}", vector.bytes, vector.dtypes);
                 Err(RuntimeError::invalid("x", found, allowed(ops)))
             }
@@ -261,10 +292,15 @@ impl Collectives {
     ) -> Result<(), RuntimeError> {
         if self.on_several_nodes() {
             let is = |c: &AllReduceNodes| c.op == op;
-            return self.launch(rank, stream, x.info(), is, AllReduceNodesLaunch { x, out });
+            return self.launch(rank, stream, x.info(), is, |_| AllReduceNodesLaunch { x, out });
         }
         let is = |c: &AllReduce| c.op == op && !c.in_place && c.hook == Hook::None;
-        self.launch(rank, stream, x.info(), is, AllReduceLaunch { x: Some(x), out, norm: no_norm() })
+        self.launch(rank, stream, x.info(), is, |length| AllReduceLaunch {
+            x: Some(x),
+            out,
+            norm: no_norm(),
+            length,
+        })
     }
 
     /// The same where the result takes the vector's place.
@@ -279,7 +315,12 @@ impl Collectives {
         data: &mut dyn Writable,
     ) -> Result<(), RuntimeError> {
         let is = |c: &AllReduce| c.op == op && c.in_place && c.hook == Hook::None;
-        self.launch(rank, stream, data.info(), is, AllReduceLaunch { x: None, out: data, norm: no_norm() })
+        self.launch(rank, stream, data.info(), is, |length| AllReduceLaunch {
+            x: None,
+            out: data,
+            norm: no_norm(),
+            length,
+        })
     }
 
     /// The reduction of all ranks' vectors in registered buffers, where they are: peers read them there, and each gets the result in its
@@ -296,7 +337,7 @@ impl Collectives {
         data: &mut dyn Writable,
     ) -> Result<(), RuntimeError> {
         let is = |c: &RegisteredAllReduce| c.op == op;
-        self.launch(rank, stream, data.info(), is, RegisteredAllReduceLaunch { data })
+        self.launch(rank, stream, data.info(), is, |_| RegisteredAllReduceLaunch { data })
     }
 
     /// The sum of all ranks' `x`, with a residual added, and rows normalised and quantised as `norm.form` says.
@@ -326,7 +367,7 @@ impl Collectives {
             normalised: normalised.map(again),
             scales: scales.map(again),
         };
-        self.launch(rank, stream, x.info(), is, AllReduceLaunch { x: Some(x), out, norm })
+        self.launch(rank, stream, x.info(), is, |length| AllReduceLaunch { x: Some(x), out, norm, length })
     }
 
     /// This rank's part of the reduction of all ranks' `x`.
@@ -343,10 +384,10 @@ impl Collectives {
     ) -> Result<(), RuntimeError> {
         if self.on_several_nodes() {
             let is = |c: &ReduceScatterNodes| c.op == op;
-            return self.launch(rank, stream, x.info(), is, ReduceScatterNodesLaunch { x, out });
+            return self.launch(rank, stream, x.info(), is, |_| ReduceScatterNodesLaunch { x, out });
         }
         let is = |c: &ReduceScatter| c.op == op && !c.in_place;
-        self.launch(rank, stream, x.info(), is, ReduceScatterLaunch { x: Some(x), out })
+        self.launch(rank, stream, x.info(), is, |length| ReduceScatterLaunch { x: Some(x), out, length })
     }
 
     /// The `x` of all ranks, in the order of ranks.
@@ -362,9 +403,15 @@ impl Collectives {
     ) -> Result<(), RuntimeError> {
         if self.on_several_nodes() {
             let is = |_: &AllGatherNodes| true;
-            return self.launch(rank, stream, x.info(), is, AllGatherNodesLaunch { x, out });
+            return self.launch(rank, stream, x.info(), is, |_| AllGatherNodesLaunch { x, out });
         }
-        self.launch(rank, stream, x.info(), |c: &AllGather| !c.in_place, AllGatherLaunch { x: Some(x), out })
+        self.launch(
+            rank,
+            stream,
+            x.info(),
+            |c: &AllGather| !c.in_place,
+            |length| AllGatherLaunch { x: Some(x), out, length },
+        )
     }
 
     /// Each rank's part for this rank, in the order of ranks.
@@ -380,9 +427,15 @@ impl Collectives {
     ) -> Result<(), RuntimeError> {
         if self.on_several_nodes() {
             let is = |_: &AllToAllNodes| true;
-            return self.launch(rank, stream, x.info(), is, AllToAllNodesLaunch { x, out });
+            return self.launch(rank, stream, x.info(), is, |_| AllToAllNodesLaunch { x, out });
         }
-        self.launch(rank, stream, x.info(), |c: &AllToAll| !c.in_place, AllToAllLaunch { x: Some(x), out })
+        self.launch(
+            rank,
+            stream,
+            x.info(),
+            |c: &AllToAll| !c.in_place,
+            |length| AllToAllLaunch { x: Some(x), out, length },
+        )
     }
 
     /// Of each rank's rows the one for this rank: of rank `r`'s, the first `recv_counts[r]` elements, as many as it says in its
@@ -398,7 +451,7 @@ impl Collectives {
         (out, recv_counts): (&mut dyn Writable, &mut dyn Writable),
     ) -> Result<(), RuntimeError> {
         let args = RaggedAllToAllLaunch { x: Some(x), send_counts, out, recv_counts };
-        self.launch(rank, stream, x.info(), |c: &RaggedAllToAll| !c.in_place, args)
+        self.launch(rank, stream, x.info(), |c: &RaggedAllToAll| !c.in_place, |_| args)
     }
 
     /// The vector of rank `root`, in place.
@@ -414,10 +467,11 @@ impl Collectives {
     ) -> Result<(), RuntimeError> {
         if self.on_several_nodes() {
             let is = |c: &BroadcastNodes| c.in_place && c.root == root;
-            return self.launch(rank, stream, data.info(), is, BroadcastNodesLaunch { x: None, out: data });
+            return self
+                .launch(rank, stream, data.info(), is, |_| BroadcastNodesLaunch { x: None, out: data });
         }
         let is = |c: &Broadcast| c.in_place && c.root == root;
-        self.launch(rank, stream, data.info(), is, BroadcastLaunch { x: None, out: data })
+        self.launch(rank, stream, data.info(), is, |length| BroadcastLaunch { x: None, out: data, length })
     }
 }
 

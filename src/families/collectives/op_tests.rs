@@ -121,6 +121,71 @@ fn registered_buffers_are_memory_that_all_ranks_reach() {
     assert_eq!(grids(&machine).len(), 1);
 }
 
+/// One operation takes all lengths up to its capacity; one that is prepared for a length comes first, then the smallest capacity.
+#[test]
+fn a_capacity_takes_any_length() {
+    let machine = Machine::default();
+    let mut all = collectives(&machine);
+    let capacity = |elements| AllReduceKey { length: Length::Host, row: 8, ..key(elements, false) };
+    let any = AllReduceKey { row: 1, ..capacity(4096) };
+    for key in [any, capacity(4096), capacity(65536), key(1000, false)] {
+        all.prepare::<AllReduce>(&key, &Uncompiled).unwrap();
+    }
+    let mut launch = |bytes: u64| {
+        let (x, mut out) = (tensor(0x10_0000, bytes), tensor(0x80_0000, bytes));
+        all.all_reduce(Reduction::Sum, 0, stream(), &x, &mut out).map_err(|e| e.to_string())
+    };
+    // None, of the capacity, of the larger one, of the length, of elements that are no rows of eight.
+    for bytes in [0, 8192, 8208, 131_072, 2000, 24] {
+        launch(bytes).unwrap();
+    }
+    assert_eq!(grids(&machine), [5, 5, 65, 65, 2, 5]);
+    for bytes in [131_088, 8200] {
+        let said = launch(bytes).unwrap_err();
+        assert!(said.contains(&format!("x = {bytes} bytes")) && said.contains("length=host row=8"), "{said}");
+    }
+
+    // What a host passes itself is compared with the capacity, and with what tensors hold.
+    let op = all.op::<AllReduce>(&capacity(4096)).unwrap();
+    let (x, mut out) = (tensor(0x10_0000, 8192), tensor(0x80_0000, 8192));
+    let mut said = |rows, n: Option<&dyn Readable>| {
+        let length = LengthLaunch { rows, all_rows: None, n };
+        let args = AllReduceLaunch { x: Some(&x), out: &mut out, norm: no_norm(), length };
+        op.rank(0).launch(stream(), args).map_err(|e| e.to_string())
+    };
+    said(Some(512), None).unwrap();
+    assert_eq!(said(Some(513), None).unwrap_err(), "rows = 513: at most 512");
+    assert_eq!(said(None, None).unwrap_err(), "rows = None: a number, as the variant has rows");
+    let word = tensor(0x1000, 4).of::<u32>();
+    assert!(said(Some(1), Some(&word)).unwrap_err().contains("the variant has no n"));
+
+    let alive = machine.alive();
+    all.free::<AllReduce>();
+    assert!(machine.alive() < alive);
+    assert!(all.op::<AllReduce>(&capacity(4096)).is_err());
+    all.prepare::<AllReduce>(&capacity(4096), &Uncompiled).unwrap();
+}
+
+/// Lengths of each rank, as words on the GPU: tensors hold as many rows as the host says.
+#[test]
+fn ranks_say_their_lengths_on_the_gpu() {
+    let machine = Machine::default();
+    let mut all = collectives(&machine);
+    let key = AllGatherKey { length: Length::Each, row: 8, ..AllGatherKey::new(4096, 2, Dtype::Bf16) };
+    all.prepare::<AllGather>(&key, &Uncompiled).unwrap();
+    let (x, n) = (tensor(0x10_0000, 1600), tensor(0x1000, 8).of::<u32>());
+    let mut launch = |rows, all_rows, bytes| {
+        let (n, mut out): (&dyn Readable, _) = (&n, tensor(0x80_0000, bytes));
+        let length = LengthLaunch { rows: Some(rows), all_rows: Some(all_rows), n: Some(n) };
+        let args = AllGatherLaunch { x: Some(&x), out: &mut out, length };
+        all.op::<AllGather>(&key).unwrap().rank(0).launch(stream(), args).map_err(|e| e.to_string())
+    };
+    launch(100, 300, 4800).unwrap();
+    assert!(launch(101, 300, 4800).unwrap_err().contains("bytes of x = 1600: 1616 or more"));
+    assert!(launch(100, 301, 4800).unwrap_err().contains("bytes of out = 4800: 4816 or more"));
+    assert_eq!(launch(100, 1025, 4800).unwrap_err(), "all_rows = 1025: at most 1024");
+}
+
 #[test]
 fn a_registry_chooses() {
     let machine = Machine::default();
@@ -135,7 +200,7 @@ fn a_registry_chooses() {
 fn a_broadcast_is_of_its_root() {
     let machine = Machine::default();
     let mut all = collectives(&machine);
-    let key = BroadcastKey { elements: 64, ranks: 2, dtype: Dtype::F32, root: 1, in_place: true };
+    let key = BroadcastKey { root: 1, in_place: true, ..BroadcastKey::new(64, 2, Dtype::F32) };
     all.prepare::<Broadcast>(&key, &Uncompiled).unwrap();
     all.broadcast(1, 0, stream(), &mut tensor(0x1000, 256)).unwrap();
     assert!(all.broadcast(0, 0, stream(), &mut tensor(0x1000, 256)).is_err());
@@ -162,17 +227,17 @@ fn worlds_of_several_nodes_have_families_of_their_own() {
     let options = WorldOptions { nodes: 2, ..WorldOptions::default() };
     let world = Arc::new(World::of_gpus(&MockGpu::all(&machine, 4), &options).unwrap());
     let mut all = Collectives::new(&world);
-    let (ranks, dtype, op, in_place) = (4, Dtype::Bf16, Reduction::Max, false);
+    let (ranks, dtype, op) = (4, Dtype::Bf16, Reduction::Max);
     let key = AllReduceKey { ranks, op, ..key(1000, false) };
     let name = |variant: Variant| variant.family().name();
     assert_eq!(name(all.prepare::<AllReduce>(&key, &Uncompiled).unwrap()), "all_reduce_nodes");
-    let scatter = ReduceScatterKey { elements: 4000, ranks, dtype, op, in_place };
+    let scatter = ReduceScatterKey { op, ..ReduceScatterKey::new(4000, ranks, dtype) };
     assert_eq!(name(all.prepare::<ReduceScatter>(&scatter, &Uncompiled).unwrap()), "reduce_scatter_nodes");
-    let gather = AllGatherKey { elements: 1000, ranks, dtype, in_place };
+    let gather = AllGatherKey::new(1000, ranks, dtype);
     assert_eq!(name(all.prepare::<AllGather>(&gather, &Uncompiled).unwrap()), "all_gather_nodes");
-    let exchange = AllToAllKey { elements: 4000, ranks, dtype, in_place };
+    let exchange = AllToAllKey::new(4000, ranks, dtype);
     assert_eq!(name(all.prepare::<AllToAll>(&exchange, &Uncompiled).unwrap()), "all_to_all_nodes");
-    let spread = BroadcastKey { elements: 1000, ranks, dtype, root: 3, in_place: true };
+    let spread = BroadcastKey { root: 3, in_place: true, ..BroadcastKey::new(1000, ranks, dtype) };
     assert_eq!(name(all.prepare::<Broadcast>(&spread, &Uncompiled).unwrap()), "broadcast_nodes");
 
     let (x, long) = (tensor(0x1000, 2000), tensor(0x10_0000, 8000));

@@ -23,7 +23,7 @@ pub struct Pull {
 impl Pull {
     /// A vector that is cut so, for so many ranks.
     pub(super) fn new(cut: Cut, (readers, blocks): (u32, u32), dtype: Dtype) -> Pull {
-        Pull { readers, elements: cut.elements.next_multiple_of(cut.packet), banks: 2, blocks, dtype }
+        Pull { readers, elements: cut.room(), banks: 2, blocks, dtype }
     }
 
     /// The same in one bank.

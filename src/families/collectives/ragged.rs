@@ -7,6 +7,7 @@ use peerwarp_codegen::ir::Dtype;
 use super::cut::{self, Cut, Part};
 use super::exchange::{self, Tiles, send};
 use super::legal;
+use super::length::{Length, Lengths};
 use super::tiled::tiled;
 
 tiled! {
@@ -25,6 +26,11 @@ tiled! {
 }
 
 impl RaggedAllToAll {
+    /// What it sends has lengths of its own.
+    fn lengths(&self) -> Lengths {
+        Lengths::new(Length::Whole, 1, self.capacity, self.ranks)
+    }
+
     fn channel(&self) -> ChannelShape {
         exchange::tiles(self.protocol, self.ranks, self.cut().tiles(), self.cut())
     }

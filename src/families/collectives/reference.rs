@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use peerwarp_codegen::ir::Dtype;
 
-use super::Reduction;
+use super::{Length, Lengths, Reduction};
 use crate::harness::elements::{encode, loops, mixed, round};
 use crate::harness::fp8::{E4M3_MAX, e4m3_from_f32};
 use crate::harness::workload::Turn;
@@ -41,11 +41,6 @@ pub fn vector_without(turn: Turn, inactive: u64, elements: u32, dtype: Dtype) ->
         0 => vector(turn, elements, dtype),
         _ => vec![0.0; elements as usize],
     }
-}
-
-/// The same of all ranks.
-pub fn vectors_without(turn: Turn, ranks: u32, inactive: u64, elements: u32, dtype: Dtype) -> Vec<Vec<f32>> {
-    (0..ranks).map(|rank| vector_without(Turn { rank, ..turn }, inactive, elements, dtype)).collect()
 }
 
 /// The vector of a rank that is reduced. What extremes are taken of has NaNs: some elements of one rank, others of all ranks.
@@ -178,6 +173,86 @@ pub fn counts(Turn { seed, rank, round }: Turn, ranks: u32, capacity: u32) -> Ve
     how.iter().zip(&many).map(count).collect()
 }
 
+/// What a launch says of lengths.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Said {
+    /// Rows that there are on this rank.
+    pub rows: u32,
+    /// Rows that there are of all ranks' parts.
+    pub all_rows: u32,
+    /// The words on the GPU.
+    pub n: Vec<u32>,
+}
+
+/// Lengths of a round: nothing, all rows, more than there is room for, and something between, in turn.
+pub fn said(Turn { seed, rank, round }: Turn, l: Lengths) -> Said {
+    let drawn =
+        |what: u32| (mixed(seed ^ u64::from(round) << 40 ^ u64::from(what) << 8 ^ 0x1e57) >> 16) as u32;
+    let count = |of: u32| match (seed as u32).wrapping_add(round + of) % 4 {
+        0 => 0,
+        1 => l.most,
+        2 => l.most.saturating_add(drawn(of) % 1000),
+        _ => drawn(of) % (l.most + 1),
+    };
+    let some = drawn(100).is_multiple_of(3);
+    match l.length {
+        Length::Whole | Length::Host => Said { rows: count(0).min(l.most), all_rows: 0, n: vec![] },
+        Length::Device => {
+            let rows = if some { drawn(101) % (l.most + 1) } else { l.most };
+            Said { rows, all_rows: 0, n: vec![count(0)] }
+        }
+        Length::Each => {
+            let n: Vec<u32> = (0..l.ranks).map(count).collect();
+            let own = n[rank as usize].min(l.most);
+            let rows = if drawn(200 + rank).is_multiple_of(5) { own / 2 } else { own };
+            let all_rows: u32 = n.iter().map(|n| n.min(&l.most)).sum();
+            Said { rows, all_rows: if some { all_rows / 4 * 3 } else { all_rows }, n }
+        }
+    }
+}
+
+/// All rows, wherever a launch says how many.
+pub fn all_said(l: Lengths) -> Said {
+    let words = match l.length {
+        Length::Whole | Length::Host => 0,
+        Length::Device => 1,
+        Length::Each => l.ranks as usize,
+    };
+    Said { rows: l.most, all_rows: l.most.saturating_mul(l.ranks), n: vec![l.most; words] }
+}
+
+/// Elements of a rank's vector, or of a part, where all have one length.
+pub fn launched(turn: Turn, l: Lengths, capacity: u32) -> u32 {
+    let Said { rows, n, .. } = said(turn, l);
+    if l.length == Length::Whole { capacity } else { n.into_iter().fold(rows, u32::min) * l.row }
+}
+
+/// A rank's part among all of them, where each has a length of its own: where it begins, what of it its owner has, and what of it the
+/// tensor of all ranks has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Share {
+    /// First element.
+    pub first: u32,
+    /// Elements that the owner has.
+    pub own: u32,
+    /// Elements that others have.
+    pub held: u32,
+}
+
+/// The parts of all ranks.
+pub fn shares(turn: Turn, l: Lengths) -> Vec<Share> {
+    let mut first = 0;
+    let share = |rank| {
+        let Said { rows, all_rows, n } = said(Turn { rank, ..turn }, l);
+        let count = n[rank as usize].min(l.most);
+        let held = count.min(all_rows.saturating_sub(first));
+        let share = Share { first: first * l.row, own: held.min(rows) * l.row, held: held * l.row };
+        first += count;
+        share
+    };
+    (0..l.ranks).map(share).collect()
+}
+
 /// The part of a vector that belongs to a rank: all parts but the last ones are of one length.
 pub fn part(elements: u32, ranks: u32, rank: u32) -> Range<usize> {
     let len = elements.div_ceil(ranks);
@@ -244,6 +319,24 @@ mod tests {
         for kind in [|n| n == 0, |n| n == 100, |n| n > 100, |n: u32| (1..100).contains(&n)] {
             assert!(all.iter().any(|n| kind(*n)), "{all:?}");
         }
+    }
+
+    /// Also of ranks: what one of them says is less than what another one needs.
+    #[test]
+    fn lengths_are_of_all_kinds() {
+        let of = |length| Lengths { length, row: 8, most: 50, ranks: 4 };
+        let turns = (0..40).map(|i| Turn { seed: i / 8, rank: 0, round: (i % 8) as u32 });
+        let launched = |length| turns.clone().map(move |t| launched(t, of(length), 400)).collect::<Vec<_>>();
+        assert_eq!(launched(Length::Whole), [400; 40]);
+        for length in [Length::Host, Length::Device] {
+            let all = launched(length);
+            assert!(all.contains(&0) && all.contains(&400) && all.iter().any(|n| (8..400).contains(n)));
+            assert!(all.iter().all(|n| n % 8 == 0 && *n <= 400));
+        }
+        let all: Vec<Share> = turns.clone().flat_map(|t| shares(t, of(Length::Each))).collect();
+        assert!(all.iter().any(|s| s.own < s.held) && all.iter().any(|s| s.own == 400 && s.held == 400));
+        assert!(all.iter().any(|s| s.held == 0 && s.first > 0));
+        assert!(turns.clone().any(|t| said(t, of(Length::Each)).n.iter().any(|n| *n > 50)));
     }
 
     #[test]

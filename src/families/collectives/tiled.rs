@@ -60,7 +60,7 @@ macro_rules! tiled {
 
         impl $name {
             fn cut(&self) -> Cut {
-                Cut::new(length(&self.key()), self.chunk, self.dtype)
+                Cut::new(length(&self.key()), self.chunk, self.dtype).of_any(self.lengths())
             }
         }
     };

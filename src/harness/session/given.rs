@@ -250,7 +250,7 @@ mod tests {
     }
 
     fn config() -> AllGather {
-        let key = AllGatherKey { elements: 100, ranks: 3, dtype: Dtype::Bf16, in_place: false };
+        let key = AllGatherKey::new(100, 3, Dtype::Bf16);
         AllGather::with_defaults(&key).unwrap()
     }
 

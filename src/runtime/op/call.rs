@@ -159,6 +159,20 @@ impl<'r, 'h> Call<'r, 'h> {
         self.rank.set_scalar(name, value)
     }
 
+    /// Passes a number, if the variant has such a parameter.
+    ///
+    /// # Errors
+    /// The variant has it and there is none, or the other way round; and as [`Call::scalar`].
+    pub fn optional_scalar<T: Scalar>(&mut self, name: &str, value: Option<T>) -> Result<(), RuntimeError> {
+        match value {
+            Some(value) => self.scalar(name, value),
+            None if self.rank.has_scalar(name) => {
+                Err(RuntimeError::invalid(name, "None", format!("a number, as the variant has {name}")))
+            }
+            None => Ok(()),
+        }
+    }
+
     fn find(&self, name: &str) -> Result<usize, RuntimeError> {
         self.rank.operand(name).ok_or_else(|| {
             RuntimeError::invalid(name, "a tensor", format!("None, as the variant has no {name}"))

@@ -136,6 +136,11 @@ impl RankOp {
         })
     }
 
+    /// Whether kernels take a number of this name by value.
+    pub fn has_scalar(&self, name: &str) -> bool {
+        self.scalars.iter().any(|scalar| scalar.name == name)
+    }
+
     /// Sets a number that kernels take by value, for all launches from here on.
     ///
     /// # Errors

@@ -105,6 +105,15 @@ impl ParamSpec {
         ParamSpec { rows: Some(Rows { scalar: scalar.to_owned(), most }), ..self }
     }
 
+    /// [`ParamSpec::of_rows`], where there is such a number.
+    #[must_use]
+    pub fn rows_of(self, scalar_most: Option<(&str, u64)>) -> ParamSpec {
+        match scalar_most {
+            Some((scalar, most)) => self.of_rows(scalar, most),
+            None => self,
+        }
+    }
+
     /// Bytes of `rows` rows of its memory, at most all of it; all of it if nothing says how many rows there are.
     pub fn bytes_of_rows(&self, rows: u64) -> u64 {
         match &self.rows {
