@@ -2,6 +2,10 @@
 
 use peerwarp::codegen::sim::Strategy as Schedule;
 use peerwarp::families::moe::kernels::MoeLayer;
+use peerwarp::harness::check::Exploration;
+use peerwarp::harness::mutation::plant_each;
+use peerwarp::harness::suite;
+use peerwarp::harness::workload::Inputs;
 use peerwarp::prelude::*;
 use proptest::prelude::*;
 use proptest::sample::select;
@@ -56,6 +60,19 @@ proptest! {
     }
 }
 
+/// Of what is off by one, the few that are not found change nothing: a loop's end inside its last step, a wait that another one implies.
+#[test]
+fn nearly_every_bug_of_one_change_in_a_layer_is_found() {
+    let shape = "hidden=8 inter=80 experts=3 topk=2 tokens=20 ranks=2 dtype=bf16 activation=relu";
+    let tile = "warps=4 tile_rows=64 tile_columns=64 stages=2 send_blocks=1 blocks=2";
+    let config = config::<MoeLayer>(&format!("{shape} {tile} lag=1"));
+    let inputs = Inputs { seed: 0, rounds: 4, ..Inputs::default() };
+    let exploration = Exploration { inputs, seeds: 3, resident_blocks: None };
+    let run = plant_each(suite::of::<MoeLayer>(), &[config.into_variant()], &exploration);
+    let run = run.unwrap_or_else(|e| panic!("{e}"));
+    assert!(run.planted > 380 && run.survivors.len() <= run.planted / 40, "{run}");
+}
+
 #[test]
 fn defaults_are_legal_for_the_models_of_the_catalogue() {
     let of = |key: &str| {
@@ -65,10 +82,10 @@ fn defaults_are_legal_for_the_models_of_the_catalogue() {
         }
         (c.tile_rows, c.tile_columns, c.lag, c.blocks)
     };
-    assert_eq!(of("hidden=7168 inter=2048 experts=256 topk=8 tokens=8 ranks=2"), (64, 256, 8, 124));
-    assert_eq!(of("hidden=7168 inter=2048 experts=256 topk=8 tokens=4096 ranks=8"), (128, 256, 1, 91));
-    assert_eq!(of("hidden=2048 inter=768 experts=128 topk=8 tokens=128 ranks=4"), (64, 128, 8, 120));
-    assert_eq!(of("hidden=2880 inter=2880 experts=128 topk=4 tokens=512 ranks=1"), (64, 256, 8, 96));
+    assert_eq!(of("hidden=7168 inter=2048 experts=256 topk=8 tokens=8 ranks=2"), (64, 256, 8, 128));
+    assert_eq!(of("hidden=7168 inter=2048 experts=256 topk=8 tokens=4096 ranks=8"), (128, 256, 1, 106));
+    assert_eq!(of("hidden=2048 inter=768 experts=128 topk=8 tokens=128 ranks=4"), (64, 256, 32, 127));
+    assert_eq!(of("hidden=2880 inter=2880 experts=128 topk=4 tokens=512 ranks=1"), (64, 256, 8, 128));
 }
 
 #[test]

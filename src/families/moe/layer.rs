@@ -38,11 +38,12 @@ impl MoeLayer {
         MoeShape { hidden, experts, topk, tokens, ranks, dtype: RowDtype::Bf16 }
     }
 
-    /// Where all ranks' tokens go in a round: any number of them, some of whose entries go nowhere.
+    /// Where all ranks' tokens go in a round: any number of them, some of whose entries go nowhere. In some rounds nobody has any.
     fn routing(&self, turn: Turn) -> Routing {
         let seed = mixed(turn.seed ^ u64::from(turn.round) << 20);
         let drawn = |rank: u32| (mixed(seed ^ u64::from(rank) << 40) % u64::from(2 * self.tokens + 1)) as u32;
-        let tokens: Vec<u32> = (0..self.ranks).map(|rank| drawn(rank).min(self.tokens)).collect();
+        let most = if (turn.seed + u64::from(turn.round)) % 8 == 3 { 0 } else { self.tokens };
+        let tokens: Vec<u32> = (0..self.ranks).map(|rank| drawn(rank).min(most)).collect();
         let mut routing = Routing::uniform(&self.shape(), &tokens, seed);
         let masks = [-1, self.experts as i32];
         for (i, id) in (0u64..).zip(routing.ids.iter_mut().flatten()) {
@@ -175,14 +176,19 @@ impl Workload for MoeLayer {
         let scaled = |i: u32| first.row(i).into_iter().map(move |w| w as f32 * self.scale(i % rows));
         let w1: Vec<f32> = (0..experts * rows).flat_map(scaled).collect();
         let w2: Vec<f32> = second.rows(experts * columns).into_iter().map(|w| w * SECOND).collect();
+        // Those of an expert that other ranks have more are no numbers.
+        let filled = |mut values: Vec<f32>, each: u32| {
+            values.resize(self.local_experts() as usize * each as usize, f32::NAN);
+            contents("", dtype, &values).bytes
+        };
         let mut all: Vec<Contents> = self.tokens(&routing, turn.rank).into();
-        all.extend([contents("x", dtype, &x), contents("w1", dtype, &w1), contents("w2", dtype, &w2)]);
+        all.push(contents("x", dtype, &x));
+        all.push(Contents::new("w1", filled(w1, rows * self.hidden)));
+        all.push(Contents::new("w2", filled(w2, columns * self.inter)));
         if self.bias {
-            let [mut b1, mut b2] = self.biases(turn, experts);
-            // Those of an expert that other ranks have more are loaded at times.
-            b1.resize((self.local_experts() * rows) as usize, f32::NAN);
-            b2.resize((self.local_experts() * columns) as usize, f32::NAN);
-            all.extend([contents("b1", dtype, &b1), contents("b2", dtype, &b2)]);
+            let [b1, b2] = self.biases(turn, experts);
+            all.push(Contents::new("b1", filled(b1, rows)));
+            all.push(Contents::new("b2", filled(b2, columns)));
         }
         all
     }

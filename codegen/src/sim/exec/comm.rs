@@ -46,7 +46,11 @@ pub(crate) enum Sender {
 impl Sender {
     /// A block, by what a wait says.
     fn block(from: u64, number: u64) -> Sender {
-        if from == u64::from(ANY_BLOCK) { Sender::AnyBlock } else { Sender::Block(from + number) }
+        if from == u64::from(ANY_BLOCK) {
+            Sender::AnyBlock
+        } else {
+            Sender::Block(from.saturating_add(number))
+        }
     }
 }
 
