@@ -56,6 +56,30 @@ fn products_of_fp8_are_right_to_the_bit() {
     });
 }
 
+/// Scales of one tile, and of two and four side by side, by warpgroups and by warps, of which each has a part of a row.
+#[test]
+fn results_of_fp8_are_right_to_the_bit() {
+    let rest = [
+        "n=512 k=400 dtype=fp8 scales=block bias=true",
+        "n=1024 k=7168 dtype=fp8 scales=block stages=6 blocks=5",
+        "n=512 k=272 dtype=fp8 scales=row tile_columns=64 order=counter",
+        "n=512 k=272 dtype=fp8 scales=row tile_rows=64 tile_columns=128 warps=8",
+        "n=384 k=136 dtype=bf16 activation=relu",
+    ];
+    // Gates are the target's own to the last bit.
+    let gated = [
+        "n=512 k=400 dtype=fp8 scales=block activation=swiglu",
+        "n=512 k=400 dtype=fp8 scales=block activation=swiglu-clamped tile_columns=64",
+        "n=1024 k=136 dtype=bf16 activation=swiglu",
+    ];
+    cases("results of fp8", 16, |cases| {
+        for rest in rest.iter().chain(&gated) {
+            cases.run::<Matmul>(&format!("m=333 {rest} ranks=2 out=fp8"));
+            cases.run::<GroupedMatmul>(&format!("groups=5 rows=700 {rest} ranks=2 out=fp8"));
+        }
+    });
+}
+
 #[test]
 fn rows_of_groups_are_right_to_the_bit() {
     cases("grouped_matmul", 14, |cases| {

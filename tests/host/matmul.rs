@@ -124,6 +124,20 @@ fn rows_of_groups() {
     run::<GroupedMatmul>(&format!("{key} groups=5 rows=30 tile_rows=128 warps=4 blocks=2"));
 }
 
+/// Scales of one tile, and of two side by side, by warpgroups and by warps, of which each has a part of a row.
+#[test]
+fn results_of_fp8() {
+    let plan = "stages=2 blocks=2 out=fp8";
+    let fp8 = format!("dtype=fp8 scales=block activation=swiglu bias=true {plan}");
+    let grouped = format!("groups=2 rows=90 n=512 k=144 tile_columns=128 {fp8}");
+    run::<GroupedMatmul>(&format!("{grouped} tile_rows=64 warps=4"));
+    run::<GroupedMatmul>(&format!("{grouped} tile_rows=64 warps=8"));
+    run::<Matmul>(&format!("m=140 n=256 k=72 dtype=bf16 tile_rows=128 tile_columns=64 warps=8 {plan}"));
+    run::<Matmul>(&format!(
+        "m=20 n=128 k=144 dtype=fp8 scales=row tile_rows=64 tile_columns=128 warps=8 {plan}"
+    ));
+}
+
 /// More tiles than blocks, as many as do not divide by these.
 #[test]
 fn tiles_that_blocks_draw() {
@@ -157,6 +171,8 @@ enum By {
     Fp8,
     /// The same with scales of blocks.
     Blocks,
+    /// The same with a result of fp8, whose scales are of two tiles each.
+    Quantised,
 }
 
 impl By {
@@ -185,6 +201,11 @@ impl By {
                 let key = "m=140 n=136 k=400 ranks=2 dtype=fp8 tile_rows=128 tile_columns=64 stages=2 warps=8 blocks=1";
                 outcomes::<Matmul>(language, &format!("{key} scales={scales} order=strided"), 0..2, edit)
             }
+            By::Quantised => {
+                let key =
+                    "m=140 n=256 k=128 dtype=fp8 tile_rows=128 tile_columns=64 stages=2 warps=8 blocks=1";
+                outcomes::<Matmul>(language, &format!("{key} out=fp8 order=strided"), 0..2, edit)
+            }
             By::Shares => {
                 let key =
                     "m=256 n=40 k=512 ranks=2 dtype=bf16 tile_rows=128 tile_columns=64 stages=2 blocks=2";
@@ -204,8 +225,8 @@ impl By {
 /// Mistakes that a template could have made, each of which has to show: in what is found, or in the results.
 #[test]
 fn every_bug_of_a_product_shows() {
-    use By::{Blocks, Draws, Fp8, Loader, Parts, Shares, Warpgroups, Warps};
-    let bugs: [(Language, By, &str, &str, &str); 54] = [
+    use By::{Blocks, Draws, Fp8, Loader, Parts, Quantised, Shares, Warpgroups, Warps};
+    let bugs: [(Language, By, &str, &str, &str); 56] = [
         (
             Cuda,
             Warps,
@@ -480,6 +501,20 @@ fn every_bug_of_a_product_shows() {
             "scales_now[step][j] = scales[step][j];\n                scales[step][j] = x_scales_column_2[j];",
             "scales[step][j] = x_scales_column_2[j];\n                scales_now[step][j] = scales[step][j];",
         ),
+        (
+            Cuda,
+            Quantised,
+            "a scale is of half of a lane's neighbours",
+            "apart < Lines::end; apart *= 2",
+            "apart < Lines::end / 2; apart *= 2",
+        ),
+        (
+            Cuda,
+            Quantised,
+            "scales of rows that are not there go to the next block's",
+            "if (column == 0 && row < end)",
+            "if (column == 0)",
+        ),
         (Hip, Warps, "a piece is multiplied before it is there", "group.sync();  // this piece is there", ""),
         (
             Hip,
@@ -497,7 +532,7 @@ fn every_bug_of_a_product_shows() {
         })
         .collect();
     assert!(missed.is_empty(), "{}", missed.join("\n"));
-    for (language, by) in [Warps, Warpgroups, Loader, Parts, Shares, Draws, Fp8, Blocks]
+    for (language, by) in [Warps, Warpgroups, Loader, Parts, Shares, Draws, Fp8, Blocks, Quantised]
         .map(|by| (Cuda, by))
         .into_iter()
         .chain([(Hip, Warps)])

@@ -6,6 +6,7 @@ use peerwarp_codegen::ir::Dtype;
 
 use super::epilogue::{Activation, epilogue};
 use super::order::{self, Order, Tiling, most_columns, result};
+use super::output::{Output, Stored};
 use super::scales::{Product, Scales};
 
 /// A variant of a grouped matrix multiplication.
@@ -48,6 +49,9 @@ pub struct GroupedMatmul {
     /// Whether each row of the result is multiplied by a number of its own.
     #[key(short = "wt", default = false, omitted)]
     pub weighted: bool,
+    /// What the result is rounded to.
+    #[key(short = "o", default = Output::Wide, omitted)]
+    pub out: Output,
     /// Warps of a block.
     #[tune(short = "w", values = [4, 8], default = |key| order::warps(tile_rows(key)))]
     pub warps: u32,
@@ -89,6 +93,9 @@ fn bands(key: &GroupedMatmulKey) -> u32 {
 }
 
 fn tile_columns(key: &GroupedMatmulKey) -> u32 {
+    if let Some(columns) = key.out.tile_columns(key.activation, most_columns(key.dtype)) {
+        return columns;
+    }
     let k = (key.k * key.dtype.bytes()).div_ceil(2);
     let weights = u64::from(key.groups.min(key.rows)) * u64::from(key.n) * u64::from(k);
     let tiling = Tiling::unsplit([tile_rows(key), bands(key)], key.n, k, order::SMS, weights);
@@ -96,7 +103,8 @@ fn tile_columns(key: &GroupedMatmulKey) -> u32 {
 }
 
 fn blocks(key: &GroupedMatmulKey) -> u32 {
-    (bands(key) * key.n.div_ceil(tile_columns(key))).clamp(1, order::SMS)
+    let columns = tile_columns(key);
+    (bands(key) * key.n.div_ceil(columns * key.out.beside(key.activation, columns))).clamp(1, order::SMS)
 }
 
 impl Legal for GroupedMatmul {
@@ -115,6 +123,8 @@ impl Legal for GroupedMatmul {
         let allowed = || "1 with a stride, which says where each group begins";
         Illegal::unless(self.align == 1 || self.stride == 0, "align", self.align, allowed)?;
         order::columns_fit(self.tile_columns, self.dtype)?;
+        let tile = [self.tile_rows, self.tile_columns];
+        self.out.legal([self.rows, self.n], self.activation, tile)?;
         order::legal(self.tile_rows, self.tile_columns, self.warps, self.stages)
     }
 }
@@ -169,14 +179,30 @@ impl GroupedMatmul {
         }
     }
 
+    /// Where the rows of a tile go that end before row `end`.
+    fn stored(&self, a: &GroupedMatmulArgs, row: Val<u32>, end: Val<u32>) -> Stored {
+        let GroupedMatmul { rows: all, activation, tile_rows: rows, .. } = *self;
+        Stored { out: a.out, scales: a.out_scales, activation, all, row, rows, end: Some(end) }
+    }
+
     /// Rows of tiles of a group.
     fn bands(&self, rows: Val<u32>) -> Val<u32> {
         (rows + (self.tile_rows - 1)) / self.tile_rows
     }
 
-    /// Columns of tiles.
+    /// Tiles side by side that a block multiplies before it stores them.
+    fn beside(&self) -> u32 {
+        self.out.beside(self.activation, self.tile_columns)
+    }
+
+    /// Columns of tiles, or of so many side by side.
     fn strips(&self) -> u32 {
-        self.n.div_ceil(self.tile_columns)
+        self.n.div_ceil(self.beside() * self.tile_columns)
+    }
+
+    /// Scales of the result.
+    pub(super) fn out_scales(&self) -> u32 {
+        self.out.scales(self.rows, self.n, self.activation)
     }
 
     /// The first row and the first column of a group's tile, in sets of `height` rows of tiles column by column.
@@ -186,7 +212,7 @@ impl GroupedMatmul {
         let rest = tile % set;
         // The last set may have fewer rows of tiles.
         let rows = (bands - first).min(self.height);
-        ((first + rest % rows) * self.tile_rows, rest / rows * self.tile_columns)
+        ((first + rest % rows) * self.tile_rows, rest / rows * (self.beside() * self.tile_columns))
     }
 }
 
@@ -229,8 +255,13 @@ pub struct GroupedMatmulArgs {
     /// The products, `[rows][n]`; with gates `[rows][n / 2]`. Rows of no group are not written.
     #[output]
     #[shape(|c| [c.rows, c.columns()])]
-    #[dtype(|c| result(c.dtype))]
+    #[dtype(|c| c.out.dtype(c.dtype))]
     pub out: AnyMatrix,
+    /// Scales of a result of fp8, one of each row and 128 columns, `[n / 128][rows]`; with gates `[n / 256][rows]`.
+    #[output]
+    #[shape(|c| [c.out_scales(), 1])]
+    #[dtype(|_| Dtype::F32)]
+    pub out_scales: Option<AnyMatrix>,
     /// Work counter of the tiles, if blocks draw them.
     #[len(|c| c.order.counters())]
     pub next_tile: Option<Counters>,
@@ -257,21 +288,24 @@ pub fn grouped_matmul(c: &GroupedMatmul, a: &GroupedMatmulArgs) {
             }
             let (down, column) = c.corner(i - first.get(), c.bands(&end - start.get()));
             let row = &start + down;
-            let w = a.w.rows(&group * c.n + column, c.tile_columns);
             let x = a.x.rows(row, c.tile_rows);
-            let product = c.product(a, [x, w], group.get(), [row, column]);
-            let sums = match c.scales {
-                Scales::Block => product.added_up(b),
-                _ => product.scaled(b.dot(x, w, c.stages)),
-            };
-            let done = epilogue(a.bias, c.activation, &group * c.n + column, product.tile, sums);
-            let weighted = match a.weights {
-                Some(weights) => {
-                    done * weights.load_columns_f32(row, [c.tile_rows, c.activation.columns(c.tile_columns)])
+            let tiles = Output::tiles(c.beside(), (column, c.tile_columns), |column: Val<u32>| {
+                let w = a.w.rows(&group * c.n + column, c.tile_columns);
+                let product = c.product(a, [x, w], group.get(), [row, column]);
+                let sums = match c.scales {
+                    Scales::Block => product.added_up(b),
+                    _ => product.scaled(b.dot(x, w, c.stages)),
+                };
+                let done = epilogue(a.bias, c.activation, &group * c.n + column, product.tile, sums);
+                match a.weights {
+                    Some(weights) => {
+                        done * weights
+                            .load_columns_f32(row, [c.tile_rows, c.activation.columns(c.tile_columns)])
+                    }
+                    None => done,
                 }
-                None => done,
-            };
-            a.out.rows(row, c.tile_rows).below(end.get()).store_f32(c.activation.place(column), weighted);
+            });
+            c.stored(a, row, end.get()).store(tiles);
         }
     });
 }

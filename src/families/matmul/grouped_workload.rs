@@ -2,14 +2,16 @@
 
 use std::ops::Range;
 
+use peerwarp_codegen::ir::Dtype;
 use serde_json::json;
 
-use super::GroupedMatmul;
 use super::order::result;
 use super::reference::{Matrix, ScaledProduct, looked_at};
 use super::workload::{
-    BASELINES, Epilogue, bias, contents, flops, left, product_work, right, row_of, scale_inputs, scales_of,
+    BASELINES, Epilogue, bias, contents, flops, left, product_work, quantised_row, right, row_of,
+    scale_inputs, scales_of,
 };
+use super::{GroupedMatmul, Output};
 use crate::harness::elements::{encode, mixed};
 use crate::harness::verdict::Expected;
 use crate::harness::workload::{Baseline, Contents, Turn, Work, Workload, fields_of};
@@ -111,6 +113,19 @@ impl GroupedMatmul {
     fn unwritten(&self) -> Vec<f32> {
         (0..self.columns()).map(|column| -(f32::from(column as u8 % 64) + 100.0)).collect()
     }
+
+    /// What the scales of a row of the result are before the launch.
+    fn unwritten_scales(&self) -> Vec<f32> {
+        (0..self.out_scales() / self.rows).map(|block| -(block as f32 + 1.0)).collect()
+    }
+
+    /// A row of the result that is of no group, and its scales.
+    fn unwritten_rows(&self, at: u32) -> Vec<Expected> {
+        match self.out {
+            Output::Wide => vec![row_of("out", at, result(self.dtype), &self.unwritten())],
+            Output::Fp8 => quantised_row(at, &self.unwritten(), &self.unwritten_scales(), self.rows),
+        }
+    }
 }
 
 /// Elements of operands that are timed, which are repeated.
@@ -131,7 +146,9 @@ impl Workload for GroupedMatmul {
             span.for_each(|row| x.extend(rows.row(row).into_iter().map(|x| x as f32)));
         }
         x.resize(self.rows as usize * self.k as usize, f32::NAN);
-        let unwritten = encode(result(self.dtype), &self.unwritten());
+        let unwritten = encode(self.out.dtype(self.dtype), &self.unwritten());
+        let scales_there = self.unwritten_scales().into_iter().flat_map(|x| vec![x; self.rows as usize]);
+        let out_scales = contents("out_scales", Dtype::F32, &scales_there.collect::<Vec<_>>());
         let all = [
             contents("x", self.dtype, &x),
             Contents::of("counts", &counts),
@@ -139,7 +156,8 @@ impl Workload for GroupedMatmul {
             Contents::new("out", unwritten.repeat(self.rows as usize)),
         ];
         let scales = scale_inputs(scales_of(turn, self.scale_counts()));
-        all.into_iter().chain(self.epilogue(turn).inputs()).chain(scales).collect()
+        let out_scales = (self.out == Output::Fp8).then_some(out_scales);
+        all.into_iter().chain(out_scales).chain(self.epilogue(turn).inputs()).chain(scales).collect()
     }
 
     fn timing_inputs(&self, turn: Turn) -> Vec<Contents> {
@@ -158,7 +176,7 @@ impl Workload for GroupedMatmul {
         let (shape, n) = ([self.rows, self.n, self.k], self.n as usize);
         let of = |at: u32| {
             let Some(group) = group_of(at) else {
-                return row_of("out", at, result(self.dtype), &self.unwritten());
+                return self.unwritten_rows(at);
             };
             if weights.0 != Some(group) {
                 let first = group as u32 * self.n;
@@ -170,9 +188,10 @@ impl Workload for GroupedMatmul {
             let bias = bias.as_ref().map(|bias| bias[group * n..][..n].to_vec());
             let epilogue = Epilogue { bias, weights: of_rows.clone(), activation, dtype };
             let product = ScaledProduct { scales: self.scales, of: &scales, shape, group, activation };
-            epilogue.row(at, product.row(at, &left(turn, self.k).row(at), &weights.1))
+            let sums = product.row(at, &left(turn, self.k).row(at), &weights.1);
+            epilogue.rows(at, sums, self.out, self.rows)
         };
-        rows.into_iter().map(of).collect()
+        rows.into_iter().flat_map(of).collect()
     }
 
     fn work(&self) -> Work {

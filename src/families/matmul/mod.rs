@@ -6,6 +6,7 @@ mod grouped;
 mod grouped_workload;
 mod matmul_reduce_scatter;
 mod order;
+mod output;
 mod product;
 mod reference;
 mod scales;
@@ -22,6 +23,7 @@ pub use matmul_reduce_scatter::{
     MatmulReduceScatterLaunch, matmul_reduce_scatter,
 };
 pub use order::Order;
+pub use output::Output;
 pub use product::{Matmul, MatmulArgs, MatmulKey, MatmulLaunch, matmul};
 pub use scales::Scales;
 
