@@ -137,7 +137,7 @@ class GroupedMm:
     def __init__(self, case):
         asked = case.asked
         self.of = int(asked["groups"]), int(asked["rows"]), int(asked["n"]), int(asked["k"])
-        more = {"activation": "none", "bias": "false", "weighted": "false", "stride": "0", "out": "wide"}
+        more = {"activation": "none", "bias": "false", "weighted": "false", "stride": "0", "out": "wide", "gather": "0"}
         for field, least in more.items():
             if asked.get(field, least) != least:
                 raise Unsupported(f"{field} {asked[field]}")

@@ -78,6 +78,21 @@ fn results_are_fp8_with_scales() {
     explore::<GroupedMatmul>("groups=9 rows=5 n=128 k=64 dtype=fp8 scales=tensor out=fp8", 2);
 }
 
+/// Rows of `x` that an index names, in order of groups: some often, some never. Those of no group name rows that `x` has not.
+#[test]
+fn rows_that_an_index_names_are_multiplied() {
+    for rest in [
+        "groups=3 rows=150 n=72 k=72 gather=40 dtype=bf16 align=16",
+        "groups=9 rows=5 n=24 k=72 gather=1 dtype=fp16",
+        "groups=5 rows=300 n=136 k=64 gather=1000 dtype=bf16 stride=60 height=2 blocks=3 bias=true weighted=true",
+        "groups=3 rows=150 n=288 k=272 gather=70 dtype=fp8 scales=tensor",
+        "groups=3 rows=150 n=288 k=272 gather=70 dtype=fp8 scales=row activation=swiglu",
+        "groups=3 rows=150 n=512 k=272 gather=200 dtype=fp8 scales=block activation=swiglu out=fp8",
+    ] {
+        explore::<GroupedMatmul>(&format!("{rest} tile_rows=64 tile_columns=64 warps=4"), 4);
+    }
+}
+
 /// What one kernel makes of buffers.
 fn launched<F: Family>(c: &F, inputs: &[(&str, Vec<u8>)], outputs: &[&str]) -> Vec<Vec<u8>> {
     let kernel = Arc::new(Compiled::new(verify(c.trace(32).unwrap()).unwrap()));
@@ -139,6 +154,7 @@ fn settings() -> impl Strategy<Value = String> {
         "bias=true",
         "activation=swiglu",
         "stride",
+        "gather=37",
         "activation=swiglu-clamped bias=true weighted=true",
     ];
     let tiles = vec![(64, 64, 4), (64, 256, 4), (64, 128, 8), (128, 64, 4), (128, 256, 8), (256, 128, 8)];
@@ -173,7 +189,11 @@ proptest! {
 fn every_bug_of_one_change_in_grouping_is_found() {
     let shape = "groups=4 rows=200 n=136 k=8 align=2 dtype=bf16 height=2 blocks=3";
     let quantised = shape.replace("n=136", "n=256").replace("align=2", "out=fp8");
-    for (shape, order) in [(shape, "strided"), (shape, "counter"), (&quantised, "strided")] {
+    let gathered =
+        shape.replace("align=2 dtype=bf16", "gather=90 dtype=fp8 scales=block").replace("k=8", "k=144");
+    for (shape, order) in
+        [(shape, "strided"), (shape, "counter"), (&quantised, "strided"), (&gathered, "strided")]
+    {
         let tile = "tile_rows=64 tile_columns=64 warps=4";
         let config = config::<GroupedMatmul>(&format!("{shape} {tile} order={order}"));
         let inputs = Inputs { seed: 0, rounds: 4, ..Inputs::default() };
@@ -223,6 +243,10 @@ fn what_cannot_be_grouped_is_refused_by_name() {
     refused::<GroupedMatmul>(
         &format!("groups=2 rows=8 n=64 k=64 align=512 {key}"),
         &["align", "512", "from 1 to 256"],
+    );
+    refused::<GroupedMatmul>(
+        &format!("groups=2 rows=8 n=64 k=64 gather=2000000 {key}"),
+        &["gather", "2000000", "from 0 to 1048576"],
     );
     refused::<GroupedMatmul>(
         &format!("groups=2 rows=9 n=64 k=64 stride=5 {key}"),

@@ -28,6 +28,8 @@ pub(super) fn sources(target: &str) -> Vec<Source> {
         source::<Matmul>("ranks=2 dtype=fp8 scales=block n=7168 k=7168 m=8192", target),
         source::<Matmul>("ranks=2 dtype=fp8 scales=tensor n=7168 k=4096 m=512", target),
         source::<GroupedMatmul>(&format!("{experts} rows=8192 activation=swiglu out=fp8"), target),
+        source::<GroupedMatmul>(&format!("{experts} rows=8192 gather=2048 activation=swiglu"), target),
+        source::<GroupedMatmul>(&format!("{shape} groups=8 rows=8192 gather=2048"), target),
         source::<Matmul>(&format!("{shape} m=256 tile_columns=128 split=2"), target),
         source::<AllGatherMatmul>(&format!("{shape} m=280 together=false tile_columns=64"), target),
         source::<GroupedMatmul>(&format!("{shape} groups=8 rows=8192 tile_columns=256"), target),

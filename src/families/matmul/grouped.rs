@@ -16,7 +16,7 @@ pub struct GroupedMatmul {
     /// Groups, each of which has a matrix of weights.
     #[key(short = "e", range = 1..=1024)]
     pub groups: u32,
-    /// Rows of `x` and of the result: at least as many as all groups have together.
+    /// Rows of the result, and of `x` unless they are gathered: at least as many as all groups have together.
     #[key(short = "m", range = 1..=1048576)]
     pub rows: u32,
     /// Rows of each matrix of weights: columns of the result.
@@ -31,6 +31,9 @@ pub struct GroupedMatmul {
     /// Rows from the first one of a group to the first one of the next, whatever the counts are; 0 if groups follow one another.
     #[key(short = "gs", range = 0..=1048576, default = 0, omitted)]
     pub stride: u32,
+    /// Rows of `x`, if an index says which of them each row of the result is of; 0 if `x` has the rows of the result.
+    #[key(short = "g", range = 0..=1048576, default = 0, omitted)]
+    pub gather: u32,
     /// World size; every rank multiplies its own matrices.
     #[key(short = "r", range = 1..=64, default = 1, omitted, ranks)]
     pub ranks: u32,
@@ -149,7 +152,12 @@ impl GroupedMatmul {
 
     /// Scales of `x` and of `w`.
     pub(super) fn scale_counts(&self) -> [u64; 2] {
-        self.scales.counts([self.rows, self.n, self.k], self.groups, self.activation)
+        self.scales.counts([self.x_rows(), self.n, self.k], self.groups, self.activation)
+    }
+
+    /// Rows of `x`.
+    pub(super) fn x_rows(&self) -> u32 {
+        if self.gather > 0 { self.gather } else { self.rows }
     }
 
     /// Columns of the result.
@@ -165,16 +173,17 @@ impl GroupedMatmul {
         group: Val<u32>,
         at: [Val<u32>; 2],
     ) -> Product {
-        let GroupedMatmul { rows: m, n, k, scales, activation, tile_rows, tile_columns, stages, .. } = *self;
+        let GroupedMatmul { n, k, scales, activation, tile_rows, tile_columns, stages, .. } = *self;
         Product {
             scales,
             activation,
             rows,
             of: [a.x_scales, a.w_scales],
+            index: a.index,
             at,
             group,
             tile: [tile_rows, tile_columns],
-            shape: [m, n, k],
+            shape: [self.x_rows(), n, k],
             stages,
         }
     }
@@ -220,11 +229,16 @@ impl GroupedMatmul {
 #[derive(KernelArgs)]
 #[args(config = GroupedMatmul)]
 pub struct GroupedMatmulArgs {
-    /// The rows of all groups, one group's behind the other's, `[rows][k]`.
+    /// The rows of all groups, one group's behind the other's, `[rows][k]`; or, gathered, in any order, `[gather][k]`.
     #[input]
-    #[shape(|c| [c.rows, c.k])]
+    #[shape(|c| [c.x_rows(), c.k])]
     #[dtype(|c| c.dtype)]
     pub x: AnyMatrix,
+    /// The row of `x` that each row of the result is of, group after group, `[rows]`, if rows are gathered. Those of no group may be any
+    /// number.
+    #[input]
+    #[len(|c| if c.gather > 0 { c.rows.into() } else { 0 })]
+    pub index: Option<Ptr<u32>>,
     /// Rows of each group, `[groups]`. Rows that `x` does not have are left out.
     #[input]
     #[len(|c| c.groups.into())]
@@ -288,7 +302,14 @@ pub fn grouped_matmul(c: &GroupedMatmul, a: &GroupedMatmulArgs) {
             }
             let (down, column) = c.corner(i - first.get(), c.bands(&end - start.get()));
             let row = &start + down;
-            let x = a.x.rows(row, c.tile_rows);
+            let x = match &a.index {
+                // Rows of the group behind are not brought.
+                Some(index) => {
+                    let last = end.get();
+                    a.x.gather_rows(index, row, c.tile_rows).below(last)
+                }
+                None => a.x.rows(row, c.tile_rows),
+            };
             let tiles = Output::tiles(c.beside(), (column, c.tile_columns), |column: Val<u32>| {
                 let w = a.w.rows(&group * c.n + column, c.tile_columns);
                 let product = c.product(a, [x, w], group.get(), [row, column]);

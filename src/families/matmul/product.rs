@@ -153,6 +153,7 @@ impl Matmul {
             activation,
             rows,
             of: [a.x_scales, a.w_scales],
+            index: None,
             at,
             group: 0u32.val(),
             tile: [tile_rows, tile_columns],

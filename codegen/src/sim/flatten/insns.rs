@@ -56,6 +56,8 @@ pub(crate) enum MatrixInsn {
         shape: (u32, u32),
         out: TileReg,
         receipt: Option<ReceiptId>,
+        /// A vector that says which elements, and its first element.
+        list: Option<(ParamId, Reg)>,
     },
     Lines {
         op: ReduceOp,
@@ -89,6 +91,8 @@ pub(crate) struct RowsReg {
     /// The row from which on none is there.
     pub end: Option<Reg>,
     pub receipt: Option<ReceiptId>,
+    /// The vector that names them, if they are scattered.
+    pub list: Option<ParamId>,
 }
 
 /// Of a multiplication.
