@@ -291,7 +291,7 @@ fn every_bug_of_a_product_shows() {
     use By::{
         Blocks, Draws, Fp8, Gathered, GatheredByWarps, Loader, Parts, Quantised, Shares, Warpgroups, Warps,
     };
-    let bugs: [(Language, By, &str, &str, &str); 61] = [
+    let bugs: [(Language, By, &str, &str, &str); 62] = [
         (
             Cuda,
             Warps,
@@ -572,6 +572,13 @@ fn every_bug_of_a_product_shows() {
             "a scale is of half of a lane's neighbours",
             "apart < Lines::end; apart *= 2",
             "apart < Lines::end / 2; apart *= 2",
+        ),
+        (
+            Cuda,
+            Quantised,
+            "lanes store half of their elements twice",
+            "all.of[i + 4] = two.of[1];",
+            "all.of[i + 4] = two.of[0];",
         ),
         (
             Cuda,

@@ -179,13 +179,17 @@ impl Emitter<'_, '_> {
             return self
                 .step_loop(Step::new(layout), false, loc, |me, step| me.store_step(base, moved, step));
         };
-        self.used.add(Prim::StoreRows);
+        let (prim, store) = match self.param_dtype(to.place).bytes() {
+            1 => (Prim::StoreBytes, "store_bytes"),
+            _ => (Prim::StoreRows, "store_rows"),
+        };
+        self.used.add(prim);
         let columns = self.shape(to.place).1;
         let end = self.end_of(to)?;
         let (row, column) = (self.scalar(to.row)?, self.scalar(column)?);
         let (part, lane) = (self.part_name(layout.fragments), self.lane());
         self.w.line(&format!(
-            "store_rows<{part}, {columns}>({}, {}, {}, {}, {lane}, {name});",
+            "{store}<{part}, {columns}>({}, {}, {}, {}, {lane}, {name});",
             base.plain(),
             end.plain(),
             row.plain(),

@@ -277,6 +277,8 @@ prims! {
     LoadLanes = common "load_lanes", Nothing, [Vec, Load];
     /// Write a matrix, 16 bytes a lane at a time.
     StoreRows = cuda "store_rows", Nothing, [Bits, Vec, Shuffle, StoreInside];
+    /// The same of 8-bit elements.
+    StoreBytes = cuda "store_bytes", Nothing, [Bits, Vec, Shuffle, StoreInside];
     /// A product of small matrices of bf16, by a warp.
     MultiplyBf16 = own "multiply_bf16", Target, [Bits, Bf16, Vec];
     /// The same of fp16.
