@@ -229,13 +229,13 @@ impl GroupedMatmul {
 #[derive(KernelArgs)]
 #[args(config = GroupedMatmul)]
 pub struct GroupedMatmulArgs {
-    /// The rows of all groups, one group's behind the other's, `[rows][k]`; or, gathered, in any order, `[gather][k]`.
+    /// The rows of all groups, one group's behind the other's, `[rows][k]`.
     #[input]
     #[shape(|c| [c.x_rows(), c.k])]
     #[dtype(|c| c.dtype)]
     pub x: AnyMatrix,
-    /// The row of `x` that each row of the result is of, group after group, `[rows]`, if rows are gathered. Those of no group may be any
-    /// number.
+    /// The row of `x` that each row of the result is of, group after group, `[rows]`: `x` has `[gather][k]` in any order, and scales of these
+    /// rows. Numbers of rows of no group are not used.
     #[input]
     #[len(|c| if c.gather > 0 { c.rows.into() } else { 0 })]
     pub index: Option<Ptr<u32>>,
