@@ -67,7 +67,12 @@ fn key(family: &dyn DynFamily, rng: &mut ChaCha8Rng) -> Key {
     if let (Some(n), Some(k)) = (number(&key, "n"), number(&key, "k")) {
         let fp8 = key["dtype"] == "fp8";
         let gated = key.get("activation").is_some_and(|of| of.starts_with("swiglu"));
-        set(&mut key, "n", n.next_multiple_of(if gated { 32 } else { 8 }));
+        let unit = match key.get("out").is_some_and(|out| out == "fp8") {
+            true => 128 * (1 + u64::from(gated)),
+            false if gated => 32,
+            false => 8,
+        };
+        set(&mut key, "n", n.next_multiple_of(unit).min((1 << 20) / unit * unit));
         set(&mut key, "k", k.next_multiple_of(if fp8 { 16 } else { 8 }));
         if !fp8 {
             key.remove("scales");

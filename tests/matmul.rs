@@ -90,14 +90,35 @@ fn products_of_fp8_have_scales() {
     explore::<Matmul>(&format!("m=70 n=136 k=400 {tile}"), 2);
 }
 
+/// Scales of a result are of 128 columns, which one tile has, or two or four side by side.
+#[test]
+fn results_of_fp8_have_scales() {
+    let tile = "tile_rows=64 warps=4";
+    for rest in [
+        "m=1 n=128 k=16 dtype=fp8",
+        "m=130 n=384 k=272 dtype=fp8 scales=block tile_columns=128 bias=true",
+        "m=130 n=256 k=272 dtype=fp8 scales=block tile_columns=64 group=2 blocks=3 order=counter",
+        "m=70 n=512 k=144 dtype=fp8 scales=row tile_columns=128 activation=swiglu bias=true",
+        "m=70 n=512 k=72 dtype=fp16 tile_columns=64 activation=swiglu-clamped order=strided",
+        "m=70 n=256 k=256 dtype=bf16 tile_columns=128 split=4 blocks=8 order=strided activation=silu",
+    ] {
+        explore::<Matmul>(&format!("{rest} {tile} ranks=2 out=fp8"), 2);
+    }
+    refused::<Matmul>("m=64 n=192 k=64 dtype=bf16 out=fp8", &["n", "192", "multiple of 128"]);
+    refused::<Matmul>(
+        "m=64 n=256 k=256 dtype=bf16 out=fp8 tile_columns=64 split=2 order=strided",
+        &["split", "2", "tiles of 64 columns"],
+    );
+}
+
 /// The scale of another row, of another block, or of the other operand.
 #[test]
 fn every_wrong_scale_is_found() {
-    for scales in ["row", "block"] {
-        let shape = format!("m=130 n=136 k=272 dtype=fp8 scales={scales}");
+    for rest in ["n=136 scales=row", "n=136 scales=block", "n=384 out=fp8"] {
+        let shape = format!("m=130 k=272 dtype=fp8 {rest}");
         let config = config::<Matmul>(&format!("{shape} tile_rows=64 tile_columns=64 warps=4 blocks=2"));
         let inputs = Inputs { seed: 0, rounds: 2, ..Inputs::default() };
-        let exploration = Exploration { inputs, seeds: 1, resident_blocks: None };
+        let exploration = Exploration { inputs, seeds: 3, resident_blocks: None };
         let run = plant_each(suite::of::<Matmul>(), &[config.into_variant()], &exploration);
         let run = run.unwrap_or_else(|e| panic!("{e}"));
         assert!(run.planted > 10 && run.survivors.is_empty(), "{run}");

@@ -16,6 +16,8 @@ def plain(asked):
     """Sizes m, n and k of a product without an activation, and the type of its elements."""
     if asked.get("activation", "none") != "none":
         raise Unsupported("an activation of the product")
+    if asked.get("out", "wide") != "wide":
+        raise Unsupported("a result of fp8 with scales")
     return int(asked["m"]), int(asked["n"]), int(asked["k"]), DTYPES[asked["dtype"]]
 
 
@@ -135,7 +137,7 @@ class GroupedMm:
     def __init__(self, case):
         asked = case.asked
         self.of = int(asked["groups"]), int(asked["rows"]), int(asked["n"]), int(asked["k"])
-        more = {"activation": "none", "bias": "false", "weighted": "false", "stride": "0"}
+        more = {"activation": "none", "bias": "false", "weighted": "false", "stride": "0", "out": "wide", "gather": "0"}
         for field, least in more.items():
             if asked.get(field, least) != least:
                 raise Unsupported(f"{field} {asked[field]}")

@@ -264,6 +264,8 @@ fn what_cannot_be_multiplied_is_refused_by_the_verifier() {
                 }
             }),
         ),
+        ("gathered rows on the right", refused(|k| dots(k, &|dot| dot.b.list = dot.a.place.param()))),
+        ("a list that is a matrix", refused(|k| dots(k, &|dot| dot.a.list = dot.a.place.param()))),
         ("no receipt", refused(|k| dots(k, &|dot| dot.a.receipt = None))),
     ];
     let text: Vec<String> = all.iter().map(|(what, said)| format!("{what}\n{said}\n")).collect();
@@ -280,6 +282,14 @@ fn mistakes_end_the_trace() {
         said(move |p| {
             let (x, w) = (p.matrix("x", [64, 128], Dtype::Bf16), p.matrix("w", [64, 128], Dtype::Bf16));
             role("main", 1, |b| act(b, x, w));
+        })
+    };
+    let listed = |act: fn(Group, AnyMatrix, Ptr<u32>) -> Tile<f32>| {
+        said(move |p| {
+            let (x, list) = (p.matrix("x", [64, 128], Dtype::Bf16), p.arg("list", 64));
+            role("main", 1, |b| {
+                let _ = act(b, x, list);
+            });
         })
     };
     let all = [
@@ -308,6 +318,12 @@ fn mistakes_end_the_trace() {
             x.rows(0, 64).store_f32(0, even + odd);
         }),
         with(|b, x, w| x.rows(0, 1024).store_f32(0, b.dot(x.rows(0, 1024), w.rows(0, 1024), 2))),
+        listed(|b, x, list| b.dot(x.rows(0, 64), x.gather_rows(&list, 0, 64), 2)),
+        listed(|_, x, list| x.gather_rows(&list, 0, 64).load_f32(0, 64)),
+        listed(|b, x, list| {
+            x.gather_rows(&list, 0, 64).store_f32(0, b.dot(x.rows(0, 64), x.rows(0, 64), 2));
+            splat(0.0f32, 64)
+        }),
         said(|p| {
             let (x, w) = (
                 p.matrix::<AnyMatrix>("x", [64, 128], Dtype::Bf16),

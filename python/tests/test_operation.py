@@ -112,6 +112,41 @@ def test_a_family_of_the_package_multiplies_on_one_rank() -> None:
     assert np.allclose(from_bf16(out), wanted, rtol=2**-8, atol=1e-3)
 
 
+def from_e4m3(array: np.ndarray) -> np.ndarray:
+    """Bytes of fp8 as float32."""
+    exponent, mantissa = array.astype(np.int32) >> 3 & 15, array.astype(np.float32) % 8
+    magnitude = np.where(exponent == 0, mantissa / 512, (8 + mantissa) * 2.0 ** (exponent - 10))
+    return np.where(array < 128, magnitude, -magnitude).astype(np.float32)
+
+
+def test_products_of_experts_feed_each_other() -> None:
+    """Rows that an index names, gates, fp8 with scales, and the second product of what the first one stored."""
+    key = {"groups": 2, "rows": 24, "k": 128, "dtype": "fp8", "scales": "block"}
+    first = peerwarp.operation("grouped_matmul", World.simulated(1), n=256, gather=9, activation="swiglu", out="fp8", **key)
+    second = peerwarp.operation("grouped_matmul", World.simulated(1), n=128, **key)
+    drawn = np.random.default_rng(5)
+    x, w, w2 = (drawn.choice(np.array([0, 48, 56, 184], np.uint8), shape) for shape in ((9, 128), (2, 256, 128), (2, 128, 128)))
+    index, counts = drawn.integers(0, 9, 24).astype(np.uint32), np.array([13, 11], np.uint32)
+    x_scales, w_scales = (drawn.uniform(0.5, 2, n).astype(np.float32) for n in (9, 4))
+    out, out_scales = np.zeros((24, 128), np.uint8), np.zeros(24, np.float32)
+    first(x=[x], index=[index], counts=[counts], w=[w.reshape(-1)], x_scales=[x_scales], w_scales=[w_scales], out=[out],
+          out_scales=[out_scales])  # fmt: skip
+    group = np.arange(24) >= 13
+    rows = from_e4m3(x)[index] * x_scales[index, None]
+    sums = np.where(group[:, None], rows @ from_e4m3(w[1]).T, rows @ from_e4m3(w[0]).T).reshape(24, 8, 2, 16)
+    scales = w_scales.reshape(2, 2)[group.astype(int)]
+    gate, up = (sums[:, :, part].reshape(24, 128) * scales[:, part, None] for part in (0, 1))
+    wanted = gate / (1 + np.exp(-gate)) * up
+    assert np.allclose(out_scales, np.abs(wanted).max(1) / 448, rtol=1e-4)
+    stored = from_e4m3(out) * out_scales[:, None]
+    assert np.all(np.abs(stored - wanted) <= np.abs(wanted) / 14 + out_scales[:, None] / 512)
+
+    result = np.zeros((24, 128), np.uint16)
+    second(x=[out], counts=[counts], w=[w2.reshape(-1)], x_scales=[out_scales], w_scales=[np.ones(2, np.float32)], out=[result])
+    wanted = np.where(group[:, None], stored @ from_e4m3(w2[1]).T, stored @ from_e4m3(w2[0]).T)
+    assert np.allclose(from_bf16(result), wanted, rtol=2**-7, atol=1e-2)
+
+
 def test_numbers_are_one_for_all_ranks_or_one_each() -> None:
     dispatch = peerwarp.operation("ragged_all_to_all", World.simulated(2), capacity=8, dtype="f32")
     x = [np.arange(16, dtype=np.float32) + 100 * rank for rank in range(2)]

@@ -56,6 +56,50 @@ fn products_of_fp8_are_right_to_the_bit() {
     });
 }
 
+/// By a loader that brings rows one by one, and by warps; the last ones of a list end within a tile.
+#[test]
+fn gathered_rows_of_groups_are_right_to_the_bit() {
+    cases("grouped_matmul, gathered", 9, |cases| {
+        for rest in [
+            "groups=1 rows=1 n=8 k=16 gather=3 dtype=bf16",
+            "groups=9 rows=333 n=200 k=520 gather=64 dtype=bf16",
+            "groups=5 rows=1500 n=520 k=264 gather=3000 dtype=fp16 tile_columns=256 stages=3 height=2",
+            "groups=3 rows=700 n=520 k=72 gather=90 dtype=bf16 tile_columns=128 stages=6 align=128",
+            "groups=4 rows=300 n=264 k=136 gather=90 dtype=bf16 warps=4 tile_rows=128 tile_columns=64",
+            "groups=64 rows=4096 n=136 k=208 gather=999 dtype=fp8 scales=row tile_columns=64 order=counter",
+            "groups=9 rows=700 n=264 k=1040 gather=200 dtype=fp8 scales=block",
+            "groups=9 rows=700 n=512 k=1040 gather=200 dtype=fp8 scales=block activation=swiglu out=fp8",
+            "groups=4 rows=90 n=264 k=400 gather=90 dtype=fp8 scales=block warps=4 tile_rows=128 tile_columns=64",
+        ] {
+            cases.run::<GroupedMatmul>(&format!("{rest} ranks=2"));
+        }
+    });
+}
+
+/// Scales of one tile, and of two and four side by side, by warpgroups and by warps, of which each has a part of a row.
+#[test]
+fn results_of_fp8_are_right_to_the_bit() {
+    let rest = [
+        "n=512 k=400 dtype=fp8 scales=block bias=true",
+        "n=1024 k=7168 dtype=fp8 scales=block stages=6 blocks=5",
+        "n=512 k=272 dtype=fp8 scales=row tile_columns=64 order=counter",
+        "n=512 k=272 dtype=fp8 scales=row tile_rows=64 tile_columns=128 warps=8",
+        "n=384 k=136 dtype=bf16 activation=relu",
+    ];
+    // Gates are the target's own to the last bit.
+    let gated = [
+        "n=512 k=400 dtype=fp8 scales=block activation=swiglu",
+        "n=512 k=400 dtype=fp8 scales=block activation=swiglu-clamped tile_columns=64",
+        "n=1024 k=136 dtype=bf16 activation=swiglu",
+    ];
+    cases("results of fp8", 16, |cases| {
+        for rest in rest.iter().chain(&gated) {
+            cases.run::<Matmul>(&format!("m=333 {rest} ranks=2 out=fp8"));
+            cases.run::<GroupedMatmul>(&format!("groups=5 rows=700 {rest} ranks=2 out=fp8"));
+        }
+    });
+}
+
 #[test]
 fn rows_of_groups_are_right_to_the_bit() {
     cases("grouped_matmul", 14, |cases| {

@@ -4,10 +4,15 @@ use peerwarp::families::matmul::{AllGatherMatmul, GroupedMatmul, Matmul, MatmulR
 use peerwarp::families::moe::kernels::MoeLayer;
 use peerwarp::harness::workload::Workload;
 
+use half::bf16;
+use peerwarp_codegen::dsl::prelude::*;
+use peerwarp_codegen::dsl::{TraceMeta, trace};
+use peerwarp_codegen::ir::{Dtype, Kernel};
 use rayon::prelude::*;
 
 use crate::build::Language::{self, Blackwell, Cuda, Gfx12, Hip};
 use crate::build::Text;
+use crate::same::Case;
 use crate::workload::{Outcome, outcomes, run_as};
 
 /// Runs a product as all that multiply in their own way, in tensor memory and by `wmma` too.
@@ -137,6 +142,20 @@ fn rows_of_groups() {
     run::<GroupedMatmul>(&format!("{key} groups=5 rows=30 tile_rows=128 warps=4 blocks=2"));
 }
 
+/// Scales of one tile, and of two side by side, by warpgroups and by warps, of which each has a part of a row.
+#[test]
+fn results_of_fp8() {
+    let plan = "stages=2 blocks=2 out=fp8";
+    let fp8 = format!("dtype=fp8 scales=block activation=swiglu bias=true {plan}");
+    let grouped = format!("groups=2 rows=90 n=512 k=144 tile_columns=128 {fp8}");
+    run::<GroupedMatmul>(&format!("{grouped} tile_rows=64 warps=4"));
+    run::<GroupedMatmul>(&format!("{grouped} tile_rows=64 warps=8"));
+    run::<Matmul>(&format!("m=140 n=256 k=72 dtype=bf16 tile_rows=128 tile_columns=64 warps=8 {plan}"));
+    run::<Matmul>(&format!(
+        "m=20 n=128 k=144 dtype=fp8 scales=row tile_rows=64 tile_columns=128 warps=8 {plan}"
+    ));
+}
+
 /// More tiles than blocks, as many as do not divide by these.
 #[test]
 fn tiles_that_blocks_draw() {
@@ -150,6 +169,50 @@ fn tiles_that_blocks_draw() {
     // A loader, and warps that send beside it.
     run::<AllGatherMatmul>(&format!("{sent} m=256 beside=true"));
     run::<MatmulReduceScatter>(&format!("{key} m=264 algorithm=pull early=true lead=1"));
+}
+
+/// Rows of `x` that an index names: by a loader, box by box, and by warps and warpgroups that bring operands themselves.
+#[test]
+fn rows_of_groups_that_are_gathered() {
+    let key = "n=72 k=136 tile_columns=64 stages=2 gather=40";
+    run::<GroupedMatmul>(&format!("{key} groups=3 rows=200 dtype=bf16 tile_rows=64 warps=4 blocks=3"));
+    run::<GroupedMatmul>(&format!(
+        "{key} groups=2 rows=150 dtype=fp16 align=16 tile_rows=128 warps=8 blocks=2 order=counter"
+    ));
+    run::<GroupedMatmul>(&format!("{key} groups=5 rows=30 dtype=bf16 tile_rows=128 warps=4 blocks=2"));
+    let fp8 = "n=160 k=272 groups=2 rows=90 dtype=fp8 tile_rows=64 warps=4 tile_columns=64 stages=2 blocks=2 gather=70";
+    run::<GroupedMatmul>(&format!("{fp8} scales=row stride=45"));
+    run::<GroupedMatmul>(&format!("{fp8} scales=block bias=true activation=swiglu"));
+}
+
+/// A product whose rows a list names that the kernel itself has written: no loader reads it, and lanes meet before they do.
+fn listed(warp_size: u32) -> Kernel {
+    let traced = trace(TraceMeta::new("listed", 1, warp_size, 4), |p| {
+        let (x, w) = (p.matrix("x", [40, 136], Dtype::Bf16), p.matrix("w", [64, 136], Dtype::Bf16));
+        let (x, w, out): (AnyMatrix, AnyMatrix, AnyMatrix) = (x, w, p.matrix("out", [70, 64], Dtype::F32));
+        let (order, list): (Ptr<u32>, Ptr<u32>) = (p.arg("order", 70), p.arg("list", 70));
+        let scales: Ptr<f32> = p.arg("scales", 40);
+        role("multiply", 1, |b| {
+            list.store(0, order.load(0, 70));
+            for row in [0, 64] {
+                let sums = b.dot(x.gather_rows(&list, row, 64), w.rows(0, 64), 2);
+                let scales = scales.gather_columns_f32(0, &list, row, [64, 64]);
+                out.rows(row, 64).store_f32(0, sums * scales);
+            }
+        });
+    });
+    traced.unwrap_or_else(|e| panic!("{e}"))
+}
+
+#[test]
+fn lists_that_a_kernel_writes_are_read_after_it() {
+    let whole = |n: u32, seed: u32| (0..n).map(move |i| bf16::from_f32(((i * 7 + seed) % 9) as f32 - 4.0));
+    let (x, w): (Vec<_>, Vec<_>) = (whole(40 * 136, 1).collect(), whole(64 * 136, 2).collect());
+    let order: Vec<u32> = (0..70).map(|i| i * 11 % 43).collect();
+    let scales: Vec<f32> = (0..40).map(|i| 0.5 + i as f32).collect();
+    let case = Case::new("listed", 1, |language: Language| vec![listed(language.target().warp_size())]);
+    let case = case.input(0, "x", &x).input(0, "w", &w).input(0, "order", &order).input(0, "scales", &scales);
+    case.output("out").agrees(4);
 }
 
 /// How a block multiplies.
@@ -170,6 +233,12 @@ enum By {
     Fp8,
     /// The same with scales of blocks.
     Blocks,
+    /// The same with a result of fp8, whose scales are of two tiles each.
+    Quantised,
+    /// The same of rows that an index names, which the loader brings one by one.
+    Gathered,
+    /// Those that warps bring themselves.
+    GatheredByWarps,
 }
 
 impl By {
@@ -198,6 +267,21 @@ impl By {
                 let key = "m=140 n=136 k=400 ranks=2 dtype=fp8 tile_rows=128 tile_columns=64 stages=2 warps=8 blocks=1";
                 outcomes::<Matmul>(language, &format!("{key} scales={scales} order=strided"), 0..2, edit)
             }
+            By::Quantised => {
+                let key =
+                    "m=140 n=256 k=128 dtype=fp8 tile_rows=128 tile_columns=64 stages=2 warps=8 blocks=1";
+                outcomes::<Matmul>(language, &format!("{key} out=fp8 order=strided"), 0..2, edit)
+            }
+            By::Gathered => {
+                let key = "groups=2 rows=150 n=72 k=400 gather=40 dtype=fp8 scales=row warps=8";
+                let plan = "tile_rows=128 tile_columns=64 stages=2 blocks=1 order=strided";
+                outcomes::<GroupedMatmul>(language, &format!("{key} {plan}"), 0..2, edit)
+            }
+            By::GatheredByWarps => {
+                let key = "groups=2 rows=150 n=72 k=136 gather=40 dtype=bf16 warps=4";
+                let plan = "tile_rows=128 tile_columns=64 stages=2 blocks=1 order=strided";
+                outcomes::<GroupedMatmul>(language, &format!("{key} {plan}"), 0..2, edit)
+            }
             By::Shares => {
                 let key =
                     "m=256 n=40 k=512 ranks=2 dtype=bf16 tile_rows=128 tile_columns=64 stages=2 blocks=2";
@@ -217,8 +301,10 @@ impl By {
 /// Mistakes that a template could have made, each of which has to show: in what is found, or in the results.
 #[test]
 fn every_bug_of_a_product_shows() {
-    use By::{Blocks, Draws, Fp8, Loader, Parts, Shares, Warpgroups, Warps};
-    let bugs: [(Language, By, &str, &str, &str); 54] = [
+    use By::{
+        Blocks, Draws, Fp8, Gathered, GatheredByWarps, Loader, Parts, Quantised, Shares, Warpgroups, Warps,
+    };
+    let bugs: [(Language, By, &str, &str, &str); 62] = [
         (
             Cuda,
             Warps,
@@ -493,6 +579,62 @@ fn every_bug_of_a_product_shows() {
             "scales_now[step][j] = scales[step][j];\n                scales[step][j] = x_scales_column_2[j];",
             "scales[step][j] = x_scales_column_2[j];\n                scales_now[step][j] = scales[step][j];",
         ),
+        (
+            Cuda,
+            Quantised,
+            "a scale is of half of a lane's neighbours",
+            "apart < Lines::end; apart *= 2",
+            "apart < Lines::end / 2; apart *= 2",
+        ),
+        (
+            Cuda,
+            Quantised,
+            "lanes store half of their elements twice",
+            "all.of[i + 4] = two.of[1];",
+            "all.of[i + 4] = two.of[0];",
+        ),
+        (
+            Cuda,
+            Quantised,
+            "scales of rows that are not there go to the next block's",
+            "if (column == 0 && row < end)",
+            "if (column == 0)",
+        ),
+        (
+            Cuda,
+            Gathered,
+            "rows are brought before their piece is free",
+            "        __syncwarp();\n#pragma unroll\n        for (u32 n = 0; n < each; ++n) {\n            const u32 row",
+            "#pragma unroll\n        for (u32 n = 0; n < each; ++n) {\n            const u32 row",
+        ),
+        (
+            Cuda,
+            Gathered,
+            "a lane brings its neighbour's rows",
+            "a_row + n * Loader::lanes + loader.lane",
+            "a_row + n * Loader::lanes + (loader.lane ^ 1)",
+        ),
+        (
+            Cuda,
+            Gathered,
+            "scales are those of the rows of the result",
+            "load_or_zero(p, index + number, end)",
+            "load_or_zero(p, index + at, end)",
+        ),
+        (
+            Cuda,
+            GatheredByWarps,
+            "a lane's rows are eight apart",
+            "n * (Group::lanes / 8) + group.lane / 8",
+            "n * 8 + group.lane / 8",
+        ),
+        (
+            Hip,
+            GatheredByWarps,
+            "columns are read that are not there",
+            "rows.numbers[n] != rows.none && column < end",
+            "rows.numbers[n] != rows.none",
+        ),
         (Hip, Warps, "a piece is multiplied before it is there", "group.sync();  // this piece is there", ""),
         (
             Hip,
@@ -510,10 +652,11 @@ fn every_bug_of_a_product_shows() {
         })
         .collect();
     assert!(missed.is_empty(), "{}", missed.join("\n"));
-    for (language, by) in [Warps, Warpgroups, Loader, Parts, Shares, Draws, Fp8, Blocks]
-        .map(|by| (Cuda, by))
-        .into_iter()
-        .chain([(Hip, Warps)])
+    for (language, by) in
+        [Warps, Warpgroups, Loader, Parts, Shares, Draws, Fp8, Blocks, Quantised, Gathered, GatheredByWarps]
+            .map(|by| (Cuda, by))
+            .into_iter()
+            .chain([(Hip, Warps), (Hip, GatheredByWarps)])
     {
         let runs = by.outcomes(language, |text| text);
         assert!(runs.iter().all(|run| run.wrong.is_empty()), "{language:?}, {by:?}: {}", runs[0].wrong);

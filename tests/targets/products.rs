@@ -15,6 +15,7 @@ use super::{Instruction, distinct, output, source, tool};
 /// With a loader: alone, behind a wait, of tiles that it draws, with parts of other ranks, and of groups whose rows it counts. And without one, where boxes would bring what is not there yet.
 pub(super) fn sources(target: &str) -> Vec<Source> {
     let shape = "ranks=2 dtype=bf16 n=7168 k=4096";
+    let experts = "groups=32 n=4096 k=7168 dtype=fp8 scales=block";
     distinct(vec![
         source::<Matmul>(&format!("{shape} m=8192 order=strided"), target),
         source::<AllGatherMatmul>(&format!("{shape} m=8192 gathered=true"), target),
@@ -26,6 +27,9 @@ pub(super) fn sources(target: &str) -> Vec<Source> {
         source::<Matmul>("ranks=2 dtype=fp8 scales=row n=7168 k=4096 m=8192", target),
         source::<Matmul>("ranks=2 dtype=fp8 scales=block n=7168 k=7168 m=8192", target),
         source::<Matmul>("ranks=2 dtype=fp8 scales=tensor n=7168 k=4096 m=512", target),
+        source::<GroupedMatmul>(&format!("{experts} rows=8192 activation=swiglu out=fp8"), target),
+        source::<GroupedMatmul>(&format!("{experts} rows=8192 gather=2048 activation=swiglu"), target),
+        source::<GroupedMatmul>(&format!("{shape} groups=8 rows=8192 gather=2048"), target),
         source::<Matmul>(&format!("{shape} m=256 tile_columns=128 split=2"), target),
         source::<AllGatherMatmul>(&format!("{shape} m=280 together=false tile_columns=64"), target),
         source::<GroupedMatmul>(&format!("{shape} groups=8 rows=8192 tile_columns=256"), target),

@@ -34,6 +34,8 @@ pub(super) const KERNELS: &[&str] = &[
     "grouped_matmul groups=8 rows=4096 n=4096 k=4096 ranks=2 dtype=bf16",
     "grouped_matmul groups=8 rows=4096 n=4096 k=4096 dtype=bf16 activation=swiglu",
     "grouped_matmul groups=8 rows=4096 n=4096 k=4096 dtype=fp8 scales=block activation=swiglu",
+    "grouped_matmul groups=8 rows=4096 n=4096 k=4096 dtype=fp8 scales=block activation=swiglu out=fp8",
+    "grouped_matmul groups=8 rows=4096 n=4096 k=4096 gather=1024 dtype=bf16",
     "all_gather_matmul m=512 n=4096 k=4096 ranks=2 dtype=bf16",
     "matmul_reduce_scatter m=512 n=4096 k=4096 ranks=2 dtype=bf16",
 ];

@@ -37,11 +37,26 @@ pub struct Rows {
     /// Whether the rows from there on are anything, and not zeros: who multiplies may read them.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub loose: bool,
+    /// The vector of `U32` that names them, if they are scattered: the first of them is row `list[row]`, and `end` is an element of it. Rows
+    /// of zeros stand for elements that the list has not, and for rows that the matrix has not.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub list: Option<ParamId>,
     /// The receipt that reading it needs.
     pub receipt: OptReceipt,
 }
 /// The tiles of a `ReceiveMessages`.
 pub type Tiles = Vec<Taken>;
+
+/// Elements of a vector of `U32` in this rank's memory, which say where something else is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct List {
+    /// The vector.
+    pub param: ParamId,
+    /// The first of the elements (`U32`).
+    pub first: ValueId,
+}
+/// A list, if there is one.
+pub type OptList = Option<List>;
 
 /// A comptime constant. Floats are kept by bits so that constants compare and hash.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -286,8 +301,9 @@ operation_structs! {
         }
         /// Reads rows of a matrix in memory, from `column` (`U32`) on.
         LoadMatrix = "load_matrix", { out: Out, at: Rows, column: In }
-        /// A matrix each of whose rows, or each of whose columns, is elements `index` on of a vector in memory.
-        LoadRow = if matches!(lines, Lines::Rows) { "load_row" } else { "load_column" }, { out: Out, lines: Lines, place: Place, index: In, receipt: OptReceipt }
+        /// A matrix each of whose rows, or each of whose columns, is elements `index` on of a vector in memory. With `list` element `i` of
+        /// a column is element `index` (`U32`) + `list[i]` of the vector: zero where the vector or the list has none.
+        LoadRow = if matches!(lines, Lines::Rows) { "load_row" } else { "load_column" }, { out: Out, lines: Lines, place: Place, index: In, receipt: OptReceipt, list: OptList }
         /// Reduction of each row, or each column, of a matrix of `F32` by itself: `out`, of the same shape, has it in each element of that
         /// row or column. Only sums, minima and maxima; in which order elements are added is the target's own.
         ReduceLines = op.along(*lines), { out: Out, op: ReduceOp, lines: Lines, a: In }

@@ -56,6 +56,7 @@ pub(super) fn rows<'a>(rows: &'a Rows, visit: &mut dyn FnMut(Part<'a>)) {
     place(rows.place, visit);
     visit(Part::In(rows.row));
     rows.end.iter().for_each(|end| visit(Part::In(*end)));
+    rows.list.iter().for_each(|list| visit(Part::Param(*list)));
     rows.receipt.iter().for_each(|r| visit(Part::Receipt(*r)));
 }
 
@@ -89,6 +90,12 @@ macro_rules! part {
     };
     (Rows, $field:ident, $visit:ident) => {
         parts::rows($field, $visit)
+    };
+    (OptList, $field:ident, $visit:ident) => {
+        $field.iter().for_each(|list| {
+            $visit(Part::Param(list.param));
+            $visit(Part::In(list.first));
+        })
     };
     (Target, $field:ident, $visit:ident) => {
         $visit(Part::Target(*$field))
@@ -153,6 +160,9 @@ macro_rules! part_mut {
         }
         $visit(PartMut::In(&mut $field.row));
         $field.end.iter_mut().for_each(|end| $visit(PartMut::In(end)));
+    };
+    (OptList, $field:ident, $visit:ident) => {
+        $field.iter_mut().for_each(|list| $visit(PartMut::In(&mut list.first)))
     };
     (Region, $field:ident, $visit:ident) => {
         $visit(PartMut::Region($field))

@@ -294,9 +294,15 @@ impl MatrixOp {
     fn accesses(&self) -> Vec<Accessed> {
         let load = |place, index| Accessed { access: Access::Load, place, index };
         match self {
-            MatrixOp::Dot(Dot { a, b, .. }) => vec![load(a.place, None), load(b.place, None)],
+            MatrixOp::Dot(Dot { a, b, .. }) => {
+                let list = a.list.map(|list| load(Place::Param(list), Some(a.row)));
+                [load(a.place, None), load(b.place, None)].into_iter().chain(list).collect()
+            }
             MatrixOp::LoadMatrix(LoadMatrix { at, .. }) => vec![load(at.place, None)],
-            MatrixOp::LoadRow(LoadRow { place, index, .. }) => vec![load(*place, Some(*index))],
+            MatrixOp::LoadRow(LoadRow { place, index, list, .. }) => {
+                let list = list.map(|list| load(Place::Param(list.param), Some(list.first)));
+                [load(*place, Some(*index))].into_iter().chain(list).collect()
+            }
             MatrixOp::ReduceLines(_) | MatrixOp::Deinterleave(_) => vec![],
             MatrixOp::StoreMatrix(StoreMatrix { to, .. }) => {
                 vec![Accessed { access: Access::Store, place: to.place, index: None }]

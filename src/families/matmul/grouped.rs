@@ -6,6 +6,7 @@ use peerwarp_codegen::ir::Dtype;
 
 use super::epilogue::{Activation, epilogue};
 use super::order::{self, Order, Tiling, most_columns, result};
+use super::output::{Output, Stored};
 use super::scales::{Product, Scales};
 
 /// A variant of a grouped matrix multiplication.
@@ -15,7 +16,7 @@ pub struct GroupedMatmul {
     /// Groups, each of which has a matrix of weights.
     #[key(short = "e", range = 1..=1024)]
     pub groups: u32,
-    /// Rows of `x` and of the result: at least as many as all groups have together.
+    /// Rows of the result, and of `x` unless they are gathered: at least as many as all groups have together.
     #[key(short = "m", range = 1..=1048576)]
     pub rows: u32,
     /// Rows of each matrix of weights: columns of the result.
@@ -30,6 +31,9 @@ pub struct GroupedMatmul {
     /// Rows from the first one of a group to the first one of the next, whatever the counts are; 0 if groups follow one another.
     #[key(short = "gs", range = 0..=1048576, default = 0, omitted)]
     pub stride: u32,
+    /// Rows of `x`, if an index says which of them each row of the result is of; 0 if `x` has the rows of the result.
+    #[key(short = "g", range = 0..=1048576, default = 0, omitted)]
+    pub gather: u32,
     /// World size; every rank multiplies its own matrices.
     #[key(short = "r", range = 1..=64, default = 1, omitted, ranks)]
     pub ranks: u32,
@@ -48,6 +52,9 @@ pub struct GroupedMatmul {
     /// Whether each row of the result is multiplied by a number of its own.
     #[key(short = "wt", default = false, omitted)]
     pub weighted: bool,
+    /// What the result is rounded to.
+    #[key(short = "o", default = Output::Wide, omitted)]
+    pub out: Output,
     /// Warps of a block.
     #[tune(short = "w", values = [4, 8], default = |key| order::warps(tile_rows(key)))]
     pub warps: u32,
@@ -89,6 +96,9 @@ fn bands(key: &GroupedMatmulKey) -> u32 {
 }
 
 fn tile_columns(key: &GroupedMatmulKey) -> u32 {
+    if let Some(columns) = key.out.tile_columns(key.activation, most_columns(key.dtype)) {
+        return columns;
+    }
     let k = (key.k * key.dtype.bytes()).div_ceil(2);
     let weights = u64::from(key.groups.min(key.rows)) * u64::from(key.n) * u64::from(k);
     let tiling = Tiling::unsplit([tile_rows(key), bands(key)], key.n, k, order::SMS, weights);
@@ -96,7 +106,8 @@ fn tile_columns(key: &GroupedMatmulKey) -> u32 {
 }
 
 fn blocks(key: &GroupedMatmulKey) -> u32 {
-    (bands(key) * key.n.div_ceil(tile_columns(key))).clamp(1, order::SMS)
+    let columns = tile_columns(key);
+    (bands(key) * key.n.div_ceil(columns * key.out.beside(key.activation, columns))).clamp(1, order::SMS)
 }
 
 impl Legal for GroupedMatmul {
@@ -115,6 +126,8 @@ impl Legal for GroupedMatmul {
         let allowed = || "1 with a stride, which says where each group begins";
         Illegal::unless(self.align == 1 || self.stride == 0, "align", self.align, allowed)?;
         order::columns_fit(self.tile_columns, self.dtype)?;
+        let tile = [self.tile_rows, self.tile_columns];
+        self.out.legal([self.rows, self.n], self.activation, tile)?;
         order::legal(self.tile_rows, self.tile_columns, self.warps, self.stages)
     }
 }
@@ -139,7 +152,12 @@ impl GroupedMatmul {
 
     /// Scales of `x` and of `w`.
     pub(super) fn scale_counts(&self) -> [u64; 2] {
-        self.scales.counts([self.rows, self.n, self.k], self.groups, self.activation)
+        self.scales.counts([self.x_rows(), self.n, self.k], self.groups, self.activation)
+    }
+
+    /// Rows of `x`.
+    pub(super) fn x_rows(&self) -> u32 {
+        if self.gather > 0 { self.gather } else { self.rows }
     }
 
     /// Columns of the result.
@@ -155,18 +173,25 @@ impl GroupedMatmul {
         group: Val<u32>,
         at: [Val<u32>; 2],
     ) -> Product {
-        let GroupedMatmul { rows: m, n, k, scales, activation, tile_rows, tile_columns, stages, .. } = *self;
+        let GroupedMatmul { n, k, scales, activation, tile_rows, tile_columns, stages, .. } = *self;
         Product {
             scales,
             activation,
             rows,
             of: [a.x_scales, a.w_scales],
+            index: a.index,
             at,
             group,
             tile: [tile_rows, tile_columns],
-            shape: [m, n, k],
+            shape: [self.x_rows(), n, k],
             stages,
         }
+    }
+
+    /// Where the rows of a tile go that end before row `end`.
+    fn stored(&self, a: &GroupedMatmulArgs, row: Val<u32>, end: Val<u32>) -> Stored {
+        let GroupedMatmul { rows: all, activation, tile_rows: rows, .. } = *self;
+        Stored { out: a.out, scales: a.out_scales, activation, all, row, rows, end: Some(end) }
     }
 
     /// Rows of tiles of a group.
@@ -174,9 +199,19 @@ impl GroupedMatmul {
         (rows + (self.tile_rows - 1)) / self.tile_rows
     }
 
-    /// Columns of tiles.
+    /// Tiles side by side that a block multiplies before it stores them.
+    fn beside(&self) -> u32 {
+        self.out.beside(self.activation, self.tile_columns)
+    }
+
+    /// Columns of tiles, or of so many side by side.
     fn strips(&self) -> u32 {
-        self.n.div_ceil(self.tile_columns)
+        self.n.div_ceil(self.beside() * self.tile_columns)
+    }
+
+    /// Scales of the result.
+    pub(super) fn out_scales(&self) -> u32 {
+        self.out.scales(self.rows, self.n, self.activation)
     }
 
     /// The first row and the first column of a group's tile, in sets of `height` rows of tiles column by column.
@@ -186,7 +221,7 @@ impl GroupedMatmul {
         let rest = tile % set;
         // The last set may have fewer rows of tiles.
         let rows = (bands - first).min(self.height);
-        ((first + rest % rows) * self.tile_rows, rest / rows * self.tile_columns)
+        ((first + rest % rows) * self.tile_rows, rest / rows * (self.beside() * self.tile_columns))
     }
 }
 
@@ -196,9 +231,14 @@ impl GroupedMatmul {
 pub struct GroupedMatmulArgs {
     /// The rows of all groups, one group's behind the other's, `[rows][k]`.
     #[input]
-    #[shape(|c| [c.rows, c.k])]
+    #[shape(|c| [c.x_rows(), c.k])]
     #[dtype(|c| c.dtype)]
     pub x: AnyMatrix,
+    /// The row of `x` that each row of the result is of, group after group, `[rows]`: `x` has `[gather][k]` in any order, and scales of these
+    /// rows. Numbers of rows of no group are not used.
+    #[input]
+    #[len(|c| if c.gather > 0 { c.rows.into() } else { 0 })]
+    pub index: Option<Ptr<u32>>,
     /// Rows of each group, `[groups]`. Rows that `x` does not have are left out.
     #[input]
     #[len(|c| c.groups.into())]
@@ -229,8 +269,13 @@ pub struct GroupedMatmulArgs {
     /// The products, `[rows][n]`; with gates `[rows][n / 2]`. Rows of no group are not written.
     #[output]
     #[shape(|c| [c.rows, c.columns()])]
-    #[dtype(|c| result(c.dtype))]
+    #[dtype(|c| c.out.dtype(c.dtype))]
     pub out: AnyMatrix,
+    /// Scales of a result of fp8, one of each row and 128 columns, `[n / 128][rows]`; with gates `[n / 256][rows]`.
+    #[output]
+    #[shape(|c| [c.out_scales(), 1])]
+    #[dtype(|_| Dtype::F32)]
+    pub out_scales: Option<AnyMatrix>,
     /// Work counter of the tiles, if blocks draw them.
     #[len(|c| c.order.counters())]
     pub next_tile: Option<Counters>,
@@ -257,21 +302,31 @@ pub fn grouped_matmul(c: &GroupedMatmul, a: &GroupedMatmulArgs) {
             }
             let (down, column) = c.corner(i - first.get(), c.bands(&end - start.get()));
             let row = &start + down;
-            let w = a.w.rows(&group * c.n + column, c.tile_columns);
-            let x = a.x.rows(row, c.tile_rows);
-            let product = c.product(a, [x, w], group.get(), [row, column]);
-            let sums = match c.scales {
-                Scales::Block => product.added_up(b),
-                _ => product.scaled(b.dot(x, w, c.stages)),
-            };
-            let done = epilogue(a.bias, c.activation, &group * c.n + column, product.tile, sums);
-            let weighted = match a.weights {
-                Some(weights) => {
-                    done * weights.load_columns_f32(row, [c.tile_rows, c.activation.columns(c.tile_columns)])
+            let x = match &a.index {
+                // Rows of the group behind are not brought.
+                Some(index) => {
+                    let last = end.get();
+                    a.x.gather_rows(index, row, c.tile_rows).below(last)
                 }
-                None => done,
+                None => a.x.rows(row, c.tile_rows),
             };
-            a.out.rows(row, c.tile_rows).below(end.get()).store_f32(c.activation.place(column), weighted);
+            let tiles = Output::tiles(c.beside(), (column, c.tile_columns), |column: Val<u32>| {
+                let w = a.w.rows(&group * c.n + column, c.tile_columns);
+                let product = c.product(a, [x, w], group.get(), [row, column]);
+                let sums = match c.scales {
+                    Scales::Block => product.added_up(b),
+                    _ => product.scaled(b.dot(x, w, c.stages)),
+                };
+                let done = epilogue(a.bias, c.activation, &group * c.n + column, product.tile, sums);
+                match a.weights {
+                    Some(weights) => {
+                        done * weights
+                            .load_columns_f32(row, [c.tile_rows, c.activation.columns(c.tile_columns)])
+                    }
+                    None => done,
+                }
+            });
+            c.stored(a, row, end.get()).store(tiles);
         }
     });
 }

@@ -2,15 +2,17 @@
 
 use std::ops::Range;
 
+use peerwarp_codegen::ir::Dtype;
 use serde_json::json;
 
-use super::GroupedMatmul;
 use super::order::result;
 use super::reference::{Matrix, ScaledProduct, looked_at};
 use super::workload::{
-    BASELINES, Epilogue, bias, contents, flops, left, product_work, right, row_of, scale_inputs, scales_of,
+    BASELINES, Epilogue, bias, contents, flops, left, product_work, quantised_row, right, row_of,
+    scale_inputs, scales_of,
 };
-use crate::harness::elements::{encode, mixed};
+use super::{GroupedMatmul, Output};
+use crate::harness::elements::{encode, loops, mixed};
 use crate::harness::verdict::Expected;
 use crate::harness::workload::{Baseline, Contents, Turn, Work, Workload, fields_of};
 
@@ -101,6 +103,27 @@ impl GroupedMatmul {
         spans(counts, self.align, self.stride, self.rows)
     }
 
+    /// The row of `x` that each row of the result is of: some of them never, others often.
+    fn index(&self, turn: Turn) -> Vec<u32> {
+        let seed = mixed(turn.seed ^ u64::from(turn.rank) << 40 ^ u64::from(turn.round) << 20 ^ 0x1dec << 44);
+        let drawn = |row: u64| (mixed(seed ^ row.wrapping_mul(0x9e37_79b9_7f4a_7c15)) >> 20) as u32;
+        (0..self.rows.into()).map(|row| drawn(row) % self.gather.max(1)).collect()
+    }
+
+    /// The row of `x` that a row of the result is of.
+    fn x_row(&self, index: &[u32], at: u32) -> u32 {
+        if self.gather > 0 { index[at as usize] } else { at }
+    }
+
+    /// What the index has for rows: those of no group are not there, or not of `x`.
+    fn index_of(&self, turn: Turn, spans: &[Range<u32>]) -> Contents {
+        let mut index = self.index(turn);
+        let of_group = |row: u32| spans.iter().any(|span| span.contains(&row));
+        let others = (0..).zip(&mut index).filter(|(row, _)| !of_group(*row));
+        others.for_each(|(row, number)| *number = [u32::MAX, self.gather][row as usize % 2]);
+        Contents::of("index", &index)
+    }
+
     fn epilogue(&self, turn: Turn) -> Epilogue {
         let bias = self.bias.then(|| bias(turn, self.groups * self.n));
         let weights = self.weighted.then(|| Matrix { turn, which: 6, columns: self.rows }.scales());
@@ -110,6 +133,19 @@ impl GroupedMatmul {
     /// What a row of the result holds before the launch.
     fn unwritten(&self) -> Vec<f32> {
         (0..self.columns()).map(|column| -(f32::from(column as u8 % 64) + 100.0)).collect()
+    }
+
+    /// What the scales of a row of the result are before the launch.
+    fn unwritten_scales(&self) -> Vec<f32> {
+        (0..self.out_scales() / self.rows).map(|block| -(block as f32 + 1.0)).collect()
+    }
+
+    /// A row of the result that is of no group, and its scales.
+    fn unwritten_rows(&self, at: u32) -> Vec<Expected> {
+        match self.out {
+            Output::Wide => vec![row_of("out", at, result(self.dtype), &self.unwritten())],
+            Output::Fp8 => quantised_row(at, &self.unwritten(), &self.unwritten_scales(), self.rows),
+        }
     }
 }
 
@@ -124,14 +160,16 @@ impl Workload for GroupedMatmul {
     fn inputs(&self, turn: Turn) -> Vec<Contents> {
         let counts = self.counts(turn);
         // A product with a row of no group is no number.
-        let mut x = vec![];
-        for span in self.spans(&counts) {
-            x.resize(span.start as usize * self.k as usize, f32::NAN);
-            let rows = left(turn, self.k);
-            span.for_each(|row| x.extend(rows.row(row).into_iter().map(|x| x as f32)));
+        let (spans, index) = (self.spans(&counts), self.index(turn));
+        let (k, rows) = (self.k as usize, left(turn, self.k));
+        let mut x = vec![f32::NAN; self.x_rows() as usize * k];
+        for row in spans.iter().cloned().flatten().map(|at| self.x_row(&index, at)) {
+            x[row as usize * k..][..k].copy_from_slice(&loops::floats(&rows.row(row)));
         }
-        x.resize(self.rows as usize * self.k as usize, f32::NAN);
-        let unwritten = encode(result(self.dtype), &self.unwritten());
+        let index = (self.gather > 0).then(|| self.index_of(turn, &spans));
+        let unwritten = encode(self.out.dtype(self.dtype), &self.unwritten());
+        let scales_there = self.unwritten_scales().into_iter().flat_map(|x| vec![x; self.rows as usize]);
+        let out_scales = contents("out_scales", Dtype::F32, &scales_there.collect::<Vec<_>>());
         let all = [
             contents("x", self.dtype, &x),
             Contents::of("counts", &counts),
@@ -139,14 +177,22 @@ impl Workload for GroupedMatmul {
             Contents::new("out", unwritten.repeat(self.rows as usize)),
         ];
         let scales = scale_inputs(scales_of(turn, self.scale_counts()));
-        all.into_iter().chain(self.epilogue(turn).inputs()).chain(scales).collect()
+        let out_scales = (self.out == Output::Fp8).then_some(out_scales);
+        all.into_iter()
+            .chain(index)
+            .chain(out_scales)
+            .chain(self.epilogue(turn).inputs())
+            .chain(scales)
+            .collect()
     }
 
     fn timing_inputs(&self, turn: Turn) -> Vec<Contents> {
         let pattern = |of: Matrix| Contents::repeated("", encode(self.dtype, &of.rows(1)));
         let of = |buffer: &str, matrix| Contents { buffer: buffer.to_owned(), ..pattern(matrix) };
         let counts = Contents::of("counts", &self.timed_counts());
-        vec![of("x", left(turn, PATTERN)), counts, of("w", right(turn, PATTERN))]
+        let index = (self.gather > 0).then(|| Contents::of("index", &self.index(turn)));
+        let all = [of("x", left(turn, PATTERN)), counts, of("w", right(turn, PATTERN))];
+        all.into_iter().chain(index).collect()
     }
 
     fn expected(&self, turn: Turn) -> Vec<Expected> {
@@ -155,10 +201,11 @@ impl Workload for GroupedMatmul {
         let rows = looked_at(turn.seed, self.rows, u64::from(self.n) * u64::from(self.k));
         let mut weights: (Option<usize>, Vec<Vec<i32>>) = (None, vec![]);
         let (scales, all) = (scales_of(turn, self.scale_counts()), self.epilogue(turn));
-        let (shape, n) = ([self.rows, self.n, self.k], self.n as usize);
+        let (shape, n) = ([self.x_rows(), self.n, self.k], self.n as usize);
+        let index = self.index(turn);
         let of = |at: u32| {
             let Some(group) = group_of(at) else {
-                return row_of("out", at, result(self.dtype), &self.unwritten());
+                return self.unwritten_rows(at);
             };
             if weights.0 != Some(group) {
                 let first = group as u32 * self.n;
@@ -170,9 +217,11 @@ impl Workload for GroupedMatmul {
             let bias = bias.as_ref().map(|bias| bias[group * n..][..n].to_vec());
             let epilogue = Epilogue { bias, weights: of_rows.clone(), activation, dtype };
             let product = ScaledProduct { scales: self.scales, of: &scales, shape, group, activation };
-            epilogue.row(at, product.row(at, &left(turn, self.k).row(at), &weights.1))
+            let x = self.x_row(&index, at);
+            let sums = product.row(x, &left(turn, self.k).row(x), &weights.1);
+            epilogue.rows(at, sums, self.out, self.rows)
         };
-        rows.into_iter().map(of).collect()
+        rows.into_iter().flat_map(of).collect()
     }
 
     fn work(&self) -> Work {

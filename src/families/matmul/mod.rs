@@ -6,6 +6,7 @@ mod grouped;
 mod grouped_workload;
 mod matmul_reduce_scatter;
 pub(in crate::families) mod order;
+mod output;
 mod product;
 pub(in crate::families) mod reference;
 mod scales;
@@ -23,6 +24,7 @@ pub use matmul_reduce_scatter::{
     MatmulReduceScatterLaunch, matmul_reduce_scatter,
 };
 pub use order::Order;
+pub use output::Output;
 pub use product::{Matmul, MatmulArgs, MatmulKey, MatmulLaunch, matmul};
 pub use scales::Scales;
 

@@ -6,6 +6,7 @@ use peerwarp_codegen::ir::Dtype;
 
 use super::epilogue::{Activation, Sums, epilogue};
 use super::order::{self, Cut, Order, Passage, Tiling, most_columns, result};
+use super::output::{Output, Stored};
 use super::scales::{Product, Scales};
 use super::split::{Split, SplitArgs};
 
@@ -37,6 +38,9 @@ pub struct Matmul {
     /// What becomes of the sums.
     #[key(default = Activation::None)]
     pub activation: Activation,
+    /// What the result is rounded to.
+    #[key(short = "o", default = Output::Wide, omitted)]
+    pub out: Output,
     /// Warps of a block.
     #[tune(short = "w", values = [4, 8], rule = |c| order::warps(c.tile_rows))]
     pub warps: Option<u32>,
@@ -70,6 +74,9 @@ fn drawn(key: &MatmulKey) -> Order {
 }
 
 fn tiling(key: &MatmulKey) -> Tiling {
+    if let Some(columns) = key.out.tile_columns(key.activation, most_columns(key.dtype)) {
+        return Tiling { columns, split: 1 };
+    }
     let passage = Passage { ranks: 1, arrival: 0 };
     let k = (key.k * key.dtype.bytes()).div_ceil(2);
     let rows = [order::tile_rows(key.m), order::bands(key.m)];
@@ -94,6 +101,15 @@ impl Legal for Matmul {
         let allowed = || "another one with so many rows and columns: scales are counted in 32 bits";
         Illegal::unless(counted, "scales", self.scales.name(), allowed)?;
         order::columns_fit(self.tile_columns, self.dtype)?;
+        self.out.legal([self.m, self.n], self.activation, [self.tile_rows, self.tile_columns])?;
+        let beside = self.beside();
+        let allowed = || {
+            format!(
+                "1 with out = fp8 and tiles of {} columns: a block has {beside} of them",
+                self.tile_columns
+            )
+        };
+        Illegal::unless(self.split == 1 || beside == 1, "split", self.split, allowed)?;
         order::legal(self.tile_rows, self.tile_columns, self.warps(), self.stages)?;
         self.order.legal(self.split)?;
         self.parts().legal()
@@ -101,14 +117,32 @@ impl Legal for Matmul {
 }
 
 impl Matmul {
+    /// Tiles side by side that a block multiplies before it stores them.
+    fn beside(&self) -> u32 {
+        self.out.beside(self.activation, self.tile_columns)
+    }
+
+    /// Tiles of the result, or so many side by side.
     fn cut(&self) -> Cut {
-        let Matmul { m: rows, n: columns, tile_rows, tile_columns, .. } = *self;
+        let Matmul { m: rows, n: columns, tile_rows, .. } = *self;
+        let tile_columns = self.beside() * self.tile_columns;
         Cut { rows, columns, tile_rows, tile_columns, group: self.group() }
     }
 
     /// Scales of `x` and of `w`.
     pub(super) fn scale_counts(&self) -> [u64; 2] {
         self.scales.counts([self.m, self.n, self.k], 1, self.activation)
+    }
+
+    /// Scales of the result.
+    pub(super) fn out_scales(&self) -> u32 {
+        self.out.scales(self.m, self.n, self.activation)
+    }
+
+    /// Where the rows of a tile go.
+    fn stored(&self, a: &MatmulArgs, row: Val<u32>) -> Stored {
+        let Matmul { m: all, activation, tile_rows: rows, .. } = *self;
+        Stored { out: a.out, scales: a.out_scales, activation, all, row, rows, end: None }
     }
 
     /// The tile of rows of `x` and of `w` that begins at a row and a column of the product.
@@ -119,6 +153,7 @@ impl Matmul {
             activation,
             rows,
             of: [a.x_scales, a.w_scales],
+            index: None,
             at,
             group: 0u32.val(),
             tile: [tile_rows, tile_columns],
@@ -163,8 +198,13 @@ pub struct MatmulArgs {
     /// The product, `[m][n]`; with gates `[m][n / 2]`.
     #[output]
     #[shape(|c| [c.m, c.activation.columns(c.n)])]
-    #[dtype(|c| result(c.dtype))]
+    #[dtype(|c| c.out.dtype(c.dtype))]
     pub out: AnyMatrix,
+    /// Scales of a result of fp8, one of each row and 128 columns, `[n / 128][m]`; with gates `[n / 256][m]`.
+    #[output]
+    #[shape(|c| [c.out_scales(), 1])]
+    #[dtype(|_| Dtype::F32)]
+    pub out_scales: Option<AnyMatrix>,
     /// Work counter of the tiles, if blocks draw them.
     #[len(|c| c.order.counters())]
     pub next_tile: Option<Counters>,
@@ -186,17 +226,30 @@ pub fn matmul(c: &Matmul, a: &MatmulArgs) {
         for i in b.dynamic(parts.items(), tiles) {
             let part = parts.item(i);
             let (row, column) = cut.corner(part.tile);
-            let (x, w) = (a.x.rows(row, c.tile_rows), a.w.rows(column, c.tile_columns));
-            let product = c.product(a, [x, w], [row, column]);
-            let store = |sums: Sums| {
-                let done = epilogue(a.bias, c.activation, column, product.tile, sums);
-                a.out.rows(row, c.tile_rows).store_f32(c.activation.place(column), done);
+            let x = a.x.rows(row, c.tile_rows);
+            let of = |column: Val<u32>| {
+                let w = a.w.rows(column, c.tile_columns);
+                (w, c.product(a, [x, w], [row, column]))
             };
-            if c.scales == Scales::Block {
-                store(product.added_up(b));
-            } else {
+            let done = |column: Val<u32>, sums: Sums| {
+                let done = epilogue(a.bias, c.activation, column, [c.tile_rows, c.tile_columns], sums);
+                done
+            };
+            if c.split > 1 {
+                let (w, product) = of(column);
                 let sums = b.dot(part.of(x), w, c.stages);
-                a.split.whole(b, part, sums, epoch, |sums| store(product.scaled(sums)));
+                a.split.whole(b, part, sums, epoch, |sums| {
+                    c.stored(a, row).store(vec![(column, done(column, product.scaled(sums)))]);
+                });
+            } else {
+                let tiles = Output::tiles(c.beside(), (column, c.tile_columns), |column: Val<u32>| {
+                    let (w, product) = of(column);
+                    match c.scales {
+                        Scales::Block => done(column, product.added_up(b)),
+                        _ => done(column, product.scaled(b.dot(x, w, c.stages))),
+                    }
+                });
+                c.stored(a, row).store(tiles);
             }
         }
     });

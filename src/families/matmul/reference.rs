@@ -151,6 +151,16 @@ pub fn activated(activation: Activation, sums: &[f32]) -> Vec<f32> {
     }
 }
 
+/// A row over the scales of its blocks of 128 columns, and these: the largest magnitude over 448, or 1 of zeros.
+pub fn requantised(row: &[f32]) -> (Vec<f32>, Vec<f32>) {
+    let scale = |block: &[f32]| {
+        let largest = block.iter().fold(0f32, |largest, x| largest.max(x.abs()));
+        if largest == 0.0 { 1.0 } else { largest / 448.0 }
+    };
+    let scales: Vec<f32> = row.chunks(128).map(scale).collect();
+    (row.iter().enumerate().map(|(i, x)| x / scales[i / 128]).collect(), scales)
+}
+
 /// Rows whose products are looked at: all of them, unless that takes long; then some and the last.
 pub fn looked_at(seed: u64, rows: u32, each: u64) -> Vec<u32> {
     const MULTIPLICATIONS: u64 = 1 << 31;
@@ -191,6 +201,14 @@ mod tests {
         );
         assert!(near(clamped[1], -6.0 * 7.0 / (1.0 + (-1.702 * 7.0f64).exp())), "{clamped:?}");
         assert!(near(clamped[16], -4.0 / (1.0 + 1.702f64.exp())), "{clamped:?}");
+    }
+
+    #[test]
+    fn a_block_of_a_result_has_a_scale_of_its_own() {
+        let mut row = vec![0.0; 256];
+        (row[3], row[127], row[128]) = (-896.0, 7.0, 0.0);
+        let (elements, scales) = requantised(&row);
+        assert_eq!((scales, elements[3], elements[127], elements[128]), (vec![2.0, 1.0], -448.0, 3.5, 0.0));
     }
 
     #[test]

@@ -59,7 +59,9 @@ pub(super) struct Product {
     pub rows: [MatrixRows; 2],
     /// Their scales, if they have any.
     pub of: [Option<Ptr<f32>>; 2],
-    /// The first row of `x`, and the first column of the product.
+    /// Which row of `x` each row of the result is of, if they are not the same.
+    pub index: Option<Ptr<u32>>,
+    /// The first row of the result, and the first column of the product.
     pub at: [Val<u32>; 2],
     /// Which of the matrices of weights it is of.
     pub group: Val<u32>,
@@ -77,8 +79,10 @@ impl Product {
         Sums::All(match (self.scales, self.of) {
             (Scales::Tensor, [Some(x), Some(w)]) => sums * x.get(0) * w.get(self.group),
             (Scales::Row, [Some(x), Some(w)]) => {
-                sums * x.load_columns_f32(row, tile)
-                    * w.load_rows_f32(self.group * self.shape[1] + column, tile)
+                sums * (match &self.index {
+                    Some(index) => x.gather_columns_f32(0u32, index, row, tile),
+                    None => x.load_columns_f32(row, tile),
+                }) * w.load_rows_f32(self.group * self.shape[1] + column, tile)
             }
             _ => sums,
         })
@@ -123,7 +127,11 @@ impl Product {
     fn x_scales(&self, i: Val<u32>) -> Tile<f32> {
         let ([row, _], [m, ..], [rows, width]) = (self.at, self.shape, self.tile);
         let x = self.of[0].expect("blocks have scales");
-        x.load_columns_f32(i * m + row, [rows, self.activation.columns(width)])
+        let shape = [rows, self.activation.columns(width)];
+        match &self.index {
+            Some(index) => x.gather_columns_f32(i * m, index, row, shape),
+            None => x.load_columns_f32(i * m + row, shape),
+        }
     }
 
     /// Those of `w`: of gates and of values, if there are any.

@@ -4,9 +4,9 @@ use peerwarp_codegen::ir::Dtype;
 
 use super::order::result;
 use super::reference::{
-    Matrix, ScaledProduct, activated, added_on, added_up, looked_at, product, scaled, sum,
+    Matrix, ScaledProduct, activated, added_on, added_up, looked_at, product, requantised, scaled, sum,
 };
-use super::{Activation, AllGatherMatmul, Matmul, MatmulReduceScatter};
+use super::{Activation, AllGatherMatmul, Matmul, MatmulReduceScatter, Output};
 use crate::harness::bench::TIMING;
 use crate::harness::elements::{encode, round};
 use crate::harness::verdict::Expected;
@@ -60,15 +60,48 @@ impl Epilogue {
 
     /// A row of `out`.
     pub fn row(&self, at: u32, sums: Vec<f32>) -> Expected {
-        let sums = self.bias.iter().fold(sums, |sums, bias| sum(&sums, bias));
-        let done = activated(self.activation, &sums);
-        let done = self.weights.iter().fold(done, |done, weights| scaled(&done, weights[at as usize], None));
-        let expected = row_of("out", at, self.dtype, &round(self.dtype, done));
+        let expected = row_of("out", at, self.dtype, &round(self.dtype, self.done(at, sums)));
         // The exponential is the target's own, and so may be the last bit of the result.
         let rel = if self.dtype == Dtype::Bf16 { 1.0 / 128.0 } else { 1.0 / 1024.0 };
-        let exact = matches!(self.activation, Activation::None | Activation::Relu);
-        if exact { expected } else { expected.within(1e-5, rel) }
+        if self.is_exact() { expected } else { expected.within(1e-5, rel) }
     }
+
+    /// A row of `out`, and its scales if it has any: `rows` apart.
+    pub fn rows(&self, at: u32, sums: Vec<f32>, out: Output, rows: u32) -> Vec<Expected> {
+        if out == Output::Wide {
+            return vec![self.row(at, sums)];
+        }
+        let (elements, scales) = requantised(&self.done(at, sums));
+        let all = quantised_row(at, &elements, &scales, rows);
+        // Of a number next to a tie the exponential's last bit decides.
+        let within = |of: Expected| match of.dtype {
+            Dtype::Fp8 => of.within(1.0 / 512.0, 1.0 / 8.0),
+            _ => of.within(1e-9, 1.0 / 4096.0),
+        };
+        all.into_iter().map(|of| if self.is_exact() { of } else { within(of) }).collect()
+    }
+
+    /// What a row of sums comes to, before it is rounded.
+    fn done(&self, at: u32, sums: Vec<f32>) -> Vec<f32> {
+        let sums = self.bias.iter().fold(sums, |sums, bias| sum(&sums, bias));
+        let done = activated(self.activation, &sums);
+        self.weights.iter().fold(done, |done, weights| scaled(&done, weights[at as usize], None))
+    }
+
+    fn is_exact(&self) -> bool {
+        matches!(self.activation, Activation::None | Activation::Relu)
+    }
+}
+
+/// A row of a result of fp8, and its scales, each of which is `rows` behind the one before.
+pub(super) fn quantised_row(at: u32, elements: &[f32], scales: &[f32], rows: u32) -> Vec<Expected> {
+    let of = |(block, scale): (u32, &f32)| {
+        let expected = Expected::exactly("out_scales", Dtype::F32, encode(Dtype::F32, &[*scale]));
+        let place = 4 * (u64::from(block) * u64::from(rows) + u64::from(at));
+        Expected { at: place, ..expected }.called(&format!("row {at}, scale {block}"))
+    };
+    let scales = (0..).zip(scales).map(of);
+    [row_of("out", at, Dtype::Fp8, elements)].into_iter().chain(scales).collect()
 }
 
 /// A vector that is added to each row of a result.
@@ -137,8 +170,9 @@ impl Workload for Matmul {
         let scales = scales_of(turn, self.scale_counts());
         let (shape, activation) = ([self.m, self.n, self.k], self.activation);
         let of_scales = ScaledProduct { scales: self.scales, of: &scales, shape, group: 0, activation };
-        let of = |at: u32| epilogue.row(at, of_scales.row(at, &left(turn, self.k).row(at), &w));
-        rows.into_iter().map(of).collect()
+        let of =
+            |at: u32| epilogue.rows(at, of_scales.row(at, &left(turn, self.k).row(at), &w), self.out, self.m);
+        rows.into_iter().flat_map(of).collect()
     }
 
     fn work(&self) -> Work {

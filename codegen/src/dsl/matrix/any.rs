@@ -13,8 +13,8 @@ use crate::dsl::values::{
     AnyTile, Element, FromRaw, IntoTile, IntoVal, Raw, Tile, Val, tile::check_len, val::host,
 };
 use crate::ir::{
-    COLUMN_BLOCK, CommOp, Deinterleave, Dot, Dtype, Lines, LoadMatrix, LoadRow, Loc, MatrixOp, ParamKind,
-    PutMatrix, ReduceLines, ReduceOp, Rows, SharedId, StoreMatrix, Type, ValueId, dot_columns,
+    COLUMN_BLOCK, CommOp, Deinterleave, Dot, Dtype, Lines, List, LoadMatrix, LoadRow, Loc, MatrixOp, ParamId,
+    ParamKind, PutMatrix, ReduceLines, ReduceOp, Rows, SharedId, StoreMatrix, Type, ValueId, dot_columns,
 };
 
 /// A matrix in this rank's global memory, whose shape and element type the config chooses (`#[shape(|c| [rows, columns])]`, `#[dtype(|c|
@@ -105,11 +105,13 @@ pub struct MatrixRows {
     /// The first column, and how many; all of them if not said.
     columns: Option<(Val<u32>, Val<u32>)>,
     receipt: Option<Arrived>,
+    /// The vector that names them, if they are scattered.
+    list: Option<Buf>,
 }
 
 impl MatrixRows {
     pub(crate) fn new(buf: Buf, row: Val<u32>, count: u32, receipt: Option<Arrived>) -> MatrixRows {
-        MatrixRows { buf, row, count, end: None, loose: false, columns: None, receipt }
+        MatrixRows { buf, row, count, end: None, loose: false, columns: None, receipt, list: None }
     }
 
     /// The `count` columns from column `from` on, both multiples of 8, of fp8 of 16, and known to be: of an operand of a
@@ -122,7 +124,8 @@ impl MatrixRows {
         MatrixRows { columns: Some((from.val(), count.val())), ..self }
     }
 
-    /// As if the matrix ended before row `end`: the rows from there on are neither read nor written.
+    /// As if the matrix ended before row `end`: the rows from there on are neither read nor written. Of gathered rows, as if the list
+    /// ended before its element `end`.
     #[track_caller]
     pub fn below(self, end: impl IntoVal<u32>) -> MatrixRows {
         MatrixRows { end: Some(end.val()), loose: false, ..self }
@@ -157,7 +160,7 @@ impl MatrixRows {
         attempt(loc, |t| {
             self.picks_no_columns("load", loc)?;
             let ty = matrix_type(self.buf.dtype, [self.count, columns], loc)?;
-            let (at, column) = (self.of(t, loc)?, used(t, column, loc)?);
+            let (at, column) = (self.consecutive(t, "load", loc)?, used(t, column, loc)?);
             let out = t.emit(ty, loc, |out| MatrixOp::LoadMatrix(LoadMatrix { out, at, column }));
             Ok(t.raw(out))
         })
@@ -173,7 +176,7 @@ impl MatrixRows {
             self.picks_no_columns("store", loc)?;
             let value = t.use_value(value.trace, value.id, loc)?;
             self.takes(t.ty(value), loc)?;
-            let (to, column) = (self.of(t, loc)?, used(t, column, loc)?);
+            let (to, column) = (self.consecutive(t, "store", loc)?, used(t, column, loc)?);
             t.push(MatrixOp::StoreMatrix(StoreMatrix { to, column, value }), loc);
             Ok(())
         });
@@ -216,7 +219,21 @@ impl MatrixRows {
         self.buf.check(t, loc)?;
         let receipt = self.buf.receipt(t, self.receipt.as_ref(), loc)?;
         let (row, end) = (used(t, self.row, loc)?, self.end.map(|end| used(t, end, loc)).transpose()?);
-        Ok(Rows { place: self.buf.place, row, end, loose: self.loose, receipt })
+        let list = self.list.map(|list| list_of(t, &list, loc)).transpose()?;
+        Ok(Rows { place: self.buf.place, row, end, loose: self.loose, receipt, list })
+    }
+
+    /// Rows of what only takes such that follow one another.
+    fn consecutive(&self, t: &mut Trace, what: &str, loc: Loc) -> Result<Rows, TraceError> {
+        if self.list.is_none() {
+            return self.of(t, loc);
+        }
+        let message = format!("a {what} of gathered rows");
+        Err(TraceError::new(
+            loc,
+            message,
+            "gathered rows are the left operand of a product: `b.dot(x.gather_rows(..), w, ..)`",
+        ))
     }
 }
 
@@ -225,11 +242,27 @@ fn used(t: &Trace, v: Val<u32>, loc: Loc) -> Result<ValueId, TraceError> {
     t.use_value(raw.trace, raw.id, loc)
 }
 
+/// The parameter that a list is.
+fn list_of(t: &Trace, list: &Buf, loc: Loc) -> Result<ParamId, TraceError> {
+    list.check(t, loc)?;
+    list.place.param().ok_or_else(|| {
+        let message = format!("`{}` as a list", list.name(t));
+        TraceError::new(loc, message, "a list is a parameter of the kernel, in this rank's memory")
+    })
+}
+
 impl AnyMatrix {
     /// The `count` rows from row `row` on.
     #[track_caller]
     pub fn rows(&self, row: impl IntoVal<u32>, count: u32) -> MatrixRows {
         MatrixRows::new(self.buf, row.val(), count, None)
+    }
+
+    /// The `count` rows that the elements of `list` from element `first` on name: the left operand of a product. Elements that the list has
+    /// not, and numbers of rows that the matrix has not, stand for rows of zeros.
+    #[track_caller]
+    pub fn gather_rows(&self, list: &Ptr<u32>, first: impl IntoVal<u32>, count: u32) -> MatrixRows {
+        MatrixRows { list: Some(list.buf), ..MatrixRows::new(self.buf, first.val(), count, None) }
     }
 }
 
@@ -263,7 +296,7 @@ impl Parcel {
             let count = t.ty(value).shape().map_or(0, |(rows, _)| rows);
             let rows = MatrixRows::new(buffer.buf, row, count, None);
             rows.takes(t.ty(value), loc)?;
-            let (to, column) = (rows.of(t, loc)?, used(t, column, loc)?);
+            let (to, column) = (rows.consecutive(t, "put", loc)?, used(t, column, loc)?);
             self.note(t, param_of(&buffer.buf).expect("symmetric memory is a parameter"), loc);
             t.push(CommOp::PutMatrix(PutMatrix { parcel: self.id(), to, column, value }), loc);
             Ok(())
@@ -277,7 +310,7 @@ fn equal_lines(
     lines: Lines,
     i: Index,
     shape: [u32; 2],
-    receipt: Option<&Arrived>,
+    (receipt, list): (Option<&Arrived>, Option<(Buf, Val<u32>)>),
     loc: Loc,
 ) -> Tile<f32> {
     require_role(loc, "a load");
@@ -290,7 +323,11 @@ fn equal_lines(
         i.part.all(t, long, what, loc)?;
         let (place, index) = (buf.place, buf.at(t, i, 0, loc)?);
         let receipt = buf.receipt(t, receipt, loc)?;
-        let out = t.emit(ty, loc, |out| MatrixOp::LoadRow(LoadRow { out, lines, place, index, receipt }));
+        let list = list
+            .map(|(list, first)| Ok(List { param: list_of(t, &list, loc)?, first: used(t, first, loc)? }));
+        let list = list.transpose()?;
+        let load = |out| LoadRow { out, lines, place, index, receipt, list };
+        let out = t.emit(ty, loc, |out| MatrixOp::LoadRow(load(out)));
         Ok(t.raw(out))
     });
     Tile::from_raw(cast(raw, Dtype::F32, loc))
@@ -303,27 +340,41 @@ macro_rules! load_rows {
             /// buffer's end on.
             #[track_caller]
             pub fn load_rows_f32(&self, i: impl IntoIndex, shape: [u32; 2]) -> Tile<f32> {
-                equal_lines(&self.buf, Lines::Rows, i.index(), shape, None, Loc::caller())
+                equal_lines(&self.buf, Lines::Rows, i.index(), shape, (None, None), Loc::caller())
             }
 
             /// A matrix of `shape` rows and columns each of whose columns is the elements from element `i` on, as `f32`; zeros from
             /// the buffer's end on.
             #[track_caller]
             pub fn load_columns_f32(&self, i: impl IntoIndex, shape: [u32; 2]) -> Tile<f32> {
-                equal_lines(&self.buf, Lines::Columns, i.index(), shape, None, Loc::caller())
+                equal_lines(&self.buf, Lines::Columns, i.index(), shape, (None, None), Loc::caller())
+            }
+
+            /// A matrix of `shape` rows and columns whose row `n` has element `i + list[first + n]` in each column, as `f32`: zero if the
+            /// list or the buffer has no such element. It goes with [`AnyMatrix::gather_rows`].
+            #[track_caller]
+            pub fn gather_columns_f32(
+                &self,
+                i: impl IntoIndex,
+                list: &Ptr<u32>,
+                first: impl IntoVal<u32>,
+                shape: [u32; 2],
+            ) -> Tile<f32> {
+                let list = Some((list.buf, first.val()));
+                equal_lines(&self.buf, Lines::Columns, i.index(), shape, (None, list), Loc::caller())
             }
         }
         impl $($generic)* $symmetric {
             /// The same of this rank's own instance, covered by the receipt of a wait.
             #[track_caller]
             pub fn load_rows_f32(&self, receipt: &Arrived, i: impl IntoIndex, shape: [u32; 2]) -> Tile<f32> {
-                equal_lines(&self.buf, Lines::Rows, i.index(), shape, Some(receipt), Loc::caller())
+                equal_lines(&self.buf, Lines::Rows, i.index(), shape, (Some(receipt), None), Loc::caller())
             }
 
             /// The same of this rank's own instance, covered by the receipt of a wait.
             #[track_caller]
             pub fn load_columns_f32(&self, receipt: &Arrived, i: impl IntoIndex, shape: [u32; 2]) -> Tile<f32> {
-                equal_lines(&self.buf, Lines::Columns, i.index(), shape, Some(receipt), Loc::caller())
+                equal_lines(&self.buf, Lines::Columns, i.index(), shape, (Some(receipt), None), Loc::caller())
             }
         }
     )+ };
@@ -525,6 +576,12 @@ impl Group {
 fn agree(t: &Trace, a: &MatrixRows, b: &MatrixRows, loc: Loc) -> Result<(), TraceError> {
     let (left, right) = (a.buf.name(t), b.buf.name(t));
     let wrong = |message: String, help: &str| Err(TraceError::new(loc, message, help));
+    if b.list.is_some() {
+        return wrong(
+            format!("gathered rows of `{right}` as the right operand"),
+            "gather rows of the left one",
+        );
+    }
     if let (Some(_), Some(_)) = (a.columns, b.columns) {
         let message = format!("columns of `{left}` and of `{right}` are picked");
         return wrong(message, "pick them of one: the product is over the same columns of both");

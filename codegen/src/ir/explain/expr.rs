@@ -106,8 +106,11 @@ impl Exprs<'_> {
             OpKind::Matrix(MatrixOp::LoadMatrix(LoadMatrix { at, column, .. })) => {
                 format!("{}[{}]", self.rows(at, depth), self.at(*column, 0, depth))
             }
-            OpKind::Matrix(MatrixOp::LoadRow(LoadRow { place, index, .. })) => {
-                format!("{}[{}]", self.place(*place), self.at(*index, 0, depth))
+            OpKind::Matrix(MatrixOp::LoadRow(LoadRow { place, index, list, .. })) => {
+                let named = list.map_or(String::new(), |list| {
+                    format!(" + {}[{}]", self.place(Place::Param(list.param)), self.at(list.first, 0, depth))
+                });
+                format!("{}[{}{named}]", self.place(*place), self.at(*index, 0, depth))
             }
             OpKind::Matrix(
                 MatrixOp::ReduceLines(ReduceLines { a, .. }) | MatrixOp::Deinterleave(Deinterleave { a, .. }),
@@ -131,7 +134,9 @@ impl Exprs<'_> {
     }
 
     fn rows(&self, rows: &Rows, depth: u32) -> String {
-        format!("{}[{}]", self.place(rows.place), self.at(rows.row, 0, depth))
+        let row = self.at(rows.row, 0, depth);
+        let row = rows.list.map_or(row.clone(), |list| format!("{}[{row}]", self.place(Place::Param(list))));
+        format!("{}[{row}]", self.place(rows.place))
     }
 
     fn infix(&self, symbol: &str, (a, b): (String, String), binds: u8, outer: u8) -> String {

@@ -200,7 +200,9 @@ impl<'k> Teller<'k> {
             // The boxes of each of two matrices are described as one reading.
             OpKind::Matrix(MatrixOp::Dot(Dot { out, a, b, count, .. })) => {
                 let read = at(Deed::Reads, a.place, &a.row, out);
-                let buffer = format!("{} x {}", read.buffer, self.exprs.place(b.place));
+                let by = a.list.map(|list| format!(" by {}", self.exprs.place(Place::Param(list))));
+                let by = by.unwrap_or_default();
+                let buffer = format!("{}{by} x {}", read.buffer, self.exprs.place(b.place));
                 let index = format!("{}, {}", read.index, text(&b.row));
                 Action { buffer, index, bytes: self.multiplied(*out, a, *count), ..read }
             }

@@ -176,6 +176,9 @@ impl Every<'_> {
                 let column = (row + 1 + usize::from(end.is_some()), "column", 8);
                 rank.into_iter().chain([(row, "row", 1)]).chain(end).chain([column]).collect()
             }
+            OpKind::Matrix(MatrixOp::LoadRow(LoadRow { list: Some(_), .. })) => {
+                vec![index, (1, "element of the list", 1)]
+            }
             OpKind::Matrix(MatrixOp::LoadRow(_)) => vec![index],
             // Its operand is no number.
             OpKind::Matrix(MatrixOp::ReduceLines(_) | MatrixOp::Deinterleave(_)) => vec![],

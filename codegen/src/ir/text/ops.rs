@@ -66,7 +66,11 @@ impl Line<'_> {
         let below = if rows.loose { "known below" } else { "below" };
         let end = rows.end.map_or(String::new(), |end| format!(" {below} {}", self.v(end)));
         let (place, row) = (self.place(rows.place), self.v(rows.row));
-        format!("{place} from row {row} on{end}{}", self.after(rows.receipt))
+        let from = match rows.list {
+            Some(list) => format!("{place} at {}[{row}] on", self.param(list)),
+            None => format!("{place} from row {row} on"),
+        };
+        format!("{from}{end}{}", self.after(rows.receipt))
     }
 
     /// The windows that a parcel's signal publishes.
@@ -200,8 +204,11 @@ impl Line<'_> {
             OpKind::Matrix(MatrixOp::LoadMatrix(LoadMatrix { at, column, .. })) => {
                 format!("load_matrix {}, column {}", self.rows(at), v(column))
             }
-            OpKind::Matrix(MatrixOp::LoadRow(LoadRow { place, index, receipt, .. })) => {
-                format!("{} {}{}", kind.name(), self.element(*place, *index), self.after(*receipt))
+            OpKind::Matrix(MatrixOp::LoadRow(LoadRow { place, index, receipt, list, .. })) => {
+                let list = list.map_or(String::new(), |list| {
+                    format!(" and {}[{}] on", self.param(list.param), self.v(list.first))
+                });
+                format!("{} {}{list}{}", kind.name(), self.element(*place, *index), self.after(*receipt))
             }
             OpKind::Matrix(MatrixOp::ReduceLines(ReduceLines { a, .. })) => {
                 format!("{}({})", kind.name(), v(a))

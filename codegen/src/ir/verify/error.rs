@@ -211,6 +211,12 @@ pub enum Problem {
         "`dot` of rows of `{a}`, which have {a_columns} elements, with rows of `{b}`, which have {b_columns}"
     )]
     DotShapes { a: String, a_columns: u64, b: String, b_columns: u64 },
+    #[error("`{op}` of rows of `{param}` that a list names; only the left operand of a product has such")]
+    ListedRows { op: &'static str, param: String },
+    #[error("`{op}` reads `{list}` as a list; lists are vectors of u32 in this rank's own memory")]
+    NoList { op: &'static str, list: String },
+    #[error("`load_row` of a list; columns alone are gathered")]
+    ListOfColumns,
     #[error("`dot` of {dtype}; it multiplies bf16, fp16 or fp8")]
     DotDtype { dtype: Dtype },
     #[error("`dot` of `{a}`, which is of {dtype}, with `{b}`, which is of {other}")]

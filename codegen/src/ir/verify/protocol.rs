@@ -51,9 +51,15 @@ fn loaded(kind: &OpKind) -> Vec<(Place, Option<ReceiptId>)> {
     match kind {
         OpKind::Memory(op) => loaded_elements(op).into_iter().collect(),
         OpKind::Matrix(op) => match op {
-            MatrixOp::Dot(Dot { a, b, .. }) => vec![(a.place, a.receipt), (b.place, b.receipt)],
+            MatrixOp::Dot(Dot { a, b, .. }) => {
+                let list = a.list.map(|list| (Place::Param(list), None));
+                [(a.place, a.receipt), (b.place, b.receipt)].into_iter().chain(list).collect()
+            }
             MatrixOp::LoadMatrix(LoadMatrix { at, .. }) => vec![(at.place, at.receipt)],
-            MatrixOp::LoadRow(LoadRow { place, receipt, .. }) => vec![(*place, *receipt)],
+            MatrixOp::LoadRow(LoadRow { place, receipt, list, .. }) => {
+                let list = list.map(|list| (Place::Param(list.param), None));
+                [(*place, *receipt)].into_iter().chain(list).collect()
+            }
             MatrixOp::ReduceLines(_) | MatrixOp::Deinterleave(_) | MatrixOp::StoreMatrix(_) => vec![],
         },
         OpKind::Value(_) | OpKind::Comm(_) | OpKind::Control(_) => vec![],

@@ -102,13 +102,15 @@ impl<'k> Facts<'k> {
     /// of a row are what the matrix instructions of NVIDIA's GPUs leave them.
     pub fn exchanges(&self, Moved { rows, column, matrix }: Moved<'_>) -> bool {
         let Some(Fragments { columns, across, .. }) = self.layouts.of(matrix).fragments else { return false };
-        let halves = |p: ParamId| {
+        // 16 bytes of elements of one or two each.
+        let whole = |p: ParamId| {
             let param = &self.p.kernel.params[p.index()];
-            param.dtype.bytes() == 2 && param.columns != Some(1)
+            let (bytes, each) = (param.dtype.bytes(), 16 / param.dtype.bytes());
+            bytes <= 2
+                && param.columns != Some(1)
+                && (columns / across).is_multiple_of(EXCHANGED * 2 / bytes)
+                && self.p.divisor(column, each) == each
         };
-        matches!(self.target, Target::Cuda(_))
-            && rows.place.param().is_some_and(halves)
-            && (columns / across).is_multiple_of(EXCHANGED)
-            && self.p.divisor(column, 8) == 8
+        matches!(self.target, Target::Cuda(_)) && rows.place.param().is_some_and(whole)
     }
 }

@@ -94,8 +94,13 @@ impl Walk<'_, '_> {
                 any!(puts) | CommOp::SendMessages(_) => self.touch(op, state),
             },
             OpKind::Matrix(matrix) => match matrix {
-                // Its lanes meet before they bring anything.
-                MatrixOp::Dot(_) => self.touch(op, State::new()),
+                // Its lanes meet before they bring anything, and read a list before they meet.
+                MatrixOp::Dot(dot) => {
+                    if dot.a.list.is_some() {
+                        self.touch(op, state);
+                    }
+                    self.touch(op, State::new())
+                }
                 MatrixOp::ReduceLines(_) | MatrixOp::Deinterleave(_) => state,
                 MatrixOp::LoadMatrix(_) | MatrixOp::LoadRow(_) | MatrixOp::StoreMatrix(_) => {
                     self.touch(op, state)

@@ -5,8 +5,8 @@ use std::collections::{HashMap, HashSet};
 use super::drawn;
 use super::plan::{Heard, Tails};
 use crate::ir::{
-    CommOp, Const, ControlOp, Dot, Kernel, MatrixOp, MemoryOp, OpId, OpKind, ReceiptId, Region, ValueId,
-    VarId, VarUse, Wait, WaitAll, analysis::target, mutate::constant,
+    CommOp, Const, ControlOp, Dot, Kernel, MatrixOp, MemoryOp, OpId, OpKind, ReceiptId, Region, Rows,
+    ValueId, VarId, VarUse, Wait, WaitAll, analysis::target, mutate::constant,
 };
 use crate::print::facts::Side;
 
@@ -161,7 +161,7 @@ impl Cut<'_> {
 
     /// The loader knows nothing of sums, and the multiplying warps nothing of where operands are.
     fn product(&self, dot: &mut Dot) {
-        for rows in [&mut dot.a, &mut dot.b] {
+        for rows in [&mut dot.a, &mut dot.b].into_iter().filter(|rows| rows.loose) {
             (rows.end, rows.loose) = (None, false);
         }
         match self.side {
@@ -169,7 +169,7 @@ impl Cut<'_> {
             Side::Multiplies => {
                 dot.from = self.zero;
                 for rows in [&mut dot.a, &mut dot.b] {
-                    (rows.row, rows.receipt) = (self.zero, None);
+                    *rows = Rows { row: self.zero, end: None, receipt: None, list: None, ..*rows };
                 }
             }
         }

@@ -245,7 +245,7 @@ fn add_maps(f: &Facts, op: &OpKind, maps: &mut Vec<(ParamId, TensorMap)>) {
         let Some(id) = rows.place.param() else { continue };
         let param = &f.p.kernel.params[id.index()];
         let Some((all, columns)) = param.shape() else { continue };
-        let box_rows = self::box_rows(f.p.kernel, id, box_rows);
+        let box_rows = if rows.list.is_some() { 1 } else { self::box_rows(f.p.kernel, id, box_rows) };
         if maps.iter().any(|(of, map)| *of == id && map.box_rows == box_rows) {
             continue;
         }
@@ -483,7 +483,9 @@ impl<'f, 'k> Fit<'f, 'k> {
         }
         let dtype = self.param(a).ok_or(MEMORY)?.dtype;
         let boxes = [(a.place.param().ok_or(MEMORY)?, left), (b.place.param().ok_or(MEMORY)?, right)];
+        // Of rows that a list names boxes have one each, and there are as many.
         let boxes = boxes.map(|(param, rows)| box_rows(f.p.kernel, param, rows));
+        let boxes = if a.list.is_some() { [left, boxes[1]] } else { boxes };
         Ok(Ring { room: *room, dtype, rows: [left, right], boxes, stages: *stages, draws: false, tensor })
     }
 
@@ -493,12 +495,18 @@ impl<'f, 'k> Fit<'f, 'k> {
         let (Place::Param(id), Some(param)) = (rows.place, self.param(rows)) else {
             return Err("an operand is another rank's");
         };
+        let listed = rows.list.is_some_and(|list| self.written.contains(&list));
+        if listed {
+            return Err("the kernel writes the list of an operand's rows");
+        }
         let there = !self.written.contains(&id) || self.heard.before(product);
         let input = param.kind == ParamKind::Local && rows.receipt.is_none() && there;
         let sent = param.kind == ParamKind::Symmetric && rows.receipt.is_some();
         match (input || sent, rows.end) {
             (false, _) => Err("the kernel writes an operand"),
-            (true, Some(_)) if !rows.loose => Err("`below` ends an operand's rows inside a box"),
+            (true, Some(_)) if rows.list.is_none() && !rows.loose => {
+                Err("`below` ends an operand's rows inside a box")
+            }
             (true, _) => Ok(()),
         }
     }
@@ -589,8 +597,9 @@ impl<'f, 'k> Fit<'f, 'k> {
                     input(*place, *receipt) || self.in_lane_order(*place) || (tail && own(*place).is_some()),
                     "other lanes of the kernel have written what is loaded",
                 ),
-                MatrixOp::LoadRow(LoadRow { place, receipt, .. }) => unless(
-                    input(*place, *receipt) || (tail && own(*place).is_some()),
+                MatrixOp::LoadRow(LoadRow { place, receipt, list, .. }) => unless(
+                    (input(*place, *receipt) || (tail && own(*place).is_some()))
+                        && list.is_none_or(|list| tail || !self.written.contains(&list.param)),
                     "other lanes of the kernel have written what is loaded",
                 ),
             },

@@ -2,8 +2,8 @@
 
 use crate::family::{MatrixUnit, Target};
 use crate::ir::{
-    Dot, Dtype, Lines, LoadMatrix, LoadRow, Loc, MatrixOp, OpId, OpKind, Place, PutMatrix, Region, Rows,
-    StoreMatrix, Target as To, ValueId,
+    Dot, Dtype, Lines, List, LoadMatrix, LoadRow, Loc, MatrixOp, OpId, OpKind, ParamId, Place, PutMatrix,
+    Region, Rows, StoreMatrix, Target as To, ValueId,
 };
 use crate::print::emit::{Emitter, Step};
 use crate::print::facts::Side;
@@ -101,7 +101,8 @@ impl Emitter<'_, '_> {
         self.w.comment(&format!("Multiply rows of {left} with rows of {right} ({place})"));
         let name = self.sums(id, *out, *acc, layout)?;
         let room = self.shared[room].clone();
-        let (a, b) = (self.rows(a)?, self.rows(b)?);
+        let down = layout.fragments.map_or(0, |fragments| fragments.rows);
+        let (a, b) = (self.left_rows(a, down)?, self.rows(b)?);
         let end = self.f.p.int(*from).zip(self.f.p.int(*count)).map(|(from, count)| from + count);
         let (from, count) = (self.scalar(*from)?, self.scalar(*count)?);
         let end = match end {
@@ -178,13 +179,17 @@ impl Emitter<'_, '_> {
             return self
                 .step_loop(Step::new(layout), false, loc, |me, step| me.store_step(base, moved, step));
         };
-        self.used.add(Prim::StoreRows);
+        let (prim, store) = match self.param_dtype(to.place).bytes() {
+            1 => (Prim::StoreBytes, "store_bytes"),
+            _ => (Prim::StoreRows, "store_rows"),
+        };
+        self.used.add(prim);
         let columns = self.shape(to.place).1;
         let end = self.end_of(to)?;
         let (row, column) = (self.scalar(to.row)?, self.scalar(column)?);
         let (part, lane) = (self.part_name(layout.fragments), self.lane());
         self.w.line(&format!(
-            "store_rows<{part}, {columns}>({}, {}, {}, {}, {lane}, {name});",
+            "{store}<{part}, {columns}>({}, {}, {}, {}, {lane}, {name});",
             base.plain(),
             end.plain(),
             row.plain(),
@@ -238,6 +243,30 @@ impl Emitter<'_, '_> {
         Ok(format!("rows_of<{columns}>({}, {}, {})", base.plain(), row.plain(), end.plain()))
     }
 
+    /// The same, or `gathered_rows<columns, rows>(group, matrix, all, list, row, end)`.
+    fn left_rows(&mut self, rows: &Rows, down: u32) -> Result<String, PrintError> {
+        let Some(list) = rows.list else { return self.rows(rows) };
+        self.used.add(Prim::BringGathered);
+        let (all, columns) = self.shape(rows.place);
+        let (base, group) = (self.base(rows.place)?, self.group.name);
+        let [list, row, end] = self.listed(list, rows)?;
+        let base = base.plain();
+        Ok(format!("gathered_rows<{columns}, {down}>({group}, {base}, {all}u, {list}, {row}, {end})"))
+    }
+
+    /// A list of rows, the first element of it, and the one from which on none is there.
+    pub fn listed(&mut self, list: ParamId, rows: &Rows) -> Result<[String; 3], PrintError> {
+        let (all, row) = (self.f.p.kernel.params[list.index()].len, self.scalar(rows.row)?);
+        let end = match rows.end {
+            Some(end) => {
+                self.used.add(Prim::MinMax);
+                Expr::call("min_of", [&self.scalar(end)?, &Expr::atom(format!("{all}u"))])
+            }
+            None => Expr::atom(format!("{all}u")),
+        };
+        Ok([self.arg(list).plain(), row.plain(), end.plain()].map(str::to_owned))
+    }
+
     /// The row from which on none is there.
     fn end_of(&mut self, rows: &Rows) -> Result<Expr, PrintError> {
         let all = self.shape(rows.place).0;
@@ -274,10 +303,11 @@ impl Emitter<'_, '_> {
                 let load = format!("load_inside<{template}>({part})");
                 self.keep_vector(*out, &load, step);
             }
-            MatrixOp::LoadRow(LoadRow { out, lines, place, index, .. }) => {
-                let load = match lines {
-                    Lines::Rows => self.load_row(*out, *place, *index, step)?,
-                    Lines::Columns => self.load_column(*place, *index, step)?,
+            MatrixOp::LoadRow(LoadRow { out, lines, place, index, list, .. }) => {
+                let load = match (lines, list) {
+                    (Lines::Rows, _) => self.load_row(*out, *place, *index, step)?,
+                    (Lines::Columns, None) => self.load_column(*place, *index, step)?,
+                    (Lines::Columns, Some(list)) => self.load_listed(*place, *index, *list, step)?,
                 };
                 self.keep_vector(*out, &load, step);
             }
@@ -341,6 +371,24 @@ impl Emitter<'_, '_> {
         let down = Expr::atom(self.fragment("row", step));
         let at = Expr::binary("+", Prec::Sum, &index, &down);
         let one = format!("load_or_zero({}, {}, {len})", base.plain(), at.plain());
+        Ok(format!("fill<{}>({one})", step.layout.per_lane))
+    }
+
+    /// The same of elements that a list names.
+    fn load_listed(
+        &mut self,
+        place: Place,
+        index: ValueId,
+        List { param, first }: List,
+        step: &mut Step,
+    ) -> Result<String, PrintError> {
+        [Prim::LoadListed, Prim::Fill].into_iter().for_each(|prim| self.used.add(prim));
+        let (base, index, len) = (self.base(place)?, self.scalar(index)?, self.place_len(place));
+        let (list, all) = (self.arg(param), self.f.p.kernel.params[param.index()].len);
+        let down = Expr::atom(self.fragment("row", step));
+        let at = Expr::binary("+", Prec::Sum, &self.scalar(first)?, &down);
+        let [base, index, list, at] = [&base, &index, &list, &at].map(Expr::plain);
+        let one = format!("load_listed({base}, {index}, {len}, {list}, {at}, {all})");
         Ok(format!("fill<{}>({one})", step.layout.per_lane))
     }
 

@@ -1,6 +1,8 @@
 //! What a loader and the other warps of its block do: pieces of matrices are brought, multiplied and given back.
 
-use crate::ir::{CommOp, ControlOp, Dot, Dtype, MatrixOp, OpId, OpKind, ReceiptId, dot_columns};
+use crate::ir::{
+    CommOp, ControlOp, Dot, Dtype, MatrixOp, OpId, OpKind, ParamId, Place, ReceiptId, dot_columns,
+};
 use crate::print::emit::{Emitter, PutOff};
 use crate::print::facts::Side;
 use crate::print::loader::Loaders;
@@ -56,8 +58,11 @@ impl Emitter<'_, '_> {
         let (rows, columns) = self.ty(*out).shape().expect("products are matrices");
         let boxes = [(a, rows), (b, columns)].map(|(of, rows)| {
             let param = of.place.param().expect("operands of a loader are parameters");
-            format!("args.{}", loaders.boxes(param, rows))
+            format!("args.{}", loaders.boxes(param, if of.list.is_some() { 1 } else { rows }))
         });
+        if let Some(list) = a.list {
+            return self.bring_gathered(dot, (list, place), boxes);
+        }
         let (row, b, from) = (self.scalar(a.row)?, self.scalar(b.row)?, self.scalar(*from)?);
         let (ring, pieces) = (self.ring.clone(), self.pieces(dot));
         let [row, right_rows, from] =
@@ -99,6 +104,29 @@ impl Emitter<'_, '_> {
         Ok(())
     }
 
+    /// The loader's part of a product of rows that a list names.
+    fn bring_gathered(
+        &mut self,
+        dot: &Dot,
+        (list, place): (ParamId, String),
+        boxes: [String; 2],
+    ) -> Result<(), PrintError> {
+        let Dot { a, b, from, .. } = dot;
+        self.used.add(Prim::RingGathered);
+        let (left, right) = (self.matrix_name(a.place), self.matrix_name(b.place));
+        let by = self.matrix_name(Place::Param(list));
+        let [list, row, end] = self.listed(list, a)?;
+        let (b, from) = (self.scalar(b.row)?, self.scalar(*from)?);
+        let ([x, w], ring, pieces) = (boxes, &self.ring, self.pieces(dot));
+        self.w.gap();
+        self.w.comment(&format!("Bring rows of {left} that {by} names and rows of {right} ({place})"));
+        let (b, from) = (b.plain(), from.plain());
+        self.w.line(&format!(
+            "bring_gathered(loader, {ring}, {x}, {list}, {row}, {end}, {w}, {b}, {from}, {pieces});"
+        ));
+        Ok(())
+    }
+
     /// Puts a loader's wait off until what it is for is brought, if that is one product's left operand: the right one needs no wait.
     pub fn put_off(&mut self, id: OpId, receipt: ReceiptId) -> bool {
         if !self.f.loads() || self.put_off.iter().any(|(_, wait)| *wait == id) {
@@ -110,8 +138,9 @@ impl Emitter<'_, '_> {
             [&dot.a, &dot.b].iter().any(|rows| rows.receipt == Some(receipt)).then_some((id, dot))
         });
         let one = products.next().filter(|_| products.next().is_none());
-        let off =
-            one.is_some_and(|(product, dot)| dot.b.receipt.is_none() && self.f.p.same_region(id, product));
+        let off = one.is_some_and(|(product, dot)| {
+            dot.a.list.is_none() && dot.b.receipt.is_none() && self.f.p.same_region(id, product)
+        });
         if off {
             self.put_off.push((PutOff::Receipt(receipt), id));
         }

@@ -24,6 +24,8 @@ pub(crate) struct PiecesText {
     tensor: bool,
     /// Whether products are `wmma`, of warps of 32 lanes.
     gfx12: bool,
+    /// Whether lists name rows of left operands.
+    pub gathers: bool,
 }
 
 impl PiecesText {
@@ -42,7 +44,11 @@ impl PiecesText {
         } else {
             ["64", "64", "63", "8", "4"]
         };
-        PiecesText { columns, ring_columns, last, unit, half, fp8, tensor, gfx12 }
+        let gathers = kernel
+            .ops
+            .iter()
+            .any(|op| matches!(&op.kind, OpKind::Matrix(MatrixOp::Dot(Dot { a, .. })) if a.list.is_some()));
+        PiecesText { columns, ring_columns, last, unit, half, fp8, tensor, gfx12, gathers }
     }
 }
 

@@ -132,11 +132,13 @@ pub(crate) fn shape(target: Target, kernel: &Kernel, loader: Option<Crew>) -> St
     let products = ProductsText::of(kernel);
     let warps = format!("{}_warps", kernel.block_warps);
     let plain = !block.others && block.shared_align == 16 && products == ProductsText::default();
-    let fp8 = PiecesText::of(kernel, target).fp8.then(|| format!(" {:?}", Fp8ProductsText::of(kernel)));
+    let pieces = PiecesText::of(kernel, target);
+    let fp8 = pieces.fp8.then(|| format!(" {:?}", Fp8ProductsText::of(kernel)));
     match fp8 {
-        None if plain => warps,
+        None if plain && !pieces.gathers => warps,
         fp8 => {
-            let all = format!("{block:?} {products:?}{}", fp8.unwrap_or_default());
+            let gathers = if pieces.gathers { " gathers" } else { "" };
+            let all = format!("{block:?} {products:?}{}{gathers}", fp8.unwrap_or_default());
             format!("{warps}_{:016x}", fnv(&all))
         }
     }

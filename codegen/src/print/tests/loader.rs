@@ -552,6 +552,41 @@ fn boxes_have_no_more_rows_than_a_matrix() {
     assert!(source.text.contains("Ring<3, 64, 64, bf16, 20, 64> ring("), "{}", source.text);
 }
 
+/// Boxes have one row each, and the ring has all of them; but where a list changes no loader reads it.
+#[test]
+fn gathered_rows_are_boxes_of_one_row() {
+    let of = |writes: bool, target| {
+        let traced = trace(TraceMeta::new("sample", 2, 32, 4), |p| {
+            let matrix = |p: &mut Binder, name, rows| p.matrix::<AnyMatrix>(name, [rows, 128], Dtype::Bf16);
+            let (x, w, out) =
+                (matrix(p, "x", 20), matrix(p, "w", 512), p.matrix("out", [300, 512], Dtype::Bf16));
+            let (out, list): (AnyMatrix, Ptr<u32>) = (out, p.arg("list", 300));
+            role("multiply", 2, |b| {
+                let rows = x.gather_rows(&list, 64, 64).below(300);
+                out.rows(64, 64).store_f32(0, b.dot(rows, w.rows(0, 64), 3));
+            });
+            if writes {
+                role("lists", 1, |_| list.set(0, 1u32));
+            }
+        });
+        emitted(&traced.unwrap_or_else(|e| panic!("{e}")), target)
+    };
+    for target in ["cuda:sm_90a", "cuda:sm_100a"] {
+        let source = of(false, target);
+        let rows: Vec<_> = source.args.maps.iter().map(|m| m.box_rows).collect();
+        assert_eq!(rows, [1, 64]);
+        assert!(source.text.contains("Ring<3, 64, 64, bf16> ring("), "{}", source.text);
+        assert!(
+            source.text.contains("bring_gathered(loader, ring, args.x_boxes, args.list, 64, "),
+            "{}",
+            source.text
+        );
+        assert!(!has_loader(&of(true, target)));
+    }
+    let of_warps = of(false, "cuda:sm_80").text;
+    assert!(of_warps.contains("gathered_rows<128, 64>(block, args.x, 20u, args.list, 64, "), "{of_warps}");
+}
+
 #[test]
 fn what_goes_through_other_lanes_needs_them_to_meet() {
     let with = |reads: bool| {
@@ -635,9 +670,12 @@ fn operands_that_blocks_tell_each_other_of_are_brought() {
     })
     .expect("it waits for the block that makes them");
     let at = |text: &str, what: &str| text.find(what).unwrap_or_else(|| panic!("{what}: {text}"));
-    let [ahead, wait, rest] =
-        ["bring_right_ahead(", "wait_for_blocks(loader, args, args.made, 0, 1, role_make, 65535", "bring_rest("]
-            .map(|what| at(&loads, what));
+    let [ahead, wait, rest] = [
+        "bring_right_ahead(",
+        "wait_for_blocks(loader, args, args.made, 0, 1, role_make, 65535",
+        "bring_rest(",
+    ]
+    .map(|what| at(&loads, what));
     assert!(ahead < wait && wait < rest, "{loads}");
     at(&multiplies, "wait_for_blocks(block, args, args.made");
     // Nobody waits, or not always, or the role stores them itself in between.

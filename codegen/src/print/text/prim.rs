@@ -151,6 +151,8 @@ prims! {
     MinMax = own "minmax", Nothing, [];
     /// Load an element that may not be there.
     LoadOrZero = common "load_or_zero", Nothing, [MinMax];
+    /// Read an element that a list names.
+    LoadListed = common "load_listed", Nothing, [LoadOrZero];
     /// Functions of floats.
     Math = own "math", Nothing, [];
     /// The hyperbolic tangent.
@@ -253,6 +255,8 @@ prims! {
     SignalReleased = cuda "signal_released", Nothing, [Block, System];
     /// Rows of a matrix in memory.
     Rows = common "rows", Nothing, [];
+    /// Rows that a list names.
+    GatheredRows = common "gathered_rows", Nothing, [];
     /// Which elements of a matrix a lane has.
     Fragments = own "fragments", Target, [];
     /// Rows and columns of matrices, as lanes have parts of them.
@@ -273,6 +277,8 @@ prims! {
     LoadLanes = common "load_lanes", Nothing, [Vec, Load];
     /// Write a matrix, 16 bytes a lane at a time.
     StoreRows = cuda "store_rows", Nothing, [Bits, Vec, Shuffle, StoreInside];
+    /// The same of 8-bit elements.
+    StoreBytes = cuda "store_bytes", Nothing, [Bits, Vec, Shuffle, StoreInside];
     /// A product of small matrices of bf16, by a warp.
     MultiplyBf16 = own "multiply_bf16", Target, [Bits, Bf16, Vec];
     /// The same of fp16.
@@ -283,6 +289,8 @@ prims! {
     Pieces = common "pieces", Nothing, [];
     /// Bring rows of a matrix to shared memory.
     BringRows = cuda "bring_rows", Pieces, [Rows];
+    /// Bring rows that a list names, or read them.
+    BringGathered = own "bring_gathered", Pieces, [Vec, GatheredRows];
     /// A product of matrices, by a group.
     Dot = own "dot", Pieces, [Vec, Rows, Fragments];
     /// A product of small matrices, by a warpgroup.
@@ -317,6 +325,8 @@ prims! {
     RingFp8Piece = cuda "ring_fp8_piece", Nothing, [MultiplyPiece, WgmmaFp8];
     /// Numbers that a loader draws for all warps.
     Drawn = cuda "drawn", Nothing, [Ring, Shared, Shuffle];
+    /// Bring pieces whose left rows a list names.
+    RingGathered = cuda "ring_gathered", Pieces, [Ring];
     /// Bring what needs no wait before the rest of a piece.
     BringAhead = cuda "bring_ahead", Pieces, [Ring, MinMax];
     /// The wall clock.

@@ -2,7 +2,7 @@
 
 use super::interpreter::Flow;
 use super::memory::Fault;
-use crate::ir::{COLUMN_BLOCK, Dtype, Lines, Place, ReceiptId, ReduceOp};
+use crate::ir::{COLUMN_BLOCK, Dtype, Lines, ParamId, Place, ReceiptId, ReduceOp};
 use crate::sim::flatten::{
     Reg,
     code::Access,
@@ -27,23 +27,29 @@ pub(crate) struct Part {
     /// The rank whose window it is, if it is one's.
     rank: Option<Reg>,
     receipt: Option<ReceiptId>,
+    /// The vector that names its rows, if they are scattered.
+    list: Option<ParamId>,
 }
 
 impl Part {
     /// Rows of a matrix from a column on.
     pub fn new(agent: &Agent, of: RowsReg, column: u64, shape: (u32, u32)) -> Part {
-        let RowsReg { place, rank, row, end, loose, receipt } = of;
+        let RowsReg { place, rank, row, end, loose, receipt, list } = of;
         let (at, end) = ((narrow(agent, row), column), end.map_or(u64::MAX, |end| narrow(agent, end)));
         let param = place.param().expect("the verifier lets matrices in memory be parameters");
         let dtype = agent.compiled.kernel().params[param.index()].dtype;
-        Part { place, dtype, at, end, loose, shape, rank, receipt }
+        Part { place, dtype, at, end, loose, shape, rank, receipt, list }
     }
 
     /// The elements of a row that are there, from the first on, if the row is.
     fn row(&self, agent: &Agent, row: u32) -> Option<(u64, u64)> {
-        let (rows, columns) = shape_of(agent, self.place);
-        let rows = rows.min(self.end);
-        let (row, first) = (self.at.0 + u64::from(row), self.at.1);
+        let row = self.at.0 + u64::from(row);
+        (row < self.end).then(|| self.elements(agent, row)).flatten()
+    }
+
+    /// The same of a row of the matrix.
+    fn elements(&self, agent: &Agent, row: u64) -> Option<(u64, u64)> {
+        let ((rows, columns), first) = (shape_of(agent, self.place), self.at.1);
         let there = columns.saturating_sub(first).min(self.shape.1.into());
         (row < rows && there > 0).then(|| (row * columns + first, row * columns + first + there))
     }
@@ -57,7 +63,12 @@ impl World<'_> {
             MatrixInsn::Load { at, column, shape, out } => self.fill_tile(agent, out, |world, agent, out| {
                 world.load_part(agent, &Part::new(agent, at, narrow(agent, column), shape), out)
             }),
-            MatrixInsn::Row { from, lines, shape, out, receipt } => {
+            MatrixInsn::Row { from, shape, out, receipt, list: Some(list), .. } => {
+                self.fill_tile(agent, out, |world, agent, out| {
+                    world.load_listed(agent, from, shape, (receipt, list), out)
+                })
+            }
+            MatrixInsn::Row { from, lines, shape, out, receipt, list: None } => {
                 self.fill_tile(agent, out, |world, agent, out| {
                     world.load_line(agent, from, (lines, shape), receipt, out)
                 })
@@ -102,12 +113,55 @@ impl World<'_> {
         let peers =
             peers.map(|(window, rank)| self.instance(agent, window, rank, part.receipt)).transpose()?;
         for (row, to) in (0..).zip(bytes.chunks_exact_mut(wide)) {
-            if let Some((first, end)) = part.row(agent, row) {
+            let elements = match part.list {
+                Some(list) if part.at.0 + u64::from(row) < part.end => {
+                    let number = self.listed(agent, list, part.at.0 + u64::from(row))?;
+                    number.and_then(|number| part.elements(agent, number.into()))
+                }
+                Some(_) => None,
+                None => part.row(agent, row),
+            };
+            if let Some((first, end)) = elements {
                 let there = match peers {
                     Some(of) => self.window_elements(agent, of, first, end)?,
                     None => self.read_elements(agent, part.place, (first, end), size, part.receipt)?,
                 };
                 to[..there.len()].copy_from_slice(there);
+            }
+        }
+        Ok(())
+    }
+
+    /// An element of a list, if it has it.
+    fn listed(&mut self, agent: &Agent, list: ParamId, at: u64) -> Result<Option<u32>, Fault> {
+        let place = Place::Param(list);
+        if at >= self.place_len(agent, place) {
+            return Ok(None);
+        }
+        let bytes = self.read_elements(agent, place, (at, at + 1), 4, None)?;
+        Ok(Some(u32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]])))
+    }
+
+    /// Makes equal columns of those elements of a vector that a list names: zeros for what either has not.
+    fn load_listed(
+        &mut self,
+        agent: &Agent,
+        from: Access,
+        (rows, columns): (u32, u32),
+        (receipt, (list, first)): (Option<ReceiptId>, (ParamId, Reg)),
+        out: &mut Tile,
+    ) -> Result<(), Fault> {
+        let (size, len) = (from.dtype.bytes() as usize, self.place_len(agent, from.place));
+        let (index, first) = (agent.get(from.index) as u32, narrow(agent, first));
+        let line = columns as usize * size;
+        let bytes = out.fresh::<u8>(rows as usize * line);
+        bytes.fill(0);
+        for (row, to) in (0..).zip(bytes.chunks_exact_mut(line)) {
+            let Some(number) = self.listed(agent, list, first + row)? else { continue };
+            let at = u64::from(index.wrapping_add(number));
+            if at < len {
+                let one = self.read_elements(agent, from.place, (at, at + 1), size, receipt)?;
+                to.copy_from_slice(&one.repeat(columns as usize));
             }
         }
         Ok(())

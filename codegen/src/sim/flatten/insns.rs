@@ -56,6 +56,8 @@ pub(crate) enum MatrixInsn {
         shape: (u32, u32),
         out: TileReg,
         receipt: Option<ReceiptId>,
+        /// A vector that says which elements, and its first element.
+        list: Option<(ParamId, Reg)>,
     },
     Lines {
         op: ReduceOp,
@@ -91,6 +93,8 @@ pub(crate) struct RowsReg {
     /// Whether rows from there on are anything.
     pub loose: bool,
     pub receipt: Option<ReceiptId>,
+    /// The vector that names them, if they are scattered.
+    pub list: Option<ParamId>,
 }
 
 /// Of a multiplication.

@@ -15,9 +15,10 @@ impl Flattener<'_> {
                 let (shape, at, column) = (self.shape(out), self.rows(at), self.reg(column));
                 MatrixInsn::Load { at, column, shape, out: self.tile(out) }
             }
-            MatrixOp::LoadRow(LoadRow { out, lines, place, index, receipt }) => {
+            MatrixOp::LoadRow(LoadRow { out, lines, place, index, receipt, list }) => {
                 let from = Access { place, index: self.reg(index), dtype: self.kernel.ty(out).dtype };
-                MatrixInsn::Row { from, lines, shape: self.shape(out), out: self.tile(out), receipt }
+                let list = list.map(|list| (list.param, self.reg(list.first)));
+                MatrixInsn::Row { from, lines, shape: self.shape(out), out: self.tile(out), receipt, list }
             }
             MatrixOp::ReduceLines(ReduceLines { out, op, lines, a }) => {
                 MatrixInsn::Lines { op, lines, shape: self.shape(a), out: self.tile(out), a: self.tile(a) }
@@ -65,7 +66,15 @@ impl Flattener<'_> {
     fn rows(&mut self, rows: &Rows) -> RowsReg {
         let (row, end) = (self.reg(rows.row), rows.end.map(|end| self.reg(end)));
         let rank = rows.place.rank().map(|rank| self.reg(rank));
-        RowsReg { place: rows.place, rank, row, end, loose: rows.loose, receipt: rows.receipt }
+        RowsReg {
+            place: rows.place,
+            rank,
+            row,
+            end,
+            loose: rows.loose,
+            receipt: rows.receipt,
+            list: rows.list,
+        }
     }
 
     fn shape(&self, matrix: ValueId) -> (u32, u32) {

@@ -84,6 +84,16 @@ examples! {
         });
     }
 
+    gathers_rows ["AnyMatrix::gather_rows"]
+    (x: AnyMatrix[Dtype::Bf16, 64, 64] = half, list: Ptr<u32>[64] = |_, i| 63 - i, out: AnyMatrix[Dtype::F32, 64, 64])
+    -> (out: |r, i| product(r, (63 - i / 64) * 64 + i % 64))
+    {
+        role("main", 1, |b| {
+            let sums = b.dot(x.gather_rows(&list, 0, 64), x.rows(0, 64), 2);
+            out.rows(0, 64).store_f32(0, sums);
+        });
+    }
+
     reduces_rows ["Tile::row_sum", "Tile::row_max", "Tile::row_min"]
     (x: AnyMatrix[Dtype::F32, 64, 64] = |_, i| (i % 64) as f32, out: AnyMatrix[Dtype::F32, 64, 64]) -> (out: |_, _| 2016f32 + 63.0)
     {

@@ -106,6 +106,18 @@ examples! {
         });
     }
 
+    gathered_columns ["Ptr::gather_columns_f32", "AnyPtr::gather_columns_f32"]
+    (scales: Ptr<f32>[32] = |_, i| i as f32, more: AnyPtr[Dtype::Bf16, 64] = half, list: Ptr<u32>[32] = |_, i| 31 - i,
+     out: AnyMatrix[Dtype::F32, 32, 64])
+    -> (out: |_, i| ((31 - i / 64) * 2) as f32)
+    {
+        role("main", 1, |_| {
+            let shape = [32, 64];
+            let one = scales.gather_columns_f32(0, &list, 0, shape);
+            out.rows(0, 32).store_f32(0, one + more.gather_columns_f32(0, &list, 0, shape));
+        });
+    }
+
     any_as_floats ["AnyPtr::load_f32", "AnyPtr::store_f32", "AnyPtr::get_f32"]
     (x: AnyPtr[Dtype::Bf16, 64] = half, out: AnyPtr[Dtype::Bf16, 64]) -> (out: |_, i| bf16::from_f32(i as f32 + 2.0))
     {

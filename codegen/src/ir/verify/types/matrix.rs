@@ -11,16 +11,25 @@ impl Check<'_, '_> {
             MatrixOp::Dot(dot) => self.dot(dot),
             MatrixOp::LoadMatrix(LoadMatrix { out, at, column }) => {
                 self.rows(at);
+                self.consecutive(at);
                 self.element(at.place, *out);
                 self.is_matrix("result", *out);
                 self.operand("column", *column, U32);
             }
-            MatrixOp::LoadRow(LoadRow { out, place, index, .. }) => {
+            MatrixOp::LoadRow(LoadRow { out, lines, place, index, list, .. }) => {
                 self.readable(*place);
                 self.each_by_itself(*place);
                 self.element(*place, *out);
                 self.is_matrix("result", *out);
                 self.scalar_index(*index);
+                if let Some(List { param, first }) = list {
+                    self.list(*param);
+                    self.operand("first element of the list", *first, U32);
+                    self.operand("index", *index, U32);
+                    if *lines == Lines::Rows {
+                        self.add(Problem::ListOfColumns);
+                    }
+                }
             }
             MatrixOp::ReduceLines(ReduceLines { out, op, a, .. }) => {
                 let ty = self.ty(*a);
@@ -50,6 +59,7 @@ impl Check<'_, '_> {
             }
             MatrixOp::StoreMatrix(StoreMatrix { to, column, value }) => {
                 self.rows(to);
+                self.consecutive(to);
                 self.writable(to.place);
                 self.element(to.place, *value);
                 self.is_matrix("value", *value);
@@ -64,6 +74,8 @@ impl Check<'_, '_> {
         self.result(*out, ty.with_dtype(Dtype::F32));
         acc.iter().for_each(|acc| self.operand("accumulator", *acc, ty));
         let columns = [a, b].map(|rows| self.rows(rows));
+        a.list.iter().for_each(|list| self.list(*list));
+        self.consecutive(b);
         if let Some(rows) = [a, b].into_iter().find(|rows| self.columns(rows.place) == Some(1)) {
             let (param, unit) =
                 (self.report.place_name(rows.place), PACKET_BYTES / self.dtype(rows.place).bytes());
@@ -111,6 +123,24 @@ impl Check<'_, '_> {
             return None;
         }
         self.has_shape(rows.place)
+    }
+
+    /// Rows that no list names.
+    pub(super) fn consecutive(&mut self, rows: &Rows) {
+        if rows.list.is_some() {
+            let (op, param) = (self.name, self.report.place_name(rows.place));
+            self.add(Problem::ListedRows { op, param });
+        }
+    }
+
+    /// What says where rows or elements are.
+    fn list(&mut self, list: ParamId) {
+        let param = self.report.param(list);
+        let fits = param.kind == ParamKind::Local && param.dtype == U32.dtype && param.columns.is_none();
+        if !fits {
+            let (op, list) = (self.name, param.name.clone());
+            self.add(Problem::NoList { op, list });
+        }
     }
 
     fn columns(&self, place: Place) -> Option<u64> {

@@ -18,6 +18,7 @@ impl Check<'_, '_> {
             CommOp::PutMatrix(PutMatrix { parcel, to, column, value }) => {
                 self.target(self.report.kernel.parcels[parcel.index()].target);
                 self.rows(to);
+                self.consecutive(to);
                 match to.place {
                     Place::Param(buffer) => self.param(buffer, ParamKind::Symmetric, "a symmetric buffer"),
                     Place::Peer(..) | Place::All(..) | Place::Shared(_) => {
