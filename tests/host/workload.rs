@@ -56,7 +56,7 @@ pub fn outcomes<F: Workload>(
     outcomes_in::<F>(Mode::Checked, language, settings, seeds, edit)
 }
 
-/// Matrices, and their bytes, of which products may read rows that nobody has written: these hold no numbers.
+/// Matrices, and their bytes, of which products may read rows that no kernel has written: these hold no numbers.
 fn loose(kernel: &Kernel) -> Vec<(String, usize)> {
     let mut found = BTreeMap::new();
     for op in &kernel.ops {

@@ -83,7 +83,7 @@ fn defaults_are_legal_for_the_models_of_the_catalogue() {
         (c.tile_rows, c.tile_columns, c.lag, c.blocks)
     };
     assert_eq!(of("hidden=7168 inter=2048 experts=256 topk=8 tokens=8 ranks=2"), (64, 256, 8, 128));
-    assert_eq!(of("hidden=7168 inter=2048 experts=256 topk=8 tokens=4096 ranks=8"), (128, 256, 1, 106));
+    assert_eq!(of("hidden=7168 inter=2048 experts=256 topk=8 tokens=4096 ranks=8"), (128, 256, 1, 110));
     assert_eq!(of("hidden=2048 inter=768 experts=128 topk=8 tokens=128 ranks=4"), (64, 256, 32, 127));
     assert_eq!(of("hidden=2880 inter=2880 experts=128 topk=4 tokens=512 ranks=1"), (64, 256, 8, 128));
 }

@@ -38,7 +38,7 @@ impl MoeLayer {
         MoeShape { hidden, experts, topk, tokens, ranks, dtype: RowDtype::Bf16 }
     }
 
-    /// Where all ranks' tokens go in a round: any number of them, some of whose entries go nowhere. In some rounds nobody has any.
+    /// Where all ranks' tokens go in a round: any number of them, some of whose entries go nowhere. In some rounds there are none.
     fn routing(&self, turn: Turn) -> Routing {
         let seed = mixed(turn.seed ^ u64::from(turn.round) << 20);
         let drawn = |rank: u32| (mixed(seed ^ u64::from(rank) << 40) % u64::from(2 * self.tokens + 1)) as u32;

@@ -678,7 +678,7 @@ fn operands_that_blocks_tell_each_other_of_are_brought() {
     .map(|what| at(&loads, what));
     assert!(ahead < wait && wait < rest, "{loads}");
     at(&multiplies, "wait_for_blocks(block, args, args.made");
-    // Nobody waits, or not always, or the role stores them itself in between.
+    // The role does not wait, or not always, or the role stores them itself in between.
     assert!(told(|b, g, _, _| g.store(product(b, g))).is_none());
     assert!(told(wait_at_times).is_none());
     assert!(

@@ -116,9 +116,14 @@ fn senders(key: &MoeLayerKey) -> u32 {
     if key.ranks == 1 { 1 } else { (key.tokens / 64).next_power_of_two().clamp(1, 16) }
 }
 
-/// The others, but for one that lays rows out, one that tells ranks, and one that brings sums home alone.
+/// Blocks that tell ranks where entries go.
+fn tellers(tokens: u32) -> u32 {
+    (tokens / 1024).clamp(1, 4)
+}
+
+/// The others, but for one that lays rows out, and one that brings sums home alone.
 fn blocks(key: &MoeLayerKey) -> u32 {
-    order::SMS - senders(key) - 3
+    order::SMS - senders(key) - tellers(key.tokens) - 2
 }
 
 impl MoeLayer {
@@ -151,6 +156,7 @@ impl MoeLayer {
             count: Some(Count::Sender),
             bases: Some(Bases::Memory),
             schedule: Some(Schedule::Strided),
+            route_blocks: Some(tellers(tokens)),
             after_route: Some(Then::Leave),
             after_send: Some(Then::Leave),
             ..DispatchPlan::default()
