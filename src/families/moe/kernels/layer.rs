@@ -307,9 +307,9 @@ fn list(c: &MoeLayer, a: &MoeLayerArgs, expert: Val<u32>, (first, strips, second
         let rows = (splat(0u32, LISTED) + end - row).minimum(c.tile_rows);
         let there = tile < bands * strips;
         let place = (tile + first) * 2;
-        a.list.scatter(place, row / c.tile_rows | rows << ROWS, there);
-        let what = tile / bands | if second { SECOND } else { 0 };
-        a.list.scatter(place + 1, what | expert << EXPERT, there);
+        a.list.scatter(place, (row / c.tile_rows) | (rows << ROWS), there);
+        let what = (tile / bands) | if second { SECOND } else { 0 };
+        a.list.scatter(place + 1, what | (expert << EXPERT), there);
     }
 }
 
