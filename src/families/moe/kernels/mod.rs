@@ -40,7 +40,7 @@
 //! # Files
 //! | what | file |
 //! |---|---|
-//! | the launches: parameters and roles | `dispatch.rs`, `combine.rs`, `round_trip.rs` |
+//! | the launches: parameters and roles | `dispatch.rs`, `combine.rs`, `round_trip.rs`, `layer.rs` |
 //! | what travels out, and where it lands: records, rows, ready ranks | `wire.rs`, `scales.rs`, `travel.rs` |
 //! | which experts ids name, and where a table places these | `ids.rs` |
 //! | dispatch sends | `route.rs` (records), `send.rs`, `quantise.rs` (rows) |
@@ -48,7 +48,7 @@
 //! | combine sends | `outputs.rs` (what goes back), `returned.rs` (in which type), `send_back.rs` (with which flag) |
 //! | combine receives | `sums.rs` |
 //! | what goes from node to node, before dispatch and after combine | `nodes/` |
-//! | keys, plans, and what is legal | `config.rs`, `combine_config.rs`, `round_trip_config.rs`, `plan.rs`, `limits.rs`, `thresholds.rs` |
+//! | keys, plans, and what is legal | `config.rs`, `combine_config.rs`, `round_trip_config.rs`, `layer_config.rs`, `plan.rs`, `limits.rs`, `thresholds.rs` |
 //!
 //! # Why buffers may be written again
 //! Nothing is ever cleared, no barrier separates rounds; flags are compared with the epoch, which the kernels count in
@@ -83,6 +83,10 @@
 //! In one launch the same holds for packets that go out and for records. Packets that come back have two banks as well, as no rank
 //! waits for another between taking a row and returning it: one that comes back to S in round e+2 is sent by B after its round
 //! e+1 had the credit of S, which S sent after its round e had emptied the packet.
+//!
+//! A layer in one launch ([`moe_layer`]) has flags alone, and keeps the order of a round: a slot's row is read before it is multiplied, and its
+//! result goes home after that, by the flags of this rank's blocks. So the first three points hold as they are. Its rows, places and tiles
+//! are this rank's own, and a launch's end orders them.
 //!
 //! # What a caller keeps to
 //! Every rank launches dispatch and combine in turn, in one stream, with `n` and `ids` (and, in plain mode, `weights`)
