@@ -362,7 +362,7 @@ operation_structs! {
         BlockSignal = "block_signal", { flag: ParamId, index: In, value: In, order: SignalOrder }
         /// Polls the `count` (`U32`) flags between blocks from `index` on until each equals `value`, then acquires at gpu scope.
         /// Bounded like a wait. Flag `index + i` is signalled by block `from + i / per_block` (`U32`) of its role, or by any one if
-        /// `from` is [`ANY_BLOCK`], for the diagnosis.
+        /// `from` is `ANY_BLOCK`, for the diagnosis.
         BlockWait = "block_wait", { flag: ParamId, index: In, count: In, from: In, value: In, per_block: u32 }
         /// Stores a tile to the target ranks' instance of a buffer of messages. Each message arrives at once and by itself, with `epoch`
         /// (`U32`) where the transport has one, and orders nothing else. With `count` (`U32`), only those messages that hold any of so many
