@@ -13,6 +13,9 @@ use super::protocol::Protocol;
 use crate::families::matmul::{Activation, order};
 use crate::families::moe::{MoeKey, MoePlan, MoeShape, MoeTuning, RowDtype};
 
+/// Records of all ranks at most: a block has room for the tokens of each.
+const MOST_RECORDS: u32 = 4096;
+
 /// Blocks that bring sums home, as far as rules ask: all do.
 const HOME_BLOCKS: u32 = 64;
 
@@ -176,11 +179,15 @@ impl MoeLayer {
         MoeTuning { key, plan }
     }
 
-    /// Tokens of a record.
+    /// Tokens of a record: as many as a block has at once, and more where there would be too many records.
     fn chunk(&self) -> u32 {
         let entries = self.warps * 32 * super::config::MAX_A_LANE;
         let most = (entries / self.topk).max(1);
-        1 << most.min(self.tokens.next_power_of_two()).min(512).ilog2()
+        let mut chunk = 1 << most.min(self.tokens.next_power_of_two()).min(512).ilog2();
+        while self.ranks * self.tokens.div_ceil(chunk) > MOST_RECORDS {
+            chunk *= 2;
+        }
+        chunk
     }
 
     /// Experts of a rank at most.
