@@ -233,6 +233,20 @@ examples! {
         });
     }
 
+    by_whichever_block ["BlockFlags::wait_drawn"]
+    (part: Ptr<u32>[4], done: BlockFlags[4], word: EpochWord[1], out: Ptr<u32>[1]) -> (out: |_, _| 6)
+    {
+        let epoch = word.begin();
+        role("number", 4, |b| {
+            part.set(3 - b.index(), b.index());
+            done.signal(3 - b.index(), epoch);
+        });
+        role("sum", 1, |_| {
+            done.wait_drawn(0, 4, epoch);
+            out.set(0, part.load(0, 4).sum());
+        });
+    }
+
     counts_launches ["EpochWord::begin", "Epoch::parity"]
     (word: EpochWord[1], out: Ptr<u32>[1]) -> (out: |_, _| 1)
     {

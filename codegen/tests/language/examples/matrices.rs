@@ -84,6 +84,18 @@ examples! {
         });
     }
 
+    multiplies_known_rows ["MatrixRows::known_below"]
+    (x: AnyMatrix[Dtype::Bf16, 64, 64] = half, out: AnyMatrix[Dtype::F32, 64, 64])
+    -> (out: |r, i| if i / 64 < 40 { product(r, i) } else { 1.0 })
+    {
+        role("main", 1, |b| {
+            let one = AnyTile::rounded(splat(1f32, 1536), out.dtype());
+            out.elements().store(40 * 64, one);
+            let sums = b.dot(x.rows(0, 64).known_below(40), x.rows(0, 64), 2);
+            out.rows(0, 64).below(40).store_f32(0, sums);
+        });
+    }
+
     gathers_rows ["AnyMatrix::gather_rows"]
     (x: AnyMatrix[Dtype::Bf16, 64, 64] = half, list: Ptr<u32>[64] = |_, i| 63 - i, out: AnyMatrix[Dtype::F32, 64, 64])
     -> (out: |r, i| product(r, (63 - i / 64) * 64 + i % 64))
