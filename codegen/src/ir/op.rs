@@ -34,15 +34,15 @@ pub struct Rows {
     pub row: ValueId,
     /// The row from which on none is there (`U32`), if that is not all that the matrix has.
     pub end: OptIn,
-    /// Whether the rows from there on are anything, and not zeros: who multiplies may read them.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    /// The receipt that reading it needs.
+    pub receipt: OptReceipt,
+    /// Whether the rows from `end` on are anything, and not zeros: who multiplies may read them.
+    #[serde(default)]
     pub loose: bool,
     /// The vector of `U32` that names them, if they are scattered: the first of them is row `list[row]`, and `end` is an element of it. Rows
     /// of zeros stand for elements that the list has not, and for rows that the matrix has not.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub list: Option<ParamId>,
-    /// The receipt that reading it needs.
-    pub receipt: OptReceipt,
 }
 /// The tiles of a `ReceiveMessages`.
 pub type Tiles = Vec<Taken>;
