@@ -93,7 +93,7 @@ impl BlockFlags {
         from.wait_for(i.index(), count.val().to_raw(), per_block, epoch, loc);
     }
 
-    /// Waits until the `count` flags from flag `i` on are signalled with this epoch, each by whichever block: where blocks draw their work, none
+    /// Waits until the `count` flags from flag `i` on are signalled with this epoch, each by whichever block. Where blocks draw their work, none
     /// knows which other one has a part. A timed-out wait names the role alone.
     ///
     /// # Orders
