@@ -10,15 +10,15 @@ use super::printed;
 
 /// What a role is given.
 #[derive(Clone, Copy)]
-struct Given {
-    x: AnyMatrix,
-    w: AnyMatrix,
-    out: AnyMatrix,
-    y: Ptr<u32>,
+pub(super) struct Given {
+    pub x: AnyMatrix,
+    pub w: AnyMatrix,
+    pub out: AnyMatrix,
+    pub y: Ptr<u32>,
 }
 
 impl Given {
-    fn of(p: &mut Binder) -> Given {
+    pub fn of(p: &mut Binder) -> Given {
         let matrix = |p: &mut Binder, name| p.matrix::<AnyMatrix>(name, [512, 200], Dtype::Bf16);
         Given { x: matrix(p, "x"), w: matrix(p, "w"), out: matrix(p, "out"), y: p.arg::<Ptr<u32>>("y", 4096) }
     }
@@ -28,7 +28,7 @@ impl Given {
         b.dot(self.x.rows(0, 128), self.w.rows(64, 64), 3)
     }
 
-    fn store(self, sums: impl IntoTile<f32>) {
+    pub fn store(self, sums: impl IntoTile<f32>) {
         self.out.rows(0, 128).store_f32(0, sums);
     }
 }
@@ -44,11 +44,11 @@ fn role_of(warps: u32, body: impl FnOnce(Group, Given)) -> Kernel {
 }
 
 #[track_caller]
-fn emitted(kernel: &Kernel, target: &str) -> Source {
+pub(super) fn emitted(kernel: &Kernel, target: &str) -> Source {
     printed(kernel, target).unwrap_or_else(|e| panic!("{e}"))
 }
 
-fn has_loader(source: &Source) -> bool {
+pub(super) fn has_loader(source: &Source) -> bool {
     let found = source.text.contains("multiply_loader(");
     assert_eq!(found, !source.args.maps.is_empty(), "maps come with a loader");
     found
@@ -440,7 +440,7 @@ fn both_sides(body: impl FnOnce(Group, Given, AnyWindowMatrix, AnySymMatrix, Fla
 }
 
 /// What the loader of a role runs, and what the others do.
-fn sides(text: &str) -> [String; 2] {
+pub(super) fn sides(text: &str) -> [String; 2] {
     ["void multiply_loader(", "void multiply_role("].map(|head| {
         let body = &text[text.find(head).unwrap_or_else(|| panic!("no {head} in {text}"))..];
         body[..body.find("\n}\n").expect("a function ends")].to_owned()
@@ -641,85 +641,4 @@ fn rings_and_maps_stand_where_there_is_room() {
     let last = eight.args.maps.last().expect("two");
     assert_eq!(eight.args.bytes, last.offset + 128);
     assert!(last.offset >= 128 && eight.args.maps[0].offset + 128 == last.offset);
-}
-
-/// Both sides of a role that multiplies rows of `x`, which another role makes and tells of; none without a loader.
-#[track_caller]
-fn told(body: impl FnOnce(Group, Given, BlockFlags, Epoch)) -> Option<[String; 2]> {
-    let traced = trace(TraceMeta::new("sample", 1, 32, 8), |p| {
-        let given = Given::of(p);
-        let made: BlockFlags = p.arg("made", 4);
-        let epoch = p.arg::<EpochWord>("epoch", 1).begin();
-        role("make", 4, |b| {
-            given.x.rows(b.index() * 128, 128).store_f32(0, given.w.rows(0, 128).load_f32(0, 128));
-            made.signal(b.index(), epoch);
-        });
-        role("multiply", 2, |b| body(b, given, made, epoch));
-    });
-    let source = emitted(&traced.unwrap_or_else(|e| panic!("{e}")), "cuda:sm_90a");
-    has_loader(&source).then(|| sides(&source.text))
-}
-
-/// The loader waits for them, with the other operand on its way, and brings whole boxes of rows that may hold anything.
-#[test]
-fn operands_that_blocks_tell_each_other_of_are_brought() {
-    let product = |b: Group, g: Given| b.dot(g.x.rows(0, 128).known_below(100), g.w.rows(64, 64), 3);
-    let [loads, multiplies] = told(|b, g, made, epoch| {
-        made.wait_drawn(0, 1, epoch);
-        g.store(product(b, g));
-    })
-    .expect("it waits for the block that makes them");
-    let at = |text: &str, what: &str| text.find(what).unwrap_or_else(|| panic!("{what}: {text}"));
-    let [ahead, wait, rest] = [
-        "bring_right_ahead(",
-        "wait_for_blocks(loader, args, args.made, 0, 1, role_make, 65535",
-        "bring_rest(",
-    ]
-    .map(|what| at(&loads, what));
-    assert!(ahead < wait && wait < rest, "{loads}");
-    at(&multiplies, "wait_for_blocks(block, args, args.made");
-    // The role does not wait, or not always, or the role stores them itself in between.
-    assert!(told(|b, g, _, _| g.store(product(b, g))).is_none());
-    assert!(told(wait_at_times).is_none());
-    assert!(
-        told(|b, g, made, epoch| {
-            made.wait_drawn(0, 1, epoch);
-            g.x.rows(0, 128).store_f32(0, g.w.rows(0, 128).load_f32(0, 64));
-            g.store(product(b, g));
-        })
-        .is_none()
-    );
-}
-
-#[kernel]
-fn wait_at_times(b: Group, g: Given, made: BlockFlags, epoch: Epoch) {
-    if g.y.get(0) == 0 {
-        made.wait_drawn(0, 1, epoch);
-    }
-    g.store(b.dot(g.x.rows(0, 128).known_below(100), g.w.rows(64, 64), 3));
-}
-
-/// A loader reads numbers that blocks tell it of, and none that its own role writes.
-#[test]
-fn numbers_that_blocks_tell_of_are_read() {
-    let told_of = |stores: bool| {
-        let traced = trace(TraceMeta::new("sample", 1, 32, 8), |p| {
-            let (given, made) = (Given::of(p), p.arg::<BlockFlags>("made", 1));
-            let epoch = p.arg::<EpochWord>("epoch", 1).begin();
-            role("make", 1, |_| {
-                given.y.set(0, 128u32);
-                made.signal(0, epoch);
-            });
-            role("multiply", 2, |b| {
-                made.from(0).wait(0, epoch);
-                let row = given.y.get(0);
-                if stores {
-                    given.y.set(1, row);
-                }
-                given.store(b.dot(given.x.rows(row, 128), given.w.rows(0, 64), 3));
-            });
-        });
-        has_loader(&emitted(&traced.unwrap_or_else(|e| panic!("{e}")), "cuda:sm_90a"))
-    };
-    assert!(told_of(false) && !told_of(true));
 }

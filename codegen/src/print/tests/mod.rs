@@ -5,6 +5,7 @@ mod lane_order;
 mod loader;
 mod sync;
 mod text;
+mod told;
 
 use crate::{
     dsl::{Binder, TraceMeta, trace},
