@@ -89,11 +89,11 @@ impl Lengths {
 #[derive(KernelArgs)]
 #[args(config = Lengths)]
 pub struct LengthArgs {
-    /// Rows that there are, of the vector or of a rank's part of it. No tensor is touched beyond them. All ranks pass the same number,
+    /// Rows of a tensor with the vector, or with this rank's part. The launch touches none beyond. All ranks pass the same number,
     /// unless each has a length of its own.
     #[len(|c| u64::from(c.length != Length::Whole))]
     pub rows: Option<Val<u32>>,
-    /// Rows that there are of the tensor with all ranks' parts, where each rank has a length of its own.
+    /// Rows of the tensor with all ranks' parts, where each rank has a length of its own.
     #[len(|c| u64::from(c.length == Length::Each))]
     pub all_rows: Option<Val<u32>>,
     /// How many of these rows a launch has, the same on all ranks; where each rank has a length of its own, `[rank]`. More rows than

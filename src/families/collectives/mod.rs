@@ -16,6 +16,7 @@ mod legal;
 mod length;
 mod multimem;
 mod nodes;
+mod nodes_workload;
 mod norm;
 mod op;
 mod pull;

@@ -176,9 +176,9 @@ pub fn counts(Turn { seed, rank, round }: Turn, ranks: u32, capacity: u32) -> Ve
 /// What a launch says of lengths.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Said {
-    /// Rows that there are on this rank.
+    /// Rows of this rank.
     pub rows: u32,
-    /// Rows that there are of all ranks' parts.
+    /// Rows of all ranks together.
     pub all_rows: u32,
     /// The words on the GPU.
     pub n: Vec<u32>,
