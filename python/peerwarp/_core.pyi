@@ -77,9 +77,7 @@ class DeviceCollectives:
     ) -> None: ...
     def uneven(
         self,
-        name: str,
-        op: str,
-        dtype: str,
+        name_op_dtype: tuple[str, str, str],
         row_most: tuple[int, int],
         rows_all_rows: tuple[int, int],
         x_out_n_stream: tuple[int, int, int, int],

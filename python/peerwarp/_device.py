@@ -232,7 +232,8 @@ class DeviceCollectives:
         own, all_of_them = (x, out) if name == "all_gather" else (out, x)
         rows = (min(own.shape[0], most), min(all_of_them.shape[0], most * device.ranks))
         places = (x.data_ptr(), out.data_ptr(), n.data_ptr(), device.stream(device.number))
-        if not self._core.uneven(name, op, dtype, (row, most), rows, places, not device.torch.cuda.is_current_stream_capturing()):
+        may = not device.torch.cuda.is_current_stream_capturing()
+        if not self._core.uneven((name, op, dtype), (row, most), rows, places, may):
             device.settled(f"{name} of {most} rows of {row} elements with sizes")
 
 

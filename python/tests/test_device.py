@@ -96,7 +96,8 @@ class Collectives:
         return False
 
     def uneven(self, *arguments: Any) -> bool:
-        *what, rows, places, may = arguments
+        of, row_most, rows, places, may = arguments
+        what = [*of, row_most]
         if what not in self.known:
             if not may:
                 return False

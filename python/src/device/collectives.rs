@@ -6,6 +6,7 @@ use peerwarp::families::collectives::{Ladder, Length, Rung};
 use peerwarp::harness::choose::Device;
 use peerwarp::runtime::op::{LaunchSpec, Operation};
 use pyo3::prelude::*;
+use pyo3::pybacked::PyBackedStr;
 
 use super::exchange::{Element, Exchange, Seen};
 use super::{aligned, stream_of};
@@ -195,19 +196,17 @@ impl DeviceCollectives {
 
     /// Launches a collective whose ranks have lengths of their own, `n[rank]` rows of `row` elements, at most `most`. One that was not
     /// made is made if it `may` be; else nothing is done, and it says so.
-    #[allow(clippy::too_many_arguments, reason = "what Python passes, which has no structs")]
     fn uneven(
         &self,
         py: Python<'_>,
-        name: &str,
-        op: &str,
-        dtype: &str,
+        name_op_dtype: (PyBackedStr, PyBackedStr, PyBackedStr),
         row_most: (u32, u32),
         rows_all_rows: (u32, u32),
         x_out_n_stream: (u64, u64, u64, u64),
         may: bool,
     ) -> Result<bool, Failure> {
         let ((row, most), (rows, all_rows), (x, out, n, stream)) = (row_most, rows_all_rows, x_out_n_stream);
+        let (name, op, dtype) = (&*name_op_dtype.0, &*name_op_dtype.1, &*name_op_dtype.2);
         let n = aligned("sizes", n)?;
         let elements = uneven(name, self.ranks as u32, (row, most));
         let of =
