@@ -105,6 +105,14 @@ fn layers_that_cannot_be_are_refused_by_name() {
         "hidden=65536 inter=65536 experts=65535 topk=32 tokens=65536 ranks=64 dtype=bf16",
         &["tokens", "65536", "31 bits"],
     );
+    refused::<MoeLayer>(
+        "hidden=65536 inter=16 experts=65535 topk=32 tokens=65536 ranks=64 dtype=bf16 tile_columns=64 tile_rows=64 warps=4",
+        &["tokens", "65536", "31 bits"],
+    );
+    refused::<MoeLayer>(
+        "hidden=65536 inter=65536 experts=65535 topk=1 tokens=1 ranks=1 dtype=bf16",
+        &["experts", "65535", "32 bits"],
+    );
 }
 
 /// A loader brings both products' operands as the blocks tell it, the weights before.

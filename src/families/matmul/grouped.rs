@@ -83,11 +83,8 @@ fn rows_each(key: &GroupedMatmulKey) -> u32 {
     key.rows.div_ceil(key.groups)
 }
 
-/// Rows that all but few groups of random rows have at most: the mean and twice the deviation. With 48 rows in the mean tiles of 64
-/// rows are faster, with 64 those of 128 (`bench/results/products.md`, groups).
 fn tile_rows(key: &GroupedMatmulKey) -> u32 {
-    let each = rows_each(key);
-    order::tile_rows(each + 2 * (each - each / key.groups).isqrt())
+    order::tile_rows_of_groups(rows_each(key), key.groups)
 }
 
 /// Rows of tiles, if all groups have equally many rows.

@@ -166,8 +166,14 @@ pub(super) fn left(rows: u32, columns: u32, stages: u32) -> u32 {
 }
 
 /// Rows of tiles: as many as there are rows, if these are few.
-pub(in crate::families) fn tile_rows(rows: u32) -> u32 {
+pub(super) fn tile_rows(rows: u32) -> u32 {
     if rows > 64 { 128 } else { 64 }
+}
+
+/// As many as all but few groups of random rows have, of which each has `each` in the mean: the mean and twice the deviation. With 48 rows in
+/// the mean tiles of 64 rows are faster, with 64 those of 128 (`bench/results/products.md`, groups).
+pub(in crate::families) fn tile_rows_of_groups(each: u32, groups: u32) -> u32 {
+    tile_rows(each + 2 * (each - each / groups).isqrt())
 }
 
 /// Such rows of tiles.

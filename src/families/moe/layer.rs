@@ -1,10 +1,10 @@
 //! What whole layers are run on, and what must come out.
 
-use peerwarp_codegen::family::FamilyEntry;
+use peerwarp_codegen::family::{Family, FamilyEntry};
 use peerwarp_codegen::ir::Const;
 
-use super::kernels::MoeLayer;
-use super::{MoeShape, Routing, RowDtype};
+use super::Routing;
+use super::kernels::{CombineDtype, MoeLayer};
 use crate::families::matmul::reference::{Matrix, activated, looked_at};
 use crate::families::matmul::workload::{contents, product_work};
 use crate::harness::elements::{encode, loops, mixed, round};
@@ -14,7 +14,6 @@ use crate::harness::workload::{Contents, Suite, Turn, Work, Workload};
 
 /// Layers, a suite of its own.
 pub fn families() -> Vec<(FamilyEntry, &'static dyn Suite)> {
-    use peerwarp_codegen::family::Family;
     vec![(MoeLayer::entry(), suite::of::<MoeLayer>())]
 }
 
@@ -33,11 +32,6 @@ struct Expert {
 }
 
 impl MoeLayer {
-    fn shape(&self) -> MoeShape {
-        let MoeLayer { hidden, experts, topk, tokens, ranks, .. } = *self;
-        MoeShape { hidden, experts, topk, tokens, ranks, dtype: RowDtype::Bf16 }
-    }
-
     /// Where all ranks' tokens go in a round: any number of them, some of whose entries go nowhere. In some rounds there are none.
     fn routing(&self, turn: Turn) -> Routing {
         let seed = mixed(turn.seed ^ u64::from(turn.round) << 20);
@@ -158,7 +152,7 @@ impl MoeLayer {
 
 /// The distance of neighbours of the layer's type, relative to the larger one at most.
 fn dtype_step(c: &MoeLayer) -> f64 {
-    if c.dtype == super::kernels::CombineDtype::Bf16 { 1.0 / 128.0 } else { 1.0 / 1024.0 }
+    if c.dtype == CombineDtype::Bf16 { 1.0 / 128.0 } else { 1.0 / 1024.0 }
 }
 
 /// Elements of operands that are timed, which are repeated.

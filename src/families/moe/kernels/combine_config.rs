@@ -48,6 +48,15 @@ impl From<RowDtype> for CombineDtype {
     }
 }
 
+impl From<CombineDtype> for RowDtype {
+    fn from(combined: CombineDtype) -> RowDtype {
+        match combined {
+            CombineDtype::Bf16 => RowDtype::Bf16,
+            CombineDtype::Fp16 => RowDtype::Fp16,
+        }
+    }
+}
+
 /// Tokens from which on a rank of two sums its own by itself, where rows stand by expert.
 fn tokens_to_sum(protocol: Protocol) -> u32 {
     if protocol == Protocol::Packets { 64 } else { 1024 }
@@ -345,11 +354,7 @@ impl Combine {
     /// The problem's shape, as of rows that go out as they come back.
     pub(in crate::families::moe) fn shape(&self) -> MoeShape {
         let Combine { hidden, experts, topk, tokens, ranks, .. } = *self;
-        let dtype = match self.dtype {
-            CombineDtype::Bf16 => RowDtype::Bf16,
-            CombineDtype::Fp16 => RowDtype::Fp16,
-        };
-        MoeShape { hidden, experts, topk, tokens, ranks, dtype }
+        MoeShape { hidden, experts, topk, tokens, ranks, dtype: self.dtype.into() }
     }
 
     /// Expert ids that come back together: a token's of one owner, or one.

@@ -186,8 +186,9 @@ impl MoeLayerArgs {
 /// Brings every token to the ranks that own its experts, multiplies it there with each expert's weights, and brings the weighted sums
 /// back: what dispatch, two grouped products and combine yield, in one launch.
 ///
-/// Warps beside those that multiply put rows in their places, expert by expert; all blocks bring sums home then. A tile of a first product waits for its own rows alone, and one of a second product for the columns of
-/// its rows; its weights are on their way meanwhile. No rank waits for another one but for its records and rows.
+/// Warps beside those that multiply put rows in their places, expert by expert; all blocks bring sums home then. A tile of a first
+/// product waits for its own rows alone, and one of a second product for the columns of its rows. Its weights are on their way
+/// meanwhile. A rank waits for other ranks' records and rows, and for no barrier.
 ///
 /// Every rank launches it in turn, ranks without tokens too, with n = 0. A token whose ids are all masked gets zeros.
 #[kernel]
@@ -257,12 +258,8 @@ fn put_rows(l: dispatch::Launch<'_>, a: &MoeLayerArgs, g: Group) {
                     rows.store(at(place, c.row()) + start.to_u64(), row.piece(start, len));
                 });
             };
-            if c.keeps_own() {
-                if source == rank() {
-                    put(&Given { c, a: &a.tokens, token });
-                } else {
-                    put(&Received::wait(&a.inbox, source, token, epoch));
-                }
+            if source == rank() {
+                put(&Given { c, a: &a.tokens, token });
             } else {
                 put(&Received::wait(&a.inbox, source, token, epoch));
             }

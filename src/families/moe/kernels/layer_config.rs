@@ -8,10 +8,10 @@ use super::deliver::Hook;
 use super::layer::MoeLayerArgs;
 use super::layout::Layout;
 use super::limits::{resident, topk_of};
-use super::plan::{Bases, Count, Schedule, Then};
+use super::plan::{Bases, Count, Own, Schedule, Then};
 use super::protocol::Protocol;
 use crate::families::matmul::{Activation, order};
-use crate::families::moe::{MoeKey, MoePlan, MoeShape, MoeTuning, RowDtype};
+use crate::families::moe::{MoeKey, MoePlan, MoeShape, MoeTuning};
 
 /// Records of all ranks at most: a block has room for the tokens of each.
 const MOST_RECORDS: u32 = 4096;
@@ -47,7 +47,7 @@ pub struct MoeLayer {
     /// Type of rows and weights; sums are of `f32`, and rounded after each product.
     #[key]
     pub dtype: CombineDtype,
-    /// What becomes of the first product.
+    /// The function of the first product.
     #[key(short = "f", default = Activation::Swiglu, omitted)]
     pub activation: Activation,
     /// Whether each expert has vectors that are added to the rows of its products.
@@ -84,15 +84,18 @@ fn local_experts(key: &MoeLayerKey) -> u32 {
     key.experts.div_ceil(key.ranks)
 }
 
+/// Columns of a first product, of which an activation makes so many.
+const fn first_columns(activation: Activation, inter: u32) -> u32 {
+    if activation.is_gated() { 2 * inter } else { inter }
+}
+
 /// Rows that come to a rank, if experts are equally popular.
 fn rows(key: &MoeLayerKey) -> u32 {
     key.tokens.saturating_mul(key.topk)
 }
 
-/// As of [`GroupedMatmul`](crate::families::matmul::GroupedMatmul).
 fn tile_rows(key: &MoeLayerKey) -> u32 {
-    let each = rows(key).div_ceil(local_experts(key));
-    order::tile_rows(each + 2 * (each - each / local_experts(key)).isqrt())
+    order::tile_rows_of_groups(rows(key).div_ceil(local_experts(key)), local_experts(key))
 }
 
 /// Rows of tiles of an expert.
@@ -109,8 +112,8 @@ fn tile_columns(key: &MoeLayerKey) -> u32 {
 
 /// So many that the second products of an expert begin when its first ones have ended on all blocks.
 fn lag(key: &MoeLayerKey) -> u32 {
-    let columns = if key.activation.is_gated() { 2 * key.inter } else { key.inter };
-    let tiles = bands(key) * (columns + key.hidden).div_ceil(tile_columns(key));
+    let columns = first_columns(key.activation, key.inter) + key.hidden;
+    let tiles = bands(key) * columns.div_ceil(tile_columns(key));
     (2 * order::SMS).div_ceil(tiles).next_power_of_two().clamp(1, 64)
 }
 
@@ -140,25 +143,28 @@ impl MoeLayer {
         self.operation().combine()
     }
 
+    /// The problem's shape.
+    pub(in crate::families::moe) fn shape(&self) -> MoeShape {
+        let MoeLayer { hidden, experts, topk, tokens, ranks, .. } = *self;
+        MoeShape { hidden, experts, topk, tokens, ranks, dtype: self.dtype.into() }
+    }
+
     /// What moves its rows.
     fn operation(&self) -> MoeTuning {
-        let MoeLayer { hidden, experts, topk, tokens, ranks, warps, send_blocks, .. } = *self;
-        let dtype = match self.dtype {
-            CombineDtype::Bf16 => RowDtype::Bf16,
-            CombineDtype::Fp16 => RowDtype::Fp16,
-        };
-        let shape = MoeShape { hidden, experts, topk, tokens, ranks, dtype };
-        let key = MoeKey { hook: Hook::Custom, layout: LAYOUT, ..MoeKey::new(shape) };
+        let MoeLayer { tokens, warps, send_blocks, .. } = *self;
+        let key = MoeKey { hook: Hook::Custom, layout: LAYOUT, ..MoeKey::new(self.shape()) };
         let dispatch = DispatchPlan {
             warps,
             send_blocks,
-            recv_blocks: self.blocks.min(64),
+            // Warps beside those that multiply receive.
+            recv_blocks: 1,
             group_warps: 1,
             vectors: 4,
             chunk: self.chunk(),
             count: Some(Count::Sender),
             bases: Some(Bases::Memory),
             schedule: Some(Schedule::Strided),
+            own: Some(Own::InPlace),
             route_blocks: Some(tellers(tokens)),
             after_route: Some(Then::Leave),
             after_send: Some(Then::Leave),
@@ -197,7 +203,7 @@ impl MoeLayer {
 
     /// Columns of the first products.
     pub(in crate::families::moe) fn first_columns(&self) -> u32 {
-        if self.activation.is_gated() { 2 * self.inter } else { self.inter }
+        first_columns(self.activation, self.inter)
     }
 
     /// Columns of tiles of a product.
@@ -232,11 +238,12 @@ impl Legal for MoeLayer {
         topk_of(self.topk, self.experts)?;
         order::whole_rows(self.hidden, self.inter, self.dtype.dtype())?;
         self.activation.legal(self.first_columns())?;
-        let places = self.dispatch().room().places;
-        let allowed = || "fewer: rows that may come are counted in 31 bits".to_owned();
-        Illegal::unless(places >> 31 == 0, "tokens", self.tokens, allowed)?;
-        let rows = places.saturating_mul(u64::from(self.strips(self.first_columns())));
-        Illegal::unless(rows >> 31 == 0, "tokens", self.tokens, allowed)?;
+        let rows = u64::from(self.local_experts()) * u64::from(self.first_columns().max(self.hidden));
+        let allowed = || "fewer: rows of all experts' weights are counted in 32 bits".to_owned();
+        Illegal::unless(rows >> 32 == 0, "experts", self.experts, allowed)?;
+        let parts = u64::from(self.places()) * u64::from(self.strips(self.first_columns()));
+        let allowed = || "fewer: tiles, and rows of tiles, are counted in 31 bits".to_owned();
+        Illegal::unless(self.most_tiles().max(parts) >> 31 == 0, "tokens", self.tokens, allowed)?;
         order::legal(self.tile_rows, self.tile_columns, self.warps, self.stages)?;
         self.dispatch().fits()?;
         self.combine().legal()?;
