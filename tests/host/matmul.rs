@@ -73,12 +73,12 @@ fn rows_that_are_gathered() {
 /// Blocks draw tiles whose rows others bring, and go on as what brings sums home; warps beside them do not.
 #[test]
 fn whole_layers() {
-    let key = "experts=5 topk=3 tokens=20 dtype=bf16 stages=2 send_blocks=1 blocks=2";
+    let key = "experts=5 topk=3 tokens=20 dtype=bf16 stages=2 blocks=2";
     // With a loader, whose boxes are whole, and without one.
     let tile = "warps=4 tile_rows=64 tile_columns=64";
     run::<MoeLayer>(&format!("hidden=64 inter=64 {key} {tile} ranks=1 lag=1"));
     run::<MoeLayer>(&format!("hidden=72 inter=48 {key} {tile} ranks=2 lag=2 bias=true"));
-    let wide = "warps=8 tile_rows=128 tile_columns=64 recv_warps=2 activation=relu";
+    let wide = "warps=8 tile_rows=128 tile_columns=64 move_warps=2 activation=relu";
     run::<MoeLayer>(&format!("hidden=64 inter=64 {key} {wide} ranks=3 lag=1"));
 }
 

@@ -221,6 +221,9 @@ fn statement(instruction: &str, operands: &[String], registers: &[&str]) -> Resu
         (["mbarrier", "arrive", "expect_tx", "shared::cta", "b64"], ["_", barrier, bytes]) => {
             format!("::host::barrier_arrive({}, {bytes});", address(barrier).ok_or_else(refused)?)
         }
+        (["mbarrier", "expect_tx", "relaxed", "cta", "shared::cta", "b64"], [barrier, bytes]) => {
+            format!("::host::barrier_expect({}, {bytes});", address(barrier).ok_or_else(refused)?)
+        }
         (["mbarrier", "try_wait", "parity", "shared::cta", "b64"], [done, barrier, parity]) => {
             format!("{done} = ::host::barrier_wait({}, {parity});", address(barrier).ok_or_else(refused)?)
         }
@@ -431,6 +434,10 @@ mod tests {
         assert_eq!(
             said("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;", &["b", "n"]),
             "{ ::host::barrier_arrive((b), (n)); }"
+        );
+        assert_eq!(
+            said("mbarrier.expect_tx.relaxed.cta.shared::cta.b64 [%0], %1;", &["b", "n"]),
+            "{ ::host::barrier_expect((b), (n)); }"
         );
     }
 

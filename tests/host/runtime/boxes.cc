@@ -46,6 +46,8 @@ void Boxes::arrive(const void* const barrier, const u32 bytes, const Site site) 
     counted(b);
 }
 
+void Boxes::expect(const void* const barrier, const u32 bytes, const Site site) { at(barrier, site).bytes += bytes; }
+
 void Boxes::wait(const void* const barrier, const u32 parity, const Site site) {
     Barrier& b = at(barrier, site);
     while (b.phase % 2 == parity) {

@@ -22,6 +22,8 @@ class Boxes {
     void begin_barrier(const void* barrier, u32 arrivals, Site site);
     // This thread arrives, and so many bytes more have to come before the phase ends.
     void arrive(const void* barrier, u32 bytes, Site site);
+    // So many bytes are to come, and an arrival, too.
+    void expect(const void* barrier, u32 bytes, Site site);
     // Until a phase of this parity has ended.
     void wait(const void* barrier, u32 parity, Site site);
     // Whether it has.

@@ -80,6 +80,7 @@ void barrier_begin(const void* const barrier, const u32 arrivals) {
     machine->boxes().begin_barrier(barrier, arrivals, HERE);
 }
 void barrier_arrive(const void* const barrier, const u32 bytes) { machine->boxes().arrive(barrier, bytes, HERE); }
+void barrier_expect(const void* const barrier, const u32 bytes) { machine->boxes().expect(barrier, bytes, HERE); }
 bool barrier_wait(const void* const barrier, const u32 parity) {
     machine->boxes().wait(barrier, parity, HERE);
     return true;

@@ -60,6 +60,7 @@ void bulk_done();                                        // and is there
 
 void barrier_begin(const void* barrier, u32 arrivals);
 void barrier_arrive(const void* barrier, u32 bytes);  // and so many bytes are to come
+void barrier_expect(const void* barrier, u32 bytes);  // so many bytes are to come before it
 bool barrier_wait(const void* barrier, u32 parity);   // until a phase of this parity has ended
 bool barrier_test(const void* barrier, u32 parity);   // whether it has
 void bring_box(void* to, const void* map, u32 column, u32 row, const void* barrier);

@@ -10,16 +10,22 @@ use crate::ir::{
 };
 use crate::print::facts::Side;
 
-/// One side's part of a kernel in which `roles` have loaders, which draw `drawn` for the others.
-pub(crate) fn part(kernel: &Kernel, roles: &[usize], drawn: &HashSet<OpId>, side: Side) -> Kernel {
+/// One side's part of a kernel in which `roles` have loaders, which draw `drawn` for the others. The multiplying warps leave waits to
+/// those if `leaves`: they see what the loader had waited for when it told them of a piece.
+pub(crate) fn part(
+    kernel: &Kernel,
+    roles: &[usize],
+    drawn: &HashSet<OpId>,
+    (side, leaves): (Side, bool),
+) -> Kernel {
     let mut part = kernel.clone();
     let zero = constant(&mut part, Const::U32(0));
     for &role in roles {
         let waits = Waits::of(kernel, &kernel.roles[role].body);
         let body = std::mem::take(&mut part.roles[role].body);
         let tails = Tails::of(kernel, &body);
-        let hears = Heard::of(kernel, &body, &tails).by_loader;
-        let mut cut = Cut { side, zero, waits, hears, drawn, last: tails.last, idle: HashSet::new() };
+        let heard = Heard::of(kernel, &body, &tails);
+        let mut cut = Cut { side, zero, waits, heard, leaves, drawn, last: tails.last, idle: HashSet::new() };
         let mut body = cut.region(&mut part, body);
         // Without a variable that nothing reads others may be read no more.
         loop {
@@ -86,8 +92,10 @@ struct Cut<'a> {
     /// A value that is 0.
     zero: ValueId,
     waits: Waits,
-    /// Whether the loader reads what other blocks of the rank write, and so waits for their flags as well.
-    hears: bool,
+    /// What the role reads that other blocks of the rank write.
+    heard: Heard,
+    /// Whether the multiplying warps leave waits to the loader.
+    leaves: bool,
     /// What the loader draws for the others.
     drawn: &'a HashSet<OpId>,
     /// Whether a block is the last one, which the loader does not know.
@@ -112,7 +120,10 @@ impl Cut<'_> {
             OpKind::Comm(CommOp::Wait(Wait { receipt, .. }) | CommOp::WaitAll(WaitAll { receipt, .. })) => {
                 self.waits.is_for(self.side, *receipt)
             }
-            OpKind::Comm(CommOp::BlockWait(_)) => self.side == Side::Multiplies || self.hears,
+            OpKind::Comm(CommOp::BlockWait(_)) => match self.side {
+                Side::Loads => self.heard.by_loader,
+                Side::Multiplies => !(self.leaves && self.heard.by_loader && self.heard.left.contains(&id)),
+            },
             OpKind::Comm(_) => self.side == Side::Multiplies,
             OpKind::Matrix(MatrixOp::Dot(dot)) => {
                 self.product(dot);

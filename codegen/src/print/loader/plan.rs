@@ -156,8 +156,10 @@ impl Loaders {
         }
         let drawn: HashSet<OpId> =
             roles.iter().flat_map(|&role| drawn::of(&f.p, &kernel.roles[role].body)).collect();
+        // A thread of its own tells of sums in tensor memory.
+        let leaves = f.target.matrix_unit() != MatrixUnit::TensorMemory;
         let [loads, multiplies] =
-            [Side::Loads, Side::Multiplies].map(|side| cut::part(kernel, &roles, &drawn, side));
+            [Side::Loads, Side::Multiplies].map(|side| cut::part(kernel, &roles, &drawn, (side, leaves)));
         Some(Loaders { crew, maps, written: args::written(kernel), loads, multiplies, rings, drawn })
     }
 
@@ -276,6 +278,8 @@ struct Hindrance {
 pub(crate) struct Heard {
     /// The products that such a wait stands before, in the same region: operands may be written by the kernel.
     products: HashSet<OpId>,
+    /// Waits that the multiplying warps leave to the loader: they read nothing before they have a piece that it brings later.
+    pub left: HashSet<OpId>,
     /// Local memory that others write and the role reads by single elements.
     scalars: HashSet<ParamId>,
     /// Whether a loader reads any of it.
@@ -318,14 +322,20 @@ impl Heard {
 
     /// Notes the products of a region, and of those inside of it, that a wait for blocks stands before.
     fn products_of(&mut self, kernel: &Kernel, region: &Region) {
-        let mut waited = false;
+        let (mut waited, mut since) = (false, vec![]);
         for &id in &region.ops {
             let kind = &kernel.op(id).kind;
-            waited |= matches!(kind, OpKind::Comm(CommOp::BlockWait(_)));
-            waited &= !matches!(kind, OpKind::Matrix(MatrixOp::StoreMatrix(_)));
-            if waited && matches!(kind, OpKind::Matrix(MatrixOp::Dot(_))) {
-                self.products.insert(id);
+            if matches!(kind, OpKind::Comm(CommOp::BlockWait(_))) {
+                (waited, since) = (true, [since, vec![id]].concat());
+            } else if matches!(kind, OpKind::Matrix(MatrixOp::Dot(_))) {
+                if waited {
+                    self.products.insert(id);
+                }
+                self.left.extend(since.drain(..));
+            } else if !matches!(kind, OpKind::Value(_)) {
+                since.clear();
             }
+            waited &= !matches!(kind, OpKind::Matrix(MatrixOp::StoreMatrix(_)));
             kind.regions().into_iter().for_each(|inner| self.products_of(kernel, inner));
         }
     }

@@ -38,6 +38,14 @@ fn operands_that_blocks_tell_each_other_of_are_brought() {
     ]
     .map(|what| at(&loads, what));
     assert!(ahead < wait && wait < rest, "{loads}");
+    assert!(!multiplies.contains("wait_for_blocks("), "a piece tells them that the loader has waited: {multiplies}");
+    // They wait themselves for what they read before they have a piece.
+    let [_, multiplies] = told(|b, g, made, epoch| {
+        made.wait_drawn(0, 1, epoch);
+        let row = g.y.get(0);
+        g.store(b.dot(g.x.rows(row, 128).known_below(100), g.w.rows(64, 64), 3));
+    })
+    .expect("a number of an input");
     at(&multiplies, "wait_for_blocks(block, args, args.made");
     // The role does not wait, or not always, or the role stores them itself in between.
     assert!(told(|b, g, _, _| g.store(product(b, g))).is_none());

@@ -186,7 +186,7 @@ impl MoeLayerArgs {
 /// Brings every token to the ranks that own its experts, multiplies it there with each expert's weights, and brings the weighted sums
 /// back: what dispatch, two grouped products and combine yield, in one launch.
 ///
-/// Warps beside those that multiply put rows in their places, expert by expert; all blocks bring sums home then. A tile of a first
+/// Warps beside those that multiply send tokens, and put rows in their places, expert by expert; all blocks bring sums home then. A tile of a first
 /// product waits for its own rows alone, and one of a second product for the columns of its rows. Its weights are on their way
 /// meanwhile. A rank waits for other ranks' records and rows, and for no barrier.
 ///
@@ -203,11 +203,6 @@ pub fn moe_layer(c: &MoeLayer, a: &MoeLayerArgs) {
         route(there, b);
         b.goes_on_as("home");
     });
-    role("send", c.send_blocks, |b| {
-        let sender = Sender { c: &out, a: &a.tokens, inbox: &a.inbox, epoch };
-        b.split(out.group_warps, |g| sender.send(g));
-        b.goes_on_as("home");
-    });
     role("bases", 1, |b| {
         lay_out_in_memory(there, b);
         b.split(1, |g| mark_gaps(c, a, g));
@@ -219,7 +214,8 @@ pub fn moe_layer(c: &MoeLayer, a: &MoeLayerArgs) {
         multiply(c, a, b, epoch);
         b.goes_on_as("home");
     });
-    role_beside("multiply", "recv", c.recv_warps, |g| {
+    role_beside("multiply", "move", c.move_warps, |g| {
+        Sender { c: &out, a: &a.tokens, inbox: &a.inbox, epoch }.send(g);
         expert_major::note_places(there, g, &a.from, &a.noted);
         a.noted.from(0).wait_all(0, c.blocks, 1, epoch);
         put_rows(there, a, g);

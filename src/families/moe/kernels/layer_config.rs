@@ -68,12 +68,9 @@ pub struct MoeLayer {
     /// Experts whose first products come before an expert's second one.
     #[tune(short = "lag", values = [1, 2, 4, 8, 16, 32, 64], default = |key| lag(key))]
     pub lag: u32,
-    /// Blocks that send tokens.
-    #[tune(short = "s", shrinks, values = [1, 2, 4, 8, 12, 16, 24, 32], default = |key| senders(key))]
-    pub send_blocks: u32,
-    /// Warps of a block that put tokens in their places, beside those that multiply.
-    #[tune(short = "rw", values = [1, 2, 3], default = 1)]
-    pub recv_warps: u32,
+    /// Warps of a block that send tokens and put those of others in their places, beside those that multiply.
+    #[tune(short = "mw", values = [1, 2, 3], default = 1)]
+    pub move_warps: u32,
     /// Blocks that multiply.
     #[tune(short = "bl", shrinks, range = 1..=1024, default = |key| blocks(key))]
     pub blocks: u32,
@@ -117,11 +114,6 @@ fn lag(key: &MoeLayerKey) -> u32 {
     (2 * order::SMS).div_ceil(tiles).next_power_of_two().clamp(1, 64)
 }
 
-/// Blocks that send: none has much to do on one rank.
-fn senders(key: &MoeLayerKey) -> u32 {
-    if key.ranks == 1 { 1 } else { (key.tokens / 64).next_power_of_two().clamp(1, 16) }
-}
-
 /// Blocks that tell ranks where entries go.
 fn tellers(tokens: u32) -> u32 {
     (tokens / 1024).clamp(1, 4)
@@ -129,7 +121,7 @@ fn tellers(tokens: u32) -> u32 {
 
 /// The others, but for one that lays rows out, and one that brings sums home alone.
 fn blocks(key: &MoeLayerKey) -> u32 {
-    order::SMS - senders(key) - tellers(key.tokens) - 2
+    order::SMS - tellers(key.tokens) - 2
 }
 
 impl MoeLayer {
@@ -151,12 +143,12 @@ impl MoeLayer {
 
     /// What moves its rows.
     fn operation(&self) -> MoeTuning {
-        let MoeLayer { tokens, warps, send_blocks, .. } = *self;
+        let MoeLayer { tokens, warps, .. } = *self;
         let key = MoeKey { hook: Hook::Custom, layout: LAYOUT, ..MoeKey::new(self.shape()) };
         let dispatch = DispatchPlan {
             warps,
-            send_blocks,
-            // Warps beside those that multiply receive.
+            // Warps beside those that multiply send and receive.
+            send_blocks: 1,
             recv_blocks: 1,
             group_warps: 1,
             vectors: 4,
@@ -229,7 +221,7 @@ impl MoeLayer {
 
     /// Blocks of a launch.
     fn all_blocks(&self) -> u32 {
-        self.dispatch().route_blocks() + self.send_blocks + 2 + self.blocks
+        self.dispatch().route_blocks() + 2 + self.blocks
     }
 }
 
