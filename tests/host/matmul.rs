@@ -78,6 +78,7 @@ fn whole_layers() {
     let tile = "warps=4 tile_rows=64 tile_columns=64";
     run::<MoeLayer>(&format!("hidden=64 inter=64 {key} {tile} ranks=1 lag=1"));
     run::<MoeLayer>(&format!("hidden=72 inter=48 {key} {tile} ranks=2 lag=2 bias=true"));
+    run::<MoeLayer>(&format!("hidden=128 inter=128 {} {tile} ranks=2 lag=1", key.replace("bf16", "fp8")));
     let wide = "warps=8 tile_rows=128 tile_columns=64 move_warps=2 activation=relu";
     run::<MoeLayer>(&format!("hidden=64 inter=64 {key} {wide} ranks=3 lag=1"));
 }

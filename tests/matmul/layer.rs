@@ -35,17 +35,33 @@ fn layers_are_those_of_plain_rust() {
     explore::<MoeLayer>("hidden=64 inter=32 experts=4 topk=2 tokens=8 ranks=2 dtype=bf16", 1);
 }
 
+/// Scales go with rows, and those between the products are made with them; a block makes as many tiles as have scales together.
+#[test]
+fn layers_of_fp8_are_those_of_plain_rust() {
+    for rest in [
+        "hidden=128 inter=128 experts=5 topk=2 tokens=20 ranks=1",
+        "hidden=256 inter=256 experts=4 topk=3 tokens=40 ranks=2 bias=true activation=swiglu-clamped",
+        "hidden=384 inter=128 experts=3 topk=2 tokens=30 ranks=3 activation=relu",
+    ] {
+        let few = if rest.ends_with("relu") { FEW.replace("columns=64", "columns=128") } else { FEW.into() };
+        explore::<MoeLayer>(&format!("{few} {rest} dtype=fp8"), 2);
+    }
+}
+
 /// A key and a plan.
 fn settings() -> impl Strategy<Value = String> {
     let key = (1u32..=4, 1u32..=9, 1u32..=4, 1u32..=40, 1u32..=12, 1u32..=5);
+    let dtype = select(vec!["bf16", "fp8"]);
     let rest = select(vec!["", "bias=true", "activation=none", "activation=swiglu-clamped bias=true"]);
     let tile = select::<(u32, u32, u32)>(vec![(64, 64, 4), (64, 128, 8), (128, 64, 4), (128, 128, 8)]);
     let plan = (2u32..=3, select(vec![1u32, 2, 8, 64]), 1u32..=2, 1u32..=5);
-    (key, rest, tile, plan).prop_map(|(key, rest, (tile_rows, columns, warps), plan)| {
+    (key, dtype, rest, tile, plan).prop_map(|(key, dtype, rest, (tile_rows, columns, warps), plan)| {
         let (ranks, experts, topk, tokens, hidden, inter) = key;
         let (stages, lag, moving, blocks) = plan;
-        let shape = format!("hidden={} inter={} ranks={ranks} tokens={tokens}", 8 * hidden, 16 * inter);
-        let key = format!("{shape} experts={experts} topk={} dtype=bf16 {rest}", topk.min(experts));
+        let [hidden, inter] =
+            if dtype == "fp8" { [128 * hidden.div_ceil(4), 128] } else { [8 * hidden, 16 * inter] };
+        let shape = format!("hidden={hidden} inter={inter} ranks={ranks} tokens={tokens}");
+        let key = format!("{shape} experts={experts} topk={} dtype={dtype} {rest}", topk.min(experts));
         let tile = format!("tile_rows={tile_rows} warps={warps} tile_columns={columns} stages={stages}");
         format!("{key} {tile} lag={lag} move_warps={moving} blocks={blocks}")
     })
@@ -82,10 +98,10 @@ fn defaults_are_legal_for_the_models_of_the_catalogue() {
         }
         (c.tile_rows, c.tile_columns, c.lag, c.blocks)
     };
-    assert_eq!(of("hidden=7168 inter=2048 experts=256 topk=8 tokens=8 ranks=2"), (64, 256, 8, 129));
-    assert_eq!(of("hidden=7168 inter=2048 experts=256 topk=8 tokens=4096 ranks=8"), (128, 256, 1, 126));
-    assert_eq!(of("hidden=2048 inter=768 experts=128 topk=8 tokens=128 ranks=4"), (64, 256, 32, 129));
-    assert_eq!(of("hidden=2880 inter=2880 experts=128 topk=4 tokens=512 ranks=1"), (64, 256, 8, 129));
+    assert_eq!(of("hidden=7168 inter=2048 experts=256 topk=8 tokens=8 ranks=2"), (64, 256, 32, 129));
+    assert_eq!(of("hidden=7168 inter=2048 experts=256 topk=8 tokens=4096 ranks=8"), (128, 256, 4, 126));
+    assert_eq!(of("hidden=2048 inter=768 experts=128 topk=8 tokens=128 ranks=4"), (64, 256, 64, 129));
+    assert_eq!(of("hidden=2880 inter=2880 experts=128 topk=4 tokens=512 ranks=1"), (64, 256, 32, 129));
 }
 
 #[test]
@@ -93,6 +109,13 @@ fn layers_that_cannot_be_are_refused_by_name() {
     let key = "experts=8 topk=2 tokens=8 ranks=2 dtype=bf16";
     refused::<MoeLayer>(&format!("hidden=60 inter=32 {key}"), &["hidden", "60", "multiple of 8"]);
     refused::<MoeLayer>(&format!("hidden=64 inter=40 {key}"), &["inter", "40", "multiple of 16"]);
+    let fp8 = key.replace("bf16", "fp8");
+    refused::<MoeLayer>(&format!("hidden=64 inter=128 {fp8}"), &["hidden", "64", "multiple of 128"]);
+    refused::<MoeLayer>(&format!("hidden=128 inter=96 {fp8}"), &["inter", "96", "multiple of 128"]);
+    refused::<MoeLayer>(
+        &format!("hidden=128 inter=128 tile_columns=256 {fp8}"),
+        &["tile_columns", "256", "128 with dtype = fp8"],
+    );
     refused::<MoeLayer>(
         &format!("hidden=64 inter=32 {}", key.replace("topk=2", "topk=9")),
         &["topk", "9", "at most"],
@@ -127,7 +150,17 @@ fn loaders_wait_for_rows_and_not_with_weights() {
     assert_eq!(loader.matches("wait_for_blocks(").count(), 3, "{loader}");
     assert_eq!(others.matches("dot_of_pieces<").count(), 2, "{others}");
     // The other warps see what the loader has waited for as they have a piece.
-    assert_eq!(others.split("// move").next().map(|text| text.matches("wait_for_blocks(").count()), Some(1), "{others}");
+    assert_eq!(
+        others.split("// move").next().map(|text| text.matches("wait_for_blocks(").count()),
+        Some(1),
+        "{others}"
+    );
     pinned::<MoeLayer>(all, key, "hip:gfx942");
+    let hopper = pinned::<MoeLayer>(all, &key.replace("bf16", "fp8"), "cuda:sm_90a");
+    let (_, loader) = hopper.split_once("// multiply: the loader").expect("it has a loader");
+    assert_eq!(
+        loader.split("// multiply: the other").next().map(|text| text.matches("bring_right_ahead(").count()),
+        Some(2)
+    );
     insta::assert_snapshot!("layer_digests", all);
 }

@@ -310,11 +310,8 @@ pub fn grouped_matmul(c: &GroupedMatmul, a: &GroupedMatmulArgs) {
             let tiles = Output::tiles(c.beside(), (column, c.tile_columns), |column: Val<u32>| {
                 let w = a.w.rows(&group * c.n + column, c.tile_columns);
                 let product = c.product(a, [x, w], group.get(), [row, column]);
-                let sums = match c.scales {
-                    Scales::Block => product.added_up(b),
-                    _ => product.scaled(b.dot(x, w, c.stages)),
-                };
-                let done = epilogue(a.bias, c.activation, &group * c.n + column, product.tile, sums);
+                let done =
+                    epilogue(a.bias, c.activation, &group * c.n + column, product.tile, product.sums(b));
                 match a.weights {
                     Some(weights) => {
                         done * weights

@@ -17,7 +17,7 @@ pub use all_gather_matmul::{
     AllGatherMatmul, AllGatherMatmulArgs, AllGatherMatmulKey, AllGatherMatmulLaunch, all_gather_matmul,
 };
 pub use epilogue::Activation;
-pub(in crate::families) use epilogue::{Sums, epilogue};
+pub(in crate::families) use epilogue::epilogue;
 pub use grouped::{GroupedMatmul, GroupedMatmulArgs, GroupedMatmulKey, GroupedMatmulLaunch, grouped_matmul};
 pub use matmul_reduce_scatter::{
     Algorithm, MatmulReduceScatter, MatmulReduceScatterArgs, MatmulReduceScatterKey,
@@ -25,7 +25,9 @@ pub use matmul_reduce_scatter::{
 };
 pub use order::Order;
 pub use output::Output;
+pub(in crate::families) use output::Stored;
 pub use product::{Matmul, MatmulArgs, MatmulKey, MatmulLaunch, matmul};
+pub(in crate::families) use scales::Product;
 pub use scales::Scales;
 
 use peerwarp_codegen::family::FamilyEntry;

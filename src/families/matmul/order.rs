@@ -137,12 +137,12 @@ pub(in crate::families) fn legal(rows: u32, columns: u32, warps: u32, stages: u3
 }
 
 /// Columns of a tile. Those of fp8 have one scale of a block, and sums of a piece by themselves.
-pub(super) fn most_columns(dtype: Dtype) -> u32 {
+pub(in crate::families) fn most_columns(dtype: Dtype) -> u32 {
     if dtype == Dtype::Fp8 { BLOCK } else { 256 }
 }
 
 /// Whether a tile has no more columns than its type lets it have.
-pub(super) fn columns_fit(columns: u32, dtype: Dtype) -> Result<(), Illegal> {
+pub(in crate::families) fn columns_fit(columns: u32, dtype: Dtype) -> Result<(), Illegal> {
     let most = most_columns(dtype);
     let allowed =
         || format!("at most {most} with dtype = fp8: registers hold sums of a piece beside all others");

@@ -20,7 +20,7 @@ pub enum Output {
 
 impl Output {
     /// Type of the result of operands of a type.
-    pub(super) fn dtype(self, operands: Dtype) -> Dtype {
+    pub(in crate::families) fn dtype(self, operands: Dtype) -> Dtype {
         if self == Output::Fp8 { Dtype::Fp8 } else { result(operands) }
     }
 
@@ -35,7 +35,7 @@ impl Output {
     }
 
     /// Tiles side by side that a block multiplies before it stores them: as many as a scale is of.
-    pub(super) fn beside(self, activation: Activation, tile_columns: u32) -> u32 {
+    pub(in crate::families) fn beside(self, activation: Activation, tile_columns: u32) -> u32 {
         match self {
             Output::Wide => 1,
             Output::Fp8 => (Output::block(activation) / tile_columns).max(1),
@@ -64,7 +64,7 @@ impl Output {
     }
 
     /// Scales of a result of so many rows and columns of sums, one a row of a matrix.
-    pub(super) fn scales(self, rows: u32, n: u32, activation: Activation) -> u32 {
+    pub(in crate::families) fn scales(self, rows: u32, n: u32, activation: Activation) -> u32 {
         match self {
             Output::Wide => 0,
             Output::Fp8 => (n / Output::block(activation)).saturating_mul(rows),
@@ -72,7 +72,7 @@ impl Output {
     }
 
     /// The tiles that a block stores together: each one's first column of sums, and what `of` makes of it.
-    pub(super) fn tiles(
+    pub(in crate::families) fn tiles(
         beside: u32,
         (column, tile_columns): (Val<u32>, u32),
         of: impl Fn(Val<u32>) -> Tile<f32>,
@@ -84,7 +84,7 @@ impl Output {
 
 /// Where rows of a result go.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Stored {
+pub(in crate::families) struct Stored {
     pub out: AnyMatrix,
     /// Scales, if the result is fp8: `[n / 128][rows]`.
     pub scales: Option<AnyMatrix>,

@@ -32,7 +32,12 @@ impl Scales {
     }
 
     /// Scales of `x` and of `w`, of `[m, n, k]` and so many matrices of weights.
-    pub(super) fn counts(self, [m, n, k]: [u32; 3], groups: u32, activation: Activation) -> [u64; 2] {
+    pub(in crate::families) fn counts(
+        self,
+        [m, n, k]: [u32; 3],
+        groups: u32,
+        activation: Activation,
+    ) -> [u64; 2] {
         let blocks = |rows: u32| u64::from(rows) * u64::from(k.div_ceil(BLOCK));
         let groups = u64::from(groups);
         match self {
@@ -52,7 +57,7 @@ pub(super) fn row_blocks(n: u32, activation: Activation) -> u32 {
 
 /// A tile of a product, whose operands may have scales.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Product {
+pub(in crate::families) struct Product {
     pub scales: Scales,
     pub activation: Activation,
     /// Rows of `x` and of `w`.
@@ -72,6 +77,16 @@ pub(super) struct Product {
 }
 
 impl Product {
+    /// The sums of a tile, with all scales.
+    #[kernel]
+    pub fn sums(self, b: Group) -> Sums {
+        let [x, w] = self.rows;
+        match self.scales {
+            Scales::Block => self.added_up(b),
+            Scales::None | Scales::Tensor | Scales::Row => self.scaled(b.dot(x, w, self.stages)),
+        }
+    }
+
     /// The sums of a tile times the scales of `x`, then times those of `w`.
     #[kernel]
     pub fn scaled(self, sums: Tile<f32>) -> Sums {

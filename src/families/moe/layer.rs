@@ -1,12 +1,13 @@
 //! What whole layers are run on, and what must come out.
 
 use peerwarp_codegen::family::{Family, FamilyEntry};
-use peerwarp_codegen::ir::Const;
+use peerwarp_codegen::ir::{Const, Dtype};
 
-use super::Routing;
-use super::kernels::{CombineDtype, MoeLayer};
-use crate::families::matmul::reference::{Matrix, activated, looked_at};
+use super::kernels::MoeLayer;
+use super::{Routing, SCALE_BLOCK};
+use crate::families::matmul::reference::{Matrix, ScaledProduct, activated, looked_at, requantised, sum};
 use crate::families::matmul::workload::{contents, product_work};
+use crate::families::matmul::{Activation, Scales};
 use crate::harness::elements::{encode, loops, mixed, round};
 use crate::harness::suite;
 use crate::harness::verdict::Expected;
@@ -23,12 +24,18 @@ const GATES: f32 = 32.0;
 const VALUES: f32 = 1.0 / 4096.0;
 const SECOND: f32 = 1.0 / 512.0;
 
+/// Numbers of fp8 are multiples of one over it.
+const FP8_PARTS: f32 = 512.0;
+
 /// An expert's matrices.
 struct Expert {
     /// The rows of its first and of its second matrix, as whole numbers.
     w: [Vec<Vec<i32>>; 2],
     /// What is added to rows of its products.
     bias: [Vec<f32>; 2],
+    /// Its number among those of its rank, and the scales of all their matrices if there are any.
+    number: usize,
+    scales: [Vec<f32>; 2],
 }
 
 impl MoeLayer {
@@ -74,9 +81,37 @@ impl MoeLayer {
         [(of(2, self.hidden), self.first_columns()), (of(3, self.inter), self.hidden)]
     }
 
-    /// What a row of the first matrices is multiplied by.
+    /// Scales of a token's row of fp8: whole numbers, so that gates remain multiples of 32.
+    fn x_scales(&self, turn: Turn, token: u32) -> Vec<f32> {
+        let of = Matrix { turn, which: 6, columns: self.hidden / SCALE_BLOCK };
+        of.row(token).into_iter().map(|x| (x + 9) as f32).collect()
+    }
+
+    /// Scales of the matrices of so many experts of fp8: what rows of other types are multiplied by, times sixteenths but for gates.
+    fn w_scales(&self, turn: Turn, experts: u32) -> [Vec<f32>; 2] {
+        if self.scales() == Scales::None {
+            return [vec![], vec![]];
+        }
+        let counts = self.scale_counts().map(|all| all as u32 / self.local_experts() * experts);
+        let of = |which: u64, columns| Matrix { turn, which, columns }.scales();
+        let [mut first, second] = [of(7, counts[0]), of(8, counts[1])];
+        let of_values = (counts[0] / experts.max(1)) as usize;
+        for (i, scale) in first.iter_mut().enumerate() {
+            let gates = self.activation.is_gated() && i % of_values < of_values / 2;
+            *scale = if gates { GATES } else { *scale * VALUES };
+        }
+        [first, second.into_iter().map(|scale| scale * SECOND).collect()]
+    }
+
+    /// What a row of the first matrices is multiplied by, and one of the second ones.
     fn scale(&self, row: u32) -> f32 {
-        if self.activation.is_gated() && row % 32 < 16 { GATES } else { VALUES }
+        if self.scales() == Scales::Block {
+            1.0
+        } else if self.activation.is_gated() && row % 32 < 16 {
+            GATES
+        } else {
+            VALUES
+        }
     }
 
     /// What is added to rows of a rank's products, of all its experts.
@@ -106,12 +141,29 @@ impl MoeLayer {
             let all = if self.bias { &biases[i][(number * columns) as usize..] } else { &[] };
             all.iter().copied().take(columns as usize).collect()
         });
-        Expert { w, bias }
+        Expert { w, bias, number: number as usize, scales: self.w_scales(turn, experts) }
+    }
+
+    /// What an expert makes of a row of fp8 with scales.
+    fn scaled_row(&self, expert: &Expert, x: &[i32], x_scales: Vec<f32>) -> Vec<f32> {
+        let [first, second] = expert.scales.clone();
+        let product = |of: &[Vec<f32>; 2], [n, k]: [u32; 2], activation, x: &[i32], w| {
+            let (shape, group) = ([1, n, k], expert.number);
+            ScaledProduct { scales: Scales::Block, of, shape, group, activation }.row(0, x, w)
+        };
+        let (columns, all) = (self.first_columns(), [x_scales, first]);
+        let sums = product(&all, [columns, self.hidden], self.activation, x, &expert.w[0]);
+        let added = |sums: Vec<f32>, bias: &Vec<f32>| if self.bias { sum(&sums, bias) } else { sums };
+        let (row, scales) = requantised(&activated(self.activation, &added(sums, &expert.bias[0])));
+        let parts = round(Dtype::Fp8, row).into_iter().map(|x| (x * FP8_PARTS) as i32).collect::<Vec<_>>();
+        let all = [scales.into_iter().map(|scale| scale / FP8_PARTS).collect(), second];
+        let sums = product(&all, [self.hidden, self.inter], Activation::None, &parts, &expert.w[1]);
+        round(self.wide(), added(sums, &expert.bias[1]))
     }
 
     /// What an expert makes of a row.
     fn expert_row(&self, expert: &Expert, x: &[i32]) -> Vec<f32> {
-        let dtype = self.dtype.dtype();
+        let dtype = self.dtype;
         let added = |bias: &[f32], i: usize| bias.get(i).copied().unwrap_or_default();
         let sums = expert.w[0]
             .iter()
@@ -128,7 +180,7 @@ impl MoeLayer {
     /// A token's row: each rank sums what its experts make of it, in order, rounds that, and the token's rank sums what ranks have, in
     /// order.
     fn layer_row(&self, turn: Turn, token: u32, ids: &[i32], weights: &[f32]) -> Expected {
-        let (x, dtype, map) = (self.x(turn).row(token), self.dtype.dtype(), self.shape().map());
+        let (x, dtype, map) = (self.x(turn).row(token), self.wide(), self.shape().map());
         let mut sum = vec![0f32; self.hidden as usize];
         // A row that an expert makes may be rounded either way, and so may sums of such rows.
         let mut off = 0f64;
@@ -136,8 +188,12 @@ impl MoeLayer {
         for rank in 0..self.ranks {
             let mut part = vec![0f32; self.hidden as usize];
             for (id, weight) in ids.iter().zip(weights).filter(|(id, _)| map.owner(**id) == Some(rank)) {
-                let row = self.expert_row(&self.expert(turn, *id as u32), &x);
-                off += largest(&row) * f64::from(*weight) * dtype_step(self);
+                let expert = self.expert(turn, *id as u32);
+                let row = match self.scales() {
+                    Scales::Block => self.scaled_row(&expert, &x, self.x_scales(turn, token)),
+                    _ => self.expert_row(&expert, &x),
+                };
+                off += largest(&row) * f64::from(*weight) * self.row_step();
                 part.iter_mut().zip(&row).for_each(|(sum, y)| *sum = y.mul_add(*weight, *sum));
             }
             off += largest(&part) * dtype_step(self);
@@ -150,9 +206,18 @@ impl MoeLayer {
     }
 }
 
+impl MoeLayer {
+    /// How much of the largest element of an expert's row may be rounded either way. Of a number between the products next to a tie an
+    /// exponential's last bit decides, and neighbours of fp8 are an eighth apart.
+    fn row_step(&self) -> f64 {
+        let exact = matches!(self.activation, Activation::None | Activation::Relu | Activation::Swiglu);
+        if self.scales() == Scales::Block && !exact { 1.0 / 16.0 } else { dtype_step(self) }
+    }
+}
+
 /// The distance of neighbours of the layer's type, relative to the larger one at most.
 fn dtype_step(c: &MoeLayer) -> f64 {
-    if c.dtype == CombineDtype::Bf16 { 1.0 / 128.0 } else { 1.0 / 1024.0 }
+    if c.wide() == Dtype::Bf16 { 1.0 / 128.0 } else { 1.0 / 1024.0 }
 }
 
 /// Elements of operands that are timed, which are repeated.
@@ -161,7 +226,7 @@ const PATTERN: u32 = 1 << 20;
 impl Workload for MoeLayer {
     fn inputs(&self, turn: Turn) -> Vec<Contents> {
         let routing = self.routing(turn);
-        let (dtype, experts) = (self.dtype.dtype(), self.experts_of(turn.rank).0);
+        let (dtype, experts) = (self.dtype, self.experts_of(turn.rank).0);
         let n = routing.ids[turn.rank as usize].len() as u32 / self.topk;
         // Tokens that `n` leaves out are no numbers.
         let mut x = self.x(turn).rows(n);
@@ -169,20 +234,34 @@ impl Workload for MoeLayer {
         let [(first, rows), (second, columns)] = self.matrices(turn);
         let scaled = |i: u32| first.row(i).into_iter().map(move |w| w as f32 * self.scale(i % rows));
         let w1: Vec<f32> = (0..experts * rows).flat_map(scaled).collect();
-        let w2: Vec<f32> = second.rows(experts * columns).into_iter().map(|w| w * SECOND).collect();
+        let by = if self.scales() == Scales::Block { 1.0 } else { SECOND };
+        let w2: Vec<f32> = second.rows(experts * columns).into_iter().map(|w| w * by).collect();
         // Those of an expert that other ranks have more are no numbers.
-        let filled = |mut values: Vec<f32>, each: u32| {
-            values.resize(self.local_experts() as usize * each as usize, f32::NAN);
-            contents("", dtype, &values).bytes
+        let resized = |mut values: Vec<f32>, all: u64| {
+            values.resize(all as usize, f32::NAN);
+            values
+        };
+        let most = u64::from(self.local_experts());
+        let filled = |dtype: Dtype, values: Vec<f32>, each: u32| {
+            contents("", dtype, &resized(values, most * u64::from(each))).bytes
         };
         let mut all: Vec<Contents> = self.tokens(&routing, turn.rank).into();
         all.push(contents("x", dtype, &x));
-        all.push(Contents::new("w1", filled(w1, rows * self.hidden)));
-        all.push(Contents::new("w2", filled(w2, columns * self.inter)));
+        all.push(Contents::new("w1", filled(dtype, w1, rows * self.hidden)));
+        all.push(Contents::new("w2", filled(dtype, w2, columns * self.inter)));
+        if self.scales() == Scales::Block {
+            let of_x = (0..n).flat_map(|token| self.x_scales(turn, token)).collect();
+            let of_x = resized(of_x, u64::from(self.tokens * (self.hidden / SCALE_BLOCK)));
+            let [first, second] = self.w_scales(turn, experts);
+            let counts = self.scale_counts();
+            all.push(contents("x_scale", Dtype::F32, &of_x));
+            all.push(contents("w1_scales", Dtype::F32, &resized(first, counts[0])));
+            all.push(contents("w2_scales", Dtype::F32, &resized(second, counts[1])));
+        }
         if self.bias {
             let [b1, b2] = self.biases(turn, experts);
-            all.push(Contents::new("b1", filled(b1, rows)));
-            all.push(Contents::new("b2", filled(b2, columns)));
+            all.push(Contents::new("b1", filled(self.wide(), b1, rows)));
+            all.push(Contents::new("b2", filled(self.wide(), b2, columns)));
         }
         all
     }
@@ -195,12 +274,10 @@ impl Workload for MoeLayer {
         let pattern = |buffer: &str, which: u64, scale: f32| {
             let of = Matrix { turn, which, columns: PATTERN }.rows(1);
             let scaled: Vec<f32> = of.into_iter().map(|x| x * scale).collect();
-            Contents {
-                buffer: buffer.to_owned(),
-                ..Contents::repeated("", encode(self.dtype.dtype(), &scaled))
-            }
+            Contents { buffer: buffer.to_owned(), ..Contents::repeated("", encode(self.dtype, &scaled)) }
         };
-        let operands = [pattern("x", 1, 1.0), pattern("w1", 2, VALUES), pattern("w2", 3, SECOND)];
+        let [of_first, of_second] = if self.scales() == Scales::Block { [1.0; 2] } else { [VALUES, SECOND] };
+        let operands = [pattern("x", 1, 1.0), pattern("w1", 2, of_first), pattern("w2", 3, of_second)];
         self.tokens(&self.timed_routing(), turn.rank).into_iter().chain(operands).collect()
     }
 
@@ -229,7 +306,7 @@ impl Workload for MoeLayer {
         let (rows, experts) = all.fold((0, 0), |most, rank| (most.0.max(rank.0), most.1.max(rank.1)));
         let weights = u64::from(self.hidden) * u64::from(self.first_columns() + self.inter);
         let flops = 2 * u64::from(rows) * weights;
-        let bytes = experts * weights * u64::from(self.dtype.dtype().bytes());
-        product_work(self.ranks, self.dtype.dtype(), flops, bytes)
+        let bytes = experts * weights * u64::from(self.dtype.bytes());
+        product_work(self.ranks, self.dtype, flops, bytes)
     }
 }

@@ -276,8 +276,8 @@ struct Hindrance {
 /// What a role reads that other blocks of the rank write in the same launch: it waits for their flags, and so does its loader.
 #[derive(Debug, Default)]
 pub(crate) struct Heard {
-    /// The products that such a wait stands before, in the same region: operands may be written by the kernel.
-    products: HashSet<OpId>,
+    /// The products, and loads of rows, that such a wait stands before: the kernel may write what they read.
+    reads: HashSet<OpId>,
     /// Waits that the multiplying warps leave to the loader: they read nothing before they have a piece that it brings later.
     pub left: HashSet<OpId>,
     /// Local memory that others write and the role reads by single elements.
@@ -316,33 +316,46 @@ impl Heard {
         });
         heard.scalars.retain(|id| !stored.contains(id));
         heard.by_loader |= !heard.scalars.is_empty();
-        heard.products_of(kernel, body);
+        heard.reads_of(kernel, body, false);
         heard
     }
 
-    /// Notes the products of a region, and of those inside of it, that a wait for blocks stands before.
-    fn products_of(&mut self, kernel: &Kernel, region: &Region) {
-        let (mut waited, mut since) = (false, vec![]);
+    /// Notes what a region, and those inside of it, read after a wait for blocks, up to where the role stores a matrix itself.
+    fn reads_of(&mut self, kernel: &Kernel, region: &Region, mut waited: bool) {
+        let mut since = vec![];
         for &id in &region.ops {
             let kind = &kernel.op(id).kind;
-            if matches!(kind, OpKind::Comm(CommOp::BlockWait(_))) {
-                (waited, since) = (true, [since, vec![id]].concat());
-            } else if matches!(kind, OpKind::Matrix(MatrixOp::Dot(_))) {
-                if waited {
-                    self.products.insert(id);
+            match kind {
+                OpKind::Comm(CommOp::BlockWait(_)) => {
+                    waited = true;
+                    since.push(id);
                 }
-                self.left.extend(since.drain(..));
-            } else if !matches!(kind, OpKind::Value(_)) {
-                since.clear();
+                OpKind::Matrix(MatrixOp::Dot(_)) => {
+                    self.reads.extend(waited.then_some(id));
+                    self.left.extend(since.drain(..));
+                }
+                OpKind::Value(_) => {}
+                OpKind::Matrix(MatrixOp::LoadRow(_)) => {
+                    self.reads.extend(waited.then_some(id));
+                    since.clear();
+                }
+                OpKind::Memory(_) | OpKind::Matrix(_) | OpKind::Comm(_) | OpKind::Control(_) => since.clear(),
             }
-            waited &= !matches!(kind, OpKind::Matrix(MatrixOp::StoreMatrix(_)));
-            kind.regions().into_iter().for_each(|inner| self.products_of(kernel, inner));
+            let regions = kind.regions();
+            let mut stores = matches!(kind, OpKind::Matrix(MatrixOp::StoreMatrix(_)));
+            for inner in &regions {
+                kernel.walk(inner, &mut |_, op| {
+                    stores |= matches!(op.kind, OpKind::Matrix(MatrixOp::StoreMatrix(_)));
+                });
+            }
+            waited &= !stores;
+            regions.into_iter().for_each(|inner| self.reads_of(kernel, inner, waited));
         }
     }
 
-    /// Whether blocks have told each other what a product reads.
-    fn before(&self, product: OpId) -> bool {
-        self.products.contains(&product)
+    /// Whether blocks have told each other what an operation reads.
+    fn before(&self, read: OpId) -> bool {
+        self.reads.contains(&read)
     }
 }
 
@@ -608,7 +621,7 @@ impl<'f, 'k> Fit<'f, 'k> {
                     "other lanes of the kernel have written what is loaded",
                 ),
                 MatrixOp::LoadRow(LoadRow { place, receipt, list, .. }) => unless(
-                    (input(*place, *receipt) || (tail && own(*place).is_some()))
+                    (input(*place, *receipt) || (own(*place).is_some() && (tail || self.heard.before(id))))
                         && list.is_none_or(|list| tail || !self.written.contains(&list.param)),
                     "other lanes of the kernel have written what is loaded",
                 ),

@@ -1,7 +1,7 @@
 //! What a loader and the other warps of its block do: pieces of matrices are brought, multiplied and given back.
 
 use crate::ir::{
-    CommOp, ControlOp, Dot, Dtype, MatrixOp, OpId, OpKind, ParamId, Place, ReceiptId, dot_columns,
+    CommOp, ControlOp, Dot, Dtype, MatrixOp, MemoryOp, OpId, OpKind, ParamId, Place, ReceiptId, dot_columns,
 };
 use crate::print::emit::{Emitter, PutOff};
 use crate::print::facts::Side;
@@ -147,7 +147,8 @@ impl Emitter<'_, '_> {
         off
     }
 
-    /// The same of a wait for blocks, if a product follows at once whose right operand the kernel does not write.
+    /// The same of a wait for blocks, if a product follows whose right operand the kernel does not write, and nothing before it reads what
+    /// the kernel writes.
     pub fn put_off_blocks(&mut self, id: OpId) -> bool {
         let Some(loaders) = self.loaders.filter(|_| self.f.loads()) else { return false };
         if self.put_off.iter().any(|(_, wait)| *wait == id) {
@@ -156,8 +157,13 @@ impl Emitter<'_, '_> {
         let (kernel, p) = (self.f.p.kernel, &self.f.p);
         let later =
             p.ops().iter().copied().skip_while(|op| *op != id).skip(1).filter(|op| p.same_region(id, *op));
-        let computes =
-            |kind: &OpKind| matches!(kind, OpKind::Value(_) | OpKind::Control(ControlOp::VarGet { .. }));
+        let computes = |kind: &OpKind| match kind {
+            OpKind::Memory(MemoryOp::Load { place, .. }) => {
+                place.param().is_some_and(|from| !loaders.written.contains(&from))
+            }
+            OpKind::Value(_) | OpKind::Control(ControlOp::VarGet { .. }) => true,
+            OpKind::Memory(_) | OpKind::Matrix(_) | OpKind::Comm(_) | OpKind::Control(_) => false,
+        };
         let next = later.map(|op| (op, &kernel.op(op).kind)).find(|(_, kind)| !computes(kind));
         let Some((product, OpKind::Matrix(MatrixOp::Dot(dot)))) = next else { return false };
         let off = dot.b.place.param().is_some_and(|right| !loaders.written.contains(&right));

@@ -38,7 +38,10 @@ fn operands_that_blocks_tell_each_other_of_are_brought() {
     ]
     .map(|what| at(&loads, what));
     assert!(ahead < wait && wait < rest, "{loads}");
-    assert!(!multiplies.contains("wait_for_blocks("), "a piece tells them that the loader has waited: {multiplies}");
+    assert!(
+        !multiplies.contains("wait_for_blocks("),
+        "a piece tells them that the loader has waited: {multiplies}"
+    );
     // They wait themselves for what they read before they have a piece.
     let [_, multiplies] = told(|b, g, made, epoch| {
         made.wait_drawn(0, 1, epoch);

@@ -1,6 +1,7 @@
 //! A whole layer in one launch: tokens to their experts, both products there, and the weighted sums back.
 
 use peerwarp_codegen::dsl::prelude::*;
+use peerwarp_codegen::ir::Dtype;
 
 use super::bases_in_memory::{BaseArgs, lay_out_in_memory};
 use super::combine::{self, CombineArgs, ReturnArgs};
@@ -10,11 +11,12 @@ use super::expert_major;
 use super::layer_config::MoeLayer;
 use super::pieces::each_piece;
 use super::route::route;
+use super::scales::Words;
 use super::send::Sender;
 use super::send_back;
 use super::sums;
 use super::wire::{Arriving, Given, InboxArgs, ReadyArgs, Received, RecordArgs};
-use crate::families::matmul::{Activation, Sums, epilogue};
+use crate::families::moe::SCALE_BLOCK;
 
 /// Parameters of [`moe_layer`].
 #[derive(KernelArgs)]
@@ -28,41 +30,58 @@ pub struct MoeLayerArgs {
     /// values, and so on.
     #[input]
     #[shape(|c| [c.local_experts() * c.first_columns(), c.hidden])]
-    #[dtype(|c| c.dtype.dtype())]
+    #[dtype(|c| c.dtype)]
     pub w1: AnyMatrix,
     /// Those of the second products, `[expert][hidden][inter]`.
     #[input]
     #[shape(|c| [c.local_experts() * c.hidden, c.inter])]
-    #[dtype(|c| c.dtype.dtype())]
+    #[dtype(|c| c.dtype)]
     pub w2: AnyMatrix,
+    /// Scales of the weights of first products of fp8, one of each 128 rows and columns, gates first,
+    /// `[expert][2][inter / 128][hidden / 128]`.
+    #[input]
+    #[len(|c| c.scale_counts()[0])]
+    pub w1_scales: Option<Ptr<f32>>,
+    /// Those of second products, `[expert][hidden / 128][inter / 128]`.
+    #[input]
+    #[len(|c| c.scale_counts()[1])]
+    pub w2_scales: Option<Ptr<f32>>,
     /// What is added to each row of an expert's first product, `[expert][2 * inter]`.
     #[input]
     #[len(|c| if c.bias { u64::from(c.local_experts() * c.first_columns()) } else { 0 })]
-    #[dtype(|c| c.dtype.dtype())]
+    #[dtype(|c| c.wide())]
     pub b1: Option<AnyPtr>,
     /// What is added to each row of an expert's second product, `[expert][hidden]`.
     #[input]
     #[len(|c| if c.bias { u64::from(c.local_experts() * c.hidden) } else { 0 })]
-    #[dtype(|c| c.dtype.dtype())]
+    #[dtype(|c| c.wide())]
     pub b2: Option<AnyPtr>,
     /// The layer's rows, `[token][hidden]`.
     #[output]
     #[len(|c| u64::from(c.tokens) * u64::from(c.hidden))]
     #[rows(rows_there, |c| c.tokens)]
-    #[dtype(|c| c.dtype.dtype())]
+    #[dtype(|c| c.wide())]
     pub out: AnyPtr,
 
     /// Rows that came, by expert, each expert's from a multiple of the rows of a tile on.
     #[shape(|c| [c.places(), c.hidden])]
-    #[dtype(|c| c.dtype.dtype())]
+    #[dtype(|c| c.dtype)]
     pub rows: AnyMatrix,
+    /// Their scales if they are of fp8, one of each row and 128 columns, `[hidden / 128][row]`.
+    #[len(|c| c.row_scales())]
+    #[dtype(|_| Dtype::F32)]
+    pub row_scale: Option<AnyPtr>,
     /// What the first products and the activation make of them.
     #[shape(|c| [c.places(), c.inter])]
-    #[dtype(|c| c.dtype.dtype())]
+    #[dtype(|c| c.dtype)]
     pub between: AnyMatrix,
+    /// Scales of that, as those of rows.
+    #[shape(|c| [c.between_scales(), 1])]
+    #[dtype(|_| Dtype::F32)]
+    pub between_scales: Option<AnyMatrix>,
     /// What the second products make of that.
     #[shape(|c| [c.places(), c.hidden])]
-    #[dtype(|c| c.dtype.dtype())]
+    #[dtype(|c| c.wide())]
     pub y: AnyMatrix,
     /// First row of each of this rank's experts, and after the last one the number of rows.
     #[len(|c| u64::from(c.local_experts()) + 1)]
@@ -117,7 +136,7 @@ pub struct MoeLayerArgs {
     #[len(|c| u64::from(c.places()))]
     pub placed: BlockFlags,
     /// A tile of the first products is there, `[band][strip]`.
-    #[len(|c| u64::from(c.places() / c.tile_rows * c.strips(c.first_columns())))]
+    #[len(|c| u64::from(c.places() / c.tile_rows * c.first_strips()))]
     pub activated: BlockFlags,
     /// A block has multiplied all its tiles.
     #[len(|c| c.blocks.into())]
@@ -136,7 +155,7 @@ impl MoeLayerArgs {
             tokens: self.tokens.clone(),
             expert_load: None,
             rows: Some(self.rows.elements()),
-            row_scale: None,
+            row_scale: self.row_scale,
             expert_start: self.expert_start,
             expert_rows: self.expert_rows,
             gather: None,
@@ -218,7 +237,7 @@ pub fn moe_layer(c: &MoeLayer, a: &MoeLayerArgs) {
         Sender { c: &out, a: &a.tokens, inbox: &a.inbox, epoch }.send(g);
         expert_major::note_places(there, g, &a.from, &a.noted);
         a.noted.from(0).wait_all(0, c.blocks, 1, epoch);
-        put_rows(there, a, g);
+        put_rows(c, there, a, g);
     });
     role("home", 1, |b| {
         // Where entries are, and what came of them.
@@ -241,7 +260,7 @@ fn mark_gaps(c: &MoeLayer, a: &MoeLayerArgs, g: Group) {
 
 /// Puts rows in their places as they arrive, in the order of places: so those of the first experts are there first.
 #[kernel]
-fn put_rows(l: dispatch::Launch<'_>, a: &MoeLayerArgs, g: Group) {
+fn put_rows(layer: &MoeLayer, l: dispatch::Launch<'_>, a: &MoeLayerArgs, g: Group) {
     let dispatch::Launch { c, epoch, .. } = l;
     a.listed.from(0).wait(0, epoch);
     let rows = a.rows.elements();
@@ -252,6 +271,11 @@ fn put_rows(l: dispatch::Launch<'_>, a: &MoeLayerArgs, g: Group) {
             let put = |row: &dyn Arriving| {
                 c.pieces().each(0u32.val(), |start, len| {
                     rows.store(at(place, c.row()) + start.to_u64(), row.piece(start, len));
+                    c.scaling().with_piece(start, len, &|words| {
+                        if let (Some(to), Some(scales)) = (&a.row_scale, row.scales(words)) {
+                            put_scales(layer, to, place, words, scales);
+                        }
+                    });
                 });
             };
             if source == rank() {
@@ -259,7 +283,33 @@ fn put_rows(l: dispatch::Launch<'_>, a: &MoeLayerArgs, g: Group) {
             } else {
                 put(&Received::wait(&a.inbox, source, token, epoch));
             }
+            if let Some(scales) = a.row_scale {
+                end_scales(layer, a, &scales, place);
+            }
             a.placed.signal(place, epoch);
+        }
+    }
+}
+
+/// Puts some scales of a row in their places: one of each 128 columns behind the other, of all rows.
+#[kernel]
+fn put_scales(c: &MoeLayer, to: &AnyPtr, place: Val<u32>, Words { first, n, sent }: Words, scales: AnyTile) {
+    let word = arange(sent);
+    to.scatter((word + first) * c.places() + place, scales, word < n);
+}
+
+/// Clears the scales behind an expert's last row: a product reads those of whole tiles.
+#[kernel]
+fn end_scales(c: &MoeLayer, a: &MoeLayerArgs, scales: &AnyPtr, last: Val<u32>) {
+    let next = last + 1;
+    if next % c.tile_rows != 0 {
+        if a.from.get(next) == u32::MAX {
+            let place = arange(c.tile_rows) + next;
+            let end = (next + (c.tile_rows - 1)) / c.tile_rows * c.tile_rows;
+            for block in 0..(c.hidden / SCALE_BLOCK).val() {
+                let zero = scales.typed::<f32>();
+                zero.scatter(place + block * c.places(), splat(0.0, c.tile_rows), place < end);
+            }
         }
     }
 }
@@ -277,7 +327,7 @@ fn list_tiles(c: &MoeLayer, a: &MoeLayerArgs, b: Group) {
         a.bands.store(start, bands.scan_sum(true) + all.get());
         all += bands.sum();
     });
-    let (ups, downs) = (c.strips(c.first_columns()), c.strips(c.hidden));
+    let (ups, downs) = (c.first_strips(), c.second_strips());
     a.tiles.set(0, all.get() * (ups + downs));
     b.split(1, |g| {
         for expert in g.strided(experts) {
@@ -318,29 +368,19 @@ const EXPERT: u32 = 16;
 #[kernel]
 fn multiply(c: &MoeLayer, a: &MoeLayerArgs, b: Group, epoch: Epoch) {
     a.listed.from(0).wait(0, epoch);
-    let (tile, ups) = ([c.tile_rows, c.tile_columns], c.strips(c.first_columns()));
+    let (first, second) = (c.first_product(a), c.second_product(a));
     for i in b.dynamic(a.tiles.get(0), Some(a.next_tile.counter(0))) {
         let (rows, what) = (a.list.get(i * 2), a.list.get(i * 2 + 1));
         let (band, expert, strip) = (rows & ((1 << ROWS) - 1), what >> EXPERT, what & (SECOND - 1));
-        let (row, column) = (band * c.tile_rows, strip * c.tile_columns);
-        let end = row + (rows >> ROWS);
+        let (row, rows) = (band * c.tile_rows, rows >> ROWS);
+        let strips = c.first_strips();
         if what & SECOND == 0 {
-            a.placed.wait_drawn(row, rows >> ROWS, epoch);
-            let weights = expert * c.first_columns() + column;
-            let x = a.rows.rows(row, c.tile_rows).known_below(end);
-            let w = a.w1.rows(weights, c.tile_columns).known_below((expert + 1) * c.first_columns());
-            let sums = Sums::All(b.dot(x, w, c.stages));
-            let done = epilogue(a.b1, c.activation, weights, tile, sums);
-            a.between.rows(row, c.tile_rows).store_f32(c.activation.place(column), done);
-            a.activated.signal(band * ups + strip, epoch);
+            a.placed.wait_drawn(row, rows, epoch);
+            first.make(b, expert, strip, [row, row + rows]);
+            a.activated.signal(band * strips + strip, epoch);
         } else {
-            a.activated.wait_drawn(band * ups, ups, epoch);
-            let weights = expert * c.hidden + column;
-            let between = a.between.rows(row, c.tile_rows).known_below(end);
-            let w = a.w2.rows(weights, c.tile_columns).known_below((expert + 1) * c.hidden);
-            let sums = Sums::All(b.dot(between, w, c.stages));
-            a.y.rows(row, c.tile_rows)
-                .store_f32(column, epilogue(a.b2, Activation::None, weights, tile, sums));
+            a.activated.wait_drawn(band * strips, strips, epoch);
+            second.make(b, expert, strip, [row, row + rows]);
         }
     }
     a.multiplied.signal(b.index(), epoch);

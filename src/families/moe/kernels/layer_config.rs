@@ -1,8 +1,9 @@
 //! The configuration of a layer: what comes from the problem, what tuning chooses, which points are legal.
 
 use peerwarp_codegen::family::{Family, Illegal, Legal};
+use peerwarp_codegen::ir::Dtype;
 
-use super::combine_config::{Combine, CombineDtype, CombinePlan};
+use super::combine_config::{Combine, CombinePlan};
 use super::config::{Dispatch, DispatchPlan};
 use super::deliver::Hook;
 use super::layer::MoeLayerArgs;
@@ -10,8 +11,8 @@ use super::layout::Layout;
 use super::limits::{resident, topk_of};
 use super::plan::{Bases, Count, Own, Schedule, Then};
 use super::protocol::Protocol;
-use crate::families::matmul::{Activation, order};
-use crate::families::moe::{MoeKey, MoePlan, MoeShape, MoeTuning};
+use crate::families::matmul::{Activation, Output, Scales, order};
+use crate::families::moe::{MoeKey, MoePlan, MoeShape, MoeTuning, RowDtype, SCALE_BLOCK};
 
 /// Records of all ranks at most: a block has room for the tokens of each.
 const MOST_RECORDS: u32 = 4096;
@@ -45,8 +46,9 @@ pub struct MoeLayer {
     #[key(short = "r", range = 1..=64, ranks)]
     pub ranks: u32,
     /// Type of rows and weights; sums are of `f32`, and rounded after each product.
-    #[key]
-    pub dtype: CombineDtype,
+    /// With fp8 (e4m3) rows have a scale for each 128 columns, weights one for each 128 rows and columns, and the rest is bf16.
+    #[key(values = [Dtype::Bf16, Dtype::Fp16, Dtype::Fp8])]
+    pub dtype: Dtype,
     /// The function of the first product.
     #[key(short = "f", default = Activation::Swiglu, omitted)]
     pub activation: Activation,
@@ -104,14 +106,16 @@ fn tile_columns(key: &MoeLayerKey) -> u32 {
     let bands = local_experts(key).min(rows(key)) * bands(key);
     let columns = key.hidden.max(2 * key.inter);
     let weights = u64::from(local_experts(key)) * u64::from(columns) * u64::from(key.hidden.min(key.inter));
-    order::Tiling::unsplit([tile_rows(key), bands], columns, key.hidden, order::SMS, weights).columns
+    let tiling = order::Tiling::unsplit([tile_rows(key), bands], columns, key.hidden, order::SMS, weights);
+    tiling.columns.min(order::most_columns(key.dtype))
 }
 
-/// So many that the second products of an expert begin when its first ones have ended on all blocks.
+/// So many that the second products of an expert begin when its first ones have long ended on all blocks (`bench/results/products.md`,
+/// layers in one launch).
 fn lag(key: &MoeLayerKey) -> u32 {
     let columns = first_columns(key.activation, key.inter) + key.hidden;
     let tiles = bands(key) * columns.div_ceil(tile_columns(key));
-    (2 * order::SMS).div_ceil(tiles).next_power_of_two().clamp(1, 64)
+    (6 * order::SMS).div_ceil(tiles).next_power_of_two().clamp(1, 64)
 }
 
 /// Blocks that tell ranks where entries go.
@@ -138,7 +142,12 @@ impl MoeLayer {
     /// The problem's shape.
     pub(in crate::families::moe) fn shape(&self) -> MoeShape {
         let MoeLayer { hidden, experts, topk, tokens, ranks, .. } = *self;
-        MoeShape { hidden, experts, topk, tokens, ranks, dtype: self.dtype.into() }
+        let dtype = match self.dtype {
+            Dtype::Fp8 => RowDtype::Fp8,
+            Dtype::Fp16 => RowDtype::Fp16,
+            _ => RowDtype::Bf16,
+        };
+        MoeShape { hidden, experts, topk, tokens, ranks, dtype }
     }
 
     /// What moves its rows.
@@ -198,9 +207,49 @@ impl MoeLayer {
         first_columns(self.activation, self.inter)
     }
 
-    /// Columns of tiles of a product.
-    pub(super) fn strips(&self, columns: u32) -> u32 {
-        columns.div_ceil(self.tile_columns)
+    /// Type of results, and of what is added to sums.
+    pub(in crate::families::moe) fn wide(&self) -> Dtype {
+        Output::Wide.dtype(self.dtype)
+    }
+
+    /// Scales of the operands of both products.
+    pub(in crate::families::moe) fn scales(&self) -> Scales {
+        if self.dtype == Dtype::Fp8 { Scales::Block } else { Scales::None }
+    }
+
+    /// What the rows between the products are rounded to.
+    pub(super) fn between(&self) -> Output {
+        if self.dtype == Dtype::Fp8 { Output::Fp8 } else { Output::Wide }
+    }
+
+    /// Scales of the weights of either product.
+    pub(in crate::families::moe) fn scale_counts(&self) -> [u64; 2] {
+        let of = |n, k, activation| self.scales().counts([0, n, k], self.local_experts(), activation)[1];
+        [
+            of(self.first_columns(), self.hidden, self.activation),
+            of(self.hidden, self.inter, Activation::None),
+        ]
+    }
+
+    /// Scales of the rows that came.
+    pub(super) fn row_scales(&self) -> u64 {
+        self.scales().counts([self.places(), 0, self.hidden], 0, Activation::None)[0]
+    }
+
+    /// Scales of the rows between the products.
+    pub(super) fn between_scales(&self) -> u32 {
+        self.between().scales(self.places(), self.first_columns(), self.activation)
+    }
+
+    /// Parts of the columns of a first product, each of which a block makes at once.
+    pub(super) fn first_strips(&self) -> u32 {
+        let beside = self.between().beside(self.activation, self.tile_columns);
+        self.first_columns().div_ceil(beside * self.tile_columns)
+    }
+
+    /// Those of a second product.
+    pub(super) fn second_strips(&self) -> u32 {
+        self.hidden.div_ceil(self.tile_columns)
     }
 
     /// Rows that there is room for.
@@ -210,7 +259,7 @@ impl MoeLayer {
 
     /// The most tiles that both products have together.
     pub(super) fn most_tiles(&self) -> u64 {
-        let strips = self.strips(self.first_columns()) + self.strips(self.hidden);
+        let strips = self.first_strips() + self.second_strips();
         u64::from(self.places() / self.tile_rows) * u64::from(strips)
     }
 
@@ -228,12 +277,21 @@ impl MoeLayer {
 impl Legal for MoeLayer {
     fn legal(&self) -> Result<(), Illegal> {
         topk_of(self.topk, self.experts)?;
-        order::whole_rows(self.hidden, self.inter, self.dtype.dtype())?;
+        order::whole_rows(self.hidden, self.inter, self.dtype)?;
+        for (field, columns) in [("hidden", self.hidden), ("inter", self.inter)] {
+            let allowed = || "a multiple of 128 with dtype = fp8: a scale is of 128 columns";
+            let whole = columns.is_multiple_of(SCALE_BLOCK);
+            Illegal::unless(self.dtype != Dtype::Fp8 || whole, field, columns, allowed)?;
+        }
+        order::columns_fit(self.tile_columns, self.dtype)?;
         self.activation.legal(self.first_columns())?;
         let rows = u64::from(self.local_experts()) * u64::from(self.first_columns().max(self.hidden));
         let allowed = || "fewer: rows of all experts' weights are counted in 32 bits".to_owned();
         Illegal::unless(rows >> 32 == 0, "experts", self.experts, allowed)?;
-        let parts = u64::from(self.places()) * u64::from(self.strips(self.first_columns()));
+        let parts = u64::from(self.places()) * u64::from(self.first_strips());
+        let allowed = || "fewer: scales are counted in 32 bits".to_owned();
+        let scales = self.row_scales().max(self.scale_counts()[0]).max(self.scale_counts()[1]);
+        Illegal::unless(scales >> 32 == 0, "tokens", self.tokens, allowed)?;
         let allowed = || "fewer: tiles, and rows of tiles, are counted in 31 bits".to_owned();
         Illegal::unless(self.most_tiles().max(parts) >> 31 == 0, "tokens", self.tokens, allowed)?;
         order::legal(self.tile_rows, self.tile_columns, self.warps, self.stages)?;

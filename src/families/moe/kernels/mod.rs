@@ -111,6 +111,7 @@ mod expert_major;
 mod ids;
 mod layer;
 mod layer_config;
+mod layer_products;
 mod layout;
 mod limits;
 mod nodes;
