@@ -481,7 +481,7 @@ pub(crate) struct ToolchainArgs {
 pub(crate) enum ToolchainCommand {
     /// Install pinned compilers into the user's cache directory; needs python3, no root
     Install {
-        /// What to install: `cuda` (NVRTC, nvcc, disassemblers), `hip` (zig) [default: all]
+        /// What to install: `cuda` (NVRTC, nvcc, disassemblers), `hip` (zig), `nccl` (its headers) [default: all]
         #[arg(value_name = "SET")]
         sets: Vec<String>,
     },

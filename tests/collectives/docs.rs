@@ -28,7 +28,7 @@ fn excerpts_are_what_show_explains() {
         (rest, found) = (after, found + 1);
     }
     anew += rest;
-    assert!(found >= 6, "{found}");
+    assert!(found >= 1, "{found}");
     if std::env::var("INSTA_UPDATE").is_ok_and(|how| how == "always") {
         std::fs::write(PAGE, &anew).unwrap();
     } else {
