@@ -209,6 +209,27 @@ fn drivers_are_called_through_tables_of_their_calls() {
     assert_eq!(untabled("a", text), ["a:1: sys::cuInit(0);", "a:4: sys::nvrtcVersion();"]);
 }
 
+/// The files of the code generator with an arm for a transport of messages.
+fn with_arms_for_transports() -> Vec<String> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("codegen/src");
+    let mut found = vec![];
+    sources(&root, &mut found);
+    let has_arm = |text: &str| {
+        let arms = text.lines().filter(|line| line.contains("=>") || line.trim_start().starts_with('|'));
+        arms.into_iter().any(|line| line.contains("Transport::Packets") || line.contains("Transport::Ll"))
+    };
+    found.retain(|path| has_arm(&std::fs::read_to_string(path).unwrap()));
+    let name = |path: &PathBuf| path.strip_prefix(&root).unwrap().to_str().unwrap().replace('\\', "/");
+    // Channels choose among other ways as well.
+    found.iter().map(name).filter(|file| !file.starts_with("dsl/channel/")).collect()
+}
+
+#[test]
+fn the_ir_the_simulator_and_the_printers_match_on_transports_in_one_file_each() {
+    let files = ["ir/transport.rs", "print/transport/mod.rs", "sim/transport/mod.rs"];
+    assert_eq!(with_arms_for_transports(), files);
+}
+
 #[test]
 fn both_are_seen_where_they_are() {
     let text = "use crate::harness::suite;\nuse crate::{input, cli};\n// crate::cli is fine in a comment\n";
