@@ -164,6 +164,15 @@ fn chosen_launches_of_moe_are_projections_of_one_plan() {
     assert!(found >= 400, "{found} pairs");
 }
 
+/// Names are files, symbols and lines of tables.
+#[test]
+fn names_have_at_most_160_characters() {
+    let record = fs::read_to_string(RECORD).unwrap();
+    let names = record.lines().flat_map(|line| line.split(" | ").nth(3).expect("variants").split(' '));
+    let long: Vec<&str> = names.filter(|name| name.len() > 160).collect();
+    assert!(long.is_empty(), "{}", long.join("\n"));
+}
+
 #[test]
 fn text_is_compared_without_comments_and_places() {
     let of =
