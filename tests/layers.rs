@@ -1,4 +1,4 @@
-//! Which module may use which, and which words it may say: read from the sources.
+//! Which module may use which, which words it may say, and how often kernels branch on their configuration: read from the sources.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -207,6 +207,74 @@ fn drivers_are_called_through_tables_of_their_calls() {
     assert_eq!(found, [""; 0]);
     let text = "sys::cuInit(0);\nuse cudarc::driver::sys::CUdevice;\n// sys::cuInit\nsys::nvrtcVersion();\n";
     assert_eq!(untabled("a", text), ["a:1: sys::cuInit(0);", "a:4: sys::nvrtcVersion();"]);
+}
+
+/// The files of the code generator with an arm for a transport of messages.
+fn with_arms_for_transports() -> Vec<String> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("codegen/src");
+    let mut found = vec![];
+    sources(&root, &mut found);
+    let has_arm = |text: &str| {
+        let arms = text.lines().filter(|line| line.contains("=>") || line.trim_start().starts_with('|'));
+        arms.into_iter().any(|line| line.contains("Transport::Packets") || line.contains("Transport::Ll"))
+    };
+    found.retain(|path| has_arm(&std::fs::read_to_string(path).unwrap()));
+    let name = |path: &PathBuf| path.strip_prefix(&root).unwrap().to_str().unwrap().replace('\\', "/");
+    // Channels choose among other ways as well.
+    found.iter().map(name).filter(|file| !file.starts_with("dsl/channel/")).collect()
+}
+
+#[test]
+fn the_ir_the_simulator_and_the_printers_match_on_transports_in_one_file_each() {
+    let files = ["ir/transport.rs", "print/transport/mod.rs", "sim/transport/mod.rs"];
+    assert_eq!(with_arms_for_transports(), files);
+}
+
+/// The branches on the configuration in the bodies of MoE's kernels, callees included: a file and a condition each.
+///
+/// A body is a function whose signature has parameters of a kernel or a value of the device, in a file of `kernels/` that is not about configurations alone. A branch
+/// is an `if`, a `match` or a `.then`. It is on the configuration if its condition reads a field or a choice of it, or a number made of
+/// these, and is not a comparison that the device makes. Parameters that are there or not are none: `if let Some(..)`.
+fn branches_of_moe() -> Vec<String> {
+    const CONFIGURATIONS: [&str; 3] = ["config.rs", "limits.rs", "layout.rs"];
+    const DEVICE: [&str; 7] = ["Args", "Val<", "Tile<", "AnyTile", "Group", "Launch<", "Epoch"];
+    const CHOSEN: [&str; 12] =
+        ["c", "map", "room", "self", "coming", "out", "phase", "then", "count", "records", "rest", "whole"];
+    const COMPARED: [&str; 5] = [" < ", ".any()", ".get(", "expert)", "Some("];
+    let kernels = all().into_iter().filter(|(file, _)| file.starts_with("src/families/moe/kernels/"));
+    let mut found = vec![];
+    for (file, text) in kernels.filter(|(file, _)| !CONFIGURATIONS.iter().any(|end| file.ends_with(end))) {
+        let mut signature = String::new();
+        for line in text.lines().take(before_tests(&file, &text)).map(str::trim) {
+            if line.starts_with("//") || line.starts_with('#') {
+                continue;
+            }
+            if line.starts_with("fn ") || (line.starts_with("pub") && line.contains(" fn ")) {
+                signature.clear();
+            }
+            if !signature.ends_with('{') {
+                signature += line;
+            } else if DEVICE.iter().any(|of| signature.contains(of)) {
+                let opened =
+                    ["if ", "match "].iter().find_map(|word| line.split_once(word)).map(|(_, rest)| rest);
+                let condition = opened.or_else(|| line.split_once(".then").map(|(before, _)| before));
+                let condition = condition.unwrap_or_default().split(" {").next().unwrap_or_default();
+                let mut words = condition.split(|c: char| !c.is_alphanumeric() && c != '_');
+                let chosen = words.any(|word| CHOSEN.contains(&word));
+                if chosen && !COMPARED.iter().any(|of| condition.contains(of)) {
+                    found.push(format!("{file}: {condition}"));
+                }
+            }
+        }
+    }
+    found
+}
+
+/// The number only falls: what a configuration decides belongs into a rule of the plan, or into a value that is chosen once.
+#[test]
+fn kernels_of_moe_seldom_branch_on_their_configuration() {
+    let found = branches_of_moe();
+    assert!(found.len() <= 35, "{} branches on the configuration:\n{}", found.len(), found.join("\n"));
 }
 
 #[test]

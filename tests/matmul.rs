@@ -16,7 +16,7 @@ use difference::difference;
 use digest::digest;
 use peerwarp::build::emit;
 use peerwarp::codegen::print::EmitOptions;
-use peerwarp::families::matmul::{AllGatherMatmul, Matmul, MatmulReduceScatter, Order};
+use peerwarp::families::matmul::{AllGatherMatmul, GroupedMatmul, Matmul, MatmulReduceScatter, Order};
 use peerwarp::harness::check::Exploration;
 use peerwarp::harness::mutation::plant_each;
 use peerwarp::harness::suite;
@@ -359,6 +359,7 @@ fn tuning_has_few_knobs_and_rules_choose_the_rest() {
     assert_eq!(knobs::<Matmul>(), tile);
     assert_eq!(knobs::<MatmulReduceScatter>(), tile);
     assert_eq!(knobs::<AllGatherMatmul>(), [&tile[..], &["send_blocks"]].concat());
+    assert_eq!(knobs::<GroupedMatmul>(), tile[..4]);
     let shape = "m=8192 n=4096 k=4096 ranks=2 dtype=bf16";
     let by_rule = config::<AllGatherMatmul>(shape);
     assert_eq!((by_rule.warps(), by_rule.chunk(), by_rule.blocks()), (8, 32768, 128));
@@ -372,7 +373,16 @@ fn tuning_has_few_knobs_and_rules_choose_the_rest() {
     let pushed =
         "matmul_reduce_scatter_m512_n4096_k4096_r2_bf16__pull_noe_ld0_w8_tr128_tc128_s6_g16_noab_sp1_bl128";
     assert_eq!(MatmulReduceScatter::parse_variant(pushed).unwrap().variant_name(), pushed);
+    let grouped = "grouped_matmul_e32_m256_n4096_k7168_bf16__w4_tr64_tc256_s5_h8_bycounter_bl120";
+    let read = GroupedMatmul::parse_variant(grouped).unwrap();
+    assert_eq!((read.warps(), read.height(), read.blocks()), (4, 8, 120));
+    assert_eq!(read.variant_name(), grouped);
     // Blocks follow a tile that somebody sets.
+    let blocks = |tile: &str| {
+        config::<GroupedMatmul>(&format!("groups=2 rows=128 n=256 k=64 dtype=bf16 tile_rows=64 {tile}"))
+            .blocks()
+    };
+    assert_eq!([blocks("tile_columns=64"), blocks("tile_columns=256")], [8, 2]);
     assert_eq!(
         config::<Matmul>("m=512 n=512 k=64 ranks=1 dtype=bf16 tile_rows=64 tile_columns=64").blocks(),
         64

@@ -212,7 +212,7 @@ fn defaults_are_legal_and_those_of_the_rows_of_a_group() {
             drop(c.trace(warp_size).unwrap_or_else(|e| panic!("{key}: {e}")));
         }
         assert_eq!(c.order, Order::Counter);
-        (c.tile_rows, c.warps, c.blocks)
+        (c.tile_rows, c.warps(), c.blocks())
     };
     assert_eq!(of("groups=32 rows=256 n=4096 k=7168"), (64, 4, 132));
     assert_eq!(of("groups=32 rows=32768 n=7168 k=2048"), (128, 8, 132));
@@ -224,7 +224,7 @@ fn defaults_are_legal_and_those_of_the_rows_of_a_group() {
     // Tiles of the scales of a result.
     let quantised = |key: &str| {
         let c = config::<GroupedMatmul>(&format!("{key} out=fp8"));
-        (c.tile_columns, c.blocks)
+        (c.tile_columns, c.blocks())
     };
     let few = "groups=2 rows=64 n=4096 k=7168";
     assert_eq!(quantised(&format!("{few} dtype=fp8 scales=block")), (128, 64));

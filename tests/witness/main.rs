@@ -5,6 +5,7 @@
 //! makes it.
 
 use std::fmt::Write as _;
+use std::time::{Duration, Instant};
 use std::{env, fs};
 
 use peerwarp::build::emit;
@@ -162,6 +163,35 @@ fn chosen_launches_of_moe_are_projections_of_one_plan() {
         }
     }
     assert!(found >= 400, "{found} pairs");
+}
+
+/// How long a plan may take to be chosen. Tests that are not optimised have four times as much.
+const BUDGET: Duration = Duration::from_millis(if cfg!(debug_assertions) { 200 } else { 50 });
+
+/// The fastest of three runs counts, as other tests run beside it.
+#[test]
+fn plans_of_the_record_are_chosen_in_time() {
+    let registry = Registry::new(cli::builtin().iter().map(|entry| entry.family()));
+    let record = fs::read_to_string(RECORD).unwrap();
+    let is_slow = |line: &&str| {
+        let fields: Vec<&str> = line.split(" | ").collect();
+        (0..3).all(|_| {
+            let begin = Instant::now();
+            drop(chosen(fields[1], fields[2], &registry));
+            begin.elapsed() > BUDGET
+        })
+    };
+    let slow: Vec<&str> = record.lines().filter(is_slow).collect();
+    assert!(slow.is_empty(), "{} keys take more than {BUDGET:?}:\n{}", slow.len(), slow.join("\n"));
+}
+
+/// Names are files, symbols and lines of tables.
+#[test]
+fn names_have_at_most_160_characters() {
+    let record = fs::read_to_string(RECORD).unwrap();
+    let names = record.lines().flat_map(|line| line.split(" | ").nth(3).expect("variants").split(' '));
+    let long: Vec<&str> = names.filter(|name| name.len() > 160).collect();
+    assert!(long.is_empty(), "{}", long.join("\n"));
 }
 
 #[test]

@@ -81,9 +81,8 @@ pub use channel::{
 };
 pub use comm::block_flags::{BlockFlags, BlockFlagsFrom};
 pub use comm::counts::{Counts, CountsFrom};
-pub use comm::ll::{AnyLl, Ll, LlElement};
-pub use comm::packets::{AnyPackets, Packets};
 pub use comm::protocol::{Arrived, FlagsFrom, Parcel, Peers, multicast, send_to};
+pub use comm::transports::*;
 pub use groups::dynamic::{Counter, Counters, Dynamic, DynamicIter};
 pub use groups::group::{
     DevRange, Group, active_ranks, is_active, local_rank, local_ranks, node, nodes, rank, ranks, role,
@@ -120,14 +119,15 @@ pub use {
 pub mod prelude {
     pub use crate::kernel;
 
+    pub use super::comm::transports::*;
     pub use super::{
-        AnyChannel, AnyField, AnyLl, AnyMatrix, AnyPackets, AnyPtr, AnySym, AnySymMatrix, AnyTile, AnyWindow,
-        AnyWindowMatrix, Arrived, BlockFlags, Channel, ChannelShape, Counter, Counters, Counts, DevRange,
-        Element, Epoch, EpochWord, F8, Field, Flags, Group, Incoming, Index, IntoIndex, IntoTile, IntoVal,
-        KernelArgs, Ll, Matrix, MatrixRows, Message, OpenChannel, Operand, Outgoing, Packets, Parcel, Peers,
-        Ptr, Publish, Shared, Slots, Sym, SymMatrix, Tile, TileRange, TileVar, Tiles, TraceError, Transport,
-        Val, Var, Window, WindowMatrix, active_ranks, arange, bit, is_active, local_rank, local_ranks,
-        multicast, node, nodes, rank, ranks, role, role_beside, role_on, send_to, shared, splat, tiles, var,
+        AnyChannel, AnyField, AnyMatrix, AnyPtr, AnySym, AnySymMatrix, AnyTile, AnyWindow, AnyWindowMatrix,
+        Arrived, BlockFlags, Channel, ChannelShape, Counter, Counters, Counts, DevRange, Element, Epoch,
+        EpochWord, F8, Field, Flags, Group, Incoming, Index, IntoIndex, IntoTile, IntoVal, KernelArgs,
+        Matrix, MatrixRows, Message, OpenChannel, Operand, Outgoing, Parcel, Peers, Ptr, Publish, Shared,
+        Slots, Sym, SymMatrix, Tile, TileRange, TileVar, Tiles, TraceError, Transport, Val, Var, Window,
+        WindowMatrix, active_ranks, arange, bit, is_active, local_rank, local_ranks, multicast, node, nodes,
+        rank, ranks, role, role_beside, role_on, send_to, shared, splat, tiles, var,
     };
     pub use crate::ir::ReduceOp;
     pub use half::{bf16, f16};

@@ -46,6 +46,10 @@ pub struct Traits {
     pub has_epoch: bool,
     /// Whether a receive leaves what it received empty, and so is the only one.
     pub takes: bool,
+    /// Whether waiting names elements, not messages.
+    pub waits_by_element: bool,
+    /// Whether lanes send and receive whole messages of 16 bytes, any number each. Otherwise a lane has one message at most.
+    pub wide: bool,
     /// Which elements messages have.
     pub elements: &'static str,
 }
@@ -77,6 +81,8 @@ impl Transport {
                 word: None,
                 has_epoch: false,
                 takes: true,
+                waits_by_element: false,
+                wide: true,
                 elements: "packets are of floats, or of u32 words that hold floats: an integer of all ones would not arrive",
             },
             Transport::Ll => &Traits {
@@ -97,6 +103,8 @@ impl Transport {
                 word: Some(Dtype::U64),
                 has_epoch: true,
                 takes: false,
+                waits_by_element: true,
+                wide: false,
                 elements: "elements are u32, i32 or f32, or f16 or bf16 in pairs",
             },
         }

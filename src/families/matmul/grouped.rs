@@ -56,8 +56,8 @@ pub struct GroupedMatmul {
     #[key(short = "o", default = Output::Wide, omitted)]
     pub out: Output,
     /// Warps of a block.
-    #[tune(short = "w", values = [4, 8], default = |key| order::warps(tile_rows(key)))]
-    pub warps: u32,
+    #[tune(short = "w", values = [4, 8], rule = |c| order::warps(c.tile_rows))]
+    pub warps: Option<u32>,
     /// Rows of a tile of the result.
     #[tune(short = "tr", shrinks, values = [64, 128, 256], default = |key| tile_rows(key))]
     pub tile_rows: u32,
@@ -68,14 +68,14 @@ pub struct GroupedMatmul {
     #[tune(short = "s", shrinks, values = [2, 3, 4, 5, 6, 8, 10, 12], default = |key| order::stages(tile_rows(key), tile_columns(key), false))]
     pub stages: u32,
     /// Height of a set of tiles in tiles; the tiles inside it run column by column (L2 reuse).
-    #[tune(short = "h", values = [1, 2, 4, 8, 16, 32], default = 16)]
-    pub height: u32,
+    #[tune(short = "h", values = [1, 2, 4, 8, 16, 32], rule = |_| 16)]
+    pub height: Option<u32>,
     /// Which tiles a block has: a counter keeps blocks of unequal groups equally busy.
     #[tune(short = "by", default = Order::Counter)]
     pub order: Order,
     /// Blocks.
-    #[tune(short = "bl", shrinks, range = 1..=1024, default = |key| blocks(key))]
-    pub blocks: u32,
+    #[tune(short = "bl", shrinks, range = 1..=1024, rule = GroupedMatmul::blocks_rule)]
+    pub blocks: Option<u32>,
 }
 
 /// Rows of a group, if all groups have equally many.
@@ -87,24 +87,16 @@ fn tile_rows(key: &GroupedMatmulKey) -> u32 {
     order::tile_rows_of_groups(rows_each(key), key.groups)
 }
 
-/// Rows of tiles, if all groups have equally many rows.
-fn bands(key: &GroupedMatmulKey) -> u32 {
-    key.groups.min(key.rows) * rows_each(key).div_ceil(tile_rows(key))
-}
-
 fn tile_columns(key: &GroupedMatmulKey) -> u32 {
     if let Some(columns) = key.out.tile_columns(key.activation, most_columns(key.dtype)) {
         return columns;
     }
     let k = (key.k * key.dtype.bytes()).div_ceil(2);
-    let weights = u64::from(key.groups.min(key.rows)) * u64::from(key.n) * u64::from(k);
-    let tiling = Tiling::unsplit([tile_rows(key), bands(key)], key.n, k, order::SMS, weights);
+    let (rows, groups) = (tile_rows(key), key.groups.min(key.rows));
+    let weights = u64::from(groups) * u64::from(key.n) * u64::from(k);
+    let bands = groups * rows_each(key).div_ceil(rows);
+    let tiling = Tiling::unsplit([rows, bands], key.n, k, order::SMS, weights);
     tiling.columns.min(most_columns(key.dtype))
-}
-
-fn blocks(key: &GroupedMatmulKey) -> u32 {
-    let columns = tile_columns(key);
-    (bands(key) * key.n.div_ceil(columns * key.out.beside(key.activation, columns))).clamp(1, order::SMS)
 }
 
 impl Legal for GroupedMatmul {
@@ -125,11 +117,17 @@ impl Legal for GroupedMatmul {
         order::columns_fit(self.tile_columns, self.dtype)?;
         let tile = [self.tile_rows, self.tile_columns];
         self.out.legal([self.rows, self.n], self.activation, tile)?;
-        order::legal(self.tile_rows, self.tile_columns, self.warps, self.stages)
+        order::legal(self.tile_rows, self.tile_columns, self.warps(), self.stages)
     }
 }
 
 impl GroupedMatmul {
+    /// A block for each tile, if all groups have equally many rows, up to one a multiprocessor.
+    fn blocks_rule(&self) -> u32 {
+        let bands = self.rows.div_ceil(self.groups).div_ceil(self.tile_rows);
+        (self.groups.min(self.rows) * bands * self.strips()).clamp(1, order::SMS)
+    }
+
     /// The row behind a group's last one: no count goes beyond the rows of `x`, or into the next group.
     fn end(&self, start: Val<u32>, count: Val<u32>) -> Val<u32> {
         match self.stride {
@@ -213,11 +211,12 @@ impl GroupedMatmul {
 
     /// The first row and the first column of a group's tile, in sets of `height` rows of tiles column by column.
     fn corner(&self, tile: Val<u32>, bands: Val<u32>) -> (Val<u32>, Val<u32>) {
-        let set = self.height * self.strips();
-        let first = tile / set * self.height;
+        let height = self.height();
+        let set = height * self.strips();
+        let first = tile / set * height;
         let rest = tile % set;
         // The last set may have fewer rows of tiles.
-        let rows = (bands - first).min(self.height);
+        let rows = (bands - first).min(height);
         ((first + rest % rows) * self.tile_rows, rest / rows * (self.beside() * self.tile_columns))
     }
 }
@@ -286,7 +285,7 @@ pub struct GroupedMatmulArgs {
 #[kernel]
 pub fn grouped_matmul(c: &GroupedMatmul, a: &GroupedMatmulArgs) {
     let next = a.next_tile.map(|next| next.counter(0));
-    role("multiply", c.blocks, |b| {
+    role("multiply", c.blocks(), |b| {
         let tiles = all_tiles(c, a);
         let (mut group, mut first, mut start) = (var(0u32), var(0u32), var(0u32));
         let mut end = var(c.end(0u32.val(), a.counts.get(0)));

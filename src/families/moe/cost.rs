@@ -98,7 +98,7 @@ pub struct Costs {
 }
 
 /// H200s: the raw limits of [`H200`], and costs of records fitted to chunks of 4 to 128 tokens on two GPUs
-/// (`bench/results/what-was-tried.md`, chunks).
+/// (`bench/results/what-was-tried.md`, what did not pay: chunks).md`, chunks).
 pub const COSTS: Costs = Costs {
     limits: H200,
     step_us: 0.8,

@@ -9,3 +9,9 @@ pub(super) mod protocol;
 pub(super) mod signal;
 
 pub(super) use protocol::{Arrived, Parcel, Peers};
+
+/// The parameters of each transport of messages.
+pub(super) mod transports {
+    pub use super::ll::{AnyLl, Ll, LlElement};
+    pub use super::packets::{AnyPackets, Packets};
+}

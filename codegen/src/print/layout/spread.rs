@@ -317,21 +317,16 @@ pub(crate) enum Width {
 
 /// What a transport wants of tiles that are sent.
 pub(crate) fn width(transport: Transport, dtype: Dtype) -> Width {
-    let unit = transport.unit(dtype);
-    match transport {
-        Transport::Packets => Width::Multiple(unit),
-        Transport::Ll if unit > 1 => Width::Exactly(unit),
-        Transport::Ll => Width::Any,
+    match transport.unit(dtype) {
+        unit if is_wide(transport) => Width::Multiple(unit),
+        1 => Width::Any,
+        unit => Width::Exactly(unit),
     }
 }
 
 /// Whether lanes move whole 16 bytes, so that a tile has fewer of them than elements.
 pub(crate) fn is_wide(transport: Transport) -> bool {
-    match transport {
-        Transport::Packets => true,
-        // A lane for each element, whatever the group.
-        Transport::Ll => false,
-    }
+    transport.traits().wide
 }
 
 /// The kernel with a splat of its own for every operation that reads one. A splat is written out where it is used, so it

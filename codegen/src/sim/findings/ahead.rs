@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use crate::ir::{CommOp, OpKind, Transport, Type};
+use crate::ir::{CommOp, OpKind, Type};
 use crate::sim::exec::scalar as exec_scalar;
 use crate::sim::flatten::{CommInsn, Insn, Pc, Reg, code::TargetReg};
 use crate::sim::schedule::Agent;
@@ -170,13 +170,10 @@ impl Known<'_> {
             CommInsn::BlockSignal(s) => (s.flag, own, self.from(s.index, 1), self.get(s.value)),
             CommInsn::SendMessages(s) => {
                 let tile = self.sent_tile(pc)?;
-                let unit = u64::from(s.transport.unit(tile.dtype));
+                let by_element = s.transport.traits().waits_by_element;
+                let unit = if by_element { 1 } else { u64::from(s.transport.unit(tile.dtype)) };
                 let elements = self.from(s.index, tile.len.unwrap_or(1).into());
-                // Who waits for packets names each, who waits for LL elements the element.
-                let messages = match s.transport {
-                    Transport::Packets => elements.map(|e| e.start / unit..e.end.div_ceil(unit)),
-                    Transport::Ll => elements,
-                };
+                let messages = elements.map(|e| e.start / unit..e.end.div_ceil(unit));
                 (s.buffer, self.ranks(s.target), messages, s.epoch.and_then(|epoch| self.get(epoch)))
             }
             CommInsn::Put(_)

@@ -5,45 +5,82 @@ use peerwarp_codegen::dsl::prelude::*;
 use super::ids::Ids;
 use crate::families::moe::ExpertMap;
 
-/// The rank that owns an expert.
-#[kernel]
-pub(super) fn owner(map: ExpertMap, expert: Val<u32>) -> Val<u32> {
-    let (few, larger) = (map.at_least(), map.larger_ranks());
-    let in_larger = larger * (few + 1);
-    if larger == 0 {
-        expert / few
-    } else if few == 0 {
-        expert
-    } else {
-        (expert < in_larger).select(expert / (few + 1), (expert - in_larger) / few + larger)
+/// How ranks own experts.
+pub(super) trait Owning {
+    /// The rank that owns an expert.
+    fn owner(&self, expert: Val<u32>) -> Val<u32>;
+
+    /// The same of each of several.
+    fn owner_of_each(&self, expert: Tile<u32>) -> Tile<u32>;
+
+    /// The first expert of a rank.
+    fn first(&self, rank: Val<u32>) -> Val<u32>;
+
+    /// How many experts a rank owns.
+    fn owned(&self, rank: Val<u32>) -> Val<u32>;
+}
+
+/// How ranks own experts.
+pub(super) fn owning(map: ExpertMap) -> Box<dyn Owning> {
+    match (map.at_least(), map.larger_ranks()) {
+        (each, 0) => Box::new(Equal(each)),
+        (few, larger) => Box::new(Larger { few, larger }),
     }
 }
 
-/// The ranks that own experts, for each of several.
-#[kernel]
-fn owner_of_each(map: ExpertMap, expert: Tile<u32>) -> Tile<u32> {
-    let (few, larger) = (map.at_least(), map.larger_ranks());
-    let in_larger = larger * (few + 1);
-    if larger == 0 {
-        expert / few
-    } else if few == 0 {
-        expert
-    } else {
-        (expert < in_larger).select(expert / (few + 1), (expert - in_larger) / few + larger)
+/// Each rank owns as many.
+struct Equal(u32);
+
+impl Owning for Equal {
+    #[kernel]
+    fn owner(&self, expert: Val<u32>) -> Val<u32> {
+        expert / self.0
+    }
+
+    #[kernel]
+    fn owner_of_each(&self, expert: Tile<u32>) -> Tile<u32> {
+        expert / self.0
+    }
+
+    fn first(&self, rank: Val<u32>) -> Val<u32> {
+        rank * self.0
+    }
+
+    #[kernel]
+    fn owned(&self, _: Val<u32>) -> Val<u32> {
+        self.0.val()
     }
 }
 
-/// The first expert of a rank.
-pub(super) fn first_expert(map: ExpertMap, rank: Val<u32>) -> Val<u32> {
-    let first = rank * map.at_least();
-    if map.larger_ranks() == 0 { first } else { first + rank.min(map.larger_ranks()) }
+/// The first ranks own one more than the others.
+struct Larger {
+    few: u32,
+    larger: u32,
 }
 
-/// How many experts a rank owns.
-#[kernel]
-pub(super) fn owned_experts(map: ExpertMap, rank: Val<u32>) -> Val<u32> {
-    let (few, larger) = (map.at_least(), map.larger_ranks());
-    if larger == 0 { few.val() } else { (rank < larger).select(few + 1, few) }
+impl Owning for Larger {
+    #[kernel]
+    fn owner(&self, expert: Val<u32>) -> Val<u32> {
+        let Larger { few, larger } = *self;
+        let in_larger = larger * (few + 1);
+        (expert < in_larger).select(expert / (few + 1), (expert - in_larger) / few.max(1) + larger)
+    }
+
+    #[kernel]
+    fn owner_of_each(&self, expert: Tile<u32>) -> Tile<u32> {
+        let Larger { few, larger } = *self;
+        let in_larger = larger * (few + 1);
+        (expert < in_larger).select(expert / (few + 1), (expert - in_larger) / few.max(1) + larger)
+    }
+
+    fn first(&self, rank: Val<u32>) -> Val<u32> {
+        rank * self.few + rank.min(self.larger)
+    }
+
+    #[kernel]
+    fn owned(&self, rank: Val<u32>) -> Val<u32> {
+        (rank < self.larger).select(self.few + 1, self.few)
+    }
 }
 
 /// The numbers of experts among those of this rank, and which are this rank's.
@@ -57,30 +94,31 @@ pub(super) fn local_experts(map: ExpertMap, expert: Tile<u32>) -> (Tile<u32>, Ti
 #[kernel]
 pub(super) fn experts_of(map: ExpertMap, rank: Val<u32>, expert: Tile<u32>) -> (Tile<u32>, Tile<bool>) {
     // An expert below the rank's first one wraps to a large number.
-    let local = expert - first_expert(map, rank);
-    let owned = local < owned_experts(map, rank);
+    let owning = owning(map);
+    let local = expert - owning.first(rank);
+    let owned = local < owning.owned(rank);
     (local, owned)
 }
 
 /// The ranks that own any of `count` entries from entry `first` on, a bit each.
 #[kernel]
-pub(super) fn owners(map: ExpertMap, ids: Ids<'_>, first: Val<u32>, count: u32, g: Group) -> Val<u64> {
+pub(super) fn owners(map: ExpertMap, ids: &Ids<'_>, first: Val<u32>, count: u32, g: Group) -> Val<u64> {
     if count > 1 && g.reduces_at_once(map.ranks) {
         let expert = ids.of(first, count);
         let there = expert < map.experts;
-        let owner = owner_of_each(map, there.select(expert, 0));
+        let owner = owning(map).owner_of_each(there.select(expert, 0));
         there.select(splat(1u32, count) << owner, 0).or_all().to_u64()
     } else if count == 1 {
         let expert = ids.of_one(first);
         let there = expert < map.experts;
-        there.select(bit(owner(map, there.select(expert, 0))), 0u64)
+        there.select(bit(owning(map).owner(there.select(expert, 0))), 0u64)
     } else {
         let mut mask = var(0u64);
         for k in 0..count.val() {
             let id = ids.get(first + k);
             let expert = ids.where_is(id, || first + k);
             if expert < map.experts {
-                mask |= bit(owner(map, expert));
+                mask |= bit(owning(map).owner(expert));
             }
         }
         mask.get()
@@ -89,10 +127,10 @@ pub(super) fn owners(map: ExpertMap, ids: Ids<'_>, first: Val<u32>, count: u32, 
 
 /// How many of `count` entries from entry `first` on name experts of ranks that are not active, or that have no slot.
 #[kernel]
-pub(super) fn missing(map: ExpertMap, ids: Ids<'_>, first: Val<u32>, count: u32) -> Val<u32> {
+pub(super) fn missing(map: ExpertMap, ids: &Ids<'_>, first: Val<u32>, count: u32) -> Val<u32> {
     let expert = ids.of(first, count);
     let there = expert < map.experts;
-    let owner = owner_of_each(map, there.select(expert, 0));
+    let owner = owning(map).owner_of_each(there.select(expert, 0));
     let active = splat(active_ranks(), count) >> owner.cast::<u64>() & 1u64;
     let lost = there & (active == 0);
     let lost = ids.without_slot(expert).map_or(lost, |without| lost | without);
@@ -122,7 +160,7 @@ mod tests {
         role("all", 2, |b| {
             b.split(warps, |g| {
                 for token in g.strided(TOKENS) {
-                    masks.set(token, owners(map, Ids::numbers(ids), token * topk, topk, g));
+                    masks.set(token, owners(map, &Ids::numbers(ids), token * topk, topk, g));
                 }
             });
         });

@@ -3,7 +3,7 @@
 use peerwarp_codegen::dsl::prelude::*;
 
 use super::config::Dispatch;
-use super::device::{first_expert, local_experts};
+use super::device::{local_experts, owning};
 use super::dispatch::{DispatchArgs, Launch};
 use super::pieces::{Pieces, each_piece};
 use super::wire::Records;
@@ -113,6 +113,6 @@ pub(super) fn noted(c: &Dispatch, a: &DispatchArgs, expert: Tile<u32>, mine: Til
 
 /// The ids of this rank's experts, by their numbers here.
 fn id(c: &Dispatch, a: &DispatchArgs, expert: Tile<u32>) -> Tile<u32> {
-    let id = expert + first_expert(c.map(), rank());
+    let id = expert + owning(c.map()).first(rank());
     a.node_first.map_or(id, |first| id + first.get(0))
 }

@@ -49,120 +49,69 @@ const NO_EXPERT: u32 = u32::MAX;
 const NO_SLOT: u32 = u32::MAX - 1;
 
 /// The ids of a rank's entries.
-#[derive(Clone, Copy)]
 pub(super) struct Ids<'a> {
-    given: Given,
+    given: Box<dyn Given>,
     table: Option<Table<'a>>,
     /// Whether ids may say [`NO_SLOT`].
     are_slots: bool,
 }
 
-#[derive(Clone, Copy)]
-enum Given {
-    I32(Ptr<i32>),
-    /// With the number of experts.
-    I64(Ptr<u64>, u32),
-}
+/// An id, as what says the expert that it names.
+pub(super) type Id = Box<dyn FnOnce() -> Val<u32>>;
 
-/// An id.
-#[derive(Clone, Copy)]
-pub(super) enum Id {
-    I32(Val<i32>),
-    /// With the number of experts.
-    I64(Val<u64>, u32),
-}
-
-impl<'a> Ids<'a> {
-    /// Those that the caller gives.
-    pub fn given(c: &'a Dispatch, a: &TokenArgs) -> Ids<'a> {
-        let given = match c.ids {
-            IdType::I32 => Given::I32(a.ids.typed()),
-            IdType::I64 => Given::I64(a.ids.typed(), c.experts),
-        };
-        let table = a.place.map(|place| Table { c, place, replicas: a.replicas });
-        Ids { given, table, are_slots: table.is_some() }
-    }
-
-    /// Those that are numbers of experts.
-    pub fn numbers(ids: Ptr<i32>) -> Ids<'static> {
-        Ids { given: Given::I32(ids), table: None, are_slots: false }
-    }
-
-    /// Those that combine reads: as dispatch wrote them down, or else the caller's.
-    pub fn dispatched(l: Launch<'_>) -> Ids<'static> {
-        let Launch { c, a, .. } = l;
-        let given = a.ids.or(a.routed).expect("either says where entries go");
-        Ids { are_slots: c.expert_slots > 0, ..Ids::numbers(given) }
-    }
-
+/// Ids of one width. An id that names no expert, such as a negative one, becomes too large.
+trait Given {
     /// The ids of `len` entries from one on.
-    #[track_caller]
-    pub fn load(self, at: impl IntoIndex, len: u32) -> AnyTile {
-        match self.given {
-            Given::I32(ids) => ids.load(at, len).into(),
-            Given::I64(ids, _) => ids.load(at, len).into(),
-        }
-    }
+    fn load(&self, at: Index, len: u32) -> AnyTile;
 
     /// The ids of these entries; that of no expert where the mask does not hold.
-    #[track_caller]
-    pub fn gather(self, entry: Tile<u32>, mask: Tile<bool>) -> AnyTile {
-        match self.given {
-            Given::I32(ids) => ids.gather(entry, mask, -1).into(),
-            Given::I64(ids, _) => ids.gather(entry, mask, u64::MAX).into(),
-        }
-    }
+    fn gather(&self, entry: Tile<u32>, mask: Tile<bool>) -> AnyTile;
 
-    /// The experts that ids name. An id that names none, such as a negative one, becomes too large.
-    #[track_caller]
-    pub fn named(self, ids: AnyTile) -> Tile<u32> {
-        match self.given {
-            Given::I32(_) => ids.typed::<i32>().cast::<u32>(),
-            Given::I64(_, experts) => low_words(experts, ids.typed()),
-        }
-    }
-
-    /// Where experts of these entries are: their own numbers, or those of their slots among all ranks'. What is none becomes too large.
-    pub fn placed(self, named: Tile<u32>, entry: impl FnOnce() -> Tile<u32>) -> Tile<u32> {
-        self.table.map_or(named, |table| table.slots(named, entry()))
-    }
-
-    /// The same of `count` entries from `first` on.
-    #[track_caller]
-    pub fn of(self, first: Val<u32>, count: u32) -> Tile<u32> {
-        let named = self.named(self.load(first, count));
-        self.placed(named, || arange(count) + first)
-    }
+    /// The experts that ids name.
+    fn named(&self, ids: AnyTile) -> Tile<u32>;
 
     /// The id of one entry.
-    #[track_caller]
-    pub fn get(self, entry: Val<u32>) -> Id {
-        match self.given {
-            Given::I32(ids) => Id::I32(ids.get(entry)),
-            Given::I64(ids, experts) => Id::I64(ids.get(entry), experts),
-        }
+    fn get(&self, entry: Val<u32>) -> Id;
+}
+
+impl Given for Ptr<i32> {
+    fn load(&self, at: Index, len: u32) -> AnyTile {
+        Ptr::load(self, at, len).into()
     }
 
-    /// As [`Ids::of`], of one entry.
-    #[track_caller]
-    pub fn of_one(self, entry: Val<u32>) -> Val<u32> {
-        self.where_is(self.get(entry), || entry)
+    fn gather(&self, entry: Tile<u32>, mask: Tile<bool>) -> AnyTile {
+        Ptr::gather(self, entry, mask, -1).into()
     }
 
-    /// The same, given its id.
-    #[track_caller]
-    pub fn where_is(self, id: Id, entry: impl FnOnce() -> Val<u32>) -> Val<u32> {
-        let named = match id {
-            Id::I32(id) => id.cast::<u32>(),
-            Id::I64(id, experts) => low_word(experts, id),
-        };
-        self.table.map_or(named, |table| table.slot(named, entry()))
+    fn named(&self, ids: AnyTile) -> Tile<u32> {
+        ids.typed::<i32>().cast::<u32>()
     }
 
-    /// Which entries name an expert that has no slot, if there is a table.
-    #[kernel]
-    pub fn without_slot(self, placed: Tile<u32>) -> Option<Tile<bool>> {
-        self.are_slots.then(|| placed == NO_SLOT)
+    fn get(&self, entry: Val<u32>) -> Id {
+        let id = Ptr::get(self, entry);
+        Box::new(move || id.cast::<u32>())
+    }
+}
+
+/// Ids of 64 bits, and the number of experts.
+struct Wide(Ptr<u64>, u32);
+
+impl Given for Wide {
+    fn load(&self, at: Index, len: u32) -> AnyTile {
+        self.0.load(at, len).into()
+    }
+
+    fn gather(&self, entry: Tile<u32>, mask: Tile<bool>) -> AnyTile {
+        self.0.gather(entry, mask, u64::MAX).into()
+    }
+
+    fn named(&self, ids: AnyTile) -> Tile<u32> {
+        low_words(self.1, ids.typed())
+    }
+
+    fn get(&self, entry: Val<u32>) -> Id {
+        let (id, experts) = (self.0.get(entry), self.1);
+        Box::new(move || low_word(experts, id))
     }
 }
 
@@ -176,6 +125,79 @@ fn low_words(experts: u32, id: Tile<u64>) -> Tile<u32> {
 fn low_word(experts: u32, id: Val<u64>) -> Val<u32> {
     let there = id < u64::from(experts);
     there.select(id.cast::<u32>(), NO_EXPERT)
+}
+
+impl<'a> Ids<'a> {
+    /// Those that the caller gives.
+    pub fn given(c: &'a Dispatch, a: &TokenArgs) -> Ids<'a> {
+        let given: Box<dyn Given> = match c.ids {
+            IdType::I32 => Box::new(a.ids.typed::<i32>()),
+            IdType::I64 => Box::new(Wide(a.ids.typed(), c.experts)),
+        };
+        let table = a.place.map(|place| Table { c, place, replicas: a.replicas });
+        Ids { given, table, are_slots: table.is_some() }
+    }
+
+    /// Those that are numbers of experts.
+    pub fn numbers(ids: Ptr<i32>) -> Ids<'static> {
+        Ids { given: Box::new(ids), table: None, are_slots: false }
+    }
+
+    /// Those that combine reads: as dispatch wrote them down, or else the caller's.
+    pub fn dispatched(l: Launch<'_>) -> Ids<'static> {
+        let Launch { c, a, .. } = l;
+        let given = a.ids.or(a.routed).expect("either says where entries go");
+        Ids { are_slots: c.expert_slots > 0, ..Ids::numbers(given) }
+    }
+
+    /// The ids of `len` entries from one on.
+    pub fn load(&self, at: impl IntoIndex, len: u32) -> AnyTile {
+        self.given.load(at.index(), len)
+    }
+
+    /// The ids of these entries; that of no expert where the mask does not hold.
+    pub fn gather(&self, entry: Tile<u32>, mask: Tile<bool>) -> AnyTile {
+        self.given.gather(entry, mask)
+    }
+
+    /// The experts that ids name.
+    pub fn named(&self, ids: AnyTile) -> Tile<u32> {
+        self.given.named(ids)
+    }
+
+    /// Where experts of these entries are: their own numbers, or those of their slots among all ranks'. What is none becomes too large.
+    pub fn placed(&self, named: Tile<u32>, entry: impl FnOnce() -> Tile<u32>) -> Tile<u32> {
+        self.table.map_or(named, |table| table.slots(named, entry()))
+    }
+
+    /// The same of `count` entries from `first` on.
+    #[track_caller]
+    pub fn of(&self, first: Val<u32>, count: u32) -> Tile<u32> {
+        let named = self.named(self.load(first, count));
+        self.placed(named, || arange(count) + first)
+    }
+
+    /// The id of one entry.
+    pub fn get(&self, entry: Val<u32>) -> Id {
+        self.given.get(entry)
+    }
+
+    /// As [`Ids::of`], of one entry.
+    pub fn of_one(&self, entry: Val<u32>) -> Val<u32> {
+        self.where_is(self.get(entry), || entry)
+    }
+
+    /// The same, given its id.
+    pub fn where_is(&self, id: Id, entry: impl FnOnce() -> Val<u32>) -> Val<u32> {
+        let named = id();
+        self.table.map_or(named, |table| table.slot(named, entry()))
+    }
+
+    /// Which entries name an expert that has no slot, if there is a table.
+    #[kernel]
+    pub fn without_slot(&self, placed: Tile<u32>) -> Option<Tile<bool>> {
+        self.are_slots.then(|| placed == NO_SLOT)
+    }
 }
 
 /// Where experts are.

@@ -45,8 +45,7 @@ impl Pieces {
 
     /// The row and the part of it that is a group's i-th work.
     pub fn part(&self, i: Val<u32>) -> (Val<u32>, Val<u32>) {
-        let parts = self.parts();
-        if parts == 1 { (i, 0u32.val()) } else { (i / parts, i % parts) }
+        (i / self.parts(), i % self.parts())
     }
 
     /// Does something with each piece of a part, given its first element and its length.
@@ -69,9 +68,7 @@ impl Pieces {
     /// Does what is to be done once for a row.
     #[kernel]
     pub fn once(&self, part: Val<u32>, mut act: impl FnMut()) {
-        if self.parts() == 1 {
-            act();
-        } else if part == 0 {
+        if part == 0 {
             act();
         }
     }

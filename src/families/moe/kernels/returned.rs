@@ -27,14 +27,38 @@ pub enum ReturnDtype {
     Nvfp4,
 }
 
+/// What rows are like on their way.
+struct Form {
+    /// Bits of an element.
+    bits: u32,
+    /// The type of their words, unless it is that of combined rows.
+    dtype: Option<Dtype>,
+    /// Elements of a word.
+    packed: u32,
+    /// Elements that have a scale together, unless they are a piece's: a row's one scale goes with each of its pieces, which may be
+    /// different groups'.
+    scaled: Option<u32>,
+    /// Whether the scales of a piece end in the row's.
+    of_row: bool,
+}
+
 impl ReturnDtype {
+    fn form(self) -> Form {
+        let fp8 = Form { bits: 8, dtype: Some(Dtype::Fp8), packed: 1, scaled: None, of_row: false };
+        match self {
+            ReturnDtype::Combined => Form { bits: 16, dtype: None, scaled: Some(SCALE_BLOCK), ..fp8 },
+            ReturnDtype::Fp8 => Form { scaled: Some(SCALE_BLOCK), ..fp8 },
+            ReturnDtype::Fp8Token => fp8,
+            ReturnDtype::Nvfp4 => {
+                let scaled = Some(4 * NVFP4_BLOCK);
+                Form { bits: 4, dtype: Some(Dtype::U32), packed: 8, scaled, of_row: true }
+            }
+        }
+    }
+
     /// Bits of an element.
     pub(super) fn bits(self) -> u32 {
-        match self {
-            ReturnDtype::Combined => 16,
-            ReturnDtype::Fp8 | ReturnDtype::Fp8Token => 8,
-            ReturnDtype::Nvfp4 => 4,
-        }
+        self.form().bits
     }
 
     /// Bytes of a row of so many elements, without its scales.
@@ -70,11 +94,7 @@ pub struct Returned {
 impl Combine {
     /// Type in which rows travel.
     pub fn returned(&self) -> Dtype {
-        match self.combine_dtype {
-            ReturnDtype::Combined => self.dtype.dtype(),
-            ReturnDtype::Fp8 | ReturnDtype::Fp8Token => Dtype::Fp8,
-            ReturnDtype::Nvfp4 => Dtype::U32,
-        }
+        self.combine_dtype.form().dtype.unwrap_or(self.dtype.dtype())
     }
 
     /// Bytes of a row that travels.
@@ -84,28 +104,23 @@ impl Combine {
 
     /// How many of the type in which rows travel so many elements are.
     pub(super) fn moved(&self, elements: u32) -> u32 {
-        if self.returned() == Dtype::U32 { elements / 8 } else { elements }
+        elements / self.combine_dtype.form().packed
     }
 
     /// Where a piece of a row begins that travels, in the type in which it does.
     pub(super) fn place(&self, start: Val<u32>) -> Val<u64> {
-        if self.returned() == Dtype::U32 { (start / 8).to_u64() } else { start.to_u64() }
+        (start / self.combine_dtype.form().packed).to_u64()
     }
 
-    /// Elements that have a scale together as it travels. A row's one scale goes with each of its pieces, which may be different
-    /// groups'.
+    /// Elements that have a scale together as it travels.
     pub(super) fn scaled(&self) -> u32 {
-        match self.combine_dtype {
-            ReturnDtype::Combined | ReturnDtype::Fp8 => SCALE_BLOCK,
-            ReturnDtype::Fp8Token => self.piece_len(),
-            ReturnDtype::Nvfp4 => 4 * NVFP4_BLOCK,
-        }
+        self.combine_dtype.form().scaled.unwrap_or_else(|| self.piece_len())
     }
 
     /// Scales of a piece that travels, and how many words of them do: whole packets, where they are packets.
     pub(super) fn scales_of(&self, piece: u32) -> quantise::Piece {
         // Of nvfp4 the row's own goes with each of its pieces, too.
-        let of_row = u32::from(self.combine_dtype == ReturnDtype::Nvfp4 && piece > 0);
+        let of_row = u32::from(self.combine_dtype.form().of_row && piece > 0);
         let scales = piece.div_ceil(self.scaled()) + of_row;
         let sent = match self.protocol {
             Protocol::Flags | Protocol::Bulk => scales,
@@ -149,101 +164,105 @@ impl Combine {
 }
 
 /// How a group quantises what it sends back.
-#[derive(Clone, Copy)]
-pub(super) enum Quantising {
-    /// It does not.
-    None,
-    /// With a scale for each block.
-    ByBlock(Quantiser),
-    /// With a scale for each row.
-    ByRow,
-    /// With a scale for each row, and those of its blocks.
-    BySixteen(Quantiser),
+pub(super) trait Quantising {
+    /// Puts a part of a slot's row.
+    fn put(&self, to: &Back<'_>, part: Val<u32>, slot: &dyn Slot);
+
+    /// Puts a piece of a row that is summed here, of which its group has no other piece: so there is no scale for the row.
+    fn put_sum(&self, to: &Back<'_>, sum: Tile<f32>, (start, _): (Val<u32>, u32)) {
+        to.row.put_f32(start.to_u64(), sum);
+    }
 }
 
-impl Quantising {
-    /// What a configuration asks of a group.
-    pub fn new(c: &Combine) -> Quantising {
-        match c.combine_dtype {
-            ReturnDtype::Combined => Quantising::None,
-            ReturnDtype::Fp8 => Quantising::ByBlock(Quantiser::new(Method::fp8(SCALE_BLOCK), c.piece_len())),
-            ReturnDtype::Fp8Token => Quantising::ByRow,
-            ReturnDtype::Nvfp4 => Quantising::BySixteen(Quantiser::new(Method::nvfp4(), c.piece_len())),
-        }
-    }
-
-    /// The same where pieces that arrive as packets are quantised, with elements of so many bytes.
-    pub fn of_packets(c: &Combine, bytes: u32) -> Quantising {
-        match Quantising::new(c) {
-            Quantising::ByBlock(quantiser) if bytes > 1 => Quantising::ByBlock(quantiser.spreading()),
-            quantising => quantising,
+impl Combine {
+    /// How a group quantises what it sends back. It `spreads` pieces that arrive as packets over its lanes.
+    pub(super) fn quantising(&self, spreads: bool) -> Box<dyn Quantising> {
+        let by_block = || Quantiser::new(Method::fp8(SCALE_BLOCK), self.piece_len());
+        match (self.combine_dtype, spreads) {
+            (ReturnDtype::Combined, _) => Box::new(AsItIs),
+            (ReturnDtype::Fp8, false) => Box::new(ByBlock(by_block())),
+            (ReturnDtype::Fp8, true) => Box::new(ByBlock(by_block().spreading())),
+            (ReturnDtype::Fp8Token, _) => Box::new(ByRow),
+            (ReturnDtype::Nvfp4, _) => Box::new(BySixteen(Quantiser::new(Method::nvfp4(), self.piece_len()))),
         }
     }
 }
 
-/// A row that is put, and how.
+/// It does not.
+struct AsItIs;
+
+impl Quantising for AsItIs {
+    fn put(&self, to: &Back<'_>, part: Val<u32>, slot: &dyn Slot) {
+        slot.put(part, &to.row);
+    }
+}
+
+/// With a scale for each block.
+struct ByBlock(Quantiser);
+
+impl Quantising for ByBlock {
+    fn put(&self, to: &Back<'_>, part: Val<u32>, slot: &dyn Slot) {
+        to.c.sent_pieces().each(part, |start, len| self.put_piece(to, slot.piece(start, len), (start, len)));
+    }
+
+    fn put_sum(&self, to: &Back<'_>, sum: Tile<f32>, at: (Val<u32>, u32)) {
+        self.put_piece(to, AnyTile::rounded(sum, to.c.dtype.dtype()), at);
+    }
+}
+
+impl ByBlock {
+    fn put_piece(&self, to: &Back<'_>, piece: AnyTile, (start, len): (Val<u32>, u32)) {
+        let (x, scales) = self.0.quantise(piece, to.c.scales_of(len));
+        to.put(start, x, scales.to_f32());
+    }
+}
+
+/// With a scale for each row.
+struct ByRow;
+
+impl Quantising for ByRow {
+    #[kernel]
+    fn put(&self, to: &Back<'_>, part: Val<u32>, slot: &dyn Slot) {
+        let scale = to.scale_of(slot, E4M3_MAX);
+        to.c.sent_pieces().each(part, |start, len| {
+            let x = AnyTile::rounded(slot.piece(start, len).to_f32() / scale, Dtype::Fp8);
+            let sent = to.c.scales_of(len).sent;
+            to.put(start, x, splat(scale, sent));
+        });
+    }
+}
+
+/// With a scale for each row, and those of its blocks.
+struct BySixteen(Quantiser);
+
+impl Quantising for BySixteen {
+    #[kernel]
+    fn put(&self, to: &Back<'_>, part: Val<u32>, slot: &dyn Slot) {
+        let scale = to.scale_of(slot, NVFP4_MAX);
+        to.c.sent_pieces().each(part, |start, len| {
+            let piece = quantise::Piece { of_row: Some(scale), ..to.c.scales_of(len) };
+            let (x, scales) = self.0.returned(slot.piece(start, len), piece);
+            to.put(start, x, scales);
+        });
+    }
+}
+
+/// A row that is put.
 pub(super) struct Back<'m> {
     pub c: &'m Combine,
     pub row: OutgoingField<'m, Any>,
     pub scales: Option<OutgoingField<'m, f32>>,
-    pub quantising: Quantising,
 }
 
 impl Back<'_> {
-    /// Puts a part of a slot's row.
-    #[kernel]
-    pub fn put(&self, part: Val<u32>, slot: &dyn Slot) {
-        let pieces = self.c.sent_pieces();
-        match self.quantising {
-            Quantising::None => slot.put(part, &self.row),
-            Quantising::ByBlock(quantiser) => pieces.each(part, |start, len| {
-                self.put_by_block(quantiser, slot.piece(start, len), (start, len));
-            }),
-            Quantising::BySixteen(quantiser) => {
-                let scale = self.scale_of(slot, NVFP4_MAX);
-                pieces.each(part, |start, len| {
-                    let piece = quantise::Piece { of_row: Some(scale), ..self.c.scales_of(len) };
-                    let (x, scales) = quantiser.returned(slot.piece(start, len), piece);
-                    self.put_quantised(start, x, scales);
-                });
-            }
-            Quantising::ByRow => {
-                let scale = self.scale_of(slot, E4M3_MAX);
-                pieces.each(part, |start, len| {
-                    let x = AnyTile::rounded(slot.piece(start, len).to_f32() / scale, Dtype::Fp8);
-                    let sent = self.c.scales_of(len).sent;
-                    self.put_quantised(start, x, splat(scale, sent));
-                });
-            }
-        }
-    }
-
-    /// Puts a piece of a row that is summed here, of which its group has no other piece: so there is no scale for the row.
-    pub fn put_sum(&self, sum: Tile<f32>, (start, len): (Val<u32>, u32)) {
-        match self.quantising {
-            Quantising::ByBlock(quantiser) => {
-                let piece = AnyTile::rounded(sum, self.c.dtype.dtype());
-                self.put_by_block(quantiser, piece, (start, len));
-            }
-            Quantising::None | Quantising::ByRow | Quantising::BySixteen(_) => {
-                self.row.put_f32(start.to_u64(), sum);
-            }
-        }
-    }
-
-    /// Puts a piece of a row, with a scale for each block.
-    fn put_by_block(&self, quantiser: Quantiser, piece: AnyTile, (start, len): (Val<u32>, u32)) {
-        let (x, scales) = quantiser.quantise(piece, self.c.scales_of(len));
-        self.put_quantised(start, x, scales.to_f32());
-    }
-
     /// The scale of a slot's row.
     fn scale_of(&self, slot: &dyn Slot, most: f32) -> Val<f32> {
         let lens = (self.c.hidden, self.c.piece_len());
         scale_of_row(lens, most, &|start, len| slot.piece(start, len))
     }
 
-    fn put_quantised(&self, start: Val<u32>, x: AnyTile, scales: Tile<f32>) {
+    /// Puts a piece, and the scales that go with it.
+    fn put(&self, start: Val<u32>, x: AnyTile, scales: Tile<f32>) {
         self.row.put(self.c.place(start), x);
         if let Some(field) = &self.scales {
             field.put(self.c.first_scale(start), scales);

@@ -7,7 +7,7 @@ use super::deliver::{Hooked, RowHook, stand_in_expert};
 use super::device::{at, local_experts, missing, owners};
 use super::dispatch::{TokenArgs, TokenLaunch, rows_there, tokens};
 use super::ids::{Ids, count_entries};
-use super::returned::{Back, Quantising};
+use super::returned::Back;
 use super::roles::go_on;
 use super::round_trip_config::RoundTrip;
 use super::route::NOWHERE;
@@ -133,7 +133,7 @@ fn answer(c: &RoundTrip, a: &RoundTripArgs, g: Group, epoch: Epoch, hook: RowHoo
     let word = arange(2 * c.topk);
     let hooked = Hooked::new(&out, hook);
     let coming = c.combine();
-    let quantising = Quantising::of_packets(&coming, out.moved().bytes());
+    let quantising = coming.quantising(out.moved().bytes() > 1);
     for i in g.strided(c.tokens * c.ranks * pieces.parts()) {
         let (message, part) = pieces.part(i);
         let (source, token) = out.travel().arriving(message);
@@ -148,16 +148,12 @@ fn answer(c: &RoundTrip, a: &RoundTripArgs, g: Group, epoch: Epoch, hook: RowHoo
             let returns = a.back.returns.open(epoch);
             let back = returns.to(Peers::rank(source)).slot(token);
             let scales = returns.scales.map(|scales| back.field(scales));
-            let to = Back { c: &coming, row: back.field(returns.row), scales, quantising };
+            let to = Back { c: &coming, row: back.field(returns.row), scales };
             pieces.each(part, |start, len| {
                 let y = hooked.piece(&received, start, len);
                 let y = AnyTile::rounded(y, c.dtype.combined()).to_f32();
                 let sum = weighted(c, mine, &entries, y, len);
-                if c.combine_dtype.quantises() {
-                    to.put_sum(sum, (start, len));
-                } else {
-                    to.row.put_f32(start.to_u64(), sum);
-                }
+                quantising.put_sum(&to, sum, (start, len));
             });
             back.done();
         }
@@ -186,7 +182,7 @@ fn receive(c: &RoundTrip, a: &RoundTripArgs, g: Group, epoch: Epoch) {
     let scaling = Dequantiser::new(&coming, coming.owners_in_flight());
     for i in g.strided(tokens(&out, &a.tokens) * pieces.parts()) {
         let (token, part) = pieces.part(i);
-        let owners = owners(coming.map(), ids, token * c.topk, c.topk, g);
+        let owners = owners(coming.map(), &ids, token * c.topk, c.topk, g);
         let back = a.back.returns.open(epoch);
         let returned = returned(&coming, back, owners, token);
         pieces.each(part, |start, len| {
@@ -195,7 +191,7 @@ fn receive(c: &RoundTrip, a: &RoundTripArgs, g: Group, epoch: Epoch) {
         });
         if let Some(counts) = a.missing {
             if part == 0 {
-                counts.set(token, missing(coming.map(), ids, token * c.topk, c.topk));
+                counts.set(token, missing(coming.map(), &ids, token * c.topk, c.topk));
             }
         }
     }

@@ -51,13 +51,13 @@ impl<'a> Sender<'a> {
     fn destinations(self, slot: Val<u32>, g: Group) -> Val<u64> {
         let Sender { c, a, .. } = self;
         let ids = Ids::given(c, a);
-        c.travel().of(&|| owners(c.map(), ids, slot * c.slot_entries(), c.slot_entries(), g))
+        c.travel().of(&|| owners(c.map(), &ids, slot * c.slot_entries(), c.slot_entries(), g))
     }
 
     /// A piece of a token's row.
     fn load(self, token: Val<u32>, start: Val<u32>, len: u32) -> AnyTile {
         let Sender { c, a, .. } = self;
-        let start = if c.elements(1) == 1 { start } else { start * c.elements(1) };
+        let start = start * c.elements(1);
         a.x.load(at(token, c.given_row()) + start.to_u64(), c.elements(len))
     }
 

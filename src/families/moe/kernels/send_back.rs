@@ -53,12 +53,12 @@ impl Batching for Each {
         let Launch { c, a, .. } = l;
         let pieces = c.sent_pieces();
         let counter = a.next_send.map(|next| next.counter(0));
-        let quantising = Quantising::new(c);
+        let quantising = c.quantising(false);
         for i in g.dynamic(c.tokens * c.token_slots() * c.destinations() * pieces.parts(), counter) {
             let (row, part) = pieces.part(i);
             let (source, number) = c.travel().returning(row);
             outputs.if_there(source, number, &|| {
-                send_slot(l, outputs, g, (source, number), (part, quantising));
+                send_slot(l, outputs, g, (source, number), (part, &*quantising));
             });
         }
     }
@@ -83,14 +83,14 @@ fn send_slot(
     outputs: &dyn Outputs,
     g: Group,
     (source, number): (Val<u32>, Val<u32>),
-    (part, quantising): (Val<u32>, Quantising),
+    (part, quantising): (Val<u32>, &dyn Quantising),
 ) {
     let Launch { c, back, .. } = l;
     let slot = slot(l, outputs, g, (source, number));
     let row = back.to(Peers::rank(source)).slot(number);
     if slot.is_here() {
         let scales = back.scales.map(|scales| row.field(scales));
-        Back { c, row: row.field(back.row), scales, quantising }.put(part, &*slot);
+        quantising.put(&Back { c, row: row.field(back.row), scales }, part, &*slot);
         row.done();
     }
 }
@@ -104,7 +104,7 @@ impl Batching for Batches<'_> {
     fn send(&self, l: Launch<'_>, outputs: &dyn Outputs, g: Group) {
         let Launch { c, a, back } = l;
         let i = arange(c.batch * c.topk);
-        let quantising = Quantising::new(c);
+        let quantising = c.quantising(false);
         let counter = a.next_send.map(|next| next.counter(0));
         for number in g.dynamic(c.batches() * c.destinations(), counter) {
             let (source, batch) = c.travel().returning(number);
@@ -121,8 +121,8 @@ impl Batching for Batches<'_> {
                     let row = rows.slot(number);
                     if slot.is_here() {
                         let scales = back.scales.map(|scales| row.field(scales));
-                        let to = Back { c, row: row.field(back.row), scales, quantising };
-                        to.put(0u32.val(), &*slot);
+                        let to = Back { c, row: row.field(back.row), scales };
+                        quantising.put(&to, 0u32.val(), &*slot);
                     }
                 }
                 rows.done(batch * c.ranks + rank());

@@ -5,7 +5,7 @@ use peerwarp_codegen::dsl::{AnyTile, IncomingEach, IncomingSome};
 
 use super::combine::Launch;
 use super::combine_config::Combine;
-use super::device::{at, missing, owner, owners};
+use super::device::{at, missing, owners, owning};
 use super::ids::Ids;
 use super::outputs::{Keep, RankMajor, Summed};
 use super::pieces::each_piece;
@@ -51,7 +51,7 @@ fn each_token(l: Launch<'_>, g: Group, act: impl Fn(Val<u32>, Val<u32>)) {
         act(token, part);
         if let Some(counts) = a.missing {
             if part == 0 {
-                counts.set(token, missing(c.map(), Ids::dispatched(l), token * c.topk, c.topk));
+                counts.set(token, missing(c.map(), &Ids::dispatched(l), token * c.topk, c.topk));
             }
         }
     }
@@ -68,7 +68,7 @@ fn store(l: Launch<'_>, token: Val<u32>, start: Val<u32>, sum: Tile<f32>) {
 
 /// The ranks that own a token's experts, a bit each.
 fn owners_of(l: Launch<'_>, g: Group, token: Val<u32>) -> Val<u64> {
-    owners(l.c.map(), Ids::dispatched(l), token * l.c.topk, l.c.topk, g)
+    owners(l.c.map(), &Ids::dispatched(l), token * l.c.topk, l.c.topk, g)
 }
 
 /// The weights that combine applies to a token's rows.
@@ -146,7 +146,7 @@ impl Weights<'_> {
             let slot = token * c.topk + k;
             let expert = ids.of_one(slot);
             if expert < c.map().experts {
-                if owner(c.map(), expert) == of {
+                if owning(c.map()).owner(expert) == of {
                     sum += a.weights.get(slot);
                 }
             }
@@ -218,7 +218,7 @@ fn sum_packets((l, s): Receiving<'_>, token: Val<u32>, part: Val<u32>) {
                 let expert = ids.of_one(slot);
                 let valid = expert < c.map().experts;
                 there = there | valid.select(1u64 << i, 0u64);
-                messages.push((owner(c.map(), expert), slot));
+                messages.push((owning(c.map()).owner(expert), slot));
                 weights.push(valid.select(a.weights.get(slot), 0.0));
             }
             let messages = back.from_each(messages, there);
@@ -245,7 +245,7 @@ fn sum_entries((l, s): Receiving<'_>, token: Val<u32>, part: Val<u32>) {
             let slot = token * c.topk + k;
             let expert = ids.of_one(slot);
             if expert < c.map().experts {
-                let owner = owner(c.map(), expert);
+                let owner = owning(c.map()).owner(expert);
                 let row = c.batching().of_entry(&back.from(owner), [owner, token, slot]);
                 let y = s.of_one(back, &row, start, len);
                 sum = y.fma(a.weights.get(slot), &sum);
@@ -301,14 +301,11 @@ impl<'a> Dequantiser<'a> {
         len: u32,
     ) -> Tile<f32> {
         let x = row.field(back.row).load(self.c.place(start), self.c.moved(len));
-        match (back.scales, self.scales) {
-            (Some(scales), Some(at_hand)) => {
-                let (at, sent) = self.words(start, len);
-                let scales = row.field(scales).load(at, sent);
-                self.spread(vec![x], vec![scales], at_hand, len)[0].to_f32()
-            }
-            _ => x.to_f32(),
-        }
+        let scales = back.scales.map(|scales| {
+            let (at, sent) = self.words(start, len);
+            vec![row.field(scales).load(at, sent)]
+        });
+        self.scaled(vec![x], scales, len)[0].to_f32()
     }
 
     /// The scales of pieces of several entries' rows.
@@ -325,22 +322,12 @@ impl<'a> Dequantiser<'a> {
 
     /// Pieces of rows with their scales.
     pub fn scaled(&self, rows: Vec<AnyTile>, scales: Option<Vec<Tile<f32>>>, len: u32) -> Vec<Scaled> {
-        match (scales, self.scales) {
-            (Some(scales), Some(at_hand)) => self.spread(rows, scales, at_hand, len),
+        match (scales, self.scales, self.words) {
+            (Some(scales), Some(at_hand), None) => self.of_bytes(rows, scales, at_hand, len),
+            (Some(scales), Some(at_hand), Some(words)) => {
+                self.unpacked((rows, scales), (words, at_hand), len)
+            }
             _ => rows.into_iter().map(|row| Scaled { row, scale: None }).collect(),
-        }
-    }
-
-    fn spread(
-        &self,
-        rows: Vec<AnyTile>,
-        scales: Vec<Tile<f32>>,
-        at_hand: Shared<f32>,
-        len: u32,
-    ) -> Vec<Scaled> {
-        match self.words {
-            None => self.of_bytes(rows, scales, at_hand, len),
-            Some(words) => self.unpacked((rows, scales), (words, at_hand), len),
         }
     }
 

@@ -6,7 +6,7 @@
 use peerwarp_codegen::dsl::prelude::*;
 
 use super::config::Dispatch;
-use super::device::{at, first_expert, owned_experts};
+use super::device::{at, owning};
 use super::dispatch::{Launch, TokenArgs};
 use super::protocol::Protocol;
 use super::scales::Words;
@@ -258,8 +258,8 @@ impl Records for FlagRecords<'_> {
 fn flag_counts(records: &FlagRecords<'_>, expert: Tile<u32>, record: Tile<u32>) -> Tile<u32> {
     let FlagRecords(Launch { c, bank, .. }, a, arrived) = records;
     let (map, number) = (c.map(), record + *bank);
-    let owned = expert < owned_experts(map, rank());
-    let first = first_expert(map, rank());
+    let owned = expert < owning(map).owned(rank());
+    let first = owning(map).first(rank());
     a.rec_count.gather(arrived, number * map.experts + first + expert, owned, 0)
 }
 
@@ -308,8 +308,8 @@ fn send_counts(l: Launch<'_>, ll: &Ll<u32>, number: Val<u32>, count: &Shared<u32
     let most = map.at_most();
     for to in 0..l.c.ranks.val() {
         let expert = arange(most);
-        let mine = expert < owned_experts(map, to);
-        let of_rank = count.gather(expert + first_expert(map, to), mine, 0);
+        let mine = expert < owning(map).owned(to);
+        let of_rank = count.gather(expert + owning(map).first(to), mine, 0);
         ll.send(Peers::rank(to), number * most, of_rank, l.epoch);
     }
 }
@@ -365,7 +365,7 @@ impl Records for LlRecords<'_> {
 #[kernel]
 fn ll_counts(l: Launch<'_>, count: &Ll<u32>, expert: Tile<u32>, record: Tile<u32>) -> Tile<u32> {
     let (c, number) = (l.c, record + l.bank);
-    let owned = expert < owned_experts(c.map(), rank());
+    let owned = expert < owning(c.map()).owned(rank());
     count.gather(number * c.map().at_most() + expert, record / c.chunks(), owned, l.epoch)
 }
 

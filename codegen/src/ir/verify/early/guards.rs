@@ -187,8 +187,10 @@ fn masks(kind: &OpKind) -> Option<ValueId> {
     match *kind {
         OpKind::Memory(
             MemoryOp::LoadMasked { mask, .. } | MemoryOp::Gather { mask, .. } | MemoryOp::Tally { mask, .. },
-        )
-        | OpKind::Comm(CommOp::ReceiveMessages(ReceiveMessages { transport: Transport::Ll, mask, .. })) => {
+        ) => Some(mask),
+        OpKind::Comm(CommOp::ReceiveMessages(ReceiveMessages { transport, mask, .. }))
+            if !transport.traits().takes =>
+        {
             Some(mask)
         }
         OpKind::Memory(MemoryOp::Store { mask, .. } | MemoryOp::Scatter { mask, .. })
