@@ -158,9 +158,10 @@ fn loaders_wait_for_rows_and_not_with_weights() {
     pinned::<MoeLayer>(all, key, "hip:gfx942");
     let hopper = pinned::<MoeLayer>(all, &key.replace("bf16", "fp8"), "cuda:sm_90a");
     let (_, loader) = hopper.split_once("// multiply: the loader").expect("it has a loader");
-    assert_eq!(
-        loader.split("// multiply: the other").next().map(|text| text.matches("bring_right_ahead(").count()),
-        Some(2)
-    );
+    let (loader, others) = loader.split_once("// multiply: the other warps").expect("and others");
+    assert_eq!(loader.matches("wait_for_blocks(").count(), 3, "{loader}");
+    // Strips of a second product are multiplied in a loop, before which all warps wait.
+    let waits = others.split("// move").next().map(|text| text.matches("wait_for_blocks(").count());
+    assert_eq!(waits, Some(2), "{others}");
     insta::assert_snapshot!("layer_digests", all);
 }

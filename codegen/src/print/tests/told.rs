@@ -63,6 +63,30 @@ fn operands_that_blocks_tell_each_other_of_are_brought() {
     );
 }
 
+/// Rows that other blocks made are read in a loop that stores others, and none that the loop stores itself.
+#[test]
+fn what_blocks_tell_of_is_read_again() {
+    let of = |stores_it: bool| {
+        told(move |b, g, made, epoch| {
+            made.wait_drawn(0, 1, epoch);
+            again(b, g, stores_it);
+        })
+    };
+    assert!(of(false).is_some() && of(true).is_none());
+}
+
+#[kernel]
+fn again(b: Group, g: Given, stores_it: bool) {
+    for i in 0..4u32.val() {
+        let sums = b.dot(g.x.rows(0, 128), g.w.rows(i * 64, 64), 3);
+        if stores_it {
+            g.x.rows(0, 128).store_f32(0, sums);
+        } else {
+            g.store(sums);
+        }
+    }
+}
+
 #[kernel]
 fn wait_at_times(b: Group, g: Given, made: BlockFlags, epoch: Epoch) {
     if g.y.get(0) == 0 {
