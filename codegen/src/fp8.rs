@@ -38,6 +38,11 @@ pub fn to_f32(bits: u8) -> f32 {
     DECODED[bits as usize]
 }
 
+/// The value of an e8m0 scale (OCP Microscaling Formats 1.0): 2 to the power of the byte less 127; all ones is NaN.
+pub fn e8m0_to_f32(byte: u8) -> f32 {
+    if byte == u8::MAX { f32::NAN } else { 2f64.powi(i32::from(byte) - 127) as f32 }
+}
+
 /// The nearest fp8 number, ties to even, saturating at ±[`MAX`]; infinities saturate too, NaN stays NaN.
 pub fn from_f32(value: f32) -> u8 {
     let bits = value.to_bits();

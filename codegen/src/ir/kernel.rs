@@ -385,6 +385,21 @@ pub const fn dot_columns(dtype: Dtype) -> u32 {
     DOT_ROW_BYTES / dtype.bytes()
 }
 
+/// Columns of fp8 that have one scale, where both operands of a `Dot` have scales of blocks.
+pub const SCALED_COLUMNS: u32 = 32;
+
+/// Rows and columns of a tile of scales: 128 words of four.
+pub const SCALES_TILE: u32 = 128;
+
+/// Bytes of a row's scales in a piece.
+pub const SCALES_ROW_BYTES: u32 = SCALES_TILE / SCALED_COLUMNS;
+
+/// Where the word with the scales of a row and 128 columns is, `of` the words of a row.
+pub const fn scales_word(row: u64, word: u64, of: u64) -> u64 {
+    let tile = SCALES_TILE as u64;
+    (row / tile * of + word) * tile + row % 32 * 4 + row / 32 % 4
+}
+
 impl Kernel {
     /// Ranks of all machines, which far channels reach: `node * ranks + rank` each.
     pub const fn all_ranks(&self) -> u32 {

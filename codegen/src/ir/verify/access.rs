@@ -189,6 +189,20 @@ impl Check<'_, '_, '_> {
                         self.report.add(self.loc, Problem::DotColumns { what, value, unit });
                     }
                 }
+                if a.scales.is_some() {
+                    let tile = [
+                        ("row", a.row),
+                        ("row", b.row),
+                        ("first column", *from),
+                        ("number of columns", *count),
+                    ];
+                    for (what, v) in tile {
+                        if !self.facts.multiple_of(v).is_multiple_of(SCALES_TILE.into()) {
+                            let value = self.report.names.value(v);
+                            self.report.add(self.loc, Problem::ScaledTile { what, value });
+                        }
+                    }
+                }
                 let columns = a.place.param().and_then(|p| self.report.param(p).columns);
                 let first = self.facts.int(*from).unwrap_or(0);
                 let end = first + self.facts.int(*count).unwrap_or(0);

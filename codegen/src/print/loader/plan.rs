@@ -15,8 +15,8 @@ use crate::device::Device;
 use crate::family::{MatrixUnit, Target};
 use crate::ir::{
     CommOp, ControlOp, DOT_ROW_BYTES, Dot, Dtype, Kernel, LoadMatrix, LoadRow, Loc, MatrixOp, MemoryOp, Op,
-    OpId, OpKind, Param, ParamId, ParamKind, Place, Region, Role, Rows, SharedId, ValueId, ValueOp, Wait,
-    dot_columns,
+    OpId, OpKind, Param, ParamId, ParamKind, Place, Region, Role, Rows, SCALES_ROW_BYTES, SCALES_TILE,
+    SharedId, ValueId, ValueOp, Wait, dot_columns,
 };
 use crate::print::analysis::signals::asks_status;
 use crate::print::facts::{Facts, Side};
@@ -53,13 +53,17 @@ pub(crate) struct Ring {
     pub draws: bool,
     /// Whether one thread makes products in tensor memory, which the others take sums from.
     pub tensor: bool,
+    /// Whether operands have scales of blocks.
+    pub scaled: bool,
 }
 
 impl Ring {
     /// The type in emitted source.
     pub fn text(&self) -> String {
-        let Ring { dtype, rows: [left, right], boxes, stages, .. } = *self;
-        let fewer = if boxes == self.rows { String::new() } else { format!(", {}, {}", boxes[0], boxes[1]) };
+        let Ring { dtype, rows: [left, right], boxes, stages, scaled, .. } = *self;
+        let scales = if scaled { ", true" } else { "" };
+        let fewer = boxes == self.rows && !scaled;
+        let fewer = if fewer { String::new() } else { format!(", {}, {}{scales}", boxes[0], boxes[1]) };
         format!("Ring<{stages}, {left}, {right}, {}{fewer}>", type_name(dtype))
     }
 
@@ -69,9 +73,15 @@ impl Ring {
         self.end() + if self.draws { drawn::BYTES } else { 0 }
     }
 
+    /// Columns of tensor memory that scales of two pieces take.
+    pub fn scale_columns(&self) -> u32 {
+        if self.scaled { 2 * (self.rows[0] + self.rows[1]) / 32 } else { 0 }
+    }
+
     /// The first byte behind pieces and barriers.
     pub fn end(&self) -> u32 {
-        let piece = (self.rows[0] + self.rows[1]) * DOT_ROW_BYTES;
+        let scales = if self.scaled { SCALES_ROW_BYTES } else { 0 };
+        let piece = (self.rows[0] + self.rows[1]) * (DOT_ROW_BYTES + scales);
         let words = if self.tensor { (SUMS_BYTES + 4 * self.stages).next_multiple_of(16) } else { 0 };
         self.stages * (piece + BARRIERS) + words
     }
@@ -486,7 +496,14 @@ impl<'f, 'k> Fit<'f, 'k> {
         // Of rows that a list names boxes have one each, and there are as many.
         let boxes = boxes.map(|(param, rows)| box_rows(f.p.kernel, param, rows));
         let boxes = if a.list.is_some() { [left, boxes[1]] } else { boxes };
-        Ok(Ring { room: *room, dtype, rows: [left, right], boxes, stages: *stages, draws: false, tensor })
+        let scaled = a.scales.is_some();
+        if scaled && [left, right] != [SCALES_TILE; 2] {
+            return Err(
+                "tensor memory has 128 x 128 sums of products with scales of blocks beside those of the next one",
+            );
+        }
+        let rows = [left, right];
+        Ok(Ring { room: *room, dtype, rows, boxes, stages: *stages, draws: false, tensor, scaled })
     }
 
     /// Whether boxes can be loaded of a matrix: of one that the kernel does not write, that a receipt is for, or that blocks tell each other of.
@@ -498,6 +515,9 @@ impl<'f, 'k> Fit<'f, 'k> {
         let listed = rows.list.is_some_and(|list| self.written.contains(&list));
         if listed {
             return Err("the kernel writes the list of an operand's rows");
+        }
+        if rows.scales.is_some_and(|scales| self.written.contains(&scales)) {
+            return Err("the kernel writes the scales of an operand's rows");
         }
         let there = !self.written.contains(&id) || self.heard.before(product);
         let input = param.kind == ParamKind::Local && rows.receipt.is_none() && there;

@@ -3,7 +3,7 @@
 use serde::Serialize;
 
 use crate::family::{MatrixUnit, Target};
-use crate::ir::{Dot, Dtype, Kernel, MatrixOp, OpKind, Type};
+use crate::ir::{Dot, Dtype, Kernel, MatrixOp, OpKind, Rows, Type};
 use crate::print::layout::fragments::WGMMA_COLUMNS;
 use crate::print::text::prim;
 
@@ -26,6 +26,8 @@ pub(crate) struct PiecesText {
     gfx12: bool,
     /// Whether lists name rows of left operands.
     pub gathers: bool,
+    /// Whether some have scales of blocks.
+    pub scaled: bool,
 }
 
 impl PiecesText {
@@ -44,12 +46,16 @@ impl PiecesText {
         } else {
             ["64", "64", "63", "8", "4"]
         };
-        let gathers = kernel
-            .ops
-            .iter()
-            .any(|op| matches!(&op.kind, OpKind::Matrix(MatrixOp::Dot(Dot { a, .. })) if a.list.is_some()));
-        PiecesText { columns, ring_columns, last, unit, half, fp8, tensor, gfx12, gathers }
+        let (gathers, scaled) =
+            (any_left(kernel, |a| a.list.is_some()), any_left(kernel, |a| a.scales.is_some()));
+        PiecesText { columns, ring_columns, last, unit, half, fp8, tensor, gfx12, gathers, scaled }
     }
+}
+
+/// Whether something holds for the left operand of a product.
+fn any_left(kernel: &Kernel, holds: fn(&Rows) -> bool) -> bool {
+    let of = |kind: &OpKind| matches!(kind, OpKind::Matrix(MatrixOp::Dot(Dot { a, .. })) if holds(a));
+    kernel.ops.iter().any(|op| of(&op.kind))
 }
 
 /// Columns of the results of products, and types of operands.
@@ -65,6 +71,8 @@ fn operands(kernel: &Kernel) -> impl Iterator<Item = (u32, Dtype)> {
 #[derive(Debug, Serialize)]
 pub(crate) struct TensorText {
     operands: Vec<OperandText>,
+    /// Whether some have scales of blocks.
+    scaled: bool,
 }
 
 /// A type of operands: how an instruction has it in its name, and its number in the word that describes a product (PTX ISA 9.0,
@@ -91,7 +99,7 @@ impl TensorText {
                 found.push(operand);
             }
         }
-        TensorText { operands: found }
+        TensorText { operands: found, scaled: any_left(kernel, |a| a.scales.is_some()) }
     }
 }
 

@@ -2,7 +2,10 @@
 
 use super::interpreter::Flow;
 use super::memory::Fault;
-use crate::ir::{COLUMN_BLOCK, Dtype, Lines, ParamId, Place, ReceiptId, ReduceOp};
+use crate::fp8::e8m0_to_f32;
+use crate::ir::{
+    COLUMN_BLOCK, Dtype, Lines, ParamId, Place, ReceiptId, ReduceOp, SCALED_COLUMNS, SCALES_TILE, scales_word,
+};
 use crate::sim::flatten::{
     Reg,
     code::Access,
@@ -29,16 +32,18 @@ pub(crate) struct Part {
     receipt: Option<ReceiptId>,
     /// The vector that names its rows, if they are scattered.
     list: Option<ParamId>,
+    /// The vector with scales of its blocks.
+    scales: Option<ParamId>,
 }
 
 impl Part {
     /// Rows of a matrix from a column on.
     pub fn new(agent: &Agent, of: RowsReg, column: u64, shape: (u32, u32)) -> Part {
-        let RowsReg { place, rank, row, end, loose, receipt, list } = of;
+        let RowsReg { place, rank, row, end, loose, receipt, list, scales } = of;
         let (at, end) = ((narrow(agent, row), column), end.map_or(u64::MAX, |end| narrow(agent, end)));
         let param = place.param().expect("the verifier lets matrices in memory be parameters");
         let dtype = agent.compiled.kernel().params[param.index()].dtype;
-        Part { place, dtype, at, end, loose, shape, rank, receipt, list }
+        Part { place, dtype, at, end, loose, shape, rank, receipt, list, scales }
     }
 
     /// The elements of a row that are there, from the first on, if the row is.
@@ -129,6 +134,28 @@ impl World<'_> {
                 to[..there.len()].copy_from_slice(there);
             }
         }
+        Ok(())
+    }
+
+    /// Multiplies the elements of rows that are there by the scales of their blocks, if they have any.
+    pub(crate) fn scale_part(&mut self, agent: &Agent, part: &Part, wide: &mut Tile) -> Result<(), Fault> {
+        let Some(scales) = part.scales.filter(|_| part.shape.1 > 0) else { return Ok(()) };
+        let mut all = wide.view::<f32>().to_vec();
+        let tile = u64::from(SCALES_TILE);
+        let (first, (_, columns)) = (part.at.0, shape_of(agent, part.place));
+        for (row, part_row) in (0..part.shape.0).zip(all.chunks_exact_mut(part.shape.1 as usize)) {
+            if part.row(agent, row).is_none() {
+                continue;
+            }
+            for (word, elements) in (part.at.1 / tile..).zip(part_row.chunks_mut(SCALES_TILE as usize)) {
+                let at = scales_word(first + u64::from(row), word, columns / tile);
+                let there = self.read_elements(agent, Place::Param(scales), (at, at + 1), 4, None)?;
+                for (block, &e8m0) in elements.chunks_mut(SCALED_COLUMNS as usize).zip(there) {
+                    block.iter_mut().for_each(|x| *x *= e8m0_to_f32(e8m0));
+                }
+            }
+        }
+        wide.fresh::<f32>(all.len()).copy_from_slice(&all);
         Ok(())
     }
 
@@ -256,6 +283,7 @@ impl World<'_> {
                     world.load_part(agent, &part, &mut rows)?;
                 }
                 cast_tile(dtype, Dtype::F32, &rows, &mut wide);
+                world.scale_part(agent, &part, &mut wide)?;
                 Ok(wide)
             });
             let (a, b) = (a?, b?);

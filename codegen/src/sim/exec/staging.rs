@@ -162,12 +162,13 @@ impl World<'_> {
         let (step, slot) = (staging.ring.step(piece), staging.ring.slot(piece));
         match staging.ring.rows(piece) {
             Ok(rows) => {
-                let wide = [0, 1].map(|operand| {
-                    let mut wide = Tile::default();
-                    cast_tile(dot.dtype, Dtype::F32, &rows[operand], &mut wide);
-                    wide
-                });
-                let (_, columns) = Self::columns_of(agent, dot, step);
+                let (column, columns) = Self::columns_of(agent, dot, step);
+                let mut wide = [Tile::default(), Tile::default()];
+                for (operand, wide) in wide.iter_mut().enumerate() {
+                    cast_tile(dot.dtype, Dtype::F32, &rows[operand], wide);
+                    let (of, rows) = [(dot.a, dot.shape.0), (dot.b, dot.shape.1)][operand];
+                    self.scale_part(agent, &Part::new(agent, of, column, (rows, columns)), wide)?;
+                }
                 let (width, sums) = (dot.shape.1 as usize, &mut staging.sums);
                 multiply(wide[0].view(), wide[1].view(), columns as usize, width, sums);
             }

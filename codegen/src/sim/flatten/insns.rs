@@ -95,6 +95,8 @@ pub(crate) struct RowsReg {
     pub receipt: Option<ReceiptId>,
     /// The vector that names them, if they are scattered.
     pub list: Option<ParamId>,
+    /// The vector with scales of their blocks.
+    pub scales: Option<ParamId>,
 }
 
 /// Of a multiplication.

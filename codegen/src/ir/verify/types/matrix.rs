@@ -76,6 +76,7 @@ impl Check<'_, '_> {
         let columns = [a, b].map(|rows| self.rows(rows));
         a.list.iter().for_each(|list| self.list(*list));
         self.consecutive(b);
+        self.scales([a, b], ty.shape());
         if let Some(rows) = [a, b].into_iter().find(|rows| self.columns(rows.place) == Some(1)) {
             let (param, unit) =
                 (self.report.place_name(rows.place), PACKET_BYTES / self.dtype(rows.place).bytes());
@@ -102,7 +103,8 @@ impl Check<'_, '_> {
             self.add(Problem::DotStages { stages: *stages, limit: MAX_STAGES });
         }
         if let Some((rows, columns)) = ty.shape() {
-            let needed = u64::from(*stages) * u64::from(rows + columns) * u64::from(DOT_ROW_BYTES);
+            let scales = if a.scales.is_some() { SCALES_ROW_BYTES } else { 0 };
+            let needed = u64::from(*stages) * u64::from(rows + columns) * u64::from(DOT_ROW_BYTES + scales);
             let room = &self.report.kernel.shared[room.index()];
             let there = u64::from(room.len) * u64::from(room.dtype.bytes());
             if there < needed {
@@ -127,9 +129,42 @@ impl Check<'_, '_> {
 
     /// Rows that no list names.
     pub(super) fn consecutive(&mut self, rows: &Rows) {
+        if let Some(scales) = rows.scales.filter(|_| self.name != "dot") {
+            let (param, scales) =
+                (self.report.place_name(rows.place), self.report.param(scales).name.clone());
+            self.add(Problem::ScaledRows { param, scales });
+        }
         if rows.list.is_some() {
             let (op, param) = (self.name, self.report.place_name(rows.place));
             self.add(Problem::ListedRows { op, param });
+        }
+    }
+
+    /// Scales of blocks: of both operands, for whole tiles of fp8.
+    fn scales(&mut self, operands: [&Rows; 2], shape: Option<(u32, u32)>) {
+        let tile = |n: u64| n.is_multiple_of(SCALES_TILE.into());
+        for (rows, count) in operands.into_iter().zip(<[u32; 2]>::from(shape.unwrap_or_default())) {
+            let param = self.report.place_name(rows.place);
+            let Some(scales) = rows.scales else {
+                if operands.iter().any(|other| other.scales.is_some()) {
+                    self.add(Problem::ScalesOfOne { param });
+                }
+                continue;
+            };
+            let scales = self.report.param(scales);
+            let of = rows.place.param().and_then(|p| self.report.param(p).shape()).unwrap_or_default();
+            let (name, words) = (scales.name.clone(), of.0.next_multiple_of(SCALES_TILE.into()) * of.1 / 128);
+            let is_vector =
+                scales.kind == ParamKind::Local && scales.dtype == U32.dtype && scales.columns.is_none();
+            if !is_vector || scales.len < words {
+                self.add(Problem::NoScales { scales: name, words });
+            } else if self.dtype(rows.place) != Dtype::Fp8
+                || rows.list.is_some()
+                || !tile(of.1)
+                || !tile(count.into())
+            {
+                self.add(Problem::ScaledRows { param, scales: name });
+            }
         }
     }
 
