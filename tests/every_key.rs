@@ -85,6 +85,16 @@ fn key(family: &dyn DynFamily, rng: &mut ChaCha8Rng) -> Key {
             key.remove("align");
         }
     }
+    if key.get("scales").is_some_and(|scales| scales == "mx") {
+        let [n, k] = ["n", "k"].map(|name| number(&key, name).expect("a number").next_multiple_of(128));
+        set(&mut key, "n", n);
+        set(&mut key, "k", k);
+        ["out", "gather"].into_iter().for_each(|name| drop(key.remove(name)));
+        if let Some(stride) = number(&key, "stride").map(|stride| stride / 128 * 128) {
+            set(&mut key, "stride", stride);
+            set(&mut key, "align", if stride > 0 { 1 } else { 128 });
+        }
+    }
     if let Some(m) = number(&key, "m").filter(|_| family.name() != "matmul") {
         set(&mut key, "m", (m / ranks * ranks).max(ranks));
     }
@@ -267,7 +277,10 @@ fn keys_fit_the_devices_of_all_targets() {
         let (family, mut rng) = (entry.family(), ChaCha8Rng::seed_from_u64(2));
         let targets = Target::all().flat_map(|target| [target; KEYS_OF_A_TARGET]);
         for target in targets {
-            let key = key(family, &mut rng);
+            let mut key = key(family, &mut rng);
+            if key.get("scales").is_some_and(|scales| scales == "mx") && !target.has_block_scales() {
+                key.insert("scales", "row".to_owned());
+            }
             if family.build(&settings(&key)).is_err() {
                 continue;
             }

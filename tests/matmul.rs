@@ -16,7 +16,7 @@ use difference::difference;
 use digest::digest;
 use peerwarp::build::emit;
 use peerwarp::codegen::print::EmitOptions;
-use peerwarp::families::matmul::{AllGatherMatmul, Matmul, MatmulReduceScatter, Order};
+use peerwarp::families::matmul::{AllGatherMatmul, GroupedMatmul, Matmul, MatmulReduceScatter, Order};
 use peerwarp::harness::check::Exploration;
 use peerwarp::harness::mutation::plant_each;
 use peerwarp::harness::suite;
@@ -88,6 +88,35 @@ fn products_of_fp8_have_scales() {
     let tile = "tile_rows=64 tile_columns=64 warps=4 dtype=fp8 scales=block bias=true";
     explore::<Matmul>(&format!("m=70 n=264 k=256 {tile}"), 2);
     explore::<Matmul>(&format!("m=70 n=136 k=400 {tile}"), 2);
+}
+
+/// Tiles of scales that rows and columns fill, and parts of them; groups begin with a tile.
+#[test]
+fn products_of_mxfp8_have_scales_of_blocks() {
+    let mx = "dtype=fp8 scales=mx";
+    // The fourth seed stages products.
+    explore::<Matmul>(&format!("m=130 n=264 k=384 {mx} ranks=2 bias=true blocks=2"), 4);
+    explore::<Matmul>(&format!("m=9 n=160 k=128 {mx} activation=swiglu"), 1);
+    let groups = format!("groups=3 rows=600 n=128 k=256 {mx} blocks=2");
+    explore::<GroupedMatmul>(&format!("{groups} align=128 weighted=true"), 2);
+    explore::<GroupedMatmul>(&format!("{groups} stride=128 activation=silu"), 1);
+    for (rest, words) in [
+        ("k=144", ["k", "144", "a multiple of 128 with scales = mx"]),
+        ("k=128 tile_rows=64", ["tile_rows", "64", "128 with scales = mx"]),
+        ("k=128 tile_columns=64", ["tile_columns", "64", "128 with scales = mx"]),
+        ("k=256 split=2", ["split", "2", "1 with scales = mx"]),
+        ("k=128 out=fp8", ["out", "fp8", "wide with scales = mx"]),
+    ] {
+        refused::<Matmul>(&format!("m=64 n=128 {rest} {mx}"), &words);
+    }
+    for (rest, words) in [
+        ("n=128", ["align", "1", "a multiple of 128"]),
+        ("n=128 stride=64", ["stride", "64", "a multiple of 128"]),
+        ("n=64 align=128", ["n", "64", "a multiple of 128"]),
+        ("n=128 align=128 gather=64", ["gather", "64", "0 with scales = mx"]),
+    ] {
+        refused::<GroupedMatmul>(&format!("groups=2 rows=512 k=128 {rest} {mx}"), &words);
+    }
 }
 
 /// Scales of a result are of 128 columns, which one tile has, or two or four side by side.

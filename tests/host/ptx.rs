@@ -186,6 +186,20 @@ fn statement(instruction: &str, operands: &[String], registers: &[&str]) -> Resu
             format!("::host::tensor_multiply({is_f16}, {sums}, {a}, {b}, {word}, {add});")
         }
         (
+            ["tcgen05", "mma", "cta_group::1", "kind::mxf8f6f4", "block_scale", "scale_vec::1X"],
+            [sums, a, b, word, a_scales, b_scales, add],
+        ) => {
+            let [sums, a_scales, b_scales] =
+                [sums, a_scales, b_scales].map(|of| address(of).ok_or_else(refused));
+            let (sums, a_scales, b_scales) = (sums?, a_scales?, b_scales?);
+            format!(
+                "::host::tensor_multiply_scaled({sums}, {a}, {b}, {word}, {a_scales}, {b_scales}, {add});"
+            )
+        }
+        (["tcgen05", "cp", "cta_group::1", "32x128b", "warpx4"], [to, from]) => {
+            format!("::host::tensor_copy_scales({}, {from});", address(to).ok_or_else(refused)?)
+        }
+        (
             ["tcgen05", "commit", "cta_group::1", "mbarrier::arrive::one", "shared::cluster", "b64"],
             [barrier],
         ) => format!("::host::tensor_commit({});", address(barrier).ok_or_else(refused)?),
@@ -244,6 +258,13 @@ fn statement(instruction: &str, operands: &[String], registers: &[&str]) -> Resu
             let [to, from, barrier] = [to, from, barrier].map(|text| address(text).ok_or_else(refused));
             let (map, at) = from?.split_once(',').ok_or_else(refused)?;
             format!("::host::bring_box({}, {map}, {}, {});", to?, vector(at.trim(), operands)?, barrier?)
+        }
+        (
+            ["cp", "async", "bulk", "shared::cluster", "global", "mbarrier::complete_tx::bytes"],
+            [to, from, bytes, barrier],
+        ) => {
+            let [to, from, barrier] = [to, from, barrier].map(|text| address(text).ok_or_else(refused));
+            format!("::host::bring_bytes({}, {}, {bytes}, {});", to?, from?, barrier?)
         }
         (["cp", "async", "wait_all"], []) => "::host::copies_done();".into(),
         (["cp", "async", "bulk", "global", "shared::cta", "bulk_group"], [to, from, bytes]) => {

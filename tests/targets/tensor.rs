@@ -5,11 +5,12 @@ use std::process::Command;
 
 use peerwarp::build::toolchain::Tool;
 use peerwarp::codegen::print::Source;
+use peerwarp::families::matmul::{GroupedMatmul, Matmul};
 use rayon::prelude::*;
 
 use super::nvidia::{compile_for, parse};
 use super::products::sources;
-use super::{output, tool};
+use super::{distinct, output, source, tool};
 
 /// What is wrong with the machine code of a product, given what the compiler says of it.
 fn complaints(source: &Source, listing: &str, compiler: &str) -> Vec<String> {
@@ -26,6 +27,10 @@ fn complaints(source: &Source, listing: &str, compiler: &str) -> Vec<String> {
         said(in_memory >= 4, "multiply_later: no loop multiplies a piece"),
         said(in_memory == count("HMMA") + count("QMMA"), "dot: warps multiply"),
         said(count("LDTM") > 0, "add_sums: no sums are loaded"),
+        said(
+            (count("UTCCP") == 2) == source.text.contains(".block_scale"),
+            "copy_scales_later: scales of either operand are not copied once a piece",
+        ),
         said(count("UTCBAR") > 0, "commit_products: nothing is committed"),
         said(count("LDL") + count("STL") == 0, "local memory: something was spilled"),
         said(registers.is_some_and(|n| n <= most), "registers: more than a block of its threads has"),
@@ -47,7 +52,12 @@ fn complaints(source: &Source, listing: &str, compiler: &str) -> Vec<String> {
 fn products_are_made_in_tensor_memory_without_spills() {
     let (Some(nvcc), Some(nvdisasm)) = (tool(Tool::Nvcc), tool(Tool::Nvdisasm)) else { return };
     for arch in ["sm_100a", "sm_103a"] {
-        sources(&format!("cuda:{arch}")).par_iter().for_each(|source| {
+        let target = format!("cuda:{arch}");
+        let mx = "dtype=fp8 scales=mx n=4096 k=7168";
+        let groups = format!("{mx} groups=32 rows=8192 align=128 activation=swiglu");
+        let scaled =
+            [source::<Matmul>(&format!("{mx} m=8192"), &target), source::<GroupedMatmul>(&groups, &target)];
+        distinct([sources(&target), scaled.to_vec()].concat()).par_iter().for_each(|source| {
             let (cubin, _, compiler) = compile_for(arch, &nvcc, &source.file_name, &source.text);
             let listing = output(Command::new(&nvdisasm).arg("-c").arg(&cubin));
             let said = complaints(source, &listing, &compiler);

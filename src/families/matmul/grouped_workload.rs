@@ -176,7 +176,9 @@ impl Workload for GroupedMatmul {
             contents("w", self.dtype, &right(turn, self.k).rows(self.groups * self.n)),
             Contents::new("out", unwritten.repeat(self.rows as usize)),
         ];
-        let scales = scale_inputs(scales_of(turn, self.scale_counts()));
+        let shape = [self.x_rows(), self.groups * self.n, self.k];
+        let scales = scales_of(turn, self.scales, self.scale_counts(), shape);
+        let scales = scale_inputs(self.scales, scales, shape);
         let out_scales = (self.out == Output::Fp8).then_some(out_scales);
         all.into_iter()
             .chain(index)
@@ -200,7 +202,9 @@ impl Workload for GroupedMatmul {
         let group_of = |row: u32| spans.iter().position(|span| span.contains(&row));
         let rows = looked_at(turn.seed, self.rows, u64::from(self.n) * u64::from(self.k));
         let mut weights: (Option<usize>, Vec<Vec<i32>>) = (None, vec![]);
-        let (scales, all) = (scales_of(turn, self.scale_counts()), self.epilogue(turn));
+        let of_all = [self.x_rows(), self.groups * self.n, self.k];
+        let scales = scales_of(turn, self.scales, self.scale_counts(), of_all);
+        let all = self.epilogue(turn);
         let (shape, n) = ([self.x_rows(), self.n, self.k], self.n as usize);
         let index = self.index(turn);
         let of = |at: u32| {

@@ -28,6 +28,12 @@ impl Matrix {
         self.row(0).into_iter().map(|x| (x + 9) as f32 / 16.0).collect()
     }
 
+    /// The first rows as scales that are powers of two: 1/2, 1 or 2. So sums stay exact.
+    pub fn powers(&self, rows: u32) -> Vec<f32> {
+        let of_row = |row: u32| self.row(row).into_iter().map(|x| [0.5, 1.0, 2.0][x.rem_euclid(3) as usize]);
+        (0..rows).flat_map(of_row).collect()
+    }
+
     /// The first rows, all of them as floats.
     pub fn rows(&self, rows: u32) -> Vec<f32> {
         let mut all = Vec::with_capacity(rows as usize * self.columns as usize);
@@ -46,7 +52,7 @@ pub fn scaled(row: &[f32], by: f32, columns: Option<&[f32]>) -> Vec<f32> {
 #[derive(Clone, Copy, Debug)]
 pub struct ScaledProduct<'a> {
     pub scales: Scales,
-    /// All scales of `x` and of `w`.
+    /// All scales of `x` and of `w`; powers of two row by row.
     pub of: &'a [Vec<f32>; 2],
     /// Rows of `x`, rows of a matrix of weights, columns of both.
     pub shape: [u32; 3],
@@ -69,6 +75,11 @@ impl ScaledProduct<'_> {
                 let scale =
                     |row: usize, i: usize| x_scales[i * m + at] * of_group[self.row_block(row) * blocks + i];
                 product_of_blocks(x, w, 128, scale)
+            }
+            Scales::Mx => {
+                let blocks = k as usize / 32;
+                let of_w = |row: usize, i: usize| w_scales[(group * n + row) * blocks + i];
+                product_of_blocks(x, w, 32, |row, i| x_scales[at * blocks + i] * of_w(row, i))
             }
         }
     }

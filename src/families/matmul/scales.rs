@@ -5,6 +5,7 @@ use peerwarp_codegen::family::{Choice, Illegal};
 use peerwarp_codegen::ir::Dtype;
 
 use super::epilogue::{Activation, Sums};
+use super::output::Output;
 
 /// Which scales the two operands of a product have.
 #[derive(Choice, Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -17,6 +18,8 @@ pub enum Scales {
     Row,
     /// One of each row of `x` and of each 128 rows of `w`, for each 128 columns.
     Block,
+    /// A power of two (e8m0) of each row of either, for each 32 columns: mxfp8, as `tcgen05` multiplies it.
+    Mx,
 }
 
 /// Columns that a scale is of, and rows of `w`.
@@ -27,8 +30,42 @@ impl Scales {
     pub(super) fn legal(self, dtype: Dtype, split: u32) -> Result<(), Illegal> {
         let allowed = || format!("none with dtype = {dtype}: only elements of fp8 have scales");
         Illegal::unless(self == Scales::None || dtype == Dtype::Fp8, "scales", self.name(), allowed)?;
-        let allowed = || "1 with scales = block: a block adds up all columns of a tile";
-        Illegal::unless(self != Scales::Block || split == 1, "split", split, allowed)
+        let allowed = || format!("1 with scales = {}: a block adds up all columns of a tile", self.name());
+        Illegal::unless(!matches!(self, Scales::Block | Scales::Mx) || split == 1, "split", split, allowed)
+    }
+
+    /// Tiles of scales have 128 rows and 128 columns, and so have those of products with them.
+    /// No warps meet while a loader brings scales, as they would for a scale of a result.
+    pub(super) fn tiles_legal(self, k: u32, [rows, columns]: [u32; 2], out: Output) -> Result<(), Illegal> {
+        let allowed = || "wide with scales = mx: warps do not meet for scales of a result";
+        Illegal::unless(self != Scales::Mx || out == Output::Wide, "out", out.name(), allowed)?;
+        let whole = |(field, value, fits): (&'static str, u32, bool)| {
+            let allowed =
+                || format!("{} with scales = mx", if field == "k" { "a multiple of 128" } else { "128" });
+            Illegal::unless(self != Scales::Mx || fits, field, value, allowed)
+        };
+        let tile = [("tile_rows", rows, rows == BLOCK), ("tile_columns", columns, columns == BLOCK)];
+        [("k", k, k.is_multiple_of(BLOCK))].into_iter().chain(tile).try_for_each(whole)
+    }
+
+    /// The tile of a product by which other choices of tiles are replaced.
+    pub(super) fn tile(self) -> Option<u32> {
+        (self == Scales::Mx).then_some(BLOCK)
+    }
+
+    /// Element type of the scales: an `f32` each, or a word of four.
+    pub(super) fn dtype(self) -> Dtype {
+        if self == Scales::Mx { Dtype::U32 } else { Dtype::F32 }
+    }
+
+    /// Rows of an operand, with their scales if the product itself multiplies by them.
+    pub(super) fn of_rows(self, rows: MatrixRows, scales: Option<AnyPtr>) -> MatrixRows {
+        scales.filter(|_| self == Scales::Mx).map_or(rows, |scales| rows.scaled_by(&scales.typed()))
+    }
+
+    /// The scales that sums are multiplied by.
+    pub(super) fn of_sums(self, scales: [Option<AnyPtr>; 2]) -> [Option<Ptr<f32>>; 2] {
+        scales.map(|of| of.filter(|_| self != Scales::Mx).map(|of| of.typed()))
     }
 
     /// Scales of `x` and of `w`, of `[m, n, k]` and so many matrices of weights.
@@ -40,6 +77,7 @@ impl Scales {
             Scales::Tensor => [1, groups],
             Scales::Row => [m.into(), groups * u64::from(n)],
             Scales::Block => [blocks(m), groups * blocks(row_blocks(n, activation))],
+            Scales::Mx => [blocks(m.next_multiple_of(BLOCK)), groups * blocks(n.next_multiple_of(BLOCK))],
         }
     }
 }

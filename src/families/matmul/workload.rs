@@ -6,7 +6,8 @@ use super::order::result;
 use super::reference::{
     Matrix, ScaledProduct, activated, added_on, added_up, looked_at, product, requantised, scaled, sum,
 };
-use super::{Activation, AllGatherMatmul, Matmul, MatmulReduceScatter, Output};
+use super::{Activation, AllGatherMatmul, Matmul, MatmulReduceScatter, Output, Scales};
+use crate::families::scales::{ScaleLayout, ScaleRoom};
 use crate::harness::bench::TIMING;
 use crate::harness::elements::{encode, round};
 use crate::harness::verdict::Expected;
@@ -109,16 +110,34 @@ pub(super) fn bias(turn: Turn, columns: u32) -> Vec<f32> {
     Matrix { turn, which: 3, columns }.rows(1)
 }
 
-/// Scales of `x` and of `w`, so many of each.
-pub(super) fn scales_of(turn: Turn, counts: [u64; 2]) -> [Vec<f32>; 2] {
-    let of = |which: u64, count: u64| Matrix { turn, which, columns: count as u32 }.scales();
-    [of(4, counts[0]), of(5, counts[1])]
+/// Scales of `x` and of `w`: so many of each, or those of `[m, n, k]` that are powers of two.
+pub(super) fn scales_of(turn: Turn, scales: Scales, counts: [u64; 2], [m, n, k]: [u32; 3]) -> [Vec<f32>; 2] {
+    [(4, counts[0], m), (5, counts[1], n)].map(|(which, count, rows)| match scales {
+        Scales::Mx => Matrix { turn, which, columns: k / 32 }.powers(rows),
+        _ => Matrix { turn, which, columns: count as u32 }.scales(),
+    })
 }
 
-/// The scales as inputs, if there are any.
-pub(super) fn scale_inputs(scales: [Vec<f32>; 2]) -> impl Iterator<Item = Contents> {
-    let named = ["x_scales", "w_scales"].into_iter().zip(scales).filter(|(_, scales)| !scales.is_empty());
-    named.map(|(name, scales)| contents(name, Dtype::F32, &scales))
+/// The scales as inputs, if there are any. Scales of rows that make up tiles are no numbers.
+pub(super) fn scale_inputs(
+    scales: Scales,
+    of: [Vec<f32>; 2],
+    [m, n, k]: [u32; 3],
+) -> impl Iterator<Item = Contents> {
+    let named =
+        ["x_scales", "w_scales"].into_iter().zip(of).zip([m, n]).filter(|((_, of), _)| !of.is_empty());
+    named.map(move |((name, of), rows)| {
+        if scales != Scales::Mx {
+            return contents(name, Dtype::F32, &of);
+        }
+        let room = ScaleRoom::new(ScaleLayout::Tiles, k / 128, (rows.into(), 1));
+        let mut bytes = vec![u8::MAX; 4 * room.all_words() as usize];
+        for (i, scale) in (0..).zip(&of) {
+            let (row, block) = (i / u64::from(k / 32), i % u64::from(k / 32));
+            bytes[(4 * room.place(row, block / 4) + block % 4) as usize] = (scale.to_bits() >> 23) as u8;
+        }
+        Contents::new(name, bytes)
+    })
 }
 
 /// A rank's matrices of a type, of `[m, n, k]`, and what its epilogue takes.
@@ -159,16 +178,18 @@ impl Workload for Matmul {
     }
 
     fn inputs(&self, turn: Turn) -> Vec<Contents> {
-        let all = inputs(turn, [self.m, self.n, self.k], self.dtype, &self.epilogue(turn));
-        all.into_iter().chain(scale_inputs(scales_of(turn, self.scale_counts()))).collect()
+        let shape = [self.m, self.n, self.k];
+        let all = inputs(turn, shape, self.dtype, &self.epilogue(turn));
+        let scales = scales_of(turn, self.scales, self.scale_counts(), shape);
+        all.into_iter().chain(scale_inputs(self.scales, scales, shape)).collect()
     }
 
     fn expected(&self, turn: Turn) -> Vec<Expected> {
         let w: Vec<Vec<i32>> = (0..self.n).map(|row| right(turn, self.k).row(row)).collect();
         let epilogue = self.epilogue(turn);
         let rows = looked_at(turn.seed, self.m, u64::from(self.n) * u64::from(self.k));
-        let scales = scales_of(turn, self.scale_counts());
         let (shape, activation) = ([self.m, self.n, self.k], self.activation);
+        let scales = scales_of(turn, self.scales, self.scale_counts(), shape);
         let of_scales = ScaledProduct { scales: self.scales, of: &scales, shape, group: 0, activation };
         let of =
             |at: u32| epilogue.rows(at, of_scales.row(at, &left(turn, self.k).row(at), &w), self.out, self.m);
