@@ -64,6 +64,7 @@ fn elements_are_multiplied_by_their_scales() {
             assert_eq!(out[(row * columns + column) as usize], want, "seed {seed}: {row}, {column}");
         }
     }
+    assert_eq!([0, 1, 7, 10].map(fp8::e2m1_to_f32), [0.0, 0.5, 6.0, -1.0]);
     assert!(
         fp8::e8m0_to_f32(255).is_nan() && fp8::e8m0_to_f32(0) > 0.0 && fp8::e8m0_to_f32(254) < f32::INFINITY
     );

@@ -186,14 +186,21 @@ fn statement(instruction: &str, operands: &[String], registers: &[&str]) -> Resu
             format!("::host::tensor_multiply({is_f16}, {sums}, {a}, {b}, {word}, {add});")
         }
         (
-            ["tcgen05", "mma", "cta_group::1", "kind::mxf8f6f4", "block_scale", "scale_vec::1X"],
+            [
+                "tcgen05",
+                "mma",
+                "cta_group::1",
+                kind @ ("kind::mxf8f6f4" | "kind::mxf4nvf4"),
+                "block_scale",
+                vector,
+            ],
             [sums, a, b, word, a_scales, b_scales, add],
-        ) => {
+        ) if *vector == (if *kind == "kind::mxf8f6f4" { "scale_vec::1X" } else { "scale_vec::4X" }) => {
             let [sums, a_scales, b_scales] =
                 [sums, a_scales, b_scales].map(|of| address(of).ok_or_else(refused));
-            let (sums, a_scales, b_scales) = (sums?, a_scales?, b_scales?);
+            let (sums, a_scales, b_scales, is_mx) = (sums?, a_scales?, b_scales?, *kind == "kind::mxf8f6f4");
             format!(
-                "::host::tensor_multiply_scaled({sums}, {a}, {b}, {word}, {a_scales}, {b_scales}, {add});"
+                "::host::tensor_multiply_scaled({is_mx}, {sums}, {a}, {b}, {word}, {a_scales}, {b_scales}, {add});"
             )
         }
         (["tcgen05", "cp", "cta_group::1", "32x128b", "warpx4"], [to, from]) => {

@@ -17,7 +17,7 @@ fn complaints(source: &Source, listing: &str, compiler: &str) -> Vec<String> {
     let code = parse(listing);
     let count = |what: &str| code.iter().filter(|i| i.text.contains(what)).count();
     let said = |holds: bool, what: &str| (!holds).then(|| what.to_owned());
-    let in_memory = count("UTCHMMA") + count("UTCQMMA");
+    let in_memory = count("UTCHMMA") + count("UTCQMMA") + count("UTCOMMA");
     let columns = source.launch.tensor_columns;
     let registers =
         compiler.lines().filter_map(|line| line.split_once(": Used ")?.1.split_once(" registers"));
@@ -25,10 +25,12 @@ fn complaints(source: &Source, listing: &str, compiler: &str) -> Vec<String> {
     let most = 65536 / source.launch.block_threads.next_multiple_of(128);
     [
         said(in_memory >= 4, "multiply_later: no loop multiplies a piece"),
-        said(in_memory == count("HMMA") + count("QMMA"), "dot: warps multiply"),
+        said(in_memory == count("HMMA") + count("QMMA") + count("OMMA"), "dot: warps multiply"),
         said(count("LDTM") > 0, "add_sums: no sums are loaded"),
         said(
-            (count("UTCCP") == 2) == source.text.contains(".block_scale"),
+            count("UTCCP")
+                == 2 * source.text.matches(".scale_vec::1X").count()
+                    + 8 * source.text.matches(".scale_vec::4X").count(),
             "copy_scales_later: scales of either operand are not copied once a piece",
         ),
         said(count("UTCBAR") > 0, "commit_products: nothing is committed"),
@@ -55,8 +57,12 @@ fn products_are_made_in_tensor_memory_without_spills() {
         let target = format!("cuda:{arch}");
         let mx = "dtype=fp8 scales=mx n=4096 k=7168";
         let groups = format!("{mx} groups=32 rows=8192 align=128 activation=swiglu");
-        let scaled =
-            [source::<Matmul>(&format!("{mx} m=8192"), &target), source::<GroupedMatmul>(&groups, &target)];
+        let nvfp4 = "dtype=u32 scales=nvfp4 n=4096 k=7168 m=8192 bias=true";
+        let scaled = [
+            source::<Matmul>(&format!("{mx} m=8192"), &target),
+            source::<Matmul>(nvfp4, &target),
+            source::<GroupedMatmul>(&groups, &target),
+        ];
         distinct([sources(&target), scaled.to_vec()].concat()).par_iter().for_each(|source| {
             let (cubin, _, compiler) = compile_for(arch, &nvcc, &source.file_name, &source.text);
             let listing = output(Command::new(&nvdisasm).arg("-c").arg(&cubin));
@@ -64,6 +70,7 @@ fn products_are_made_in_tensor_memory_without_spills() {
             assert!(said.is_empty(), "{arch}, {}:\n{}", source.entry, said.join("\n"));
             // Each complaint comes up where there is a reason for it.
             let warps = listing.replace("UTCHMMA", "HMMA.16816").replace("UTCQMMA", "QMMA.16832");
+            let warps = warps.replace("UTCOMMA", "QMMA.16832");
             let broken = complaints(source, &format!("{warps}\n        /*0000*/ LDL R0, [R1] ;"), &compiler);
             let found =
                 ["multiply_later", "dot", "local memory"].map(|p| broken.iter().any(|s| s.starts_with(p)));

@@ -385,14 +385,19 @@ pub const fn dot_columns(dtype: Dtype) -> u32 {
     DOT_ROW_BYTES / dtype.bytes()
 }
 
-/// Columns of fp8 that have one scale, where both operands of a `Dot` have scales of blocks.
-pub const SCALED_COLUMNS: u32 = 32;
-
-/// Rows and columns of a tile of scales: 128 words of four.
+/// Rows of a tile of scales, where both operands of a `Dot` have scales of blocks: 128 words of four.
 pub const SCALES_TILE: u32 = 128;
 
-/// Bytes of a row's scales in a piece.
-pub const SCALES_ROW_BYTES: u32 = SCALES_TILE / SCALED_COLUMNS;
+/// Elements of a column of operands that have scales of blocks, and elements of a block: words are of eight e2m1.
+pub const fn scaled_elements(dtype: Dtype) -> (u32, u32) {
+    if matches!(dtype, Dtype::U32) { (8, 16) } else { (1, 32) }
+}
+
+/// Words of four scales that a row has in a piece.
+pub const fn scale_words(dtype: Dtype) -> u32 {
+    let (elements, block) = scaled_elements(dtype);
+    dot_columns(dtype) * elements / (4 * block)
+}
 
 /// Where the word with the scales of a row and 128 columns is, `of` the words of a row.
 pub const fn scales_word(row: u64, word: u64, of: u64) -> u64 {

@@ -43,7 +43,7 @@ pub struct Rows {
     /// of zeros stand for elements that the list has not, and for rows that the matrix has not.
     #[serde(default)]
     pub list: Option<ParamId>,
-    /// The vector of `U32` with the scales of an operand's elements of fp8, if they have scales of blocks.
+    /// The vector of `U32` with the scales of an operand's elements of fp8 or e2m1, if they have scales of blocks.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub scales: Option<ParamId>,
 }
@@ -294,7 +294,8 @@ operation_structs! {
         /// [`dot_columns`](crate::ir::dot_columns) columns go through `room`, a shared array of the group with space for `stages` of them.
         ///
         /// Operands of fp8 may have scales, both of them then: a power of two (e8m0) for each row and 32 columns, four to a word, and words
-        /// in the order `[row / 128][column / 128][row % 32][row / 32 % 4]`. Elements are multiplied by them first.
+        /// in the order `[row / 128][word][row % 32][row / 32 % 4]`. Operands of `U32`, words of eight e2m1, have a scale of e4m3 for each
+        /// 16 elements. Elements are multiplied by them first.
         Dot = "dot", {
             out: Out,
             acc: OptIn,

@@ -37,8 +37,9 @@ pub struct GroupedMatmul {
     /// World size; every rank multiplies its own matrices.
     #[key(short = "r", range = 1..=64, default = 1, omitted, ranks)]
     pub ranks: u32,
-    /// Type of all elements; sums are of `f32` and rounded once. With fp8 (e4m3) it is that of `x` and `w`, and the rest is bf16.
-    #[key(values = [Dtype::Bf16, Dtype::Fp16, Dtype::Fp8])]
+    /// Type of all elements; sums are of `f32` and rounded once. With fp8 (e4m3) it is that of `x` and `w`, and the rest is bf16. So it
+    /// is with u32, words of eight e2m1.
+    #[key(values = [Dtype::Bf16, Dtype::Fp16, Dtype::Fp8, Dtype::U32])]
     pub dtype: Dtype,
     /// Which scales `x` and `w` of fp8 have. Each group has its own of `w`.
     #[key(short = "sc", default = Scales::None, omitted)]
@@ -123,7 +124,7 @@ impl Legal for GroupedMatmul {
         let [x, w] = self.scale_counts();
         let counted = x.max(w) + u64::from(self.tile_rows.max(self.tile_columns)) <= u32::MAX.into();
         let allowed = || "another one with so many rows and columns: scales are counted in 32 bits";
-        Illegal::unless(counted, "scales", self.scales.name(), allowed)?;
+        Illegal::unless(counted || self.scales.tile().is_some(), "scales", self.scales.name(), allowed)?;
         let there = self.stride.checked_mul(self.groups).is_some_and(|rows| rows <= self.rows);
         let allowed =
             || format!("at most {}: {} groups have {} rows", self.rows / self.groups, self.groups, self.rows);
@@ -142,12 +143,12 @@ impl GroupedMatmul {
     fn groups_legal(&self) -> Result<(), Illegal> {
         let Some(tile) = self.scales.tile() else { return Ok(()) };
         let whole = |(field, value): (&'static str, u32)| {
-            let allowed = || format!("a multiple of {tile} with scales = mx, whose tiles have so many rows");
+            let allowed = || format!("a multiple of {tile} with such scales, whose tiles have so many rows");
             Illegal::unless(value.is_multiple_of(tile), field, value, allowed)
         };
         whole(if self.stride > 0 { ("stride", self.stride) } else { ("align", self.align) })?;
         whole(("n", self.n))?;
-        let allowed = || "0 with scales = mx: scales stand in tiles, whose rows no list names";
+        let allowed = || "0 with such scales, which stand in tiles, whose rows no list names";
         Illegal::unless(self.gather == 0, "gather", self.gather, allowed)
     }
 
@@ -196,7 +197,7 @@ impl GroupedMatmul {
             scales,
             activation,
             rows,
-            of: scales.of_sums([a.x_scales, a.w_scales]),
+            of: scales.of_sums([a.x_scales, a.w_scales], a.alpha),
             index: a.index,
             at,
             group,
@@ -254,7 +255,7 @@ impl GroupedMatmul {
 pub struct GroupedMatmulArgs {
     /// The rows of all groups, one group's behind the other's, `[rows][k]`.
     #[input]
-    #[shape(|c| [c.x_rows(), c.k])]
+    #[shape(|c| [c.x_rows(), c.scales.columns(c.k)])]
     #[dtype(|c| c.dtype)]
     pub x: AnyMatrix,
     /// The row of `x` that each row of the result is of, group after group, `[rows]`: `x` has `[gather][k]` in any order, and scales of these
@@ -268,21 +269,25 @@ pub struct GroupedMatmulArgs {
     pub counts: Ptr<u32>,
     /// The weights, a row for each column of the product, `[groups][n][k]`.
     #[input]
-    #[shape(|c| [c.groups * c.n, c.k])]
+    #[shape(|c| [c.groups * c.n, c.scales.columns(c.k)])]
     #[dtype(|c| c.dtype)]
     pub w: AnyMatrix,
     /// Scales of `x`: one of all elements, `[1]`, one of each row, `[rows]`, or one of each row and 128 columns, `[k / 128][rows]`.
-    /// With `mx` words of four, of each row and 128 columns, `[rows / 128][k / 128][32][4]`: row r of 128 has word `[r % 32][r / 32]`.
+    /// With `mx` and `nvfp4` words of four, `[rows / 128][k / 128][32][4]`, of nvfp4 `[rows / 128][k / 64][32][4]`: row r of 128 has word `[r % 32][r / 32]`.
     #[input]
     #[len(|c| c.scale_counts()[0])]
     #[dtype(|c| c.scales.dtype())]
     pub x_scales: Option<AnyPtr>,
     /// Scales of `w`: one of each group, `[groups]`, one of each row, `[groups][n]`, or one of each 128 rows and columns,
-    /// `[groups][n / 128][k / 128]`; with gates `[groups][2][n / 256][k / 128]`, those of the gates first. With `mx` words as of `x`.
+    /// `[groups][n / 128][k / 128]`; with gates `[groups][2][n / 256][k / 128]`, those of the gates first. With `mx` and `nvfp4` words as of `x`.
     #[input]
     #[len(|c| c.scale_counts()[1])]
     #[dtype(|c| c.scales.dtype())]
     pub w_scales: Option<AnyPtr>,
+    /// With `nvfp4` what sums are multiplied by, `[groups]`: the scale of all of `x` times that of all of `w`.
+    #[input]
+    #[len(|c| c.scales.alphas(c.groups))]
+    pub alpha: Option<Ptr<f32>>,
     /// What is added to each row of a group's product, `[groups][n]`.
     #[input]
     #[len(|c| if c.bias { u64::from(c.groups) * u64::from(c.n) } else { 0 })]

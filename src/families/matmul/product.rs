@@ -26,8 +26,9 @@ pub struct Matmul {
     /// World size; every rank multiplies its own matrices.
     #[key(short = "r", range = 1..=64, default = 1, omitted, ranks)]
     pub ranks: u32,
-    /// Type of all elements; sums are of `f32` and rounded once. With fp8 (e4m3) it is that of `x` and `w`, and the rest is bf16.
-    #[key(values = [Dtype::Bf16, Dtype::Fp16, Dtype::Fp8])]
+    /// Type of all elements; sums are of `f32` and rounded once. With fp8 (e4m3) it is that of `x` and `w`, and the rest is bf16. So it
+    /// is with u32, words of eight e2m1.
+    #[key(values = [Dtype::Bf16, Dtype::Fp16, Dtype::Fp8, Dtype::U32])]
     pub dtype: Dtype,
     /// Which scales `x` and `w` of fp8 have.
     #[key(short = "sc", default = Scales::None, omitted)]
@@ -89,7 +90,7 @@ fn tiling(key: &MatmulKey) -> Tiling {
     let rows = [order::tile_rows(key.m), order::bands(key.m)];
     let tiling = match key.scales {
         Scales::Block => Tiling::unsplit(rows, key.n, k, order::SMS, u64::from(key.n) * u64::from(k)),
-        Scales::None | Scales::Tensor | Scales::Row | Scales::Mx => {
+        Scales::None | Scales::Tensor | Scales::Row | Scales::Mx | Scales::Nvfp4 => {
             Tiling::of(rows, key.n, k, order::SMS, passage)
         }
     };
@@ -109,7 +110,7 @@ impl Legal for Matmul {
         self.scales.tiles_legal(self.k, [self.tile_rows, self.tile_columns], self.out)?;
         let counted = self.scale_counts()[0] + u64::from(self.tile_rows) <= u32::MAX.into();
         let allowed = || "another one with so many rows and columns: scales are counted in 32 bits";
-        Illegal::unless(counted, "scales", self.scales.name(), allowed)?;
+        Illegal::unless(counted || self.scales.tile().is_some(), "scales", self.scales.name(), allowed)?;
         order::columns_fit(self.tile_columns, self.dtype)?;
         self.out.legal([self.m, self.n], self.activation, [self.tile_rows, self.tile_columns])?;
         let beside = self.beside();
@@ -162,7 +163,7 @@ impl Matmul {
             scales,
             activation,
             rows,
-            of: scales.of_sums([a.x_scales, a.w_scales]),
+            of: scales.of_sums([a.x_scales, a.w_scales], a.alpha),
             index: None,
             at,
             group: 0u32.val(),
@@ -183,26 +184,30 @@ impl Matmul {
 pub struct MatmulArgs {
     /// The left matrix, `[m][k]`.
     #[input]
-    #[shape(|c| [c.m, c.k])]
+    #[shape(|c| [c.m, c.scales.columns(c.k)])]
     #[dtype(|c| c.dtype)]
     pub x: AnyMatrix,
     /// The right matrix, a row for each column of the result, `[n][k]`.
     #[input]
-    #[shape(|c| [c.n, c.k])]
+    #[shape(|c| [c.n, c.scales.columns(c.k)])]
     #[dtype(|c| c.dtype)]
     pub w: AnyMatrix,
     /// Scales of `x`: one of all elements, `[1]`, one of each row, `[m]`, or one of each row and 128 columns, `[k / 128][m]`. With `mx` words
-    /// of four, of each row and 128 columns, `[m / 128][k / 128][32][4]`: row r of 128 has word `[r % 32][r / 32]`.
+    /// of four, `[m / 128][k / 128][32][4]`, of nvfp4 `[m / 128][k / 64][32][4]`: row r of 128 has word `[r % 32][r / 32]`.
     #[input]
     #[len(|c| c.scale_counts()[0])]
     #[dtype(|c| c.scales.dtype())]
     pub x_scales: Option<AnyPtr>,
     /// Scales of `w`: one of all elements, `[1]`, one of each row, `[n]`, or one of each 128 rows and columns,
-    /// `[n / 128][k / 128]`; with gates `[2][n / 256][k / 128]`, those of the gates first. With `mx` words as of `x`.
+    /// `[n / 128][k / 128]`; with gates `[2][n / 256][k / 128]`, those of the gates first. With `mx` and `nvfp4` words as of `x`.
     #[input]
     #[len(|c| c.scale_counts()[1])]
     #[dtype(|c| c.scales.dtype())]
     pub w_scales: Option<AnyPtr>,
+    /// With `nvfp4` what sums are multiplied by, `[1]`: the scale of all of `x` times that of all of `w`.
+    #[input]
+    #[len(|c| c.scales.alphas(1))]
+    pub alpha: Option<Ptr<f32>>,
     /// What is added to each row of the result, `[n]`.
     #[input]
     #[len(|c| if c.bias { c.n.into() } else { 0 })]

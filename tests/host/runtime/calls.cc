@@ -73,9 +73,10 @@ void tensor_loads_done() {
 void tensor_multiply(const bool is_f16, const u32 sums, const u64 a, const u64 b, const u32 word, const bool add) {
     machine->tensors().multiply(is_f16 ? ProductKind::F16 : ProductKind::F8f6f4, sums, a, b, word, add, HERE);
 }
-void tensor_multiply_scaled(const u32 sums, const u64 a, const u64 b, const u32 word, const u32 a_scales, const u32 b_scales,
-                            const bool add) {
-    machine->tensors().multiply_scaled(sums, a, b, word, a_scales, b_scales, add, HERE);
+void tensor_multiply_scaled(const bool is_mx, const u32 sums, const u64 a, const u64 b, const u32 word, const u32 a_scales,
+                            const u32 b_scales, const bool add) {
+    const ScaledKind kind = is_mx ? ScaledKind::Mxf8f6f4 : ScaledKind::Mxf4nvf4;
+    machine->tensors().multiply_scaled(kind, sums, a, b, word, a_scales, b_scales, add, HERE);
 }
 void tensor_copy_scales(const u32 to, const u64 from) { machine->tensors().copy_scales(to, from, HERE); }
 void tensor_commit(const void* const barrier) { machine->tensors().commit(barrier, HERE); }

@@ -81,7 +81,8 @@ void tensor_load_all(u32 at, float* const* to, u32 count);
 void tensor_loads_done();
 // By one thread, like the next ones: kind::f16, or kind::f8f6f4.
 void tensor_multiply(bool is_f16, u32 sums, u64 a, u64 b, u32 word, bool add);
-void tensor_multiply_scaled(u32 sums, u64 a, u64 b, u32 word, u32 a_scales, u32 b_scales, bool add);  // kind::mxf8f6f4
+// kind::mxf8f6f4, or kind::mxf4nvf4.
+void tensor_multiply_scaled(bool is_mx, u32 sums, u64 a, u64 b, u32 word, u32 a_scales, u32 b_scales, bool add);
 void tensor_copy_scales(u32 to, u64 from);
 void tensor_commit(const void* barrier);
 void tensor_fence_before();

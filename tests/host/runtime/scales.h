@@ -19,12 +19,15 @@ struct CopyWord {
 };
 CopyWord copy_word(std::uint64_t word);
 
-// A product of kind::mxf8f6f4, and the bytes of words in which scales of either operand are.
+// By what name an instruction has its kind.
+enum class ScaledKind { Mxf8f6f4, Mxf4nvf4 };
+
+// A product with scales, and the bytes of words in which those of either operand are: `each` of a row, from one byte on.
 struct ScaledWord {
-    std::uint32_t rows, columns, left_byte, right_byte;
+    std::uint32_t rows, columns, left_byte, right_byte, each;
     std::string wrong;
 };
-ScaledWord scaled_word(std::uint32_t word);
+ScaledWord scaled_word(ScaledKind kind, std::uint32_t word);
 
 // Where the word of a row's scales is, as lane and column from the first column on. Each 32 lanes have the same.
 struct ScalePlace {
@@ -32,7 +35,10 @@ struct ScalePlace {
 };
 ScalePlace scale_place(std::uint32_t row);
 
-// The value of byte `byte` of a word, as ue8m0.
-float scale_of(std::uint32_t word, std::uint32_t byte);
+// The value of byte `byte` of a word: ue8m0 or ue4m3, by the kind.
+float scale_of(ScaledKind kind, std::uint32_t word, std::uint32_t byte);
+
+// The value of the lower four bits, as e2m1.
+float e2m1_to(std::uint32_t bits);
 
 }  // namespace host

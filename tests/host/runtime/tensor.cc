@@ -123,9 +123,9 @@ void Tensors::multiply(const ProductKind kind, const u32 sums, const u64 a, cons
     ask({me, nullptr, kind, sums, a, b, word, add, me->tensor.known, site});
 }
 
-void Tensors::multiply_scaled(const u32 sums, const u64 a, const u64 b, const u32 word, const u32 a_scales, const u32 b_scales,
-                              const bool add, const Site site) {
-    ask({me, nullptr, ProductKind::F8f6f4, sums, a, b, word, add, me->tensor.known, site, Step::Scaled, a_scales, b_scales});
+void Tensors::multiply_scaled(const ScaledKind kind, const u32 sums, const u64 a, const u64 b, const u32 word, const u32 a_scales,
+                              const u32 b_scales, const bool add, const Site site) {
+    ask({me, nullptr, ProductKind::F8f6f4, sums, a, b, word, add, me->tensor.known, site, Step::Scaled, a_scales, b_scales, kind});
 }
 
 // Copies and products of one thread are done in order.
@@ -169,6 +169,7 @@ float to_float(const ElementType type, const char* const p) {
     std::uint16_t half;
     switch (type) {
         case ElementType::E4m3: return fp8_to(std::uint8_t(*p));
+        case ElementType::E2m1: return e2m1_to(std::uint8_t(*p));  // the first of two
         case ElementType::Bf16: std::memcpy(&half, p, 2); return bf16_to(half);
         case ElementType::Fp16: std::memcpy(&half, p, 2); return fp16_to(half);
     }
@@ -179,8 +180,9 @@ float to_float(const ElementType type, const char* const p) {
 Operand operand(Thread& who, const char* const shared, const u64 word, const u32 rows, const ElementType type, const Site site) {
     constexpr u32 bytes = 32, unit = 16;
     const OperandWord matrix = operand_word(word);
-    const u32 each = type == ElementType::E4m3 ? 1 : 2;
-    Operand all = {bytes / each, {}};
+    const bool packed = type == ElementType::E2m1;
+    const u32 each = type == ElementType::E4m3 || packed ? 1 : 2;
+    Operand all = {packed ? 2 * bytes : bytes / each, {}};
     if (!matrix.wrong.empty()) {
         wrong(matrix.wrong, site);
         all.all.resize(rows * all.count);
@@ -200,7 +202,10 @@ Operand operand(Thread& who, const char* const shared, const u64 word, const u32
                 return all;
             }
             if (machine->checks()) memory.read(who, p, unit, site);
-            for (u32 i = 0; i < unit; i += each) all.all.push_back(to_float(type, p + i));
+            for (u32 i = 0; i < unit; i += each) {
+                all.all.push_back(to_float(type, p + i));
+                if (packed) all.all.push_back(e2m1_to(std::uint8_t(p[i]) >> 4));
+            }
         }
     }
     return all;
@@ -213,8 +218,9 @@ u64 in_shared(const char* const shared, const u32 address) {
 }
 
 // What the instruction's descriptor says of a product with scales.
-ProductWord product_of(const ScaledWord& word) {
-    return {word.rows, word.columns, ElementType::E4m3, ElementType::E4m3, word.wrong};
+ProductWord product_of(const ScaledKind kind, const ScaledWord& word) {
+    const ElementType type = kind == ScaledKind::Mxf8f6f4 ? ElementType::E4m3 : ElementType::E2m1;
+    return {word.rows, word.columns, type, type, word.wrong};
 }
 
 }  // namespace
@@ -244,25 +250,26 @@ void Tensors::copy(Block& block, const Step& step) {
     by.knows = knows;
 }
 
-std::vector<float> Tensors::scales(Block& block, const u32 from, const u32 rows, const u32 byte, const Site site) {
+// `each` scales of a row, one row after the other.
+std::vector<float> Tensors::scales(Block& block, const Step& step, const u32 from, const u32 rows, const u32 byte, const u32 each) {
     std::vector<float> all;
     for (u32 row = 0; row < rows; ++row) {
         const ScalePlace at = scale_place(row);
-        const TensorCell& first = cell(block, at.lane, from + at.column, site);
+        const TensorCell& first = cell(block, at.lane, from + at.column, step.site);
         for (u32 lane = at.lane; lane < TensorBlock::lanes; lane += 32) {
-            const TensorCell& same = cell(block, lane, from + at.column, site);
-            if (same.has != TensorCell::Scales) wrong("scales are read that no copy has brought", site);
-            else if (same.bits != first.bits) wrong("scales differ between lanes of warps", site);
+            const TensorCell& same = cell(block, lane, from + at.column, step.site);
+            if (same.has != TensorCell::Scales) wrong("scales are read that no copy has brought", step.site);
+            else if (same.bits != first.bits) wrong("scales differ between lanes of warps", step.site);
         }
-        all.push_back(scale_of(first.bits, byte));
+        for (u32 i = 0; i < each; ++i) all.push_back(scale_of(step.scaled, first.bits, byte + i));
     }
     return all;
 }
 
 void Tensors::make(Block& block, const Step& step) {
     const bool scaled = step.what == Step::Scaled;
-    const ScaledWord word = scaled_word(step.word);
-    const ProductWord product = scaled ? product_of(word) : product_word(step.kind, step.word);
+    const ScaledWord word = scaled_word(step.scaled, step.word);
+    const ProductWord product = scaled ? product_of(step.scaled, word) : product_word(step.kind, step.word);
     if (!product.wrong.empty()) {
         wrong(product.wrong, step.site);
         return;
@@ -276,10 +283,11 @@ void Tensors::make(Block& block, const Step& step) {
     by.knows = knows;
     if (scaled) {
         const auto multiplied = [&](Operand& of, const std::vector<float>& by_scales) {
-            for (std::size_t i = 0; i < of.all.size(); ++i) of.all[i] *= by_scales[i / of.count];
+            const u32 block_of = of.count / word.each;
+            for (std::size_t i = 0; i < of.all.size(); ++i) of.all[i] *= by_scales[i / block_of];
         };
-        multiplied(left, scales(block, step.a_scales, product.rows, word.left_byte, step.site));
-        multiplied(right, scales(block, step.b_scales, product.columns, word.right_byte, step.site));
+        multiplied(left, scales(block, step, step.a_scales, product.rows, word.left_byte, word.each));
+        multiplied(right, scales(block, step, step.b_scales, product.columns, word.right_byte, word.each));
     }
     const u32 first_lane = step.sums >> 16, first = step.sums & 0xffff;
     for (u32 row = 0; row < product.rows; ++row) {

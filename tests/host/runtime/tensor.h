@@ -64,7 +64,7 @@ class Tensors {
     void loads_done();
     // By a thread.
     void multiply(ProductKind kind, u32 sums, u64 a, u64 b, u32 word, bool add, Site site);
-    void multiply_scaled(u32 sums, u64 a, u64 b, u32 word, u32 a_scales, u32 b_scales, bool add, Site site);
+    void multiply_scaled(ScaledKind kind, u32 sums, u64 a, u64 b, u32 word, u32 a_scales, u32 b_scales, bool add, Site site);
     void copy_scales(u32 to, u64 from, Site site);
     void commit(const void* barrier, Site site);
     void fence_before();
@@ -92,6 +92,7 @@ class Tensors {
         Site site;
         enum { Product, Scaled, Copy } what = Product;  // a copy: `a` to `sums`
         u32 a_scales = 0, b_scales = 0;
+        ScaledKind scaled = ScaledKind::Mxf8f6f4;
     };
     struct Queue {
         Block* block;
@@ -102,7 +103,7 @@ class Tensors {
     void ask(const Step& step);
     void make(Block& block, const Step& step);
     void copy(Block& block, const Step& step);
-    std::vector<float> scales(Block& block, u32 from, u32 rows, u32 byte, Site site);
+    std::vector<float> scales(Block& block, const Step& step, u32 from, u32 rows, u32 byte, u32 each);
     TensorCell& cell(Block& block, u32 lane, u32 column, Site site);
 };
 

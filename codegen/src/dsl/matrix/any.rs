@@ -14,8 +14,8 @@ use crate::dsl::values::{
 };
 use crate::ir::{
     COLUMN_BLOCK, CommOp, DOT_ROW_BYTES, Deinterleave, Dot, Dtype, Lines, List, LoadMatrix, LoadRow, Loc,
-    MatrixOp, ParamId, ParamKind, PutMatrix, ReduceLines, ReduceOp, Rows, SCALES_ROW_BYTES, SharedId,
-    StoreMatrix, Type, ValueId,
+    MatrixOp, ParamId, ParamKind, PutMatrix, ReduceLines, ReduceOp, Rows, SharedId, StoreMatrix, Type,
+    ValueId, scale_words,
 };
 
 /// A matrix in this rank's global memory, whose shape and element type the config chooses (`#[shape(|c| [rows, columns])]`, `#[dtype(|c|
@@ -154,10 +154,10 @@ impl MatrixRows {
         MatrixRows { end: Some(end.val()), loose: true, ..self }
     }
 
-    /// The rows times scales of blocks: of an operand of fp8 of a product, whose other operand has such, too. Each row has a scale of each 32
-    /// columns, a power of two (e8m0). `scales` has words of four, for 128 columns, in the order
-    /// `[row / 128][column / 128][row % 32][row / 32 % 4]`, for as many rows as make a multiple of 128. Rows, the first one and how many
-    /// there are, and columns are multiples of 128. The kernel does not write the scales.
+    /// The rows times scales of blocks: of an operand of a product, whose other operand has such, too. Each row has a scale of each 32
+    /// columns of fp8, a power of two (e8m0); of words of eight e2m1 (`u32`), one of each 16 e2m1, an e4m3. `scales` has words of four, in the
+    /// order `[row / 128][word][row % 32][row / 32 % 4]`, for as many rows as make a multiple of 128. Rows, the first one and how many there are,
+    /// are multiples of 128, columns of whole pieces: 128, or 32 words. The kernel does not write the scales.
     ///
     /// Only `tcgen05` multiplies such (never run on hardware): printing refuses other targets, and roles without a loader.
     ///
@@ -666,7 +666,7 @@ impl Buf {
 
 /// The shared array by way of which the products of a role go, one after the other: pieces of so many rows in all, and their scales.
 fn room(t: &mut Trace, dtype: Dtype, rows: u32, scaled: bool, loc: Loc) -> SharedId {
-    let bytes = DOT_ROW_BYTES + if scaled { SCALES_ROW_BYTES } else { 0 };
+    let bytes = DOT_ROW_BYTES + if scaled { 4 * scale_words(dtype) } else { 0 };
     let len = rows.saturating_mul(bytes / dtype.bytes());
     crate::dsl::memory::copy::room(t, &format!("{dtype}_room"), dtype, len, loc)
 }

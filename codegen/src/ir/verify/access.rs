@@ -190,16 +190,17 @@ impl Check<'_, '_, '_> {
                     }
                 }
                 if a.scales.is_some() {
-                    let tile = [
-                        ("row", a.row),
-                        ("row", b.row),
-                        ("first column", *from),
-                        ("number of columns", *count),
+                    let piece = dot_columns(dtype);
+                    let whole = [
+                        ("row", a.row, SCALES_TILE),
+                        ("row", b.row, SCALES_TILE),
+                        ("first column", *from, piece),
+                        ("number of columns", *count, piece),
                     ];
-                    for (what, v) in tile {
-                        if !self.facts.multiple_of(v).is_multiple_of(SCALES_TILE.into()) {
+                    for (what, v, unit) in whole {
+                        if self.facts.multiple_of(v) < unit.into() {
                             let value = self.report.names.value(v);
-                            self.report.add(self.loc, Problem::ScaledTile { what, value });
+                            self.report.add(self.loc, Problem::ScaledTile { what, value, unit });
                         }
                     }
                 }

@@ -128,7 +128,7 @@ impl Emitter<'_, '_> {
 
     /// What says how many columns pieces of operands have that may be of fp8.
     pub fn use_pieces(&mut self, dtype: Dtype) {
-        if dtype == Dtype::Fp8 {
+        if matches!(dtype, Dtype::Fp8 | Dtype::U32) {
             self.used.add(Prim::Pieces);
         }
     }

@@ -1,8 +1,8 @@
 //! What a loader and the other warps of its block do: pieces of matrices are brought, multiplied and given back.
 
 use crate::ir::{
-    CommOp, ControlOp, Dot, Dtype, MatrixOp, OpId, OpKind, ParamId, Place, ReceiptId, SCALES_TILE,
-    dot_columns,
+    CommOp, ControlOp, Dot, Dtype, MatrixOp, OpId, OpKind, ParamId, Place, ReceiptId, dot_columns,
+    scale_words,
 };
 use crate::print::emit::{Emitter, PutOff};
 use crate::print::facts::Side;
@@ -143,8 +143,7 @@ impl Emitter<'_, '_> {
         self.used.add(Prim::RingScaled);
         let (left, right) = (self.matrix_name(a.place), self.matrix_name(b.place));
         let (row, right_row, from) = (self.scalar(a.row)?, self.scalar(b.row)?, self.scalar(*from)?);
-        let (ring, pieces, words) =
-            (&self.ring, self.pieces(dot), self.shape(a.place).1 / u64::from(SCALES_TILE));
+        let (ring, pieces, words) = (&self.ring, self.pieces(dot), self.scale_words(a.place));
         self.w.gap();
         self.w.comment(&format!("Bring rows of {left} and rows of {right} with their scales ({place})"));
         let (row, right_row, from) = (row.plain(), right_row.plain(), from.plain());
@@ -229,6 +228,12 @@ impl Emitter<'_, '_> {
             self.w.line(&format!("dot_of_fp8_pieces<{parts}>(block, {ring}, {pieces}, {name});"));
         }
         Ok(())
+    }
+
+    /// Words of the scales of a row of a matrix.
+    fn scale_words(&self, place: Place) -> u64 {
+        let dtype = self.param_dtype(place);
+        self.shape(place).1 / u64::from(dot_columns(dtype)) * u64::from(scale_words(dtype))
     }
 
     /// How many pieces a loader brings of a product's columns.

@@ -1,7 +1,7 @@
 //! Products in tensor memory, and what is said of the instructions that a role multiplies by.
 
 use crate::family::{MatrixUnit, Target};
-use crate::ir::{Dot, Dtype, Kernel, Loc, MatrixOp, OpId, OpKind, Region};
+use crate::ir::{Dot, Dtype, Kernel, Loc, MatrixOp, OpId, OpKind, Region, scale_words};
 use crate::print::emit::Emitter;
 use crate::print::facts::Facts;
 use crate::print::loader::{Loaders, Obstacle, plan};
@@ -71,12 +71,13 @@ pub(crate) fn instructions(f: &Facts, loaders: Option<&Loaders>, role: usize) ->
     for (_, dot, unit) in products(f, &f.p.kernel.roles[role].body) {
         let param = dot.a.place.param()?;
         let columns = f.p.kernel.ty(dot.out).shape()?.1;
-        let scaled = if dot.a.scales.is_some() { ".block_scale" } else { "" };
-        let name = instruction(f.target, unit, f.p.kernel.params[param.index()].dtype, columns);
-        let name = format!(
-            "`{}{scaled}`",
-            if scaled.is_empty() { name } else { name.replace("f8f6f4", "mxf8f6f4") }
-        );
+        let dtype = f.p.kernel.params[param.index()].dtype;
+        let name = match (dot.a.scales, scale_words(dtype)) {
+            (None, _) => instruction(f.target, unit, dtype, columns),
+            (Some(_), 1) => "tcgen05.mma.cta_group::1.kind::mxf8f6f4.block_scale".into(),
+            (Some(_), _) => "tcgen05.mma.cta_group::1.kind::mxf4nvf4.block_scale".into(),
+        };
+        let name = format!("`{name}`");
         if !names.contains(&name) {
             names.push(name);
         }

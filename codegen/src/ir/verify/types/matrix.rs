@@ -89,8 +89,10 @@ impl Check<'_, '_> {
             self.add(Problem::DotShapes { a, a_columns, b, b_columns });
         }
         let (dtype, other) = (self.dtype(a.place), self.dtype(b.place));
-        if let Some(dtype) =
-            [dtype, other].into_iter().find(|d| !matches!(d, Dtype::Bf16 | Dtype::Fp16 | Dtype::Fp8))
+        let words = |dtype: &Dtype| *dtype == Dtype::U32 && a.scales.is_some();
+        if let Some(dtype) = [dtype, other]
+            .into_iter()
+            .find(|d| !matches!(d, Dtype::Bf16 | Dtype::Fp16 | Dtype::Fp8) && !words(d))
         {
             self.add(Problem::DotDtype { dtype });
         } else if dtype != other {
@@ -103,7 +105,7 @@ impl Check<'_, '_> {
             self.add(Problem::DotStages { stages: *stages, limit: MAX_STAGES });
         }
         if let Some((rows, columns)) = ty.shape() {
-            let scales = if a.scales.is_some() { SCALES_ROW_BYTES } else { 0 };
+            let scales = if a.scales.is_some() { 4 * scale_words(dtype) } else { 0 };
             let needed = u64::from(*stages) * u64::from(rows + columns) * u64::from(DOT_ROW_BYTES + scales);
             let room = &self.report.kernel.shared[room.index()];
             let there = u64::from(room.len) * u64::from(room.dtype.bytes());
@@ -140,9 +142,8 @@ impl Check<'_, '_> {
         }
     }
 
-    /// Scales of blocks: of both operands, for whole tiles of fp8.
+    /// Scales of blocks: of both operands, for whole tiles of fp8 or of words of e2m1.
     fn scales(&mut self, operands: [&Rows; 2], shape: Option<(u32, u32)>) {
-        let tile = |n: u64| n.is_multiple_of(SCALES_TILE.into());
         for (rows, count) in operands.into_iter().zip(<[u32; 2]>::from(shape.unwrap_or_default())) {
             let param = self.report.place_name(rows.place);
             let Some(scales) = rows.scales else {
@@ -151,18 +152,17 @@ impl Check<'_, '_> {
                 }
                 continue;
             };
-            let scales = self.report.param(scales);
+            let (scales, dtype) = (self.report.param(scales), self.dtype(rows.place));
             let of = rows.place.param().and_then(|p| self.report.param(p).shape()).unwrap_or_default();
-            let (name, words) = (scales.name.clone(), of.0.next_multiple_of(SCALES_TILE.into()) * of.1 / 128);
+            let (tile, piece) = (u64::from(SCALES_TILE), u64::from(dot_columns(dtype)));
+            let words = of.0.next_multiple_of(tile) * of.1 / piece * u64::from(scale_words(dtype));
+            let name = scales.name.clone();
             let is_vector =
                 scales.kind == ParamKind::Local && scales.dtype == U32.dtype && scales.columns.is_none();
+            let whole = of.1.is_multiple_of(piece) && u64::from(count).is_multiple_of(tile);
             if !is_vector || scales.len < words {
                 self.add(Problem::NoScales { scales: name, words });
-            } else if self.dtype(rows.place) != Dtype::Fp8
-                || rows.list.is_some()
-                || !tile(of.1)
-                || !tile(count.into())
-            {
+            } else if !matches!(dtype, Dtype::Fp8 | Dtype::U32) || rows.list.is_some() || !whole {
                 self.add(Problem::ScaledRows { param, scales: name });
             }
         }
