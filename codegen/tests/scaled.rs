@@ -12,8 +12,11 @@ use peerwarp_codegen::sim::{Bindings, Compiled, Machine, Options};
 
 const SHAPE: [u32; 2] = [256, 384];
 
+/// Multiplies rows of `x` and `w` of fp8 by their scales.
+type Multiply = fn(Group, [AnyMatrix; 2], [Ptr<u32>; 2]) -> Tile<f32>;
+
 /// `out` is what `multiply` makes of `x` and `w` of fp8, and of their scales.
-fn traced(multiply: fn(Group, [AnyMatrix; 2], [Ptr<u32>; 2]) -> Tile<f32>) -> Result<Kernel, String> {
+fn traced(multiply: Multiply) -> Result<Kernel, String> {
     let kernel = trace(TraceMeta::new("scaled", 1, 32, 8), |p| {
         let [x, w] = ["x", "w"].map(|name| p.matrix::<AnyMatrix>(name, SHAPE, Dtype::Fp8));
         let scales = ["x_scales", "w_scales"].map(|name| p.arg::<Ptr<u32>>(name, 768));
