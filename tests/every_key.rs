@@ -65,7 +65,13 @@ fn key(family: &dyn DynFamily, rng: &mut ChaCha8Rng) -> Key {
         set(&mut key, "root", root % ranks);
     }
     if let (Some(n), Some(k)) = (number(&key, "n"), number(&key, "k")) {
-        let fp8 = key["dtype"] == "fp8";
+        // Words of e2m1 have scales of nvfp4, and nothing else has.
+        if key.contains_key("scales") && key["dtype"] == "u32" {
+            key.insert("scales", "nvfp4".to_owned());
+        } else if key.get("scales").is_some_and(|scales| scales == "nvfp4") {
+            key.insert("scales", "mx".to_owned());
+        }
+        let fp8 = ["fp8", "u32"].contains(&key["dtype"].as_str());
         let gated = key.get("activation").is_some_and(|of| of.starts_with("swiglu"));
         let unit = match key.get("out").is_some_and(|out| out == "fp8") {
             true => 128 * (1 + u64::from(gated)),
@@ -83,6 +89,16 @@ fn key(family: &dyn DynFamily, rng: &mut ChaCha8Rng) -> Key {
         set(&mut key, "stride", stride % (rows / groups + 1));
         if key["stride"] != "0" {
             key.remove("align");
+        }
+    }
+    if key.get("scales").is_some_and(|scales| ["mx", "nvfp4"].contains(&scales.as_str())) {
+        let [n, k] = ["n", "k"].map(|name| number(&key, name).expect("a number").next_multiple_of(256));
+        set(&mut key, "n", n);
+        set(&mut key, "k", k);
+        ["out", "gather"].into_iter().for_each(|name| drop(key.remove(name)));
+        if let Some(stride) = number(&key, "stride").map(|stride| stride / 128 * 128) {
+            set(&mut key, "stride", stride);
+            set(&mut key, "align", if stride > 0 { 1 } else { 128 });
         }
     }
     if let Some(m) = number(&key, "m").filter(|_| family.name() != "matmul") {
@@ -267,7 +283,11 @@ fn keys_fit_the_devices_of_all_targets() {
         let (family, mut rng) = (entry.family(), ChaCha8Rng::seed_from_u64(2));
         let targets = Target::all().flat_map(|target| [target; KEYS_OF_A_TARGET]);
         for target in targets {
-            let key = key(family, &mut rng);
+            let mut key = key(family, &mut rng);
+            let scales = key.get("scales").map_or("", String::as_str);
+            if ["mx", "nvfp4"].contains(&scales) && !target.has_block_scales() {
+                key.extend([("scales", "row".to_owned()), ("dtype", "fp8".to_owned())]);
+            }
             if family.build(&settings(&key)).is_err() {
                 continue;
             }

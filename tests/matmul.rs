@@ -90,6 +90,46 @@ fn products_of_fp8_have_scales() {
     explore::<Matmul>(&format!("m=70 n=136 k=400 {tile}"), 2);
 }
 
+/// Tiles of scales that rows and columns fill, and parts of them; groups begin with a tile.
+#[test]
+fn products_of_mxfp8_and_nvfp4_have_scales_of_blocks() {
+    let mx = "dtype=fp8 scales=mx";
+    // The fourth seed stages products.
+    explore::<Matmul>(&format!("m=130 n=264 k=384 {mx} ranks=2 bias=true blocks=2"), 4);
+    explore::<Matmul>(&format!("m=9 n=160 k=128 {mx} activation=swiglu"), 1);
+    let groups = format!("groups=3 rows=600 n=128 k=256 {mx} blocks=2");
+    explore::<GroupedMatmul>(&format!("{groups} align=128 weighted=true"), 2);
+    explore::<GroupedMatmul>(&format!("{groups} stride=128 activation=silu"), 1);
+    let nv = "dtype=u32 scales=nvfp4";
+    explore::<Matmul>(&format!("m=130 n=264 k=512 {nv} ranks=2 bias=true blocks=2"), 4);
+    explore::<GroupedMatmul>(&format!("groups=3 rows=600 n=128 k=256 {nv} align=128 activation=relu"), 2);
+    for (rest, words) in [
+        ("k=384 dtype=u32", ["k", "384", "a multiple of 256 with scales = nvfp4"]),
+        ("k=256 dtype=u32 split=2", ["split", "2", "1 with scales = nvfp4"]),
+        ("k=256 dtype=fp8", ["scales", "nvfp4", "words of e2m1 (u32) those of nvfp4"]),
+    ] {
+        refused::<Matmul>(&format!("m=64 n=128 {rest} scales=nvfp4"), &words);
+    }
+    refused::<Matmul>("m=64 n=128 k=256 dtype=u32 scales=row", &["scales", "row", "nvfp4 with dtype = u32"]);
+    for (rest, words) in [
+        ("k=144", ["k", "144", "a multiple of 128 with scales = mx"]),
+        ("k=128 tile_rows=64", ["tile_rows", "64", "128 with scales = mx"]),
+        ("k=128 tile_columns=64", ["tile_columns", "64", "128 with scales = mx"]),
+        ("k=256 split=2", ["split", "2", "1 with scales = mx"]),
+        ("k=128 out=fp8", ["out", "fp8", "wide with scales = mx"]),
+    ] {
+        refused::<Matmul>(&format!("m=64 n=128 {rest} {mx}"), &words);
+    }
+    for (rest, words) in [
+        ("n=128", ["align", "1", "a multiple of 128"]),
+        ("n=128 stride=64", ["stride", "64", "a multiple of 128"]),
+        ("n=64 align=128", ["n", "64", "a multiple of 128"]),
+        ("n=128 align=128 gather=64", ["gather", "64", "0 with such scales"]),
+    ] {
+        refused::<GroupedMatmul>(&format!("groups=2 rows=512 k=128 {rest} {mx}"), &words);
+    }
+}
+
 /// Scales of a result are of 128 columns, which one tile has, or two or four side by side.
 #[test]
 fn results_of_fp8_have_scales() {

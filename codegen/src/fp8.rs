@@ -38,6 +38,17 @@ pub fn to_f32(bits: u8) -> f32 {
     DECODED[bits as usize]
 }
 
+/// The value of the lower four bits as e2m1: a sign, and a magnitude of 0, 0.5, 1, 1.5, 2, 3, 4 or 6.
+pub fn e2m1_to_f32(bits: u8) -> f32 {
+    let magnitude = [0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0][usize::from(bits & 7)];
+    if bits & 8 == 0 { magnitude } else { -magnitude }
+}
+
+/// The value of an e8m0 scale (OCP Microscaling Formats 1.0): 2 to the power of the byte less 127; all ones is NaN.
+pub fn e8m0_to_f32(byte: u8) -> f32 {
+    if byte == u8::MAX { f32::NAN } else { 2f64.powi(i32::from(byte) - 127) as f32 }
+}
+
 /// The nearest fp8 number, ties to even, saturating at ±[`MAX`]; infinities saturate too, NaN stays NaN.
 pub fn from_f32(value: f32) -> u8 {
     let bits = value.to_bits();

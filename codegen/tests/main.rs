@@ -44,6 +44,7 @@ mod products;
 mod random;
 mod refused;
 mod same_on_device;
+mod scaled;
 mod signals;
 mod staging;
 mod tanh;

@@ -82,7 +82,7 @@ fn gathered_rows_of_groups_are_right_to_the_bit() {
 fn results_of_fp8_are_right_to_the_bit() {
     let rest = [
         "n=512 k=400 dtype=fp8 scales=block bias=true",
-        "n=1024 k=7168 dtype=fp8 scales=block stages=6 blocks=5",
+        "n=1024 k=3584 dtype=fp8 scales=block stages=6 blocks=5",
         "n=512 k=272 dtype=fp8 scales=row tile_columns=64 order=counter",
         "n=512 k=272 dtype=fp8 scales=row tile_rows=64 tile_columns=128 warps=8",
         "n=384 k=136 dtype=bf16 activation=relu",

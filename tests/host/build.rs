@@ -127,9 +127,9 @@ impl Program {
     }
 }
 
-const RUNTIME: [&str; 14] = [
-    "order", "fiber", "memory", "copies", "boxes", "cards", "products", "words", "tensor", "alone", "turns",
-    "machine", "calls", "main",
+const RUNTIME: [&str; 15] = [
+    "order", "fiber", "memory", "copies", "boxes", "cards", "products", "words", "scales", "tensor", "alone",
+    "turns", "machine", "calls", "main",
 ];
 
 /// Folder of the runtime's sources, for tests of this package and of those below it.

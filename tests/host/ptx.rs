@@ -186,6 +186,27 @@ fn statement(instruction: &str, operands: &[String], registers: &[&str]) -> Resu
             format!("::host::tensor_multiply({is_f16}, {sums}, {a}, {b}, {word}, {add});")
         }
         (
+            [
+                "tcgen05",
+                "mma",
+                "cta_group::1",
+                kind @ ("kind::mxf8f6f4" | "kind::mxf4nvf4"),
+                "block_scale",
+                vector,
+            ],
+            [sums, a, b, word, a_scales, b_scales, add],
+        ) if *vector == (if *kind == "kind::mxf8f6f4" { "scale_vec::1X" } else { "scale_vec::4X" }) => {
+            let [sums, a_scales, b_scales] =
+                [sums, a_scales, b_scales].map(|of| address(of).ok_or_else(refused));
+            let (sums, a_scales, b_scales, is_mx) = (sums?, a_scales?, b_scales?, *kind == "kind::mxf8f6f4");
+            format!(
+                "::host::tensor_multiply_scaled({is_mx}, {sums}, {a}, {b}, {word}, {a_scales}, {b_scales}, {add});"
+            )
+        }
+        (["tcgen05", "cp", "cta_group::1", "32x128b", "warpx4"], [to, from]) => {
+            format!("::host::tensor_copy_scales({}, {from});", address(to).ok_or_else(refused)?)
+        }
+        (
             ["tcgen05", "commit", "cta_group::1", "mbarrier::arrive::one", "shared::cluster", "b64"],
             [barrier],
         ) => format!("::host::tensor_commit({});", address(barrier).ok_or_else(refused)?),
@@ -247,6 +268,13 @@ fn statement(instruction: &str, operands: &[String], registers: &[&str]) -> Resu
             let [to, from, barrier] = [to, from, barrier].map(|text| address(text).ok_or_else(refused));
             let (map, at) = from?.split_once(',').ok_or_else(refused)?;
             format!("::host::bring_box({}, {map}, {}, {});", to?, vector(at.trim(), operands)?, barrier?)
+        }
+        (
+            ["cp", "async", "bulk", "shared::cluster", "global", "mbarrier::complete_tx::bytes"],
+            [to, from, bytes, barrier],
+        ) => {
+            let [to, from, barrier] = [to, from, barrier].map(|text| address(text).ok_or_else(refused));
+            format!("::host::bring_bytes({}, {}, {bytes}, {});", to?, from?, barrier?)
         }
         (["cp", "async", "wait_all"], []) => "::host::copies_done();".into(),
         (["cp", "async", "bulk", "global", "shared::cta", "bulk_group"], [to, from, bytes]) => {

@@ -1,7 +1,7 @@
 //! Products in tensor memory: mistakes that the printer or a template could have made, each of which the run finds by its own words,
 //! and that columns are given back when a wait expires.
 
-use peerwarp::families::matmul::{AllGatherMatmul, Matmul};
+use peerwarp::families::matmul::{AllGatherMatmul, GroupedMatmul, Matmul};
 use rayon::prelude::*;
 
 use crate::build::{Language::Blackwell, Mode, Text};
@@ -14,6 +14,9 @@ enum By {
     Ring,
     /// One thread of the warps that bring operands.
     Block,
+    /// One thread of a loader's warps, with scales of blocks: of fp8, and of e2m1.
+    Scaled,
+    Nvfp4,
 }
 
 impl By {
@@ -21,6 +24,19 @@ impl By {
         let key = "n=40 k=136 ranks=2 dtype=bf16 tile_rows=128 tile_columns=64 stages=2 blocks=1 warps=8";
         match self {
             By::Ring => outcomes::<Matmul>(Blackwell, &format!("m=400 order=strided {key}"), 0..2, edit),
+            By::Nvfp4 => {
+                let key = "m=300 n=264 k=1280 ranks=1 dtype=u32 scales=nvfp4 stages=3 blocks=2";
+                outcomes::<Matmul>(Blackwell, &format!("{key} warps=8 order=strided"), 0..2, edit)
+            }
+            By::Scaled => {
+                let key = "m=400 n=264 k=640 ranks=1 dtype=fp8 scales=mx tile_rows=128 tile_columns=128";
+                outcomes::<Matmul>(
+                    Blackwell,
+                    &format!("{key} stages=3 blocks=2 warps=8 order=strided"),
+                    0..2,
+                    edit,
+                )
+            }
             By::Block => {
                 let settings = format!("m=280 {key} chunk=512 send_blocks=1 together=false");
                 outcomes::<AllGatherMatmul>(Blackwell, &settings, 0..2, edit)
@@ -228,6 +244,132 @@ const MISTAKES_OF_BLOCKS: [Mistake; 6] = [
     ),
 ];
 
+const MISTAKES_OF_SCALES: [Mistake; 21] = [
+    (
+        By::Scaled,
+        "scales are of another 128 columns",
+        "a_words + i * tile",
+        "a_words + (i ^ 1) * tile",
+        "Verdict|outside|uninitialised|bounds",
+    ),
+    (By::Scaled, "scales are of other rows", "u64(b_row / 128) * Words", "u64(0) * Words", "Verdict"),
+    (
+        By::Scaled,
+        "scales of either operand change places",
+        "\"r\"(a_scales), \"r\"(b_scales)",
+        "\"r\"(b_scales), \"r\"(a_scales)",
+        "Verdict",
+    ),
+    (
+        By::Scaled,
+        "each 32 columns have the first ones' scales",
+        "byte << 4 | 1u << 23",
+        "1u << 23",
+        "Verdict",
+    ),
+    (
+        By::Scaled,
+        "left rows have the next columns' scales",
+        "| byte << 29;",
+        "| (byte ^ 1) << 29;",
+        "Verdict",
+    ),
+    (
+        By::Scaled,
+        "right scales are copied to the left ones' columns",
+        "copy_scales_later(to + i * columns + M / 32, scales",
+        "copy_scales_later(to + i * columns, scales",
+        "scales are read that no copy has brought",
+    ),
+    (
+        By::Scaled,
+        "right scales are one column too far",
+        "copy_scales_later(to + i * columns + M / 32, scales",
+        "copy_scales_later(to + i * columns + M / 32 + 1, scales",
+        "scales are read that no copy has brought|Verdict",
+    ),
+    (
+        By::Scaled,
+        "eight rows of scales are too far apart",
+        "u64(128 >> 4) << 32 | (u64(__cvta_generic_to_shared(words))",
+        "u64(256 >> 4) << 32 | (u64(__cvta_generic_to_shared(words))",
+        "Verdict|uninitialised|race|mbarrier",
+    ),
+    (
+        By::Scaled,
+        "a piece has the scales of the stage before",
+        "ring.scales(ring.piece), ring.scale_columns(), !begins",
+        "ring.scales(ring.piece == 0 ? Ring::stages - 1 : ring.piece - 1), ring.scale_columns(), !begins",
+        "Verdict|uninitialised|race",
+    ),
+    (
+        By::Scaled,
+        "products are begun before the scales are copied",
+        "for (u32 i = 0; i < words; ++i) {",
+        "for (u32 i = words; i < words; ++i) {",
+        "scales are read that no copy has brought",
+    ),
+    (
+        By::Scaled,
+        "no fence after a piece and its scales have been brought",
+        "            fence_after_meeting();\n            if constexpr (Ring::scale_words > 0) {",
+        "            if constexpr (Ring::scale_words > 0) {",
+        "nothing orders a copy after its columns were taken|race",
+    ),
+    (
+        By::Scaled,
+        "a piece is given back before its scales are copied",
+        "            if constexpr (Ring::scale_words > 0) {",
+        "            commit_products(ring.empty + ring.piece);\n            if constexpr (Ring::scale_words > 0) {",
+        "race|Verdict|mbarrier|deadlock",
+    ),
+    (
+        By::Scaled,
+        "the bytes of scales are not expected",
+        "* sizeof(T) + scales_bytes;",
+        "* sizeof(T);",
+        "race|uninitialised|Verdict|deadlock",
+    ),
+    (By::Scaled, "scales are said to be e4m3", "1u << 23 | N / 8", "N / 8", "are not ue8m0"),
+    (
+        By::Scaled,
+        "scales lie where sums do",
+        "return first + 2 * Sums<M, N>::columns + piece",
+        "return first + piece",
+        "nothing orders that after|no product has made|Verdict|no copy has brought",
+    ),
+    (
+        By::Scaled,
+        "no columns are taken for scales",
+        "(ScaleWords > 0 ? 4 : 2) * Sums<M, N>::columns",
+        "2 * Sums<M, N>::columns",
+        "is not the block's",
+    ),
+    (
+        By::Nvfp4,
+        "all e2m1 of a piece have the first ones' scales",
+        "k % words * columns",
+        "0 * columns",
+        "Verdict",
+    ),
+    (
+        By::Nvfp4,
+        "the next word of scales is copied",
+        "scales_in_shared(scales + i * M)",
+        "scales_in_shared(scales + (i ^ 1) * M)",
+        "Verdict",
+    ),
+    (
+        By::Nvfp4,
+        "one word of four is brought",
+        "\"n\"(ScaleWords * 512)",
+        "\"n\"(512)",
+        "uninitialised|deadlock|Verdict",
+    ),
+    (By::Nvfp4, "right elements are of another type", "1u << 7 | 1u << 10", "1u << 7", "are not e2m1"),
+    (By::Nvfp4, "scales begin inside a word", "words == 1 ? k : 0", "k", "begin inside a word"),
+];
+
 /// Sums of 256 rows, which two instructions make; of 256 columns, the most; and of 64 rows, whose columns warps share.
 #[test]
 fn sums_of_every_shape() {
@@ -243,11 +385,24 @@ fn sums_of_every_shape() {
         &[Blackwell],
         "m=300 n=72 k=272 dtype=fp8 scales=block tile_rows=256 tile_columns=64 warps=8 stages=2 blocks=1",
     );
+    // Few rows, whose scales fill no tile, by four warps; and more pieces than stages, by blocks that draw tiles.
+    run_as::<Matmul>(&[Blackwell], "m=9 n=72 k=128 dtype=fp8 scales=mx warps=4 stages=2 blocks=1");
+    let all = "bias=true activation=swiglu order=counter";
+    run_as::<Matmul>(&[Blackwell], &format!("m=260 n=288 k=640 dtype=fp8 scales=mx stages=4 blocks=2 {all}"));
+    run_as::<Matmul>(
+        &[Blackwell],
+        "m=140 n=72 k=512 dtype=u32 scales=nvfp4 warps=4 stages=2 blocks=1 bias=true",
+    );
+    let groups = "groups=3 n=128 k=256 dtype=u32 scales=nvfp4 rows=600 align=128 blocks=2";
+    run_as::<GroupedMatmul>(&[Blackwell], groups);
+    let groups = "groups=3 n=256 k=384 dtype=fp8 scales=mx weighted=true stages=3 blocks=3";
+    run_as::<GroupedMatmul>(&[Blackwell], &format!("{groups} rows=700 align=128 bias=true"));
+    run_as::<GroupedMatmul>(&[Blackwell], &format!("{groups} rows=768 stride=256 activation=swiglu"));
 }
 
 #[test]
 fn every_mistake_in_tensor_memory_is_found() {
-    let missed: Vec<String> = [&MISTAKES[..], &MISTAKES_OF_BLOCKS]
+    let missed: Vec<String> = [&MISTAKES[..], &MISTAKES_OF_BLOCKS, &MISTAKES_OF_SCALES]
         .concat()
         .par_iter()
         .filter_map(|&(by, name, from, to, words)| {
@@ -259,7 +414,7 @@ fn every_mistake_in_tensor_memory_is_found() {
         })
         .collect();
     assert!(missed.is_empty(), "{}", missed.join("\n"));
-    for by in [By::Ring, By::Block] {
+    for by in [By::Ring, By::Block, By::Scaled, By::Nvfp4] {
         let runs = by.outcomes(|text| text);
         assert!(runs.iter().all(|run| run.wrong.is_empty()), "{by:?}: {}", runs[0].wrong);
     }

@@ -5,18 +5,19 @@ use std::process::Command;
 
 use peerwarp::build::toolchain::Tool;
 use peerwarp::codegen::print::Source;
+use peerwarp::families::matmul::{GroupedMatmul, Matmul};
 use rayon::prelude::*;
 
 use super::nvidia::{compile_for, parse};
 use super::products::sources;
-use super::{output, tool};
+use super::{distinct, output, source, tool};
 
 /// What is wrong with the machine code of a product, given what the compiler says of it.
 fn complaints(source: &Source, listing: &str, compiler: &str) -> Vec<String> {
     let code = parse(listing);
     let count = |what: &str| code.iter().filter(|i| i.text.contains(what)).count();
     let said = |holds: bool, what: &str| (!holds).then(|| what.to_owned());
-    let in_memory = count("UTCHMMA") + count("UTCQMMA");
+    let in_memory = count("UTCHMMA") + count("UTCQMMA") + count("UTCOMMA");
     let columns = source.launch.tensor_columns;
     let registers =
         compiler.lines().filter_map(|line| line.split_once(": Used ")?.1.split_once(" registers"));
@@ -24,8 +25,14 @@ fn complaints(source: &Source, listing: &str, compiler: &str) -> Vec<String> {
     let most = 65536 / source.launch.block_threads.next_multiple_of(128);
     [
         said(in_memory >= 4, "multiply_later: no loop multiplies a piece"),
-        said(in_memory == count("HMMA") + count("QMMA"), "dot: warps multiply"),
+        said(in_memory == count("HMMA") + count("QMMA") + count("OMMA"), "dot: warps multiply"),
         said(count("LDTM") > 0, "add_sums: no sums are loaded"),
+        said(
+            count("UTCCP")
+                == 2 * source.text.matches(".scale_vec::1X").count()
+                    + 8 * source.text.matches(".scale_vec::4X").count(),
+            "copy_scales_later: scales of either operand are not copied once a piece",
+        ),
         said(count("UTCBAR") > 0, "commit_products: nothing is committed"),
         said(count("LDL") + count("STL") == 0, "local memory: something was spilled"),
         said(registers.is_some_and(|n| n <= most), "registers: more than a block of its threads has"),
@@ -47,13 +54,23 @@ fn complaints(source: &Source, listing: &str, compiler: &str) -> Vec<String> {
 fn products_are_made_in_tensor_memory_without_spills() {
     let (Some(nvcc), Some(nvdisasm)) = (tool(Tool::Nvcc), tool(Tool::Nvdisasm)) else { return };
     for arch in ["sm_100a", "sm_103a"] {
-        sources(&format!("cuda:{arch}")).par_iter().for_each(|source| {
+        let target = format!("cuda:{arch}");
+        let mx = "dtype=fp8 scales=mx n=4096 k=7168";
+        let groups = format!("{mx} groups=32 rows=8192 align=128 activation=swiglu");
+        let nvfp4 = "dtype=u32 scales=nvfp4 n=4096 k=7168 m=8192 bias=true";
+        let scaled = [
+            source::<Matmul>(&format!("{mx} m=8192"), &target),
+            source::<Matmul>(nvfp4, &target),
+            source::<GroupedMatmul>(&groups, &target),
+        ];
+        distinct([sources(&target), scaled.to_vec()].concat()).par_iter().for_each(|source| {
             let (cubin, _, compiler) = compile_for(arch, &nvcc, &source.file_name, &source.text);
             let listing = output(Command::new(&nvdisasm).arg("-c").arg(&cubin));
             let said = complaints(source, &listing, &compiler);
             assert!(said.is_empty(), "{arch}, {}:\n{}", source.entry, said.join("\n"));
             // Each complaint comes up where there is a reason for it.
             let warps = listing.replace("UTCHMMA", "HMMA.16816").replace("UTCQMMA", "QMMA.16832");
+            let warps = warps.replace("UTCOMMA", "QMMA.16832");
             let broken = complaints(source, &format!("{warps}\n        /*0000*/ LDL R0, [R1] ;"), &compiler);
             let found =
                 ["multiply_later", "dot", "local memory"].map(|p| broken.iter().any(|s| s.starts_with(p)));

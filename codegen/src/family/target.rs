@@ -175,6 +175,11 @@ impl Target {
         }
     }
 
+    /// Whether matrix instructions take operands with scales of blocks.
+    pub const fn has_block_scales(self) -> bool {
+        matches!(self.matrix_unit(), MatrixUnit::TensorMemory)
+    }
+
     /// Whether a GPU copies from shared memory to global memory by itself.
     pub const fn copies_in_bulk(self) -> bool {
         match self {

@@ -385,6 +385,26 @@ pub const fn dot_columns(dtype: Dtype) -> u32 {
     DOT_ROW_BYTES / dtype.bytes()
 }
 
+/// Rows of a tile of scales, where both operands of a `Dot` have scales of blocks: 128 words of four.
+pub const SCALES_TILE: u32 = 128;
+
+/// Elements of a column of operands that have scales of blocks, and elements of a block: words are of eight e2m1.
+pub const fn scaled_elements(dtype: Dtype) -> (u32, u32) {
+    if matches!(dtype, Dtype::U32) { (8, 16) } else { (1, 32) }
+}
+
+/// Words of four scales that a row has in a piece.
+pub const fn scale_words(dtype: Dtype) -> u32 {
+    let (elements, block) = scaled_elements(dtype);
+    dot_columns(dtype) * elements / (4 * block)
+}
+
+/// Where the word with the scales of a row and 128 columns is, `of` the words of a row.
+pub const fn scales_word(row: u64, word: u64, of: u64) -> u64 {
+    let tile = SCALES_TILE as u64;
+    (row / tile * of + word) * tile + row % 32 * 4 + row / 32 % 4
+}
+
 impl Kernel {
     /// Ranks of all machines, which far channels reach: `node * ranks + rank` each.
     pub const fn all_ranks(&self) -> u32 {

@@ -41,8 +41,11 @@ pub struct Rows {
     pub loose: bool,
     /// The vector of `U32` that names them, if they are scattered: the first of them is row `list[row]`, and `end` is an element of it. Rows
     /// of zeros stand for elements that the list has not, and for rows that the matrix has not.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default)]
     pub list: Option<ParamId>,
+    /// The vector of `U32` with the scales of an operand's elements of fp8 or e2m1, if they have scales of blocks.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub scales: Option<ParamId>,
 }
 /// The tiles of a `ReceiveMessages`.
 pub type Tiles = Vec<Taken>;
@@ -289,6 +292,10 @@ operation_structs! {
         /// from column `from` (`U32`) on. The elements of both are of one float type of 8 or 16 bits, `out` is `F32`; products are added in
         /// `F32`, in an order of the target's own. Both have as many columns, in whole 16 bytes, and so are `from` and `count`. Pieces of
         /// [`dot_columns`](crate::ir::dot_columns) columns go through `room`, a shared array of the group with space for `stages` of them.
+        ///
+        /// Operands of fp8 may have scales, both of them then: a power of two (e8m0) for each row and 32 columns, four to a word, and words
+        /// in the order `[row / 128][word][row % 32][row / 32 % 4]`. Operands of `U32`, words of eight e2m1, have a scale of e4m3 for each
+        /// 16 elements. Elements are multiplied by them first.
         Dot = "dot", {
             out: Out,
             acc: OptIn,

@@ -56,7 +56,7 @@ pub(super) fn rows<'a>(rows: &'a Rows, visit: &mut dyn FnMut(Part<'a>)) {
     place(rows.place, visit);
     visit(Part::In(rows.row));
     rows.end.iter().for_each(|end| visit(Part::In(*end)));
-    rows.list.iter().for_each(|list| visit(Part::Param(*list)));
+    rows.list.iter().chain(&rows.scales).for_each(|of| visit(Part::Param(*of)));
     rows.receipt.iter().for_each(|r| visit(Part::Receipt(*r)));
 }
 

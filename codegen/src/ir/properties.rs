@@ -296,7 +296,9 @@ impl MatrixOp {
         match self {
             MatrixOp::Dot(Dot { a, b, .. }) => {
                 let list = a.list.map(|list| load(Place::Param(list), Some(a.row)));
-                [load(a.place, None), load(b.place, None)].into_iter().chain(list).collect()
+                let scales = [a, b].into_iter().filter_map(|rows| rows.scales);
+                let scales = scales.map(|scales| load(Place::Param(scales), None));
+                [load(a.place, None), load(b.place, None)].into_iter().chain(list).chain(scales).collect()
             }
             MatrixOp::LoadMatrix(LoadMatrix { at, .. }) => vec![load(at.place, None)],
             MatrixOp::LoadRow(LoadRow { place, index, list, .. }) => {

@@ -157,7 +157,14 @@ fn prints(example: &Example) -> String {
     };
     match (example.printed("cuda:sm_90a"), example.printed("hip:gfx942")) {
         (Ok(cuda), Ok(hip)) if cuda == hip => format!("`sm_90a` and `gfx942` print:\n\n{}", cpp(cuda)),
-        (Err(why), Err(_)) => panic!("no target takes `{}`: {why}", example.name),
+        (Err(why), Err(_)) => {
+            let lines = example.printed("cuda:sm_100a");
+            let lines = lines.unwrap_or_else(|_| panic!("no target takes `{}`: {why}", example.name));
+            format!(
+                "`sm_90a` and `gfx942` refuse it. `sm_100a` (never run on hardware) prints:\n\n{}",
+                cpp(lines)
+            )
+        }
         (cuda, hip) => format!("{}\n{}", said("sm_90a", cuda), said("gfx942", hip)),
     }
 }

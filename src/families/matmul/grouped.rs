@@ -37,8 +37,9 @@ pub struct GroupedMatmul {
     /// World size; every rank multiplies its own matrices.
     #[key(short = "r", range = 1..=64, default = 1, omitted, ranks)]
     pub ranks: u32,
-    /// Type of all elements; sums are of `f32` and rounded once. With fp8 (e4m3) it is that of `x` and `w`, and the rest is bf16.
-    #[key(values = [Dtype::Bf16, Dtype::Fp16, Dtype::Fp8])]
+    /// Type of all elements; sums are of `f32` and rounded once. With fp8 (e4m3) it is that of `x` and `w`, and the rest is bf16. So it
+    /// is with u32, words of eight e2m1.
+    #[key(values = [Dtype::Bf16, Dtype::Fp16, Dtype::Fp8, Dtype::U32])]
     pub dtype: Dtype,
     /// Which scales `x` and `w` of fp8 have. Each group has its own of `w`.
     #[key(short = "sc", default = Scales::None, omitted)]
@@ -84,10 +85,16 @@ fn rows_each(key: &GroupedMatmulKey) -> u32 {
 }
 
 fn tile_rows(key: &GroupedMatmulKey) -> u32 {
+    if let Some(rows) = key.scales.tile() {
+        return rows;
+    }
     order::tile_rows_of_groups(rows_each(key), key.groups)
 }
 
 fn tile_columns(key: &GroupedMatmulKey) -> u32 {
+    if let Some(columns) = key.scales.tile() {
+        return columns;
+    }
     if let Some(columns) = key.out.tile_columns(key.activation, most_columns(key.dtype)) {
         return columns;
     }
@@ -104,10 +111,12 @@ impl Legal for GroupedMatmul {
         order::whole_rows(self.n, self.k, self.dtype)?;
         self.activation.legal(self.n)?;
         self.scales.legal(self.dtype, 1)?;
+        self.scales.tiles_legal(self.k, [self.tile_rows, self.tile_columns], self.out)?;
+        self.groups_legal()?;
         let [x, w] = self.scale_counts();
         let counted = x.max(w) + u64::from(self.tile_rows.max(self.tile_columns)) <= u32::MAX.into();
         let allowed = || "another one with so many rows and columns: scales are counted in 32 bits";
-        Illegal::unless(counted, "scales", self.scales.name(), allowed)?;
+        Illegal::unless(counted || self.scales.tile().is_some(), "scales", self.scales.name(), allowed)?;
         let there = self.stride.checked_mul(self.groups).is_some_and(|rows| rows <= self.rows);
         let allowed =
             || format!("at most {}: {} groups have {} rows", self.rows / self.groups, self.groups, self.rows);
@@ -126,6 +135,19 @@ impl GroupedMatmul {
     fn blocks_rule(&self) -> u32 {
         let bands = self.rows.div_ceil(self.groups).div_ceil(self.tile_rows);
         (self.groups.min(self.rows) * bands * self.strips()).clamp(1, order::SMS)
+    }
+
+    /// With scales in tiles of 128 rows each group begins with one, and so do its weights.
+    fn groups_legal(&self) -> Result<(), Illegal> {
+        let Some(tile) = self.scales.tile() else { return Ok(()) };
+        let whole = |(field, value): (&'static str, u32)| {
+            let allowed = || format!("a multiple of {tile} with such scales, whose tiles have so many rows");
+            Illegal::unless(value.is_multiple_of(tile), field, value, allowed)
+        };
+        whole(if self.stride > 0 { ("stride", self.stride) } else { ("align", self.align) })?;
+        whole(("n", self.n))?;
+        let allowed = || "0 with such scales, which stand in tiles, whose rows no list names";
+        Illegal::unless(self.gather == 0, "gather", self.gather, allowed)
     }
 
     /// The row behind a group's last one: no count goes beyond the rows of `x`, or into the next group.
@@ -173,7 +195,7 @@ impl GroupedMatmul {
             scales,
             activation,
             rows,
-            of: [a.x_scales, a.w_scales],
+            of: scales.of_sums([a.x_scales, a.w_scales], a.alpha),
             index: a.index,
             at,
             group,
@@ -188,6 +210,11 @@ impl GroupedMatmul {
     fn stored(&self, a: &GroupedMatmulArgs, row: Val<u32>, end: Val<u32>) -> Stored {
         let GroupedMatmul { rows: all, activation, tile_rows: rows, .. } = *self;
         Stored { out: a.out, scales: a.out_scales, activation, all, row, rows, end: Some(end) }
+    }
+
+    /// A row with which a tile begins, which groups begin with: said so where products ask for it.
+    fn whole_tile(&self, row: Val<u32>) -> Val<u32> {
+        self.scales.tile().map_or(row, |tile| row / tile * tile)
     }
 
     /// Rows of tiles of a group.
@@ -228,7 +255,7 @@ impl GroupedMatmul {
 pub struct GroupedMatmulArgs {
     /// The rows of all groups, one group's behind the other's, `[rows][k]`.
     #[input]
-    #[shape(|c| [c.x_rows(), c.k])]
+    #[shape(|c| [c.x_rows(), c.scales.columns(c.k)])]
     #[dtype(|c| c.dtype)]
     pub x: AnyMatrix,
     /// The row of `x` that each row of the result is of, group after group, `[rows]`: `x` has `[gather][k]` in any order, and scales of these
@@ -242,18 +269,25 @@ pub struct GroupedMatmulArgs {
     pub counts: Ptr<u32>,
     /// The weights, a row for each column of the product, `[groups][n][k]`.
     #[input]
-    #[shape(|c| [c.groups * c.n, c.k])]
+    #[shape(|c| [c.groups * c.n, c.scales.columns(c.k)])]
     #[dtype(|c| c.dtype)]
     pub w: AnyMatrix,
     /// Scales of `x`: one of all elements, `[1]`, one of each row, `[rows]`, or one of each row and 128 columns, `[k / 128][rows]`.
+    /// With `mx` and `nvfp4` words of four, `[rows / 128][k / 128][32][4]`, of nvfp4 `[rows / 128][k / 64][32][4]`: row r of 128 has word `[r % 32][r / 32]`.
     #[input]
     #[len(|c| c.scale_counts()[0])]
-    pub x_scales: Option<Ptr<f32>>,
+    #[dtype(|c| c.scales.dtype())]
+    pub x_scales: Option<AnyPtr>,
     /// Scales of `w`: one of each group, `[groups]`, one of each row, `[groups][n]`, or one of each 128 rows and columns,
-    /// `[groups][n / 128][k / 128]`; with gates `[groups][2][n / 256][k / 128]`, those of the gates first.
+    /// `[groups][n / 128][k / 128]`; with gates `[groups][2][n / 256][k / 128]`, those of the gates first. With `mx` and `nvfp4` words as of `x`.
     #[input]
     #[len(|c| c.scale_counts()[1])]
-    pub w_scales: Option<Ptr<f32>>,
+    #[dtype(|c| c.scales.dtype())]
+    pub w_scales: Option<AnyPtr>,
+    /// With `nvfp4` what sums are multiplied by, `[groups]`: the scale of all of `x` times that of all of `w`.
+    #[input]
+    #[len(|c| c.scales.alphas(c.groups))]
+    pub alpha: Option<Ptr<f32>>,
     /// What is added to each row of a group's product, `[groups][n]`.
     #[input]
     #[len(|c| if c.bias { u64::from(c.groups) * u64::from(c.n) } else { 0 })]
@@ -298,17 +332,18 @@ pub fn grouped_matmul(c: &GroupedMatmul, a: &GroupedMatmulArgs) {
                 end.set(c.end(start.get(), a.counts.get(&group)));
             }
             let (down, column) = c.corner(i - first.get(), c.bands(&end - start.get()));
-            let row = &start + down;
+            let row = c.whole_tile(&start + down);
             let x = match &a.index {
                 // Rows of the group behind are not brought.
                 Some(index) => {
                     let last = end.get();
                     a.x.gather_rows(index, row, c.tile_rows).below(last)
                 }
-                None => a.x.rows(row, c.tile_rows),
+                None => c.scales.of_rows(a.x.rows(row, c.tile_rows), a.x_scales),
             };
             let tiles = Output::tiles(c.beside(), (column, c.tile_columns), |column: Val<u32>| {
                 let w = a.w.rows(&group * c.n + column, c.tile_columns);
+                let w = c.scales.of_rows(w, a.w_scales);
                 let product = c.product(a, [x, w], group.get(), [row, column]);
                 let done =
                     epilogue(a.bias, c.activation, &group * c.n + column, product.tile, product.sums(b));

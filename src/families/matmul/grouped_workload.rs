@@ -8,7 +8,7 @@ use serde_json::json;
 use super::order::result;
 use super::reference::{Matrix, ScaledProduct, looked_at};
 use super::workload::{
-    BASELINES, Epilogue, bias, contents, flops, left, product_work, quantised_row, right, row_of,
+    BASELINES, Epilogue, bias, contents, flops, left, operand, product_work, quantised_row, right, row_of,
     scale_inputs, scales_of,
 };
 use super::{GroupedMatmul, Output};
@@ -130,6 +130,11 @@ impl GroupedMatmul {
         Epilogue { weights, ..Epilogue::new(bias, self.activation, result(self.dtype)) }
     }
 
+    /// Scales of `x` and of `w`, and those of all elements.
+    fn all_scales(&self) -> ([u64; 2], u64) {
+        (self.scale_counts(), self.scales.alphas(self.groups))
+    }
+
     /// What a row of the result holds before the launch.
     fn unwritten(&self) -> Vec<f32> {
         (0..self.columns()).map(|column| -(f32::from(column as u8 % 64) + 100.0)).collect()
@@ -171,12 +176,14 @@ impl Workload for GroupedMatmul {
         let scales_there = self.unwritten_scales().into_iter().flat_map(|x| vec![x; self.rows as usize]);
         let out_scales = contents("out_scales", Dtype::F32, &scales_there.collect::<Vec<_>>());
         let all = [
-            contents("x", self.dtype, &x),
+            operand("x", self.dtype, &x),
             Contents::of("counts", &counts),
-            contents("w", self.dtype, &right(turn, self.k).rows(self.groups * self.n)),
+            operand("w", self.dtype, &right(turn, self.k).rows(self.groups * self.n)),
             Contents::new("out", unwritten.repeat(self.rows as usize)),
         ];
-        let scales = scale_inputs(scales_of(turn, self.scale_counts()));
+        let shape = [self.x_rows(), self.groups * self.n, self.k];
+        let scales = scales_of(turn, self.scales, self.all_scales(), shape);
+        let scales = scale_inputs(self.scales, scales, shape);
         let out_scales = (self.out == Output::Fp8).then_some(out_scales);
         all.into_iter()
             .chain(index)
@@ -200,7 +207,9 @@ impl Workload for GroupedMatmul {
         let group_of = |row: u32| spans.iter().position(|span| span.contains(&row));
         let rows = looked_at(turn.seed, self.rows, u64::from(self.n) * u64::from(self.k));
         let mut weights: (Option<usize>, Vec<Vec<i32>>) = (None, vec![]);
-        let (scales, all) = (scales_of(turn, self.scale_counts()), self.epilogue(turn));
+        let of_all = [self.x_rows(), self.groups * self.n, self.k];
+        let scales = scales_of(turn, self.scales, self.all_scales(), of_all);
+        let all = self.epilogue(turn);
         let (shape, n) = ([self.x_rows(), self.n, self.k], self.n as usize);
         let index = self.index(turn);
         let of = |at: u32| {
@@ -228,7 +237,8 @@ impl Workload for GroupedMatmul {
         let counts = self.timed_counts();
         let rows = counts.iter().sum();
         let read = counts.iter().filter(|count| **count > 0).count() as u64;
-        let weights = read * u64::from(self.n) * u64::from(self.k) * u64::from(self.dtype.bytes());
+        let columns = u64::from(self.scales.columns(self.k));
+        let weights = read * u64::from(self.n) * columns * u64::from(self.dtype.bytes());
         product_work(self.ranks, self.dtype, flops(rows, self.n, self.k), weights)
     }
 

@@ -151,7 +151,7 @@ pub(in crate::families) fn columns_fit(columns: u32, dtype: Dtype) -> Result<(),
 
 /// Type of a result of operands of a type, and of what is added to it.
 pub(super) fn result(dtype: Dtype) -> Dtype {
-    if dtype == Dtype::Fp8 { Dtype::Bf16 } else { dtype }
+    if matches!(dtype, Dtype::Fp8 | Dtype::U32) { Dtype::Bf16 } else { dtype }
 }
 
 /// Bytes of shared memory that a stage takes.

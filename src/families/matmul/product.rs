@@ -26,8 +26,9 @@ pub struct Matmul {
     /// World size; every rank multiplies its own matrices.
     #[key(short = "r", range = 1..=64, default = 1, omitted, ranks)]
     pub ranks: u32,
-    /// Type of all elements; sums are of `f32` and rounded once. With fp8 (e4m3) it is that of `x` and `w`, and the rest is bf16.
-    #[key(values = [Dtype::Bf16, Dtype::Fp16, Dtype::Fp8])]
+    /// Type of all elements; sums are of `f32` and rounded once. With fp8 (e4m3) it is that of `x` and `w`, and the rest is bf16. So it
+    /// is with u32, words of eight e2m1.
+    #[key(values = [Dtype::Bf16, Dtype::Fp16, Dtype::Fp8, Dtype::U32])]
     pub dtype: Dtype,
     /// Which scales `x` and `w` of fp8 have.
     #[key(short = "sc", default = Scales::None, omitted)]
@@ -45,7 +46,7 @@ pub struct Matmul {
     #[tune(short = "w", values = [4, 8], rule = |c| order::warps(c.tile_rows))]
     pub warps: Option<u32>,
     /// Rows of a tile of the result.
-    #[tune(short = "tr", shrinks, values = [64, 128, 256], default = |key| order::tile_rows(key.m))]
+    #[tune(short = "tr", shrinks, values = [64, 128, 256], default = |key| tile_rows(key))]
     pub tile_rows: u32,
     /// Columns of a tile of the result.
     #[tune(short = "tc", shrinks, values = [64, 128, 256], default = |key| tiling(key).columns)]
@@ -73,7 +74,14 @@ fn drawn(key: &MatmulKey) -> Order {
     if key.m > 128 && tiling(key).split == 1 { Order::Counter } else { Order::Strided }
 }
 
+fn tile_rows(key: &MatmulKey) -> u32 {
+    key.scales.tile().unwrap_or(order::tile_rows(key.m))
+}
+
 fn tiling(key: &MatmulKey) -> Tiling {
+    if let Some(columns) = key.scales.tile() {
+        return Tiling { columns, split: 1 };
+    }
     if let Some(columns) = key.out.tile_columns(key.activation, most_columns(key.dtype)) {
         return Tiling { columns, split: 1 };
     }
@@ -82,14 +90,16 @@ fn tiling(key: &MatmulKey) -> Tiling {
     let rows = [order::tile_rows(key.m), order::bands(key.m)];
     let tiling = match key.scales {
         Scales::Block => Tiling::unsplit(rows, key.n, k, order::SMS, u64::from(key.n) * u64::from(k)),
-        Scales::None | Scales::Tensor | Scales::Row => Tiling::of(rows, key.n, k, order::SMS, passage),
+        Scales::None | Scales::Tensor | Scales::Row | Scales::Mx | Scales::Nvfp4 => {
+            Tiling::of(rows, key.n, k, order::SMS, passage)
+        }
     };
     Tiling { columns: tiling.columns.min(most_columns(key.dtype)), ..tiling }
 }
 
 fn stages(key: &MatmulKey) -> u32 {
     let one_each = tiling(key).items(order::bands(key.m), key.n) <= order::SMS;
-    order::stages(order::tile_rows(key.m), tiling(key).columns, one_each)
+    order::stages(tile_rows(key), tiling(key).columns, one_each)
 }
 
 impl Legal for Matmul {
@@ -97,9 +107,10 @@ impl Legal for Matmul {
         order::whole_rows(self.n, self.k, self.dtype)?;
         self.activation.legal(self.n)?;
         self.scales.legal(self.dtype, self.split)?;
+        self.scales.tiles_legal(self.k, [self.tile_rows, self.tile_columns], self.out)?;
         let counted = self.scale_counts()[0] + u64::from(self.tile_rows) <= u32::MAX.into();
         let allowed = || "another one with so many rows and columns: scales are counted in 32 bits";
-        Illegal::unless(counted, "scales", self.scales.name(), allowed)?;
+        Illegal::unless(counted || self.scales.tile().is_some(), "scales", self.scales.name(), allowed)?;
         order::columns_fit(self.tile_columns, self.dtype)?;
         self.out.legal([self.m, self.n], self.activation, [self.tile_rows, self.tile_columns])?;
         let beside = self.beside();
@@ -152,7 +163,7 @@ impl Matmul {
             scales,
             activation,
             rows,
-            of: [a.x_scales, a.w_scales],
+            of: scales.of_sums([a.x_scales, a.w_scales], a.alpha),
             index: None,
             at,
             group: 0u32.val(),
@@ -174,23 +185,30 @@ impl Matmul {
 pub struct MatmulArgs {
     /// The left matrix, `[m][k]`.
     #[input]
-    #[shape(|c| [c.m, c.k])]
+    #[shape(|c| [c.m, c.scales.columns(c.k)])]
     #[dtype(|c| c.dtype)]
     pub x: AnyMatrix,
     /// The right matrix, a row for each column of the result, `[n][k]`.
     #[input]
-    #[shape(|c| [c.n, c.k])]
+    #[shape(|c| [c.n, c.scales.columns(c.k)])]
     #[dtype(|c| c.dtype)]
     pub w: AnyMatrix,
-    /// Scales of `x`: one of all elements, `[1]`, one of each row, `[m]`, or one of each row and 128 columns, `[k / 128][m]`.
+    /// Scales of `x`: one of all elements, `[1]`, one of each row, `[m]`, or one of each row and 128 columns, `[k / 128][m]`. With `mx` words
+    /// of four, `[m / 128][k / 128][32][4]`, of nvfp4 `[m / 128][k / 64][32][4]`: row r of 128 has word `[r % 32][r / 32]`.
     #[input]
     #[len(|c| c.scale_counts()[0])]
-    pub x_scales: Option<Ptr<f32>>,
+    #[dtype(|c| c.scales.dtype())]
+    pub x_scales: Option<AnyPtr>,
     /// Scales of `w`: one of all elements, `[1]`, one of each row, `[n]`, or one of each 128 rows and columns,
-    /// `[n / 128][k / 128]`; with gates `[2][n / 256][k / 128]`, those of the gates first.
+    /// `[n / 128][k / 128]`; with gates `[2][n / 256][k / 128]`, those of the gates first. With `mx` and `nvfp4` words as of `x`.
     #[input]
     #[len(|c| c.scale_counts()[1])]
-    pub w_scales: Option<Ptr<f32>>,
+    #[dtype(|c| c.scales.dtype())]
+    pub w_scales: Option<AnyPtr>,
+    /// With `nvfp4` what sums are multiplied by, `[1]`: the scale of all of `x` times that of all of `w`.
+    #[input]
+    #[len(|c| c.scales.alphas(1))]
+    pub alpha: Option<Ptr<f32>>,
     /// What is added to each row of the result, `[n]`.
     #[input]
     #[len(|c| if c.bias { c.n.into() } else { 0 })]
@@ -227,9 +245,9 @@ pub fn matmul(c: &Matmul, a: &MatmulArgs) {
         for i in b.dynamic(parts.items(), tiles) {
             let part = parts.item(i);
             let (row, column) = cut.corner(part.tile);
-            let x = a.x.rows(row, c.tile_rows);
+            let x = c.scales.of_rows(a.x.rows(row, c.tile_rows), a.x_scales);
             let of = |column: Val<u32>| {
-                let w = a.w.rows(column, c.tile_columns);
+                let w = c.scales.of_rows(a.w.rows(column, c.tile_columns), a.w_scales);
                 (w, c.product(a, [x, w], [row, column]))
             };
             let done = |column: Val<u32>, sums: Sums| {

@@ -3,6 +3,7 @@
 use peerwarp_codegen::ir::Dtype;
 
 use super::{Activation, Scales};
+use crate::harness::blocks::e2m1_to_f32;
 use crate::harness::elements::{loops, round};
 use crate::harness::workload::Turn;
 
@@ -28,6 +29,13 @@ impl Matrix {
         self.row(0).into_iter().map(|x| (x + 9) as f32 / 16.0).collect()
     }
 
+    /// The first rows as scales: one of these each, by which sums stay exact.
+    pub fn scales_of(&self, rows: u32, values: &[f32]) -> Vec<f32> {
+        let of_row =
+            |row: u32| self.row(row).into_iter().map(|x| values[x.rem_euclid(values.len() as i32) as usize]);
+        (0..rows).flat_map(of_row).collect()
+    }
+
     /// The first rows, all of them as floats.
     pub fn rows(&self, rows: u32) -> Vec<f32> {
         let mut all = Vec::with_capacity(rows as usize * self.columns as usize);
@@ -46,8 +54,8 @@ pub fn scaled(row: &[f32], by: f32, columns: Option<&[f32]>) -> Vec<f32> {
 #[derive(Clone, Copy, Debug)]
 pub struct ScaledProduct<'a> {
     pub scales: Scales,
-    /// All scales of `x` and of `w`.
-    pub of: &'a [Vec<f32>; 2],
+    /// All scales of `x` and of `w`, those that a product multiplies by row by row; and those of all elements.
+    pub of: &'a [Vec<f32>; 3],
     /// Rows of `x`, rows of a matrix of weights, columns of both.
     pub shape: [u32; 3],
     pub group: usize,
@@ -57,7 +65,7 @@ pub struct ScaledProduct<'a> {
 impl ScaledProduct<'_> {
     /// Row `at`, of the row `x` of the left matrix and all of `w`.
     pub fn row(&self, at: u32, x: &[i32], w: &[Vec<i32>]) -> Vec<f32> {
-        let (ScaledProduct { group, shape: [m, n, k], .. }, [x_scales, w_scales]) = (*self, self.of);
+        let (ScaledProduct { group, shape: [m, n, k], .. }, [x_scales, w_scales, alpha]) = (*self, self.of);
         let (m, n, at) = (m as usize, n as usize, at as usize);
         match self.scales {
             Scales::None => product(x, w),
@@ -69,6 +77,19 @@ impl ScaledProduct<'_> {
                 let scale =
                     |row: usize, i: usize| x_scales[i * m + at] * of_group[self.row_block(row) * blocks + i];
                 product_of_blocks(x, w, 128, scale)
+            }
+            Scales::Mx => {
+                let blocks = k as usize / 32;
+                let of_w = |row: usize, i: usize| w_scales[(group * n + row) * blocks + i];
+                product_of_blocks(x, w, 32, |row, i| x_scales[at * blocks + i] * of_w(row, i))
+            }
+            Scales::Nvfp4 => {
+                let blocks = k as usize / 16;
+                let scale = |row: usize, i: usize| {
+                    x_scales[at * blocks + i] * w_scales[(group * n + row) * blocks + i] / 4.0
+                };
+                let w: Vec<Vec<i32>> = w.iter().map(|row| twice_e2m1(row)).collect();
+                scaled(&product_of_blocks(&twice_e2m1(x), &w, 16, scale), alpha[group], None)
             }
         }
     }
@@ -88,6 +109,11 @@ impl ScaledProduct<'_> {
         let of_gates = (self.shape[1] as usize / 2).div_ceil(128);
         (row / 32 * 16 + row % 16) / 128 + if row % 32 < 16 { 0 } else { of_gates }
     }
+}
+
+/// Twice the values of numbers as e2m1: of the lower four bits of each.
+fn twice_e2m1(row: &[i32]) -> Vec<i32> {
+    row.iter().map(|&x| (2.0 * e2m1_to_f32(x as u8 & 15)) as i32).collect()
 }
 
 /// A row of the product whose operands have scales: block after block of so many columns, each times the product of `scale` of the
@@ -213,7 +239,7 @@ mod tests {
 
     #[test]
     fn gates_and_values_have_blocks_of_scales_of_their_own() {
-        let scales = [vec![1.0], (0..4).map(|i| i as f32).collect()];
+        let scales = [vec![1.0], (0..4).map(|i| i as f32).collect(), vec![]];
         let of = |activation| ScaledProduct {
             scales: Scales::Block,
             of: &scales,

@@ -2,9 +2,10 @@
 
 use peerwarp_codegen::dsl::prelude::*;
 use peerwarp_codegen::family::{Choice, Illegal};
-use peerwarp_codegen::ir::Dtype;
+use peerwarp_codegen::ir::{Dtype, dot_columns};
 
 use super::epilogue::{Activation, Sums};
+use super::output::Output;
 
 /// Which scales the two operands of a product have.
 #[derive(Choice, Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -17,18 +18,85 @@ pub enum Scales {
     Row,
     /// One of each row of `x` and of each 128 rows of `w`, for each 128 columns.
     Block,
+    /// A power of two (e8m0) of each row of either, for each 32 columns: mxfp8, as `tcgen05` multiplies it.
+    Mx,
+    /// An e4m3 of each row of either, for each 16 elements of e2m1, and one of all: nvfp4, as `tcgen05` multiplies it.
+    Nvfp4,
 }
 
 /// Columns that a scale is of, and rows of `w`.
 pub(super) const BLOCK: u32 = 128;
 
 impl Scales {
-    /// Scales are of fp8 alone. Blocks of columns with scales are added up in order, by one block.
+    /// Scales are of fp8 alone, and of words of e2m1. Blocks of columns with scales are added up in order, by one block.
     pub(super) fn legal(self, dtype: Dtype, split: u32) -> Result<(), Illegal> {
-        let allowed = || format!("none with dtype = {dtype}: only elements of fp8 have scales");
-        Illegal::unless(self == Scales::None || dtype == Dtype::Fp8, "scales", self.name(), allowed)?;
-        let allowed = || "1 with scales = block: a block adds up all columns of a tile";
-        Illegal::unless(self != Scales::Block || split == 1, "split", split, allowed)
+        let allowed = || match dtype {
+            Dtype::U32 => "nvfp4 with dtype = u32, words of eight e2m1".to_owned(),
+            _ => format!(
+                "none with dtype = {dtype}: only elements of fp8 have scales, and words of e2m1 (u32) those of nvfp4"
+            ),
+        };
+        let fits = match dtype {
+            Dtype::U32 => self == Scales::Nvfp4,
+            Dtype::Fp8 => self != Scales::Nvfp4,
+            _ => self == Scales::None,
+        };
+        Illegal::unless(fits, "scales", self.name(), allowed)?;
+        let allowed = || format!("1 with scales = {}: a block adds up all columns of a tile", self.name());
+        let alone = self == Scales::Block || self.tile().is_some();
+        Illegal::unless(!alone || split == 1, "split", split, allowed)
+    }
+
+    /// Tiles of scales have 128 rows, and so have those of products with them, of as many columns. k is a multiple of a piece.
+    /// No warps meet while a loader brings scales, as they would for a scale of a result.
+    pub(super) fn tiles_legal(self, k: u32, [rows, columns]: [u32; 2], out: Output) -> Result<(), Illegal> {
+        let Some(tile) = self.tile() else { return Ok(()) };
+        let allowed =
+            || format!("wide with scales = {}: warps do not meet for scales of a result", self.name());
+        Illegal::unless(out == Output::Wide, "out", out.name(), allowed)?;
+        let piece = dot_columns(Dtype::Fp8) * if self == Scales::Nvfp4 { 2 } else { 1 };
+        let allowed = || format!("a multiple of {piece} with scales = {}", self.name());
+        Illegal::unless(k.is_multiple_of(piece), "k", k, allowed)?;
+        [("tile_rows", rows), ("tile_columns", columns)].into_iter().try_for_each(|(field, value)| {
+            Illegal::unless(value == tile, field, value, || format!("{tile} with scales = {}", self.name()))
+        })
+    }
+
+    /// The tile of a product by which other choices of tiles are replaced, where the product itself multiplies by scales.
+    pub(super) fn tile(self) -> Option<u32> {
+        matches!(self, Scales::Mx | Scales::Nvfp4).then_some(BLOCK)
+    }
+
+    /// Element type of the scales: an `f32` each, or a word of four.
+    pub(super) fn dtype(self) -> Dtype {
+        if self.tile().is_some() { Dtype::U32 } else { Dtype::F32 }
+    }
+
+    /// Columns of operands in memory with `k` elements: words have eight.
+    pub(super) fn columns(self, k: u32) -> u32 {
+        if self == Scales::Nvfp4 { k / 8 } else { k }
+    }
+
+    /// Numbers that sums are multiplied by: the scales of all, one for each matrix of weights.
+    pub(super) fn alphas(self, groups: u32) -> u64 {
+        if self == Scales::Nvfp4 { groups.into() } else { 0 }
+    }
+
+    /// Rows of an operand, with their scales if the product itself multiplies by them.
+    pub(super) fn of_rows(self, rows: MatrixRows, scales: Option<AnyPtr>) -> MatrixRows {
+        scales.filter(|_| self.tile().is_some()).map_or(rows, |scales| rows.scaled_by(&scales.typed()))
+    }
+
+    /// The scales that sums are multiplied by.
+    pub(super) fn of_sums(
+        self,
+        scales: [Option<AnyPtr>; 2],
+        alpha: Option<Ptr<f32>>,
+    ) -> [Option<Ptr<f32>>; 2] {
+        match self {
+            Scales::Mx | Scales::Nvfp4 => [None, alpha],
+            _ => scales.map(|of| of.map(|of| of.typed())),
+        }
     }
 
     /// Scales of `x` and of `w`, of `[m, n, k]` and so many matrices of weights.
@@ -38,13 +106,17 @@ impl Scales {
         groups: u32,
         activation: Activation,
     ) -> [u64; 2] {
-        let blocks = |rows: u32| u64::from(rows) * u64::from(k.div_ceil(BLOCK));
+        let columns = if self == Scales::Nvfp4 { 64 } else { BLOCK };
+        let blocks = |rows: u32| u64::from(rows) * u64::from(k.div_ceil(columns));
         let groups = u64::from(groups);
         match self {
             Scales::None => [0; 2],
             Scales::Tensor => [1, groups],
             Scales::Row => [m.into(), groups * u64::from(n)],
             Scales::Block => [blocks(m), groups * blocks(row_blocks(n, activation))],
+            Scales::Mx | Scales::Nvfp4 => {
+                [blocks(m.next_multiple_of(BLOCK)), groups * blocks(n.next_multiple_of(BLOCK))]
+            }
         }
     }
 }
@@ -85,7 +157,7 @@ impl Product {
         let [x, w] = self.rows;
         match self.scales {
             Scales::Block => self.added_up(b),
-            Scales::None | Scales::Tensor | Scales::Row => self.scaled(b.dot(x, w, self.stages)),
+            _ => self.scaled(b.dot(x, w, self.stages)),
         }
     }
 
@@ -94,6 +166,7 @@ impl Product {
     pub fn scaled(self, sums: Tile<f32>) -> Sums {
         let ([row, column], tile) = (self.at, self.tile);
         Sums::All(match (self.scales, self.of) {
+            (Scales::Nvfp4, [_, Some(alpha)]) => sums * alpha.get(self.group),
             (Scales::Tensor, [Some(x), Some(w)]) => sums * x.get(0) * w.get(self.group),
             (Scales::Row, [Some(x), Some(w)]) => {
                 sums * (match &self.index {

@@ -6,7 +6,8 @@ use super::order::result;
 use super::reference::{
     Matrix, ScaledProduct, activated, added_on, added_up, looked_at, product, requantised, scaled, sum,
 };
-use super::{Activation, AllGatherMatmul, Matmul, MatmulReduceScatter, Output};
+use super::{Activation, AllGatherMatmul, Matmul, MatmulReduceScatter, Output, Scales};
+use crate::families::scales::{ScaleLayout, ScaleRoom};
 use crate::harness::bench::TIMING;
 use crate::harness::elements::{encode, round};
 use crate::harness::verdict::Expected;
@@ -109,22 +110,58 @@ pub(super) fn bias(turn: Turn, columns: u32) -> Vec<f32> {
     Matrix { turn, which: 3, columns }.rows(1)
 }
 
-/// Scales of `x` and of `w`, so many of each.
-pub(super) fn scales_of(turn: Turn, counts: [u64; 2]) -> [Vec<f32>; 2] {
-    let of = |which: u64, count: u64| Matrix { turn, which, columns: count as u32 }.scales();
-    [of(4, counts[0]), of(5, counts[1])]
+/// Scales of `x` and of `w`, so many of each, or those of blocks of `[m, n, k]`; and so many of all elements.
+pub(super) fn scales_of(
+    turn: Turn,
+    scales: Scales,
+    (counts, alphas): ([u64; 2], u64),
+    [m, n, k]: [u32; 3],
+) -> [Vec<f32>; 3] {
+    let [x, w] = [(4, counts[0], m), (5, counts[1], n)].map(|(which, count, rows)| match scales {
+        Scales::Mx => Matrix { turn, which, columns: k / 32 }.scales_of(rows, &[0.5, 1.0, 2.0]),
+        Scales::Nvfp4 => Matrix { turn, which, columns: k / 16 }.scales_of(rows, &[0.5, 1.0, 1.5, 2.0]),
+        _ => Matrix { turn, which, columns: count as u32 }.scales(),
+    });
+    [x, w, Matrix { turn, which: 7, columns: alphas as u32 }.scales()]
 }
 
-/// The scales as inputs, if there are any.
-pub(super) fn scale_inputs(scales: [Vec<f32>; 2]) -> impl Iterator<Item = Contents> {
-    let named = ["x_scales", "w_scales"].into_iter().zip(scales).filter(|(_, scales)| !scales.is_empty());
-    named.map(|(name, scales)| contents(name, Dtype::F32, &scales))
+/// The scales as inputs, if there are any. Scales of rows that make up tiles are no numbers.
+pub(super) fn scale_inputs(
+    scales: Scales,
+    [x, w, alpha]: [Vec<f32>; 3],
+    [m, n, k]: [u32; 3],
+) -> impl Iterator<Item = Contents> {
+    let named = [("x_scales", x, m), ("w_scales", w, n), ("alpha", alpha, 0)];
+    named.into_iter().filter(|(_, of, _)| !of.is_empty()).map(move |(name, of, rows)| {
+        let (block, byte): (u32, fn(f32) -> u8) = match scales {
+            Scales::Mx if rows > 0 => (32, |scale| (scale.to_bits() >> 23) as u8),
+            Scales::Nvfp4 if rows > 0 => (16, |scale| encode(Dtype::Fp8, &[scale])[0]),
+            _ => return contents(name, Dtype::F32, &of),
+        };
+        let blocks = u64::from(k / block);
+        let room = ScaleRoom::new(ScaleLayout::Tiles, k / block / 4, (rows.into(), 1));
+        let mut bytes = vec![u8::MAX; 4 * room.all_words() as usize];
+        for (i, scale) in (0..).zip(&of) {
+            let (row, block) = (i / blocks, i % blocks);
+            bytes[(4 * room.place(row, block / 4) + block % 4) as usize] = byte(*scale);
+        }
+        Contents::new(name, bytes)
+    })
+}
+
+/// Rows of an operand: small whole numbers, or the lower four bits of each. What is no number is one of all ones there.
+pub(super) fn operand(buffer: &str, dtype: Dtype, values: &[f32]) -> Contents {
+    if dtype != Dtype::U32 {
+        return contents(buffer, dtype, values);
+    }
+    let bits = |x: f32| if x.is_nan() { 15 } else { x as i8 as u8 & 15 };
+    Contents::new(buffer, values.chunks(2).map(|two| bits(two[0]) | bits(two[1]) << 4).collect())
 }
 
 /// A rank's matrices of a type, of `[m, n, k]`, and what its epilogue takes.
 fn inputs(turn: Turn, [m, n, k]: [u32; 3], dtype: Dtype, epilogue: &Epilogue) -> Vec<Contents> {
-    let x = contents("x", dtype, &left(turn, k).rows(m));
-    let w = contents("w", dtype, &right(turn, k).rows(n));
+    let x = operand("x", dtype, &left(turn, k).rows(m));
+    let w = operand("w", dtype, &right(turn, k).rows(n));
     [x, w].into_iter().chain(epilogue.inputs()).collect()
 }
 
@@ -136,7 +173,7 @@ pub(super) fn flops(rows: u32, columns: u32, k: u32) -> u64 {
 /// FLOPs and bytes a second that limits of products are computed from: H200's, dense, of 16 and of 8 bits, and what its memory is
 /// read with.
 fn tflops(dtype: Dtype) -> f64 {
-    if dtype == Dtype::Fp8 { 1600.0 } else { 800.0 }
+    if matches!(dtype, Dtype::Fp8 | Dtype::U32) { 1600.0 } else { 800.0 }
 }
 const MEMORY_TBPS: f64 = 4.3;
 
@@ -159,16 +196,18 @@ impl Workload for Matmul {
     }
 
     fn inputs(&self, turn: Turn) -> Vec<Contents> {
-        let all = inputs(turn, [self.m, self.n, self.k], self.dtype, &self.epilogue(turn));
-        all.into_iter().chain(scale_inputs(scales_of(turn, self.scale_counts()))).collect()
+        let shape = [self.m, self.n, self.k];
+        let all = inputs(turn, shape, self.dtype, &self.epilogue(turn));
+        let scales = scales_of(turn, self.scales, (self.scale_counts(), self.scales.alphas(1)), shape);
+        all.into_iter().chain(scale_inputs(self.scales, scales, shape)).collect()
     }
 
     fn expected(&self, turn: Turn) -> Vec<Expected> {
         let w: Vec<Vec<i32>> = (0..self.n).map(|row| right(turn, self.k).row(row)).collect();
         let epilogue = self.epilogue(turn);
         let rows = looked_at(turn.seed, self.m, u64::from(self.n) * u64::from(self.k));
-        let scales = scales_of(turn, self.scale_counts());
         let (shape, activation) = ([self.m, self.n, self.k], self.activation);
+        let scales = scales_of(turn, self.scales, (self.scale_counts(), self.scales.alphas(1)), shape);
         let of_scales = ScaledProduct { scales: self.scales, of: &scales, shape, group: 0, activation };
         let of =
             |at: u32| epilogue.rows(at, of_scales.row(at, &left(turn, self.k).row(at), &w), self.out, self.m);
@@ -176,7 +215,8 @@ impl Workload for Matmul {
     }
 
     fn work(&self) -> Work {
-        let weights = u64::from(self.n) * u64::from(self.k) * u64::from(self.dtype.bytes());
+        let weights =
+            u64::from(self.n) * u64::from(self.scales.columns(self.k)) * u64::from(self.dtype.bytes());
         product_work(self.ranks, self.dtype, flops(self.m, self.n, self.k), weights)
     }
 }

@@ -147,16 +147,16 @@ impl MoeLayer {
     /// What an expert makes of a row of fp8 with scales.
     fn scaled_row(&self, expert: &Expert, x: &[i32], x_scales: Vec<f32>) -> Vec<f32> {
         let [first, second] = expert.scales.clone();
-        let product = |of: &[Vec<f32>; 2], [n, k]: [u32; 2], activation, x: &[i32], w| {
+        let product = |of: &[Vec<f32>; 3], [n, k]: [u32; 2], activation, x: &[i32], w| {
             let (shape, group) = ([1, n, k], expert.number);
             ScaledProduct { scales: Scales::Block, of, shape, group, activation }.row(0, x, w)
         };
-        let (columns, all) = (self.first_columns(), [x_scales, first]);
+        let (columns, all) = (self.first_columns(), [x_scales, first, vec![]]);
         let sums = product(&all, [columns, self.hidden], self.activation, x, &expert.w[0]);
         let added = |sums: Vec<f32>, bias: &Vec<f32>| if self.bias { sum(&sums, bias) } else { sums };
         let (row, scales) = requantised(&activated(self.activation, &added(sums, &expert.bias[0])));
         let parts = round(Dtype::Fp8, row).into_iter().map(|x| (x * FP8_PARTS) as i32).collect::<Vec<_>>();
-        let all = [scales.into_iter().map(|scale| scale / FP8_PARTS).collect(), second];
+        let all = [scales.into_iter().map(|scale| scale / FP8_PARTS).collect(), second, vec![]];
         let sums = product(&all, [self.hidden, self.inter], Activation::None, &parts, &expert.w[1]);
         round(self.wide(), added(sums, &expert.bias[1]))
     }

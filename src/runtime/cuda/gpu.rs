@@ -350,6 +350,7 @@ unsafe impl Gpu for CudaGpu {
             Dtype::Fp16 => sys::CUtensorMapDataType::CU_TENSOR_MAP_DATA_TYPE_FLOAT16,
             Dtype::Bf16 => sys::CUtensorMapDataType::CU_TENSOR_MAP_DATA_TYPE_BFLOAT16,
             Dtype::Fp8 => sys::CUtensorMapDataType::CU_TENSOR_MAP_DATA_TYPE_UINT8,
+            Dtype::U32 => sys::CUtensorMapDataType::CU_TENSOR_MAP_DATA_TYPE_UINT32,
             other => {
                 return Err(RuntimeError::invalid(format!("type of {}", map.of), other, "bf16, fp16 or fp8"));
             }

@@ -70,6 +70,12 @@ void Boxes::bring(void* const to, const BoxMap& map, const u32 column, const u32
     coming_.push_back({me, static_cast<char*>(to), map, column, row, barrier, site});
 }
 
+void Boxes::bring_bytes(void* const to, const void* const from, const u32 bytes, const void* const barrier, const Site site) {
+    at(barrier, site);
+    if ((u64(to) | u64(from) | bytes) % 16 != 0) machine->wrong("bulk copy", "not of whole 16 bytes at " + name_of_site(site), site);
+    coming_.push_back({me, static_cast<char*>(to), {static_cast<const char*>(from), 0, 0, 0, 0}, 0, 0, barrier, site, bytes});
+}
+
 void Boxes::committed(Actor& by, const void* const barrier, const Site site) {
     const auto found = barriers_.find(barrier);
     if (found == barriers_.end()) {
@@ -88,10 +94,15 @@ bool Boxes::on_their_way_to(const u32 rank) const {
     return std::any_of(coming_.begin(), coming_.end(), [&](const Box& box) { return box.by->rank == rank; });
 }
 
-void Boxes::land(const u64 random) {
-    std::swap(coming_[random % coming_.size()], coming_.back());
-    const Box box = coming_.back();
-    coming_.pop_back();
+u32 Boxes::bring_rows(const Box& box) {
+    if (box.plain > 0) {
+        if (machine->checks()) {
+            memory.read(*box.by, box.map.matrix, box.plain, box.site);
+            memory.write(*box.by, box.to, box.plain, box.site);
+        }
+        std::memcpy(box.to, box.map.matrix, box.plain);
+        return box.plain;
+    }
     const u64 columns = box.column < box.map.columns ? box.map.columns - box.column : 0;
     const u64 bytes = std::min<u64>(columns * box.map.element_bytes, row_bytes);
     for (u32 r = 0; r < box.map.box_rows; ++r) {
@@ -109,12 +120,20 @@ void Boxes::land(const u64 random) {
             std::memcpy(to + place * chunk_bytes, row + chunk * chunk_bytes, chunk_bytes);
         }
     }
+    return box.map.box_rows * row_bytes;
+}
+
+void Boxes::land(const u64 random) {
+    std::swap(coming_[random % coming_.size()], coming_.back());
+    const Box box = coming_.back();
+    coming_.pop_back();
+    const u32 bytes = bring_rows(box);
     Barrier& barrier = barriers_[box.barrier];
     if (machine->checks()) {
         barrier.arriving.join(box.by->told());
         box.by->tick();
     }
-    barrier.bytes -= box.map.box_rows * row_bytes;
+    barrier.bytes -= bytes;
     counted(barrier);
 }
 

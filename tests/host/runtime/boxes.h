@@ -29,6 +29,8 @@ class Boxes {
     // Whether it has.
     bool test(const void* barrier, u32 parity, Site site);
     void bring(void* to, const BoxMap& map, u32 column, u32 row, const void* barrier, Site site);
+    // So many bytes as they are, whole 16 of them.
+    void bring_bytes(void* to, const void* from, u32 bytes, const void* barrier, Site site);
 
     // What a thread has committed is done: an arrival.
     void committed(Actor& by, const void* barrier, Site site);
@@ -55,12 +57,15 @@ class Boxes {
         u32 column, row;
         const void* barrier;
         Site site;
+        u32 plain = 0;  // bytes of `map.matrix`, if it is no box
     };
     std::unordered_map<const void*, Barrier> barriers_;
     std::vector<Box> coming_;
 
     Barrier& at(const void* barrier, Site site);
     void counted(Barrier& barrier);
+    // Brings a box; how many bytes it has.
+    u32 bring_rows(const Box& box);
 };
 
 }  // namespace host

@@ -73,6 +73,12 @@ void tensor_loads_done() {
 void tensor_multiply(const bool is_f16, const u32 sums, const u64 a, const u64 b, const u32 word, const bool add) {
     machine->tensors().multiply(is_f16 ? ProductKind::F16 : ProductKind::F8f6f4, sums, a, b, word, add, HERE);
 }
+void tensor_multiply_scaled(const bool is_mx, const u32 sums, const u64 a, const u64 b, const u32 word, const u32 a_scales,
+                            const u32 b_scales, const bool add) {
+    const ScaledKind kind = is_mx ? ScaledKind::Mxf8f6f4 : ScaledKind::Mxf4nvf4;
+    machine->tensors().multiply_scaled(kind, sums, a, b, word, a_scales, b_scales, add, HERE);
+}
+void tensor_copy_scales(const u32 to, const u64 from) { machine->tensors().copy_scales(to, from, HERE); }
 void tensor_commit(const void* const barrier) { machine->tensors().commit(barrier, HERE); }
 void tensor_fence_before() { machine->tensors().fence_before(); }
 void tensor_fence_after() { machine->tensors().fence_after(); }
@@ -90,6 +96,9 @@ bool barrier_test(const void* const barrier, const u32 parity) {
 }
 void bring_box(void* const to, const void* const map, const u32 column, const u32 row, const void* const barrier) {
     machine->boxes().bring(to, *static_cast<const BoxMap*>(map), column, row, barrier, HERE);
+}
+void bring_bytes(void* const to, const void* const from, const u32 bytes, const void* const barrier) {
+    machine->boxes().bring_bytes(to, from, bytes, barrier, HERE);
 }
 void copies_group() { me->copies.group(); }
 void copies_done_but(const u32 most) { me->copies.done_but(*me, most); }

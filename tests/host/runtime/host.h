@@ -64,6 +64,7 @@ void barrier_expect(const void* barrier, u32 bytes);  // so many bytes are to co
 bool barrier_wait(const void* barrier, u32 parity);   // until a phase of this parity has ended
 bool barrier_test(const void* barrier, u32 parity);   // whether it has
 void bring_box(void* to, const void* map, u32 column, u32 row, const void* barrier);
+void bring_bytes(void* to, const void* from, u32 bytes, const void* barrier);
 
 // ---- Products of matrices that go on while the thread does
 
@@ -81,6 +82,9 @@ void tensor_load_all(u32 at, float* const* to, u32 count);
 void tensor_loads_done();
 // By one thread, like the next ones: kind::f16, or kind::f8f6f4.
 void tensor_multiply(bool is_f16, u32 sums, u64 a, u64 b, u32 word, bool add);
+// kind::mxf8f6f4, or kind::mxf4nvf4.
+void tensor_multiply_scaled(bool is_mx, u32 sums, u64 a, u64 b, u32 word, u32 a_scales, u32 b_scales, bool add);
+void tensor_copy_scales(u32 to, u64 from);
 void tensor_commit(const void* barrier);
 void tensor_fence_before();
 void tensor_fence_after();

@@ -96,7 +96,7 @@ void Tensors::loads_done() {
     for (TensorLoad& load : me->tensor.loads) {
         for (u32 r = 0; r < load.to.size(); ++r) {
             TensorCell& cell = *load.from[r];
-            if (!cell.written) wrong("sums are loaded that no product has made", load.site);
+            if (cell.has != TensorCell::Sum) wrong("sums are loaded that no product has made", load.site);
             if (!is_after(load.known, me, cell.write)) wrong("sums are loaded, and nothing orders that after their product", load.site);
             std::memcpy(load.to[r], &cell.bits, 4);
             cell.read = {me, u32(me->tensor.fences.size()), false};
@@ -123,6 +123,17 @@ void Tensors::multiply(const ProductKind kind, const u32 sums, const u64 a, cons
     ask({me, nullptr, kind, sums, a, b, word, add, me->tensor.known, site});
 }
 
+void Tensors::multiply_scaled(const ScaledKind kind, const u32 sums, const u64 a, const u64 b, const u32 word, const u32 a_scales,
+                              const u32 b_scales, const bool add, const Site site) {
+    ask({me, nullptr, ProductKind::F8f6f4, sums, a, b, word, add, me->tensor.known, site, Step::Scaled, a_scales, b_scales, kind});
+}
+
+// Copies and products of one thread are done in order.
+void Tensors::copy_scales(const u32 to, const u64 from, const Site site) {
+    if (!is_after(me->tensor.known, me, me->home->tensor.take)) wrong("nothing orders a copy after its columns were taken", site);
+    ask({me, nullptr, ProductKind::F8f6f4, to, from, 0, 0, false, me->tensor.known, site, Step::Copy});
+}
+
 // What is committed comes before what waits, as if a fence stood before.
 void Tensors::commit(const void* const barrier, const Site site) {
     ask({me, barrier, ProductKind::F16, 0, 0, 0, 0, false, {}, site});
@@ -138,7 +149,7 @@ void Tensors::land(const u64 random) {
         queues_.pop_back();
     }
     if (!step.barrier) {
-        make(block, step);
+        step.what == Step::Copy ? copy(block, step) : make(block, step);
         return;
     }
     step.by->tensor.commits.push_back(step.by->time);
@@ -158,6 +169,7 @@ float to_float(const ElementType type, const char* const p) {
     std::uint16_t half;
     switch (type) {
         case ElementType::E4m3: return fp8_to(std::uint8_t(*p));
+        case ElementType::E2m1: return e2m1_to(std::uint8_t(*p));  // the first of two
         case ElementType::Bf16: std::memcpy(&half, p, 2); return bf16_to(half);
         case ElementType::Fp16: std::memcpy(&half, p, 2); return fp16_to(half);
     }
@@ -168,8 +180,9 @@ float to_float(const ElementType type, const char* const p) {
 Operand operand(Thread& who, const char* const shared, const u64 word, const u32 rows, const ElementType type, const Site site) {
     constexpr u32 bytes = 32, unit = 16;
     const OperandWord matrix = operand_word(word);
-    const u32 each = type == ElementType::E4m3 ? 1 : 2;
-    Operand all = {bytes / each, {}};
+    const bool packed = type == ElementType::E2m1;
+    const u32 each = type == ElementType::E4m3 || packed ? 1 : 2;
+    Operand all = {packed ? 2 * bytes : bytes / each, {}};
     if (!matrix.wrong.empty()) {
         wrong(matrix.wrong, site);
         all.all.resize(rows * all.count);
@@ -189,16 +202,74 @@ Operand operand(Thread& who, const char* const shared, const u64 word, const u32
                 return all;
             }
             if (machine->checks()) memory.read(who, p, unit, site);
-            for (u32 i = 0; i < unit; i += each) all.all.push_back(to_float(type, p + i));
+            for (u32 i = 0; i < unit; i += each) {
+                all.all.push_back(to_float(type, p + i));
+                if (packed) all.all.push_back(e2m1_to(std::uint8_t(p[i]) >> 4));
+            }
         }
     }
     return all;
 }
 
+// Where 18 bits of an address are, in the first place from the beginning of shared memory on.
+u64 in_shared(const char* const shared, const u32 address) {
+    const u64 first = (u64(shared) & ~u64(0x3ffff)) | address;
+    return first < u64(shared) ? first + 0x40000 : first;
+}
+
+// What the instruction's descriptor says of a product with scales.
+ProductWord product_of(const ScaledKind kind, const ScaledWord& word) {
+    const ElementType type = kind == ScaledKind::Mxf8f6f4 ? ElementType::E4m3 : ElementType::E2m1;
+    return {word.rows, word.columns, type, type, word.wrong};
+}
+
 }  // namespace
 
+// 32 rows of 16 bytes go to as many lanes and four columns, and again for the lanes of the other warps.
+void Tensors::copy(Block& block, const Step& step) {
+    const CopyWord from = copy_word(step.a);
+    if (!from.wrong.empty() || step.sums >> 16 != 0) return wrong(from.wrong.empty() ? "a copy to some lanes" : from.wrong, step.site);
+    Thread& by = *step.by;
+    const Knowledge knows = by.knows;
+    by.knows = step.known;
+    for (u32 row = 0; row < 32; ++row) {
+        const auto* const p = reinterpret_cast<const char*>(in_shared(block.dynamic_shared, from.row(row)));
+        if (!memory.holds(p)) {
+            wrong("scales lie outside of shared memory", step.site);
+            break;
+        }
+        if (machine->checks()) memory.read(by, p, 16, step.site);
+        for (u32 i = 0; i < 16; ++i) {
+            TensorCell& to = cell(block, row + i / 4 * 32, step.sums + i % 4, step.site);
+            if (!is_after(step.known, &by, to.read)) wrong("scales are copied, and nothing orders that after a load of sums", step.site);
+            std::memcpy(&to.bits, p + i % 4 * 4, 4);
+            to.has = TensorCell::Scales;
+            to.write = {&by, u32(by.tensor.commits.size()), true};
+        }
+    }
+    by.knows = knows;
+}
+
+// `each` scales of a row, one row after the other.
+std::vector<float> Tensors::scales(Block& block, const Step& step, const u32 from, const u32 rows, const u32 byte, const u32 each) {
+    std::vector<float> all;
+    for (u32 row = 0; row < rows; ++row) {
+        const ScalePlace at = scale_place(row);
+        const TensorCell& first = cell(block, at.lane, from + at.column, step.site);
+        for (u32 lane = at.lane; lane < TensorBlock::lanes; lane += 32) {
+            const TensorCell& same = cell(block, lane, from + at.column, step.site);
+            if (same.has != TensorCell::Scales) wrong("scales are read that no copy has brought", step.site);
+            else if (same.bits != first.bits) wrong("scales differ between lanes of warps", step.site);
+        }
+        for (u32 i = 0; i < each; ++i) all.push_back(scale_of(step.scaled, first.bits, byte + i));
+    }
+    return all;
+}
+
 void Tensors::make(Block& block, const Step& step) {
-    const ProductWord product = product_word(step.kind, step.word);
+    const bool scaled = step.what == Step::Scaled;
+    const ScaledWord word = scaled_word(step.scaled, step.word);
+    const ProductWord product = scaled ? product_of(step.scaled, word) : product_word(step.kind, step.word);
     if (!product.wrong.empty()) {
         wrong(product.wrong, step.site);
         return;
@@ -207,16 +278,24 @@ void Tensors::make(Block& block, const Step& step) {
     Thread& by = *step.by;
     const Knowledge knows = by.knows;
     by.knows = step.known;
-    const Operand left = operand(by, block.dynamic_shared, step.a, product.rows, product.left, step.site);
-    const Operand right = operand(by, block.dynamic_shared, step.b, product.columns, product.right, step.site);
+    Operand left = operand(by, block.dynamic_shared, step.a, product.rows, product.left, step.site);
+    Operand right = operand(by, block.dynamic_shared, step.b, product.columns, product.right, step.site);
     by.knows = knows;
+    if (scaled) {
+        const auto multiplied = [&](Operand& of, const std::vector<float>& by_scales) {
+            const u32 block_of = of.count / word.each;
+            for (std::size_t i = 0; i < of.all.size(); ++i) of.all[i] *= by_scales[i / block_of];
+        };
+        multiplied(left, scales(block, step, step.a_scales, product.rows, word.left_byte, word.each));
+        multiplied(right, scales(block, step, step.b_scales, product.columns, word.right_byte, word.each));
+    }
     const u32 first_lane = step.sums >> 16, first = step.sums & 0xffff;
     for (u32 row = 0; row < product.rows; ++row) {
         // 128 rows lie in as many lanes; of 64, 16 lie in the first half of each 32 lanes.
         const u32 lane = first_lane + (product.rows == 128 ? row : row / 16 * 32 + row % 16);
         for (u32 column = 0; column < product.columns; ++column) {
             TensorCell& sum = cell(block, lane, first + column, step.site);
-            if (step.add && !sum.written) wrong("a product is added to sums that no product has made", step.site);
+            if (step.add && sum.has != TensorCell::Sum) wrong("a product is added to sums that no product has made", step.site);
             if (!is_after(step.known, &by, sum.read)) {
                 wrong("sums are made anew, and nothing orders that after a load of the old ones", step.site);
             }
@@ -224,7 +303,7 @@ void Tensors::make(Block& block, const Step& step) {
             if (step.add) std::memcpy(&value, &sum.bits, 4);
             for (u32 k = 0; k < left.count; ++k) value += left.all[row * left.count + k] * right.all[column * left.count + k];
             std::memcpy(&sum.bits, &value, 4);
-            sum.written = true;
+            sum.has = TensorCell::Sum;
             sum.write = {&by, u32(by.tensor.commits.size()), true};
         }
     }

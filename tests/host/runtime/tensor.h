@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "memory.h"
+#include "scales.h"
 #include "words.h"
 
 namespace host {
@@ -25,7 +26,7 @@ struct TensorAccess {
 
 struct TensorCell {
     u32 bits = 0;
-    bool written = false;
+    enum { Nothing, Sum, Scales } has = Nothing;
     TensorAccess write, read;
 };
 
@@ -63,6 +64,8 @@ class Tensors {
     void loads_done();
     // By a thread.
     void multiply(ProductKind kind, u32 sums, u64 a, u64 b, u32 word, bool add, Site site);
+    void multiply_scaled(ScaledKind kind, u32 sums, u64 a, u64 b, u32 word, u32 a_scales, u32 b_scales, bool add, Site site);
+    void copy_scales(u32 to, u64 from, Site site);
     void commit(const void* barrier, Site site);
     void fence_before();
     void fence_after();
@@ -87,6 +90,9 @@ class Tensors {
         bool add;
         Knowledge known;
         Site site;
+        enum { Product, Scaled, Copy } what = Product;  // a copy: `a` to `sums`
+        u32 a_scales = 0, b_scales = 0;
+        ScaledKind scaled = ScaledKind::Mxf8f6f4;
     };
     struct Queue {
         Block* block;
@@ -96,6 +102,8 @@ class Tensors {
 
     void ask(const Step& step);
     void make(Block& block, const Step& step);
+    void copy(Block& block, const Step& step);
+    std::vector<float> scales(Block& block, const Step& step, u32 from, u32 rows, u32 byte, u32 each);
     TensorCell& cell(Block& block, u32 lane, u32 column, Site site);
 };
 

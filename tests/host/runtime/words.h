@@ -20,7 +20,7 @@ struct OperandWord {
 };
 OperandWord operand_word(std::uint64_t word);
 
-enum class ElementType { Fp16, Bf16, E4m3 };
+enum class ElementType { Fp16, Bf16, E4m3, E2m1 };
 // By what name an instruction has its kind.
 enum class ProductKind { F16, F8f6f4 };
 

@@ -13,8 +13,9 @@ use crate::dsl::values::{
     AnyTile, Element, FromRaw, IntoTile, IntoVal, Raw, Tile, Val, tile::check_len, val::host,
 };
 use crate::ir::{
-    COLUMN_BLOCK, CommOp, Deinterleave, Dot, Dtype, Lines, List, LoadMatrix, LoadRow, Loc, MatrixOp, ParamId,
-    ParamKind, PutMatrix, ReduceLines, ReduceOp, Rows, SharedId, StoreMatrix, Type, ValueId, dot_columns,
+    COLUMN_BLOCK, CommOp, DOT_ROW_BYTES, Deinterleave, Dot, Dtype, Lines, List, LoadMatrix, LoadRow, Loc,
+    MatrixOp, ParamId, ParamKind, PutMatrix, ReduceLines, ReduceOp, Rows, SharedId, StoreMatrix, Type,
+    ValueId, scale_words,
 };
 
 /// A matrix in this rank's global memory, whose shape and element type the config chooses (`#[shape(|c| [rows, columns])]`, `#[dtype(|c|
@@ -107,11 +108,23 @@ pub struct MatrixRows {
     receipt: Option<Arrived>,
     /// The vector that names them, if they are scattered.
     list: Option<Buf>,
+    /// The vector with scales of their blocks.
+    scales: Option<Buf>,
 }
 
 impl MatrixRows {
     pub(crate) fn new(buf: Buf, row: Val<u32>, count: u32, receipt: Option<Arrived>) -> MatrixRows {
-        MatrixRows { buf, row, count, end: None, loose: false, columns: None, receipt, list: None }
+        MatrixRows {
+            buf,
+            row,
+            count,
+            end: None,
+            loose: false,
+            columns: None,
+            receipt,
+            list: None,
+            scales: None,
+        }
     }
 
     /// The `count` columns from column `from` on, both multiples of 8, of fp8 of 16, and known to be: of an operand of a
@@ -139,6 +152,20 @@ impl MatrixRows {
     #[track_caller]
     pub fn known_below(self, end: impl IntoVal<u32>) -> MatrixRows {
         MatrixRows { end: Some(end.val()), loose: true, ..self }
+    }
+
+    /// The rows times scales of blocks: of an operand of a product, whose other operand has such, too. Each row has a scale of each 32
+    /// columns of fp8, a power of two (e8m0); of words of eight e2m1 (`u32`), one of each 16 e2m1, an e4m3. `scales` has words of four, in the
+    /// order `[row / 128][word][row % 32][row / 32 % 4]`, for as many rows as make a multiple of 128. Rows, the first one and how many there are,
+    /// are multiples of 128, columns of whole pieces: 128, or 32 words. The kernel does not write the scales.
+    ///
+    /// Only `tcgen05` multiplies such (never run on hardware): printing refuses other targets, and roles without a loader.
+    ///
+    /// # Errors
+    /// Ends the trace for loads and stores, and unless `scales` is a parameter of the kernel.
+    #[track_caller]
+    pub fn scaled_by(self, scales: &Ptr<u32>) -> MatrixRows {
+        MatrixRows { scales: Some(scales.buf), ..self }
     }
 
     /// The matrix of these rows and `columns` columns from column `from` on, as `f32`.
@@ -220,11 +247,17 @@ impl MatrixRows {
         let receipt = self.buf.receipt(t, self.receipt.as_ref(), loc)?;
         let (row, end) = (used(t, self.row, loc)?, self.end.map(|end| used(t, end, loc)).transpose()?);
         let list = self.list.map(|list| list_of(t, &list, loc)).transpose()?;
-        Ok(Rows { place: self.buf.place, row, end, loose: self.loose, receipt, list })
+        let scales = self.scales.map(|scales| scales_of(t, &scales, loc)).transpose()?;
+        Ok(Rows { place: self.buf.place, row, end, loose: self.loose, receipt, list, scales })
     }
 
     /// Rows of what only takes such that follow one another.
     fn consecutive(&self, t: &mut Trace, what: &str, loc: Loc) -> Result<Rows, TraceError> {
+        if self.scales.is_some() {
+            let message = format!("a {what} of rows with scales of blocks");
+            let help = "such are operands of a product: `b.dot(x.rows(..).scaled_by(..), w.rows(..).scaled_by(..), ..)`";
+            return Err(TraceError::new(loc, message, help));
+        }
         if self.list.is_none() {
             return self.of(t, loc);
         }
@@ -248,6 +281,15 @@ fn list_of(t: &Trace, list: &Buf, loc: Loc) -> Result<ParamId, TraceError> {
     list.place.param().ok_or_else(|| {
         let message = format!("`{}` as a list", list.name(t));
         TraceError::new(loc, message, "a list is a parameter of the kernel, in this rank's memory")
+    })
+}
+
+/// The parameter that scales of blocks are.
+fn scales_of(t: &Trace, scales: &Buf, loc: Loc) -> Result<ParamId, TraceError> {
+    scales.check(t, loc)?;
+    scales.place.param().ok_or_else(|| {
+        let message = format!("`{}` as scales of blocks", scales.name(t));
+        TraceError::new(loc, message, "such scales are a parameter of the kernel, in this rank's memory")
     })
 }
 
@@ -564,7 +606,8 @@ impl Group {
                 return Err(TraceError::new(loc, message, "start with those of another product"));
             }
             let (from, count) = (used(t, from, loc)?, used(t, count, loc)?);
-            let room = room(t, a.buf.dtype, stages.saturating_mul(a.count + b.count), loc);
+            let room =
+                room(t, a.buf.dtype, stages.saturating_mul(a.count + b.count), left.scales.is_some(), loc);
             let dot = |out| Dot { out, acc, a: left, b: right, from, count, stages, room };
             let out = t.emit(ty, loc, |out| MatrixOp::Dot(dot(out)));
             Ok(t.raw(out))
@@ -576,6 +619,10 @@ impl Group {
 fn agree(t: &Trace, a: &MatrixRows, b: &MatrixRows, loc: Loc) -> Result<(), TraceError> {
     let (left, right) = (a.buf.name(t), b.buf.name(t));
     let wrong = |message: String, help: &str| Err(TraceError::new(loc, message, help));
+    if let [Some(_), None] | [None, Some(_)] = [a.scales, b.scales] {
+        let message = format!("rows of `{left}` times rows of `{right}`, of which one has scales of blocks");
+        return wrong(message, "give both operands their scales: `.scaled_by(..)`");
+    }
     if b.list.is_some() {
         return wrong(
             format!("gathered rows of `{right}` as the right operand"),
@@ -617,13 +664,9 @@ impl Buf {
     }
 }
 
-/// The shared array by way of which the products of a role go, one after the other: pieces of so many rows in all.
-fn room(t: &mut Trace, dtype: Dtype, rows: u32, loc: Loc) -> SharedId {
-    crate::dsl::memory::copy::room(
-        t,
-        &format!("{dtype}_room"),
-        dtype,
-        rows.saturating_mul(dot_columns(dtype)),
-        loc,
-    )
+/// The shared array by way of which the products of a role go, one after the other: pieces of so many rows in all, and their scales.
+fn room(t: &mut Trace, dtype: Dtype, rows: u32, scaled: bool, loc: Loc) -> SharedId {
+    let bytes = DOT_ROW_BYTES + if scaled { 4 * scale_words(dtype) } else { 0 };
+    let len = rows.saturating_mul(bytes / dtype.bytes());
+    crate::dsl::memory::copy::room(t, &format!("{dtype}_room"), dtype, len, loc)
 }

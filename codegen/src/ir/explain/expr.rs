@@ -136,7 +136,9 @@ impl Exprs<'_> {
     fn rows(&self, rows: &Rows, depth: u32) -> String {
         let row = self.at(rows.row, 0, depth);
         let row = rows.list.map_or(row.clone(), |list| format!("{}[{row}]", self.place(Place::Param(list))));
-        format!("{}[{row}]", self.place(rows.place))
+        let scales =
+            rows.scales.map(|of| format!(" by {}", self.place(Place::Param(of)))).unwrap_or_default();
+        format!("{}[{row}]{scales}", self.place(rows.place))
     }
 
     fn infix(&self, symbol: &str, (a, b): (String, String), binds: u8, outer: u8) -> String {

@@ -70,7 +70,8 @@ impl Line<'_> {
             Some(list) => format!("{place} at {}[{row}] on", self.param(list)),
             None => format!("{place} from row {row} on"),
         };
-        format!("{from}{end}{}", self.after(rows.receipt))
+        let scaled = rows.scales.map_or(String::new(), |of| format!(" scaled by {}", self.param(of)));
+        format!("{from}{end}{scaled}{}", self.after(rows.receipt))
     }
 
     /// The windows that a parcel's signal publishes.

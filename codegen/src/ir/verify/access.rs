@@ -189,6 +189,21 @@ impl Check<'_, '_, '_> {
                         self.report.add(self.loc, Problem::DotColumns { what, value, unit });
                     }
                 }
+                if a.scales.is_some() {
+                    let piece = dot_columns(dtype);
+                    let whole = [
+                        ("row", a.row, SCALES_TILE),
+                        ("row", b.row, SCALES_TILE),
+                        ("first column", *from, piece),
+                        ("number of columns", *count, piece),
+                    ];
+                    for (what, v, unit) in whole {
+                        if self.facts.multiple_of(v) < unit.into() {
+                            let value = self.report.names.value(v);
+                            self.report.add(self.loc, Problem::ScaledTile { what, value, unit });
+                        }
+                    }
+                }
                 let columns = a.place.param().and_then(|p| self.report.param(p).columns);
                 let first = self.facts.int(*from).unwrap_or(0);
                 let end = first + self.facts.int(*count).unwrap_or(0);

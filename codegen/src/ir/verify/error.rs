@@ -213,6 +213,22 @@ pub enum Problem {
     DotShapes { a: String, a_columns: u64, b: String, b_columns: u64 },
     #[error("`{op}` of rows of `{param}` that a list names; only the left operand of a product has such")]
     ListedRows { op: &'static str, param: String },
+    #[error("`dot` of `{param}` without scales, and the other operand has some; give both scales, or none")]
+    ScalesOfOne { param: String },
+    #[error(
+        "`dot` reads `{scales}` as scales of blocks; these are a vector of at least {words} u32 in this rank's own memory"
+    )]
+    NoScales { scales: String, words: u64 },
+    #[error(
+        "rows of `{param}` with the scales `{scales}`; `dot` takes such of fp8 or words of e2m1, 128 at once or a multiple, that no list \
+         names, of a matrix with whole pieces: a multiple of 128 columns, of words of 32"
+    )]
+    ScaledRows { param: String, scales: String },
+    #[error(
+        "`dot` with scales of blocks and {what} {value}, which is not known to be a multiple of {unit}; multiply by a \
+         constant"
+    )]
+    ScaledTile { what: &'static str, value: String, unit: u32 },
     #[error("`{op}` reads `{list}` as a list; lists are vectors of u32 in this rank's own memory")]
     NoList { op: &'static str, list: String },
     #[error("`load_row` of a list; columns alone are gathered")]

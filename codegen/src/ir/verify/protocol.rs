@@ -52,7 +52,8 @@ fn loaded(kind: &OpKind) -> Vec<(Place, Option<ReceiptId>)> {
         OpKind::Memory(op) => loaded_elements(op).into_iter().collect(),
         OpKind::Matrix(op) => match op {
             MatrixOp::Dot(Dot { a, b, .. }) => {
-                let list = a.list.map(|list| (Place::Param(list), None));
+                let list = [a.list, a.scales, b.scales].into_iter().flatten();
+                let list = list.map(|list| (Place::Param(list), None));
                 [(a.place, a.receipt), (b.place, b.receipt)].into_iter().chain(list).collect()
             }
             MatrixOp::LoadMatrix(LoadMatrix { at, .. }) => vec![(at.place, at.receipt)],

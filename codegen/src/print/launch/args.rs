@@ -167,6 +167,8 @@ impl MapText {
             of: format!("{of}{}", if *symmetric { "[args->rank]" } else { "" }),
             dtype: if *dtype == Dtype::Fp16 {
                 "CU_TENSOR_MAP_DATA_TYPE_FLOAT16"
+            } else if *dtype == Dtype::U32 {
+                "CU_TENSOR_MAP_DATA_TYPE_UINT32"
             } else if *dtype == Dtype::Fp8 {
                 "CU_TENSOR_MAP_DATA_TYPE_UINT8"
             } else {

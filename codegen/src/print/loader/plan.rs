@@ -15,8 +15,8 @@ use crate::device::Device;
 use crate::family::{MatrixUnit, Target};
 use crate::ir::{
     CommOp, ControlOp, DOT_ROW_BYTES, Dot, Dtype, Kernel, LoadMatrix, LoadRow, Loc, MatrixOp, MemoryOp, Op,
-    OpId, OpKind, Param, ParamId, ParamKind, Place, Region, Role, Rows, SharedId, ValueId, ValueOp, Wait,
-    dot_columns,
+    OpId, OpKind, Param, ParamId, ParamKind, Place, Region, Role, Rows, SCALES_TILE, SharedId, ValueId,
+    ValueOp, Wait, dot_columns, scale_words,
 };
 use crate::print::analysis::signals::asks_status;
 use crate::print::facts::{Facts, Side};
@@ -53,13 +53,17 @@ pub(crate) struct Ring {
     pub draws: bool,
     /// Whether one thread makes products in tensor memory, which the others take sums from.
     pub tensor: bool,
+    /// Words of a row's scales in a piece; none if operands have no scales of blocks.
+    pub scale_words: u32,
 }
 
 impl Ring {
     /// The type in emitted source.
     pub fn text(&self) -> String {
-        let Ring { dtype, rows: [left, right], boxes, stages, .. } = *self;
-        let fewer = if boxes == self.rows { String::new() } else { format!(", {}, {}", boxes[0], boxes[1]) };
+        let Ring { dtype, rows: [left, right], boxes, stages, scale_words, .. } = *self;
+        let scales = if scale_words > 0 { format!(", {scale_words}") } else { String::new() };
+        let fewer = boxes == self.rows && scale_words == 0;
+        let fewer = if fewer { String::new() } else { format!(", {}, {}{scales}", boxes[0], boxes[1]) };
         format!("Ring<{stages}, {left}, {right}, {}{fewer}>", type_name(dtype))
     }
 
@@ -69,9 +73,14 @@ impl Ring {
         self.end() + if self.draws { drawn::BYTES } else { 0 }
     }
 
+    /// Columns of tensor memory that scales of two pieces take.
+    pub fn scale_columns(&self) -> u32 {
+        2 * self.scale_words * (self.rows[0] + self.rows[1]) / 32
+    }
+
     /// The first byte behind pieces and barriers.
     pub fn end(&self) -> u32 {
-        let piece = (self.rows[0] + self.rows[1]) * DOT_ROW_BYTES;
+        let piece = (self.rows[0] + self.rows[1]) * (DOT_ROW_BYTES + 4 * self.scale_words);
         let words = if self.tensor { (SUMS_BYTES + 4 * self.stages).next_multiple_of(16) } else { 0 };
         self.stages * (piece + BARRIERS) + words
     }
@@ -519,7 +528,14 @@ impl<'f, 'k> Fit<'f, 'k> {
         // Of rows that a list names boxes have one each, and there are as many.
         let boxes = boxes.map(|(param, rows)| box_rows(f.p.kernel, param, rows));
         let boxes = if a.list.is_some() { [left, boxes[1]] } else { boxes };
-        Ok(Ring { room: *room, dtype, rows: [left, right], boxes, stages: *stages, draws: false, tensor })
+        let scale_words = a.scales.map_or(0, |_| scale_words(dtype));
+        if scale_words > 0 && [left, right] != [SCALES_TILE; 2] {
+            return Err(
+                "tensor memory has 128 x 128 sums of products with scales of blocks beside those of the next one",
+            );
+        }
+        let rows = [left, right];
+        Ok(Ring { room: *room, dtype, rows, boxes, stages: *stages, draws: false, tensor, scale_words })
     }
 
     /// Whether boxes can be loaded of a matrix: of one that the kernel does not write, that a receipt is for, or that blocks tell each other of.
@@ -531,6 +547,9 @@ impl<'f, 'k> Fit<'f, 'k> {
         let listed = rows.list.is_some_and(|list| self.written.contains(&list));
         if listed {
             return Err("the kernel writes the list of an operand's rows");
+        }
+        if rows.scales.is_some_and(|scales| self.written.contains(&scales)) {
+            return Err("the kernel writes the scales of an operand's rows");
         }
         let there = !self.written.contains(&id) || self.heard.before(product);
         let input = param.kind == ParamKind::Local && rows.receipt.is_none() && there;

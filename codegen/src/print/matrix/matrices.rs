@@ -8,6 +8,7 @@ use crate::ir::{
 use crate::print::emit::{Emitter, Step};
 use crate::print::facts::Side;
 use crate::print::layout::{Fragments, Layout, Moved};
+use crate::print::matrix::tensor;
 use crate::print::text::{Expr, Prec, Prim, PrintError, prim};
 
 impl Emitter<'_, '_> {
@@ -77,6 +78,9 @@ impl Emitter<'_, '_> {
         let Dot { out, acc, a, b, from, count, stages, room } = dot;
         let (layout, loc) = (self.f.layouts.of(*out), self.f.p.kernel.op(id).loc);
         let dtype = self.param_dtype(a.place);
+        if a.scales.is_some() {
+            return Err(tensor::without_loader(self.f, loc));
+        }
         prim::use_dtype(self.used, dtype);
         let unit = layout.fragments.map(|f| f.unit(&self.f.p, id, self.f.target));
         let (multiply, memory) = match unit {
@@ -124,7 +128,7 @@ impl Emitter<'_, '_> {
 
     /// What says how many columns pieces of operands have that may be of fp8.
     pub fn use_pieces(&mut self, dtype: Dtype) {
-        if dtype == Dtype::Fp8 {
+        if matches!(dtype, Dtype::Fp8 | Dtype::U32) {
             self.used.add(Prim::Pieces);
         }
     }

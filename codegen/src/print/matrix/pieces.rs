@@ -2,6 +2,7 @@
 
 use crate::ir::{
     CommOp, ControlOp, Dot, Dtype, MatrixOp, MemoryOp, OpId, OpKind, ParamId, Place, ReceiptId, dot_columns,
+    scale_words,
 };
 use crate::print::emit::{Emitter, PutOff};
 use crate::print::facts::Side;
@@ -60,6 +61,10 @@ impl Emitter<'_, '_> {
             let param = of.place.param().expect("operands of a loader are parameters");
             format!("args.{}", loaders.boxes(param, if of.list.is_some() { 1 } else { rows }))
         });
+        if let (Some(x), Some(w)) = (a.scales, b.scales) {
+            let scales = [x, w].map(|of| self.arg(of).plain().to_owned());
+            return self.bring_scaled(dot, (scales, place), boxes);
+        }
         if let Some(list) = a.list {
             return self.bring_gathered(dot, (list, place), boxes);
         }
@@ -127,6 +132,27 @@ impl Emitter<'_, '_> {
         Ok(())
     }
 
+    /// The loader's part of a product of rows with scales of blocks.
+    fn bring_scaled(
+        &mut self,
+        dot: &Dot,
+        ([x_scales, w_scales], place): ([String; 2], String),
+        [x, w]: [String; 2],
+    ) -> Result<(), PrintError> {
+        let Dot { a, b, from, .. } = dot;
+        self.used.add(Prim::RingScaled);
+        let (left, right) = (self.matrix_name(a.place), self.matrix_name(b.place));
+        let (row, right_row, from) = (self.scalar(a.row)?, self.scalar(b.row)?, self.scalar(*from)?);
+        let (ring, pieces, words) = (&self.ring, self.pieces(dot), self.scale_words(a.place));
+        self.w.gap();
+        self.w.comment(&format!("Bring rows of {left} and rows of {right} with their scales ({place})"));
+        let (row, right_row, from) = (row.plain(), right_row.plain(), from.plain());
+        self.w.line(&format!(
+            "bring_scaled<{words}>(loader, {ring}, {x}, {row}, {x_scales}, {w}, {right_row}, {w_scales}, {from}, {pieces});"
+        ));
+        Ok(())
+    }
+
     /// Puts a loader's wait off until what it is for is brought, if that is one product's left operand: the right one needs no wait.
     pub fn put_off(&mut self, id: OpId, receipt: ReceiptId) -> bool {
         if !self.f.loads() || self.put_off.iter().any(|(_, wait)| *wait == id) {
@@ -139,7 +165,9 @@ impl Emitter<'_, '_> {
         });
         let one = products.next().filter(|_| products.next().is_none());
         let off = one.is_some_and(|(product, dot)| {
-            dot.a.list.is_none() && dot.b.receipt.is_none() && self.f.p.same_region(id, product)
+            [dot.a.list, dot.a.scales] == [None; 2]
+                && dot.b.receipt.is_none()
+                && self.f.p.same_region(id, product)
         });
         if off {
             self.put_off.push((PutOff::Receipt(receipt), id));
@@ -166,7 +194,8 @@ impl Emitter<'_, '_> {
         };
         let next = later.map(|op| (op, &kernel.op(op).kind)).find(|(_, kind)| !computes(kind));
         let Some((product, OpKind::Matrix(MatrixOp::Dot(dot)))) = next else { return false };
-        let off = dot.b.place.param().is_some_and(|right| !loaders.written.contains(&right));
+        let plain = dot.a.scales.is_none();
+        let off = plain && dot.b.place.param().is_some_and(|right| !loaders.written.contains(&right));
         if off {
             self.put_off.push((PutOff::Product(product), id));
         }
@@ -205,6 +234,12 @@ impl Emitter<'_, '_> {
             self.w.line(&format!("dot_of_fp8_pieces<{parts}>(block, {ring}, {pieces}, {name});"));
         }
         Ok(())
+    }
+
+    /// Words of the scales of a row of a matrix.
+    fn scale_words(&self, place: Place) -> u64 {
+        let dtype = self.param_dtype(place);
+        self.shape(place).1 / u64::from(dot_columns(dtype)) * u64::from(scale_words(dtype))
     }
 
     /// How many pieces a loader brings of a product's columns.

@@ -3,7 +3,7 @@
 use serde::Serialize;
 
 use crate::family::{MatrixUnit, Target};
-use crate::ir::{Dot, Dtype, Kernel, MatrixOp, OpKind, Type};
+use crate::ir::{Dot, Dtype, Kernel, MatrixOp, OpKind, Rows, Type, scale_words};
 use crate::print::layout::fragments::WGMMA_COLUMNS;
 use crate::print::text::prim;
 
@@ -18,7 +18,7 @@ pub(crate) struct PiecesText {
     /// Columns of 16 bytes, and of 8.
     unit: &'static str,
     half: &'static str,
-    /// Whether some are of fp8.
+    /// Whether some are of fp8, or of words.
     pub fp8: bool,
     /// Whether sums are made in tensor memory.
     tensor: bool,
@@ -26,13 +26,15 @@ pub(crate) struct PiecesText {
     gfx12: bool,
     /// Whether lists name rows of left operands.
     pub gathers: bool,
+    /// Whether some have scales of blocks.
+    pub scaled: bool,
 }
 
 impl PiecesText {
     pub fn of(kernel: &Kernel, target: Target) -> PiecesText {
         let tensor = target.matrix_unit() == MatrixUnit::TensorMemory;
         let gfx12 = target.is_gfx12();
-        let fp8 = operands(kernel).any(|(_, dtype)| dtype == Dtype::Fp8);
+        let fp8 = operands(kernel).any(|(_, dtype)| matches!(dtype, Dtype::Fp8 | Dtype::U32));
         let [columns, ring_columns, last, unit, half] = if fp8 {
             [
                 "piece_columns<T>",
@@ -44,12 +46,16 @@ impl PiecesText {
         } else {
             ["64", "64", "63", "8", "4"]
         };
-        let gathers = kernel
-            .ops
-            .iter()
-            .any(|op| matches!(&op.kind, OpKind::Matrix(MatrixOp::Dot(Dot { a, .. })) if a.list.is_some()));
-        PiecesText { columns, ring_columns, last, unit, half, fp8, tensor, gfx12, gathers }
+        let (gathers, scaled) =
+            (any_left(kernel, |a| a.list.is_some()), any_left(kernel, |a| a.scales.is_some()));
+        PiecesText { columns, ring_columns, last, unit, half, fp8, tensor, gfx12, gathers, scaled }
     }
+}
+
+/// Whether something holds for the left operand of a product.
+fn any_left(kernel: &Kernel, holds: fn(&Rows) -> bool) -> bool {
+    let of = |kind: &OpKind| matches!(kind, OpKind::Matrix(MatrixOp::Dot(Dot { a, .. })) if holds(a));
+    kernel.ops.iter().any(|op| of(&op.kind))
 }
 
 /// Columns of the results of products, and types of operands.
@@ -65,6 +71,29 @@ fn operands(kernel: &Kernel) -> impl Iterator<Item = (u32, Dtype)> {
 #[derive(Debug, Serialize)]
 pub(crate) struct TensorText {
     operands: Vec<OperandText>,
+    /// Those with scales of blocks.
+    scaled: Vec<ScaledText>,
+}
+
+/// A type of operands with scales of blocks: how an instruction has it and the scales' number in its name, and what the word that
+/// describes a product says of both (PTX ISA 9.0, table 43).
+#[derive(Debug, Serialize)]
+struct ScaledText {
+    dtype: &'static str,
+    kind: &'static str,
+    vector: &'static str,
+    types: &'static str,
+}
+
+impl ScaledText {
+    fn of(dtype: Dtype) -> ScaledText {
+        let (kind, vector, types) = match scale_words(dtype) {
+            // e4m3 and ue8m0, or e2m1 and ue4m3.
+            1 => ("mxf8f6f4", "1X", "1u << 23"),
+            _ => ("mxf4nvf4", "4X", "1u << 7 | 1u << 10"),
+        };
+        ScaledText { dtype: prim::type_name(dtype), kind, vector, types }
+    }
 }
 
 /// A type of operands: how an instruction has it in its name, and its number in the word that describes a product (PTX ISA 9.0,
@@ -80,7 +109,7 @@ impl TensorText {
     /// Those of a kernel.
     pub fn of(kernel: &Kernel) -> TensorText {
         let mut found = vec![];
-        for (_, dtype) in operands(kernel) {
+        for (_, dtype) in operands(kernel).filter(|(_, dtype)| *dtype != Dtype::U32) {
             let (kind, number) = match dtype {
                 Dtype::Fp8 => ("f8f6f4", 0),
                 Dtype::Bf16 => ("f16", 1),
@@ -91,7 +120,11 @@ impl TensorText {
                 found.push(operand);
             }
         }
-        TensorText { operands: found }
+        let types = [Dtype::Fp8, Dtype::U32].into_iter();
+        let has = |dtype: &Dtype| operands(kernel).any(|(_, of)| of == *dtype);
+        let some = any_left(kernel, |a| a.scales.is_some());
+        let scaled = types.filter(|dtype| some && has(dtype)).map(ScaledText::of).collect();
+        TensorText { operands: found, scaled }
     }
 }
 

@@ -1,11 +1,32 @@
 //! Products in tensor memory, and what is said of the instructions that a role multiplies by.
 
 use crate::family::{MatrixUnit, Target};
-use crate::ir::{Dot, Dtype, Kernel, MatrixOp, OpId, OpKind, Region};
+use crate::ir::{Dot, Dtype, Kernel, Loc, MatrixOp, OpId, OpKind, Region, scale_words};
 use crate::print::emit::Emitter;
 use crate::print::facts::Facts;
-use crate::print::loader::Loaders;
-use crate::print::text::Prim;
+use crate::print::loader::{Loaders, Obstacle, plan};
+use crate::print::text::{Prim, PrintError};
+
+/// Refuses products with scales of blocks, for a target whose instructions take none.
+pub(crate) fn check(kernel: &Kernel, target: Target) -> Result<(), PrintError> {
+    if target.has_block_scales() {
+        return Ok(());
+    }
+    let scaled = kernel.ops.iter().find_map(|op| {
+        let OpKind::Matrix(MatrixOp::Dot(Dot { a, .. })) = &op.kind else { return None };
+        a.scales.and_then(|_| Some((op.loc, a.place.param()?)))
+    });
+    let Some((loc, operand)) = scaled else { return Ok(()) };
+    Err(PrintError::NoBlockScales { loc, operand: kernel.params[operand.index()].name.clone(), target })
+}
+
+/// Why a product whose operands have scales of blocks is not emitted where no loader brings them.
+pub(crate) fn without_loader(f: &Facts, product: Loc) -> PrintError {
+    let first = plan::obstacles(f).into_iter().next();
+    let why = "kernels with a timeline, and roles without whole warpgroups, get none";
+    let (loc, why) = first.map_or((product, why), |Obstacle { loc, why, .. }| (loc, why));
+    PrintError::ScalesWithoutLoader { loc, why }
+}
 
 /// The products of a region, and what makes each.
 fn products<'k>(f: &Facts<'k>, region: &Region) -> Vec<(OpId, &'k Dot, MatrixUnit)> {
@@ -27,10 +48,15 @@ fn most_columns(f: &Facts, region: &Region) -> u32 {
     columns.map(|fragments| fragments.tensor_columns()).max().unwrap_or(0)
 }
 
-/// Columns of tensor memory that the blocks of a role take: with a loader, those of two products.
+/// Columns of tensor memory that the blocks of a role take: with a loader, those of two products and of the scales of two pieces.
 fn role_columns(f: &Facts, loaders: Option<&Loaders>, role: usize) -> u32 {
-    let products = if loaders.is_some_and(|loaders| loaders.ring(role).is_some()) { 2 } else { 1 };
-    products * most_columns(f, &f.p.kernel.roles[role].body)
+    let ring = loaders.and_then(|loaders| loaders.ring(role));
+    let products = if ring.is_some() { 2 } else { 1 };
+    let sums = products * most_columns(f, &f.p.kernel.roles[role].body);
+    match ring.map_or(0, |ring| ring.scale_columns()) {
+        0 => sums,
+        scales => (sums + scales).next_power_of_two(),
+    }
 }
 
 /// Those that a block of any role takes.
@@ -45,8 +71,13 @@ pub(crate) fn instructions(f: &Facts, loaders: Option<&Loaders>, role: usize) ->
     for (_, dot, unit) in products(f, &f.p.kernel.roles[role].body) {
         let param = dot.a.place.param()?;
         let columns = f.p.kernel.ty(dot.out).shape()?.1;
-        let name =
-            format!("`{}`", instruction(f.target, unit, f.p.kernel.params[param.index()].dtype, columns));
+        let dtype = f.p.kernel.params[param.index()].dtype;
+        let name = match (dot.a.scales, scale_words(dtype)) {
+            (None, _) => instruction(f.target, unit, dtype, columns),
+            (Some(_), 1) => "tcgen05.mma.cta_group::1.kind::mxf8f6f4.block_scale".into(),
+            (Some(_), _) => "tcgen05.mma.cta_group::1.kind::mxf4nvf4.block_scale".into(),
+        };
+        let name = format!("`{name}`");
         if !names.contains(&name) {
             names.push(name);
         }
@@ -59,13 +90,18 @@ pub(crate) fn instructions(f: &Facts, loaders: Option<&Loaders>, role: usize) ->
     if columns == 0 {
         return Some(said);
     }
+    let ring = loaders.and_then(|loaders| loaders.ring(role));
+    let scales = match ring.map_or(0, |ring| ring.scale_columns()) {
+        0 => String::new(),
+        columns => format!(", {columns} of them for scales of two pieces by `tcgen05.cp.32x128b.warpx4`"),
+    };
     let by = if loaders.is_some_and(|loaders| loaders.ring(role).is_some()) {
         "one thread of the loader's second warp issues; sums of two products in turn"
     } else {
         "one thread issues; sums"
     };
     Some(format!(
-        "{said} (never run on hardware), which {by} lie in {columns} columns of tensor memory, and warps load them by \
+        "{said} (never run on hardware), which {by} lie in {columns} columns of tensor memory{scales}, and warps load them by \
          `tcgen05.ld.16x256b`"
     ))
 }

@@ -266,6 +266,7 @@ pub(crate) fn check(kernel: &Kernel, target: Target) -> Result<(), PrintError> {
     if is_taken(&kernel.variant) {
         return Err(PrintError::TakenName { name: variant() });
     }
+    tensor::check(kernel, target)?;
     multimem::check(kernel, target)
 }
 

@@ -138,7 +138,8 @@ pub(crate) fn shape(target: Target, kernel: &Kernel, loader: Option<Crew>) -> St
         None if plain && !pieces.gathers => warps,
         fp8 => {
             let gathers = if pieces.gathers { " gathers" } else { "" };
-            let all = format!("{block:?} {products:?}{}{gathers}", fp8.unwrap_or_default());
+            let scaled = if pieces.scaled { " scaled" } else { "" };
+            let all = format!("{block:?} {products:?}{}{gathers}{scaled}", fp8.unwrap_or_default());
             format!("{warps}_{:016x}", fnv(&all))
         }
     }

@@ -149,6 +149,27 @@ pub enum PrintError {
         /// The target.
         target: Target,
     },
+    /// A product whose operands have scales of blocks, for GPUs that multiply no such.
+    #[error(
+        "{loc}: rows of `{operand}` are multiplied with scales of blocks, and {target} has no instruction for that: cuda:sm_100a and \
+         cuda:sm_103a have; multiply the sums by scales of your own"
+    )]
+    NoBlockScales {
+        /// Where they are multiplied.
+        loc: Loc,
+        /// The left operand.
+        operand: String,
+        /// The target.
+        target: Target,
+    },
+    /// A product whose operands have scales of blocks, which no loader can bring.
+    #[error("{loc}: only a loader brings operands with scales of blocks, and this role has none: {why}")]
+    ScalesWithoutLoader {
+        /// The line that keeps the role from having one.
+        loc: Loc,
+        /// Why it does.
+        why: &'static str,
+    },
     /// A tile crosses from the block into the groups of a split.
     #[error(
         "{loc}: a tile of the whole block is used inside a split, whose groups hold other elements of it; store it to \

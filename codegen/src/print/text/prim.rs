@@ -327,6 +327,8 @@ prims! {
     Drawn = cuda "drawn", Nothing, [Ring, Shared, Shuffle];
     /// Bring pieces whose left rows a list names.
     RingGathered = cuda "ring_gathered", Pieces, [Ring];
+    /// Bring pieces with their scales.
+    RingScaled = cuda "ring_scaled", Pieces, [RingTensor];
     /// Bring what needs no wait before the rest of a piece.
     BringAhead = cuda "bring_ahead", Pieces, [Ring, MinMax];
     /// The wall clock.

@@ -2,7 +2,11 @@
 
 use super::interpreter::Flow;
 use super::memory::Fault;
-use crate::ir::{COLUMN_BLOCK, Dtype, Lines, ParamId, Place, ReceiptId, ReduceOp};
+use crate::fp8;
+use crate::ir::{
+    COLUMN_BLOCK, Dtype, Lines, ParamId, Place, ReceiptId, ReduceOp, dot_columns, scale_words,
+    scaled_elements, scales_word,
+};
 use crate::sim::flatten::{
     Reg,
     code::Access,
@@ -29,16 +33,18 @@ pub(crate) struct Part {
     receipt: Option<ReceiptId>,
     /// The vector that names its rows, if they are scattered.
     list: Option<ParamId>,
+    /// The vector with scales of its blocks.
+    scales: Option<ParamId>,
 }
 
 impl Part {
     /// Rows of a matrix from a column on.
     pub fn new(agent: &Agent, of: RowsReg, column: u64, shape: (u32, u32)) -> Part {
-        let RowsReg { place, rank, row, end, loose, receipt, list } = of;
+        let RowsReg { place, rank, row, end, loose, receipt, list, scales } = of;
         let (at, end) = ((narrow(agent, row), column), end.map_or(u64::MAX, |end| narrow(agent, end)));
         let param = place.param().expect("the verifier lets matrices in memory be parameters");
         let dtype = agent.compiled.kernel().params[param.index()].dtype;
-        Part { place, dtype, at, end, loose, shape, rank, receipt, list }
+        Part { place, dtype, at, end, loose, shape, rank, receipt, list, scales }
     }
 
     /// The elements of a row that are there, from the first on, if the row is.
@@ -130,6 +136,38 @@ impl World<'_> {
             }
         }
         Ok(())
+    }
+
+    /// The elements of loaded rows as `f32`: those of rows that are there times the scales of their blocks, if they have any.
+    pub(crate) fn widened(&mut self, agent: &Agent, part: &Part, rows: &Tile) -> Result<Tile, Fault> {
+        let mut wide = Tile::default();
+        let Some(scales) = part.scales.filter(|_| part.shape.1 > 0) else {
+            cast_tile(part.dtype, Dtype::F32, rows, &mut wide);
+            return Ok(wide);
+        };
+        let ((each, block), words) = (scaled_elements(part.dtype), scale_words(part.dtype));
+        let mut all: Vec<f32> = match each {
+            1 => rows.view::<u8>().iter().map(|&x| fp8::to_f32(x)).collect(),
+            _ => rows.view::<u8>().iter().flat_map(|&two| [two, two >> 4].map(fp8::e2m1_to_f32)).collect(),
+        };
+        let piece = u64::from(dot_columns(part.dtype));
+        let (first, (_, columns)) = (part.at.0, shape_of(agent, part.place));
+        let [of, from] = [columns, part.at.1].map(|columns| columns / piece * u64::from(words));
+        for (row, part_row) in (0..part.shape.0).zip(all.chunks_exact_mut((part.shape.1 * each) as usize)) {
+            if part.row(agent, row).is_none() {
+                continue;
+            }
+            for (word, elements) in (from..).zip(part_row.chunks_mut(4 * block as usize)) {
+                let at = scales_word(first + u64::from(row), word, of);
+                let there = self.read_elements(agent, Place::Param(scales), (at, at + 1), 4, None)?;
+                for (elements, &scale) in elements.chunks_mut(block as usize).zip(there) {
+                    let by = if each == 1 { fp8::e8m0_to_f32(scale) } else { fp8::to_f32(scale) };
+                    elements.iter_mut().for_each(|x| *x *= by);
+                }
+            }
+        }
+        wide.fresh::<f32>(all.len()).copy_from_slice(&all);
+        Ok(wide)
     }
 
     /// An element of a list, if it has it.
@@ -245,18 +283,18 @@ impl World<'_> {
 
     /// Each sum is of products in the order of columns, added to what was there before.
     fn dot(&mut self, agent: &mut Agent, dot: &Dot) -> Result<(), Fault> {
-        let Dot { dtype, acc, a, b, from, count, shape: (rows, columns), out, .. } = *dot;
+        let Dot { acc, a, b, from, count, shape: (rows, columns), out, .. } = *dot;
+        let each = dot.elements() as usize;
         self.fill_tile(agent, out, |world, agent, out| {
             let (first, count) = (narrow(agent, from), narrow(agent, count));
             let [a, b] = [(a, rows), (b, columns)].map(|(of, rows)| {
                 world.columns_exist(agent, of.place, first, count)?;
                 let part = Part::new(agent, of, first, (rows, count as u32));
-                let (mut rows, mut wide) = (Tile::default(), Tile::default());
+                let mut rows = Tile::default();
                 if count > 0 {
                     world.load_part(agent, &part, &mut rows)?;
                 }
-                cast_tile(dtype, Dtype::F32, &rows, &mut wide);
-                Ok(wide)
+                world.widened(agent, &part, &rows)
             });
             let (a, b) = (a?, b?);
             let sums = match acc {
@@ -267,7 +305,7 @@ impl World<'_> {
                     sums
                 }
             };
-            multiply(a.view(), b.view(), count as usize, columns as usize, sums);
+            multiply(a.view(), b.view(), count as usize * each, columns as usize, sums);
             Ok(())
         })
     }

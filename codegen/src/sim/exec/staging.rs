@@ -8,12 +8,12 @@ use super::interpreter::{Flow, Stop};
 use super::matrix::{Part, multiply, narrow};
 use super::memory::Fault;
 use super::ring::{Load, Mistake, Next, Ring};
-use crate::ir::{CommOp, Dtype, OpKind, SharedId, dot_columns};
+use crate::ir::{CommOp, OpKind, SharedId, dot_columns};
 use crate::sim::findings::FindingKind;
 use crate::sim::flatten::insns::Dot;
 use crate::sim::memory::Event;
 use crate::sim::schedule::{Agent, Clock, World};
-use crate::sim::values::{Tile, convert::cast_tile};
+use crate::sim::values::Tile;
 
 /// A group's products, one after the other.
 #[derive(Clone, Debug)]
@@ -162,12 +162,14 @@ impl World<'_> {
         let (step, slot) = (staging.ring.step(piece), staging.ring.slot(piece));
         match staging.ring.rows(piece) {
             Ok(rows) => {
-                let wide = [0, 1].map(|operand| {
-                    let mut wide = Tile::default();
-                    cast_tile(dot.dtype, Dtype::F32, &rows[operand], &mut wide);
-                    wide
-                });
-                let (_, columns) = Self::columns_of(agent, dot, step);
+                let (column, columns) = Self::columns_of(agent, dot, step);
+                let mut wide = [Tile::default(), Tile::default()];
+                for (operand, wide) in wide.iter_mut().enumerate() {
+                    let (of, height) = [(dot.a, dot.shape.0), (dot.b, dot.shape.1)][operand];
+                    let part = Part::new(agent, of, column, (height, columns));
+                    *wide = self.widened(agent, &part, &rows[operand])?;
+                }
+                let columns = columns * dot.elements();
                 let (width, sums) = (dot.shape.1 as usize, &mut staging.sums);
                 multiply(wide[0].view(), wide[1].view(), columns as usize, width, sums);
             }

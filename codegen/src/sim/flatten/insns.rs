@@ -3,7 +3,7 @@
 use super::code::{Access, AnyReg, EpochOf, Reg, TargetReg, TileReg};
 use crate::ir::{
     BinaryOp, CompareOp, Dtype, Lines, ParamId, Place, ReceiptId, ReduceOp, SharedId, SignalOrder, Transport,
-    UnaryOp,
+    UnaryOp, scaled_elements,
 };
 use crate::sim::far::FarInsn;
 use crate::sim::transport::Receive;
@@ -95,6 +95,8 @@ pub(crate) struct RowsReg {
     pub receipt: Option<ReceiptId>,
     /// The vector that names them, if they are scattered.
     pub list: Option<ParamId>,
+    /// The vector with scales of their blocks.
+    pub scales: Option<ParamId>,
 }
 
 /// Of a multiplication.
@@ -111,6 +113,13 @@ pub(crate) struct Dot {
     pub stages: u32,
     pub room: SharedId,
     pub out: TileReg,
+}
+
+impl Dot {
+    /// Elements of a column.
+    pub fn elements(&self) -> u32 {
+        if self.a.scales.is_some() { scaled_elements(self.dtype).0 } else { 1 }
+    }
 }
 
 /// What goes to other ranks or blocks, or waits for them.

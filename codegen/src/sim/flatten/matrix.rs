@@ -74,6 +74,7 @@ impl Flattener<'_> {
             loose: rows.loose,
             receipt: rows.receipt,
             list: rows.list,
+            scales: rows.scales,
         }
     }
 

@@ -106,6 +106,18 @@ examples! {
         });
     }
 
+    scaled_rows ["MatrixRows::scaled_by"]
+    (x: AnyMatrix[Dtype::Fp8, 128, 128] = |_, _| 0x38u8, scales: Ptr<u32>[128] = |_, _| 0x7f7f_7f80u32,
+     out: AnyMatrix[Dtype::F32, 128, 128])
+    -> (out: |_, _| 32.0 * 4.0 + 96.0f32)
+    {
+        role("main", 1, |b| {
+            // Elements are 1. The scales are 2 of the first 32 columns, and 1 of the others.
+            let rows = x.rows(0, 128).scaled_by(&scales);
+            out.rows(0, 128).store_f32(0, b.dot(rows, rows, 2));
+        });
+    }
+
     reduces_rows ["Tile::row_sum", "Tile::row_max", "Tile::row_min"]
     (x: AnyMatrix[Dtype::F32, 64, 64] = |_, i| (i % 64) as f32, out: AnyMatrix[Dtype::F32, 64, 64]) -> (out: |_, _| 2016f32 + 63.0)
     {

@@ -76,6 +76,7 @@ impl Check<'_, '_> {
         let columns = [a, b].map(|rows| self.rows(rows));
         a.list.iter().for_each(|list| self.list(*list));
         self.consecutive(b);
+        self.scales([a, b], ty.shape());
         if let Some(rows) = [a, b].into_iter().find(|rows| self.columns(rows.place) == Some(1)) {
             let (param, unit) =
                 (self.report.place_name(rows.place), PACKET_BYTES / self.dtype(rows.place).bytes());
@@ -88,8 +89,10 @@ impl Check<'_, '_> {
             self.add(Problem::DotShapes { a, a_columns, b, b_columns });
         }
         let (dtype, other) = (self.dtype(a.place), self.dtype(b.place));
-        if let Some(dtype) =
-            [dtype, other].into_iter().find(|d| !matches!(d, Dtype::Bf16 | Dtype::Fp16 | Dtype::Fp8))
+        let words = |dtype: &Dtype| *dtype == Dtype::U32 && a.scales.is_some();
+        if let Some(dtype) = [dtype, other]
+            .into_iter()
+            .find(|d| !matches!(d, Dtype::Bf16 | Dtype::Fp16 | Dtype::Fp8) && !words(d))
         {
             self.add(Problem::DotDtype { dtype });
         } else if dtype != other {
@@ -102,7 +105,8 @@ impl Check<'_, '_> {
             self.add(Problem::DotStages { stages: *stages, limit: MAX_STAGES });
         }
         if let Some((rows, columns)) = ty.shape() {
-            let needed = u64::from(*stages) * u64::from(rows + columns) * u64::from(DOT_ROW_BYTES);
+            let scales = if a.scales.is_some() { 4 * scale_words(dtype) } else { 0 };
+            let needed = u64::from(*stages) * u64::from(rows + columns) * u64::from(DOT_ROW_BYTES + scales);
             let room = &self.report.kernel.shared[room.index()];
             let there = u64::from(room.len) * u64::from(room.dtype.bytes());
             if there < needed {
@@ -127,9 +131,40 @@ impl Check<'_, '_> {
 
     /// Rows that no list names.
     pub(super) fn consecutive(&mut self, rows: &Rows) {
+        if let Some(scales) = rows.scales.filter(|_| self.name != "dot") {
+            let (param, scales) =
+                (self.report.place_name(rows.place), self.report.param(scales).name.clone());
+            self.add(Problem::ScaledRows { param, scales });
+        }
         if rows.list.is_some() {
             let (op, param) = (self.name, self.report.place_name(rows.place));
             self.add(Problem::ListedRows { op, param });
+        }
+    }
+
+    /// Scales of blocks: of both operands, for whole tiles of fp8 or of words of e2m1.
+    fn scales(&mut self, operands: [&Rows; 2], shape: Option<(u32, u32)>) {
+        for (rows, count) in operands.into_iter().zip(<[u32; 2]>::from(shape.unwrap_or_default())) {
+            let param = self.report.place_name(rows.place);
+            let Some(scales) = rows.scales else {
+                if operands.iter().any(|other| other.scales.is_some()) {
+                    self.add(Problem::ScalesOfOne { param });
+                }
+                continue;
+            };
+            let (scales, dtype) = (self.report.param(scales), self.dtype(rows.place));
+            let of = rows.place.param().and_then(|p| self.report.param(p).shape()).unwrap_or_default();
+            let (tile, piece) = (u64::from(SCALES_TILE), u64::from(dot_columns(dtype)));
+            let words = of.0.next_multiple_of(tile) * of.1 / piece * u64::from(scale_words(dtype));
+            let name = scales.name.clone();
+            let is_vector =
+                scales.kind == ParamKind::Local && scales.dtype == U32.dtype && scales.columns.is_none();
+            let whole = of.1.is_multiple_of(piece) && u64::from(count).is_multiple_of(tile);
+            if !is_vector || scales.len < words {
+                self.add(Problem::NoScales { scales: name, words });
+            } else if !matches!(dtype, Dtype::Fp8 | Dtype::U32) || rows.list.is_some() || !whole {
+                self.add(Problem::ScaledRows { param, scales: name });
+            }
         }
     }
 
