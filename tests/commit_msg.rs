@@ -4,13 +4,18 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-/// What the hook says of a message: nothing if it lets it pass.
+/// What the hook says of a message where nothing is committed: nothing if it lets it pass.
 fn hook(message: &str) -> Option<String> {
-    let folder = tempfile::tempdir().unwrap();
-    let file = folder.path().join("COMMIT_EDITMSG");
+    hook_in(tempfile::tempdir().unwrap().path(), message)
+}
+
+/// What it says in a folder.
+fn hook_in(folder: &Path, message: &str) -> Option<String> {
+    let file = folder.join("COMMIT_EDITMSG");
     fs::write(&file, message).unwrap();
     let ran = Command::new(Path::new(env!("CARGO_MANIFEST_DIR")).join(".githooks/commit-msg"))
         .arg(&file)
+        .current_dir(folder)
         .output()
         .unwrap();
     let said = String::from_utf8(ran.stderr).unwrap();
@@ -45,4 +50,35 @@ fn the_hook_checks_commit_messages() {
         let said = hook(&message).unwrap_or_else(|| panic!("passes: {message}"));
         assert!(said.contains(why), "{said}");
     }
+}
+
+#[test]
+fn a_budget_rises_in_a_commit_of_its_own() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    let git = |args: &[&str]| {
+        let who = ["-c", "user.name=a", "-c", "user.email=a@example.org"];
+        let ran = Command::new("git").args(who).args(args).current_dir(folder).output().unwrap();
+        assert!(ran.status.success(), "{args:?}: {}", String::from_utf8_lossy(&ran.stderr));
+    };
+    let weigh = |code: &str, words: &str| {
+        let budgets =
+            format!("BUDGETS = {{\n    \"code lines\": {code},\n    \"words of docs\": {words},\n}}\n");
+        fs::create_dir_all(folder.join(".ci")).unwrap();
+        fs::write(folder.join(".ci/weigh"), budgets).unwrap();
+        git(&["add", ".ci"]);
+    };
+    let message = "ci: raise the budget of docs\n\nTwo pages are new.";
+    git(&["init", "--quiet"]);
+    weigh("9_000", "300");
+    assert_eq!(hook_in(folder, message), None, "nothing is committed yet");
+    git(&["commit", "--quiet", "--no-verify", "--message", "first"]);
+    weigh("9_000", "1_300");
+    assert_eq!(hook_in(folder, message), None, "alone");
+    fs::write(folder.join("page.md"), "A page.").unwrap();
+    git(&["add", "page.md"]);
+    let said = hook_in(folder, message).expect("passes with a page");
+    assert!(said.contains("changes nothing else; raised: words of docs\n"), "{said}");
+    weigh("8_000", "300");
+    assert_eq!(hook_in(folder, message), None, "a budget falls");
 }

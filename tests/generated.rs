@@ -108,7 +108,7 @@ fn cuda_compiles_without_warnings() {
     };
     let said = complaints("cu", |_, out| {
         let mut c = Command::new(&nvcc);
-        c.args(["-std=c++17", "-O1", "-cubin", "-arch=sm_90a", "-o"]).arg(out);
+        c.args(["-std=c++17", "-O1", "-cubin", "-Werror", "all-warnings", "-arch=sm_90a", "-o"]).arg(out);
         c
     });
     assert!(said.is_empty(), "{said}");

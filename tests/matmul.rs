@@ -13,7 +13,7 @@ mod layer;
 mod support;
 
 use difference::difference;
-use digest::digest;
+use digest::{ENTRY, digest, excerpt};
 use peerwarp::build::emit;
 use peerwarp::codegen::print::EmitOptions;
 use peerwarp::families::matmul::{AllGatherMatmul, GroupedMatmul, Matmul, MatmulReduceScatter, Order};
@@ -577,13 +577,13 @@ fn emitted_roles() {
     }
     let gathering = format!("{shape} {tuned} blocks=116");
     let plain = pinned::<AllGatherMatmul>(all, &gathering, "cuda:sm_90a");
-    insta::assert_snapshot!("all_gather_matmul.cuda", plain);
+    insta::assert_snapshot!("all_gather_matmul.cuda", excerpt(&plain, &[ENTRY]));
     let gathered = pinned::<AllGatherMatmul>(all, &format!("{gathering} gathered=true"), "cuda:sm_90a");
     insta::assert_snapshot!("all_gather_matmul_and_gathered.cuda", difference(&plain, &gathered));
     let adding = "m=8192 n=4096 k=7168 ranks=2 dtype=bf16 tile_rows=128 tile_columns=128 stages=3";
     let [hopper, ampere, amd] = ["cuda:sm_90a", "cuda:sm_80", "hip:gfx942"]
         .map(|target| pinned::<MatmulReduceScatter>(all, adding, target));
-    insta::assert_snapshot!("matmul_reduce_scatter.sm_90a", hopper);
+    insta::assert_snapshot!("matmul_reduce_scatter.sm_90a", excerpt(&hopper, &[ENTRY]));
     insta::assert_snapshot!("matmul_reduce_scatter.sm_80", difference(&hopper, &ampere));
     insta::assert_snapshot!("matmul_reduce_scatter.gfx942", difference(&ampere, &amd));
     for few in

@@ -90,7 +90,8 @@ fn complaints(units: Vec<PathBuf>, command: impl Fn(&Path, &Path) -> Command + S
 pub fn nvcc<'a>(nvcc: &'a str, arch: &'a str) -> impl Fn(&Path, &Path) -> Command + Sync {
     move |source, out| {
         let mut c = Command::new(nvcc);
-        c.args(["-std=c++17", "-O3", "-cubin", "-Xptxas", "-v", &format!("-arch={arch}"), "-o"])
+        c.args(["-std=c++17", "-O3", "-cubin", "-Xptxas", "-v", "-Werror", "all-warnings"])
+            .args([&format!("-arch={arch}"), "-o"])
             .arg(out)
             .arg(source);
         c

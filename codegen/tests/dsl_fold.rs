@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use peerwarp_codegen::dsl::prelude::*;
 use peerwarp_codegen::dsl::{Constant, FromRaw, TraceMeta, rt, trace};
-use peerwarp_codegen::ir::{Const, Loc, verify};
+use peerwarp_codegen::ir::{BinaryOp, Const, Loc, OpKind, ValueOp, verify};
 use peerwarp_codegen::sim::{Bindings, Compiled, Machine, Options};
 
 /// Stores results computed twice, of operands that are constants and of operands that are read, side by side.
@@ -313,4 +313,30 @@ fn expect_constants(x: Ptr<u32>) {
     ] {
         assert_eq!(known(c), Some(Const::Bool(expected)));
     }
+}
+
+/// Either order is one expression. Sums of floats keep theirs, as a result that is no number is one of the operands.
+#[test]
+fn integers_have_their_constant_on_the_right() {
+    let kernel = trace(TraceMeta::new("exchanged", 1, 32, 1), |p| {
+        let (x, y) = (p.arg::<Ptr<u32>>("x", 64), p.arg::<Ptr<f32>>("y", 1));
+        role("all", 1, |_| {
+            let (one, each, number) = (x.get(0), x.load(0, 32), y.get(0));
+            for masked in [255u32.val() & one, one & 255u32.val()] {
+                x.set(1, masked);
+            }
+            for largest in [splat(7u32, 32).maximum(each), each.maximum(splat(7u32, 32))] {
+                x.store(32, largest);
+            }
+            for sum in [0.5f32.val() + number, number + 0.5f32.val()] {
+                y.set(0, sum);
+            }
+        });
+    })
+    .unwrap();
+    let operations = |of: BinaryOp| {
+        let ops = kernel.ops.iter();
+        ops.filter(|op| matches!(op.kind, OpKind::Value(ValueOp::Binary { op, .. }) if op == of)).count()
+    };
+    assert_eq!([BinaryOp::And, BinaryOp::Max, BinaryOp::Add].map(operations), [1, 1, 2]);
 }

@@ -34,7 +34,7 @@ const RETURN_WAIT: Line = send_back("rows.slot(token)");
 const BATCH_WAIT: Line = send_back("rows.batch(token / self.0.batch, token)");
 const RETURN_LOAD: Line = sums("rows.field(back.row).load_each(first");
 const ENTRIES_READ: Line = round_trip("a.entries.load(");
-const ANSWER: Line = round_trip("to.row.put_f32(start");
+const ANSWER: Line = returned("to.row.put_f32(start");
 const ROW_SEND_BACK: Line = outputs("to.put(start");
 
 pub fn bugs_with_flags() -> Vec<Bug> {

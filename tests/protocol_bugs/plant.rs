@@ -12,6 +12,7 @@ const RANK_MAJOR: &str = include_str!("../../src/families/moe/kernels/rank_major
 const SUMS: &str = include_str!("../../src/families/moe/kernels/sums.rs");
 const OUTPUTS: &str = include_str!("../../src/families/moe/kernels/outputs.rs");
 const SEND_BACK: &str = include_str!("../../src/families/moe/kernels/send_back.rs");
+const RETURNED: &str = include_str!("../../src/families/moe/kernels/returned.rs");
 const ROUND_TRIP: &str = include_str!("../../src/families/moe/kernels/round_trip.rs");
 
 /// What stands on one line of a source.
@@ -48,6 +49,10 @@ pub const fn outputs(text: &'static str) -> Line {
 
 pub const fn send_back(text: &'static str) -> Line {
     Line { file: "send_back", source: SEND_BACK, text }
+}
+
+pub const fn returned(text: &'static str) -> Line {
+    Line { file: "returned", source: RETURNED, text }
 }
 
 pub const fn round_trip(text: &'static str) -> Line {

@@ -81,6 +81,7 @@ pub use channel::{
 };
 pub use comm::block_flags::{BlockFlags, BlockFlagsFrom};
 pub use comm::counts::{Counts, CountsFrom};
+pub use comm::ll::LlElement;
 pub use comm::protocol::{Arrived, FlagsFrom, Parcel, Peers, multicast, send_to};
 pub use comm::transports::*;
 pub use groups::dynamic::{Counter, Counters, Dynamic, DynamicIter};

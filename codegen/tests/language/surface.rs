@@ -56,6 +56,16 @@ pub struct Surface {
     pub prelude: BTreeSet<String>,
 }
 
+/// The names that a module in a file brings.
+fn uses(module: &syn::ItemMod, found: &mut BTreeSet<String>) {
+    let (_, items) = module.content.as_ref().expect("the module stands in its file");
+    for item in items {
+        if let syn::Item::Use(u) = item {
+            names(&u.tree, found);
+        }
+    }
+}
+
 impl Surface {
     pub fn read() -> Surface {
         let parsed = parsed();
@@ -67,15 +77,16 @@ impl Surface {
                 syn::Item::Use(u) if is_public(&u.vis) && !is_hidden(&u.attrs) => {
                     names(&u.tree, &mut exported)
                 }
-                syn::Item::Mod(m) if m.ident == "prelude" => {
-                    let (_, items) = m.content.as_ref().expect("the prelude stands in `dsl`");
-                    items.iter().for_each(|item| {
-                        if let syn::Item::Use(u) = item {
-                            names(&u.tree, &mut prelude)
-                        }
-                    });
-                }
+                syn::Item::Mod(m) if m.ident == "prelude" => uses(m, &mut prelude),
                 _ => {}
+            }
+        }
+        // Both have all of it.
+        for item in &parse(&folder().join("comm/mod.rs")) {
+            if let syn::Item::Mod(m) = item
+                && m.ident == "transports"
+            {
+                [&mut exported, &mut prelude].into_iter().for_each(|found| uses(m, found));
             }
         }
         let mut surface = Surface { kinds: BTreeMap::new(), ops: vec![], prelude: BTreeSet::new() };

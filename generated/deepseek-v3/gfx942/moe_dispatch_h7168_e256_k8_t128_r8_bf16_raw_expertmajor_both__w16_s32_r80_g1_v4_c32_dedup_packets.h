@@ -76,19 +76,19 @@ typedef struct PeerwarpStatus {
 /* Copied at the launch. Buffers are aligned to 16 bytes and do not overlap. A symmetric buffer exists on each
  * rank; pass a pointer for every rank, one's own included, all mapped into this rank's address space. */
 typedef struct moe_dispatch_h7168_e256_k8_t128_r8_bf16_raw_expertmajor_both__w16_s32_r80_g1_v4_c32_dedup_packets_Args {
-    /* u32[458752]: Tokens to send, `[token][row]`. Of rows that are there, those that `n` leaves out are
-     * loaded at times, no more; so are their scales, ids and weights. */
+    /* u32[458752]: Tokens to send, `[token][row]`. Rows past `n` may be read, and their scales, ids and
+     * weights; they are never sent. */
     const uint32_t* x;
-    /* u32[1]: How many tokens there are: at most as many as rows; of more than these, these. */
+    /* u32[1]: Token count, clamped to `rows_there`. */
     const uint32_t* n;
-    /* Rows that there are of tokens, with scales, ids and weights: nothing beyond them is touched. */
+    /* Rows of the buffers of tokens, scales, ids and weights. Memory beyond them is never touched. */
     uint32_t rows_there;
     /* i32[1024]: Expert ids, `[token][k]`; ids of no expert mask their entry. */
     const int32_t* ids;
     /* f32[1024]: Weights of the entries, `[token][k]`. */
     const float* weights;
-    /* u32[29360128]: Out, unless rows arrive in their places: rows received, by expert, source, token and k;
-     * or `[source][token][row]`. */
+    /* u32[29360128]: Output: received rows, expert-major ordered by expert, source rank, token, k; rank-major
+     * `[source][token][row]`. */
     uint32_t* rows;
     /* u32[33]: Out: first row of each of this rank's experts, and after the last one the number of rows. */
     uint32_t* expert_start;
@@ -104,8 +104,8 @@ typedef struct moe_dispatch_h7168_e256_k8_t128_r8_bf16_raw_expertmajor_both__w16
     int32_t* pos;
     /* f32[8192]: Out, for sums of a token's rows at its owner: weights of the entries, `[source][token][k]`. */
     float* weight_from;
-    /* packets, all ones at first, u32[7340032]: Rows as they arrive, `[source][slot][row]`, as packets in two
-     * banks. Out, where rows arrive in their places. */
+    /* packets, all ones at first, u32[7340032]: Arriving rows, `[source][slot][row]`; packets have two banks.
+     * The output of a dispatch without `rows`. */
     uint32_t* inbox_packets[8];
     /* LL u32[64]: Tokens of the source, `[parity][source][chunk]`, with packets. */
     uint64_t* ll_n[8];

@@ -23,18 +23,17 @@
 //     blocks 116..117  ready  signals ready (src/families/moe/kernels/dispatch.rs)
 //
 // Buffers
-//     x              local    u32[458752]    1.8 MiB  Tokens to send, `[token][row]`. Of rows that are
-//                                                     there, those that `n` leaves out are loaded at times,
-//                                                     no more; so are their scales, ids and weights.
-//     n              local    u32[1]         4 B      How many tokens there are: at most as many as rows; of
-//                                                     more than these, these.
-//     rows_there     scalar   u32            4 B      Rows that there are of tokens, with scales, ids and
-//                                                     weights: nothing beyond them is touched.
+//     x              local    u32[458752]    1.8 MiB  Tokens to send, `[token][row]`. Rows past `n` may be
+//                                                     read, and their scales, ids and weights; they are
+//                                                     never sent.
+//     n              local    u32[1]         4 B      Token count, clamped to `rows_there`.
+//     rows_there     scalar   u32            4 B      Rows of the buffers of tokens, scales, ids and
+//                                                     weights. Memory beyond them is never touched.
 //     ids            local    i32[1024]      4 KiB    Expert ids, `[token][k]`; ids of no expert mask their
 //                                                     entry.
 //     weights        local    f32[1024]      4 KiB    Weights of the entries, `[token][k]`.
-//     rows           local    u32[29360128]  112 MiB  Out, unless rows arrive in their places: rows
-//                                                     received, by expert, source, token and k; or
+//     rows           local    u32[29360128]  112 MiB  Output: received rows, expert-major ordered by expert,
+//                                                     source rank, token, k; rank-major
 //                                                     `[source][token][row]`.
 //     expert_start   local    u32[33]        132 B    Out: first row of each of this rank's experts, and
 //                                                     after the last one the number of rows.
@@ -48,8 +47,8 @@
 //                                                     here, -2 for one that has no place.
 //     weight_from    local    f32[8192]      32 KiB   Out, for sums of a token's rows at its owner: weights
 //                                                     of the entries, `[source][token][k]`.
-//     inbox_packets  packets  u32[7340032]   28 MiB   Rows as they arrive, `[source][slot][row]`, as packets
-//                                                     in two banks. Out, where rows arrive in their places.
+//     inbox_packets  packets  u32[7340032]   28 MiB   Arriving rows, `[source][slot][row]`; packets have two
+//                                                     banks. The output of a dispatch without `rows`.
 //     ll_n           LL       u32[64]        512 B    Tokens of the source, `[parity][source][chunk]`, with
 //                                                     packets.
 //     ll_count       LL       u32[2048]      16 KiB   Entries of the chunk by expert of this rank,
@@ -104,19 +103,19 @@ struct Status {
 
 // Passed by value. A symmetric buffer is one pointer for each rank, one's own included.
 struct Args {
-    const u32* x;           // u32[458752]: Tokens to send, `[token][row]`. Of rows that..
-    const u32* n;           // u32[1]: How many tokens there are: at most as many as rows;..
-    u32 rows_there;         // Rows that there are of tokens, with scales, ids and..
+    const u32* x;           // u32[458752]: Tokens to send, `[token][row]`. Rows past `n`..
+    const u32* n;           // u32[1]: Token count, clamped to `rows_there`.
+    u32 rows_there;         // Rows of the buffers of tokens, scales, ids and weights...
     const i32* ids;         // i32[1024]: Expert ids, `[token][k]`; ids of no expert mask..
     const f32* weights;     // f32[1024]: Weights of the entries, `[token][k]`.
-    u32* rows;              // u32[29360128]: Out, unless rows arrive in their places:..
+    u32* rows;              // u32[29360128]: Output: received rows, expert-major ordered..
     u32* expert_start;      // u32[33]: Out: first row of each of this rank's experts, and..
     u32* expert_rows;       // u32[32]: Out: rows of each of this rank's experts.
     i32 empty_id;           // The id of no expert, which `entry_expert` has for an entry..
     u32* n_from;            // u32[8]: Out, for combine: tokens of each source.
     i32* pos;               // i32[8192]: Out, for combine, for rows by expert: the row of..
     f32* weight_from;       // f32[8192]: Out, for sums of a token's rows at its owner:..
-    u32* inbox_packets[8];  // packets, all ones at first, u32[7340032]: Rows as they..
+    u32* inbox_packets[8];  // packets, all ones at first, u32[7340032]: Arriving rows,..
     u64* ll_n[8];           // LL u32[64]: Tokens of the source,..
     u64* ll_count[8];       // LL u32[2048]: Entries of the chunk by expert of this rank,..
     u64* ll_route[8];       // LL u32[16384]: The complement of each entry's word,..
@@ -163,7 +162,7 @@ __device__ __forceinline__ void route_role(const Args& args, const u32 epoch, co
     u32 expert;
     bool valid;
     f32 weights;
-    if (block.lane < 256) {  // route.rs
+    if (block.lane < 256) {  // ids.rs
         const i32 id = block.lane < there_2 ? args.ids[first + block.lane] : 0;
         const f32 loaded = block.lane < there_2 ? args.weights[first + block.lane] : 0.0f;
         expert = u32(id);

@@ -26,18 +26,17 @@
 //     blocks 122..123  ready    signals ready (src/families/moe/kernels/dispatch.rs)
 //
 // Buffers
-//     x              local    u32[458752]   1.8 MiB  Tokens to send, `[token][row]`. Of rows that are there,
-//                                                    those that `n` leaves out are loaded at times, no more;
-//                                                    so are their scales, ids and weights.
-//     n              local    u32[1]        4 B      How many tokens there are: at most as many as rows; of
-//                                                    more than these, these.
-//     rows_there     scalar   u32           4 B      Rows that there are of tokens, with scales, ids and
-//                                                    weights: nothing beyond them is touched.
+//     x              local    u32[458752]   1.8 MiB  Tokens to send, `[token][row]`. Rows past `n` may be
+//                                                    read, and their scales, ids and weights; they are never
+//                                                    sent.
+//     n              local    u32[1]        4 B      Token count, clamped to `rows_there`.
+//     rows_there     scalar   u32           4 B      Rows of the buffers of tokens, scales, ids and weights.
+//                                                    Memory beyond them is never touched.
 //     ids            local    i32[1024]     4 KiB    Expert ids, `[token][k]`; ids of no expert mask their
 //                                                    entry.
 //     weights        local    f32[1024]     4 KiB    Weights of the entries, `[token][k]`.
-//     rows           local    u32[3670016]  14 MiB   Out, unless rows arrive in their places: rows received,
-//                                                    by expert, source, token and k; or
+//     rows           local    u32[3670016]  14 MiB   Output: received rows, expert-major ordered by expert,
+//                                                    source rank, token, k; rank-major
 //                                                    `[source][token][row]`.
 //     expert_start   local    u32[33]       132 B    Out: first row of each of this rank's experts, and
 //                                                    after the last one the number of rows.
@@ -55,8 +54,8 @@
 //     n_from         local    u32[8]        32 B     Out, for combine: tokens of each source.
 //     weight_from    local    f32[8192]     32 KiB   Out, for sums of a token's rows at its owner: weights
 //                                                    of the entries, `[source][token][k]`.
-//     inbox_packets  packets  u32[7340032]  28 MiB   Rows as they arrive, `[source][slot][row]`, as packets
-//                                                    in two banks. Out, where rows arrive in their places.
+//     inbox_packets  packets  u32[7340032]  28 MiB   Arriving rows, `[source][slot][row]`; packets have two
+//                                                    banks. The output of a dispatch without `rows`.
 //     ll_n           LL       u32[128]      1 KiB    Tokens of the source, `[parity][source][chunk]`, with
 //                                                    packets.
 //     ll_route       LL       u32[16384]    128 KiB  The complement of each entry's word,
@@ -108,12 +107,12 @@ struct Status {
 
 // Passed by value. A symmetric buffer is one pointer for each rank, one's own included.
 struct Args {
-    const u32* x;           // u32[458752]: Tokens to send, `[token][row]`. Of rows that..
-    const u32* n;           // u32[1]: How many tokens there are: at most as many as rows;..
-    u32 rows_there;         // Rows that there are of tokens, with scales, ids and..
+    const u32* x;           // u32[458752]: Tokens to send, `[token][row]`. Rows past `n`..
+    const u32* n;           // u32[1]: Token count, clamped to `rows_there`.
+    u32 rows_there;         // Rows of the buffers of tokens, scales, ids and weights...
     const i32* ids;         // i32[1024]: Expert ids, `[token][k]`; ids of no expert mask..
     const f32* weights;     // f32[1024]: Weights of the entries, `[token][k]`.
-    u32* rows;              // u32[3670016]: Out, unless rows arrive in their places: rows..
+    u32* rows;              // u32[3670016]: Output: received rows, expert-major ordered..
     u32* expert_start;      // u32[33]: Out: first row of each of this rank's experts, and..
     u32* expert_rows;       // u32[32]: Out: rows of each of this rank's experts.
     u32* gather;            // u32[8192]: Out, for rows by token: which rows are whose..
@@ -121,7 +120,7 @@ struct Args {
     i32 empty_id;           // The id of no expert, which `entry_expert` has for an entry..
     u32* n_from;            // u32[8]: Out, for combine: tokens of each source.
     f32* weight_from;       // f32[8192]: Out, for sums of a token's rows at its owner:..
-    u32* inbox_packets[8];  // packets, all ones at first, u32[7340032]: Rows as they..
+    u32* inbox_packets[8];  // packets, all ones at first, u32[7340032]: Arriving rows,..
     u64* ll_n[8];           // LL u32[128]: Tokens of the source,..
     u64* ll_route[8];       // LL u32[16384]: The complement of each entry's word,..
     u64* ll_weight[8];      // LL f32[16384]: Weight of each entry,..
@@ -169,7 +168,7 @@ __device__ __forceinline__ void route_role(const Args& args, const u32 epoch, co
     const u32 ll_route_index = number * 128;
     Vec<f32, 4> weights;
     Vec<u32, 4> value;
-    if (const u32 at = group.lane * 4; at < 128) {  // route.rs
+    if (const u32 at = group.lane * 4; at < 128) {  // ids.rs
         const Vec<i32, 4> id = at < there_2 ? load<4>(args.ids + first + at) : Vec<i32, 4>{};
         const Vec<f32, 4> loaded = at < there_2 ? load<4>(args.weights + first + at) : Vec<f32, 4>{};
 #pragma unroll

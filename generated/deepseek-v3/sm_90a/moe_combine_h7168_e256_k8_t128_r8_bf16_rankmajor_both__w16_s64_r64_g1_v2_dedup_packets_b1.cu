@@ -185,7 +185,7 @@ __device__ __forceinline__ void recv_role(const Args& args, const u32 bank) {
         const u32 part = i % 14;
         const u32 first = token * 8;
         u32 partial = 0;
-        if (group.lane < 8) {  // device.rs
+        if (group.lane < 8) {  // ids.rs
             const i32 ids_tile = args.ids[first + group.lane];
             const u32 expert = u32(ids_tile);
             const bool there = expert < 256;

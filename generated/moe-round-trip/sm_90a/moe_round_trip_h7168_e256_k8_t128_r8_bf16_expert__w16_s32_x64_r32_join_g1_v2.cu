@@ -25,21 +25,18 @@
 //     blocks 131..132  ready   signals ready; waits for ready (src/families/moe/kernels/round_trip.rs)
 //
 // Buffers
-//     x               local    bf16[917504]    1.8 MiB  Tokens to send, `[token][row]`. Of rows that are
-//                                                       there, those that `n` leaves out are loaded at
-//                                                       times, no more; so are their scales, ids and
-//                                                       weights.
-//     n               local    u32[1]          4 B      How many tokens there are: at most as many as rows;
-//                                                       of more than these, these.
-//     rows_there      scalar   u32             4 B      Rows that there are of tokens, with scales, ids and
-//                                                       weights: nothing beyond them is touched.
+//     x               local    bf16[917504]    1.8 MiB  Tokens to send, `[token][row]`. Rows past `n` may be
+//                                                       read, and their scales, ids and weights; they are
+//                                                       never sent.
+//     n               local    u32[1]          4 B      Token count, clamped to `rows_there`.
+//     rows_there      scalar   u32             4 B      Rows of the buffers of tokens, scales, ids and
+//                                                       weights. Memory beyond them is never touched.
 //     ids             local    i32[1024]       4 KiB    Expert ids, `[token][k]`; ids of no expert mask
 //                                                       their entry.
 //     weights         local    f32[1024]       4 KiB    Weights of the entries, `[token][k]`.
 //     out             local    bf16[917504]    1.8 MiB  Out: the combined rows, `[token][hidden]`.
-//     inbox_packets   packets  bf16[14680064]  28 MiB   Rows as they arrive, `[source][slot][row]`, as
-//                                                       packets in two banks. Out, where rows arrive in
-//                                                       their places.
+//     inbox_packets   packets  bf16[14680064]  28 MiB   Arriving rows, `[source][slot][row]`; packets have
+//                                                       two banks. The output of a dispatch without `rows`.
 //     entries         LL       u32[32768]      256 KiB  Expert of each entry, and the bits of its weight,
 //                                                       `[parity][source][entry][2]`.
 //     return_packets  packets  bf16[14680064]  28 MiB   Rows as they come back, `[token][owner][hidden]`, or
@@ -101,13 +98,13 @@ struct Status {
 
 // Passed by value. A symmetric buffer is one pointer for each rank, one's own included.
 struct Args {
-    const bf16* x;            // bf16[917504]: Tokens to send, `[token][row]`. Of rows that..
-    const u32* n;             // u32[1]: How many tokens there are: at most as many as rows;..
-    u32 rows_there;           // Rows that there are of tokens, with scales, ids and..
+    const bf16* x;            // bf16[917504]: Tokens to send, `[token][row]`. Rows past `n`..
+    const u32* n;             // u32[1]: Token count, clamped to `rows_there`.
+    u32 rows_there;           // Rows of the buffers of tokens, scales, ids and weights...
     const i32* ids;           // i32[1024]: Expert ids, `[token][k]`; ids of no expert mask..
     const f32* weights;       // f32[1024]: Weights of the entries, `[token][k]`.
     bf16* out;                // bf16[917504]: Out: the combined rows, `[token][hidden]`.
-    bf16* inbox_packets[8];   // packets, all ones at first, bf16[14680064]: Rows as they..
+    bf16* inbox_packets[8];   // packets, all ones at first, bf16[14680064]: Arriving rows,..
     u64* entries[8];          // LL u32[32768]: Expert of each entry, and the bits of its..
     bf16* return_packets[8];  // packets, all ones at first, bf16[14680064]: Rows as they..
     u32* ready[8];            // 16 flags on each rank: The source is in this launch, ready..
@@ -191,7 +188,7 @@ __device__ __forceinline__ void send_role(const Args& args, const u32 epoch) {
             x[step] = load<8>(args.x + (u64(token) * 7168 + start_u64) + group.lane * 8 + step * 256);
         }
         u32 partial = 0;
-        if (group.lane < 8) {  // device.rs
+        if (group.lane < 8) {  // ids.rs
             const i32 ids_tile = args.ids[first + group.lane];
             const u32 expert = u32(ids_tile);
             const bool there_2 = expert < 256;
@@ -296,7 +293,7 @@ __device__ __forceinline__ void expert_role(const Args& args, const u32 epoch) {
             }
             Vec<bf16, 8> sum_bf16[2];
 #pragma unroll
-            for (u32 step = 0; step < 2; ++step) {  // round_trip.rs
+            for (u32 step = 0; step < 2; ++step) {  // returned.rs
 #pragma unroll
                 for (u32 j = 0; j < 8; ++j) {
                     sum_bf16[step][j] = to_bf16(sum[step][j]);
@@ -304,7 +301,7 @@ __device__ __forceinline__ void expert_role(const Args& args, const u32 epoch) {
             }
             bf16* const return_packets_there = args.return_packets[source];
 #pragma unroll
-            for (u32 step = 0; step < 2; ++step) {  // round_trip.rs
+            for (u32 step = 0; step < 2; ++step) {  // returned.rs
                 send_packet(return_packets_there
                     + (u64(entries_row + args.rank + inbox_packets_row) * 7168 + start_u64) + group.lane * 8
                     + step * 256, sum_bf16[step]);
@@ -327,7 +324,7 @@ __device__ __forceinline__ void recv_role(const Args& args, const u32 epoch, con
         const u32 part = i % 28;
         const u32 first = token * 8;
         u32 partial = 0;
-        if (group.lane < 8) {  // device.rs
+        if (group.lane < 8) {  // ids.rs
             const i32 ids_tile = args.ids[first + group.lane];
             const u32 expert = u32(ids_tile);
             const bool there_2 = expert < 256;

@@ -65,12 +65,12 @@ typedef struct PeerwarpStatus {
 /* Copied at the launch. Buffers are aligned to 16 bytes and do not overlap. A symmetric buffer exists on each
  * rank; pass a pointer for every rank, one's own included, all mapped into this rank's address space. */
 typedef struct moe_round_trip_h7168_e256_k8_t128_r8_bf16_expert__w16_s32_x64_r32_join_g1_v2_Args {
-    /* bf16[917504]: Tokens to send, `[token][row]`. Of rows that are there, those that `n` leaves out are
-     * loaded at times, no more; so are their scales, ids and weights. */
+    /* bf16[917504]: Tokens to send, `[token][row]`. Rows past `n` may be read, and their scales, ids and
+     * weights; they are never sent. */
     const uint16_t* x;
-    /* u32[1]: How many tokens there are: at most as many as rows; of more than these, these. */
+    /* u32[1]: Token count, clamped to `rows_there`. */
     const uint32_t* n;
-    /* Rows that there are of tokens, with scales, ids and weights: nothing beyond them is touched. */
+    /* Rows of the buffers of tokens, scales, ids and weights. Memory beyond them is never touched. */
     uint32_t rows_there;
     /* i32[1024]: Expert ids, `[token][k]`; ids of no expert mask their entry. */
     const int32_t* ids;
@@ -78,8 +78,8 @@ typedef struct moe_round_trip_h7168_e256_k8_t128_r8_bf16_expert__w16_s32_x64_r32
     const float* weights;
     /* bf16[917504]: Out: the combined rows, `[token][hidden]`. */
     uint16_t* out;
-    /* packets, all ones at first, bf16[14680064]: Rows as they arrive, `[source][slot][row]`, as packets in
-     * two banks. Out, where rows arrive in their places. */
+    /* packets, all ones at first, bf16[14680064]: Arriving rows, `[source][slot][row]`; packets have two
+     * banks. The output of a dispatch without `rows`. */
     uint16_t* inbox_packets[8];
     /* LL u32[32768]: Expert of each entry, and the bits of its weight, `[parity][source][entry][2]`. */
     uint64_t* entries[8];

@@ -33,7 +33,7 @@ pub struct AllGatherMatmul {
     /// Whether there is a vector that is added to each row of the result.
     #[key(short = "b", default = false, omitted)]
     pub bias: bool,
-    /// What becomes of the sums.
+    /// Activation applied to the accumulators.
     #[key(short = "f", default = Activation::None, omitted)]
     pub activation: Activation,
     /// Warps of a block.
@@ -48,34 +48,34 @@ pub struct AllGatherMatmul {
     /// Pieces of 64 columns in shared memory at once.
     #[tune(short = "s", shrinks, values = [2, 3, 4, 5, 6, 8, 10, 12], default = |key| stages(key))]
     pub stages: u32,
-    /// Rows of tiles that are gone through column by column.
+    /// Height of a tile group; tiles inside it run column by column (L2 reuse).
     #[tune(short = "g", values = [1, 2, 4, 8, 16, 32], rule = |_| 8)]
     pub group: Option<u32>,
     /// Which tiles a block has: its own from the start, or the next one of a work counter whenever it is free.
     #[tune(short = "by", default = Order::Strided, omitted)]
     pub order: Order,
-    /// Whether tiles of one place, one of each rank's rows, follow one another: blocks beside each other read the same rows of `w` then,
-    /// and not all own rows come before the others'.
+    /// Whether the tiles at one place of every rank's rows follow one another, so that neighbouring blocks read the same rows of `w`.
+    /// Otherwise all of a rank's own rows come first.
     #[tune(short = "ab", rule = AllGatherMatmul::abreast_rule)]
     pub abreast: Option<bool>,
     /// Parts of the columns of `x` and `w`, which blocks share: sums over all of them are added up in order by one of them.
     #[tune(short = "sp", values = [1, 2, 4, 7, 8, 16], default = |key| tiling(key).split)]
     pub split: u32,
-    /// Whether tiles are of all ranks' rows together, which lie in each rank's inbox, its own as well: of few rows there are fewer tiles
-    /// then, and each row of `w` is read once.
+    /// Whether tiles span the rows of all ranks. Each rank's inbox then holds its own rows as well, few rows make fewer tiles, and each row
+    /// of `w` is read once.
     #[tune(short = "tg", rule = AllGatherMatmul::together_rule)]
     pub together: Option<bool>,
     /// Elements that a block sends at once.
     #[tune(short = "c", values = [512, 1024, 2048, 4096, 8192, 16384, 32768], rule = AllGatherMatmul::chunk_rule)]
     pub chunk: Option<u32>,
-    /// Rows of tiles that each block sends its part of under one flag: with fewer than are gone through together, blocks that multiply
-    /// begin at different times and no longer share what is in the cache.
+    /// Rows of tiles that each sender covers with one flag. Below `group`, multiplying blocks begin at different times and share less of
+    /// the cache.
     #[tune(short = "sr", values = [1, 2, 4, 8, 16, 32], rule = |_| 8)]
     pub sent: Option<u32>,
-    /// Whether all rows go to one rank, then all to the next one, and not each row to all: first to the rank that multiplies them first.
+    /// Whether each rank sends all rows to rank-1 first, because rank-1 consumes these rows first, then to rank-2, and so on.
     #[tune(short = "ph", rule = AllGatherMatmul::phases_rule)]
     pub phases: Option<bool>,
-    /// Whether it is warps beside those that multiply that send, one in each of the first blocks, and no SM is set aside for it.
+    /// Whether a warp beside the multiplying ones sends, in each of the first `send_blocks` blocks. No SM is then reserved for sending.
     #[tune(short = "bs", rule = |_| false)]
     pub beside: Option<bool>,
     /// Blocks that send, or warps.

@@ -1,4 +1,4 @@
-//! What becomes of the sums of a tile before they are rounded.
+//! Operations on a tile's sums before they are rounded.
 
 use peerwarp_codegen::dsl::prelude::*;
 use peerwarp_codegen::family::{Choice, Illegal};

@@ -47,7 +47,7 @@ pub struct GroupedMatmul {
     /// Whether each group has a vector that is added to each row of its product.
     #[key(short = "b", default = false, omitted)]
     pub bias: bool,
-    /// What becomes of the sums.
+    /// Activation applied to the accumulators.
     #[key(short = "f", default = Activation::None, omitted)]
     pub activation: Activation,
     /// Whether each row of the result is multiplied by a number of its own.

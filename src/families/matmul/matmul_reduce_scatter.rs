@@ -41,7 +41,7 @@ pub struct MatmulReduceScatter {
     /// Whether there is a vector that is added to each row of the result once, whatever the number of ranks.
     #[key(short = "b", default = false, omitted)]
     pub bias: bool,
-    /// What becomes of the sums.
+    /// Activation applied to the accumulators.
     #[key(short = "f", default = Activation::None, omitted)]
     pub activation: Activation,
     /// How parts of tiles get to who adds them up.
@@ -66,7 +66,7 @@ pub struct MatmulReduceScatter {
     /// Pieces of 64 columns of `x` and `w` in shared memory at once.
     #[tune(short = "s", shrinks, values = [2, 3, 4, 5, 6, 8, 10, 12], default = |key| stages(key))]
     pub stages: u32,
-    /// Rows of tiles that are gone through column by column.
+    /// Height of a tile group; tiles inside it run column by column (L2 reuse).
     #[tune(short = "g", values = [1, 2, 4, 8, 16, 32], rule = |_| 16)]
     pub group: Option<u32>,
     /// Which tiles a block has: its own from the start, or the next one of a work counter whenever it is free.

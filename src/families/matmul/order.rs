@@ -40,7 +40,7 @@ pub(super) struct Cut {
     /// Those of a tile.
     pub tile_rows: u32,
     pub tile_columns: u32,
-    /// Rows of tiles that are gone through column by column, so that what they share stays in the cache.
+    /// Height of a tile group; tiles inside it run column by column (L2 reuse).
     pub group: u32,
 }
 

@@ -36,7 +36,7 @@ pub struct Matmul {
     /// Whether there is a vector that is added to each row of the result.
     #[key(short = "b", default = false)]
     pub bias: bool,
-    /// What becomes of the sums.
+    /// Activation applied to the accumulators.
     #[key(default = Activation::None)]
     pub activation: Activation,
     /// What the result is rounded to.
@@ -54,7 +54,7 @@ pub struct Matmul {
     /// Pieces of 64 columns of `x` and `w`, of fp8 of 128, in shared memory at once.
     #[tune(short = "s", shrinks, values = [2, 3, 4, 5, 6, 8, 10, 12], default = |key| stages(key))]
     pub stages: u32,
-    /// Rows of tiles that are gone through column by column.
+    /// Height of a tile group; tiles inside it run column by column (L2 reuse).
     #[tune(short = "g", values = [1, 2, 4, 8, 16, 32], rule = |_| 16)]
     pub group: Option<u32>,
     /// Which tiles a block has: its own from the start, or the next one of a work counter whenever it is free.

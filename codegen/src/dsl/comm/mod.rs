@@ -12,6 +12,6 @@ pub(super) use protocol::{Arrived, Parcel, Peers};
 
 /// The parameters of each transport of messages.
 pub(super) mod transports {
-    pub use super::ll::{AnyLl, Ll, LlElement};
+    pub use super::ll::{AnyLl, Ll};
     pub use super::packets::{AnyPackets, Packets};
 }

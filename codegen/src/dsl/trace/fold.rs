@@ -81,6 +81,15 @@ pub(crate) enum Folded {
 /// Message and help of an operation that no device value can make right.
 pub(crate) type Why = (&'static str, &'static str);
 
+/// `op` with its constant on the right, where operands of integers may be exchanged: so `255 & x` is `x & 255`.
+pub(crate) fn ordered(t: &Trace, op: Pure) -> Pure {
+    use BinaryOp::*;
+    let Pure::Binary(of, a, b) = op else { return op };
+    let commutes = matches!(of, Add | Mul | Min | Max | And | Or | Xor) && !t.ty(a).dtype.is_float();
+    let turns = commutes && t.uniform(a).is_some() && t.uniform(b).is_none();
+    if turns { Pure::Binary(of, b, a) } else { op }
+}
+
 /// Computes `op` when its operands are constants, or simplifies `x + 0`, `x * 1` and the like.
 pub(crate) fn fold(t: &Trace, op: Pure) -> Result<Folded, Why> {
     let constant = |v: ValueId| t.constant(v);
@@ -171,15 +180,11 @@ fn identity(op: BinaryOp, a: ValueId, b: ValueId, x: Option<Const>, y: Option<Co
         _ => None,
     };
     match op {
-        Add | Or | Xor if zero(x) => Folded::Value(b),
         Add | Sub | Or | Xor | Shl | Shr if zero(y) => Folded::Value(a),
         Mul if one(x) => Folded::Value(b),
         Mul | Div if one(y) => Folded::Value(a),
-        Mul | And if zero(x) => Folded::Value(a),
         Mul | And if zero(y) => Folded::Value(b),
-        And if truth(x) == Some(true) => Folded::Value(b),
         And if truth(y) == Some(true) => Folded::Value(a),
-        Or if truth(x) == Some(false) => Folded::Value(b),
         Or if truth(y) == Some(false) => Folded::Value(a),
         Rem if one(y) => y.and_then(zero_like).map_or(Folded::No, Folded::Constant),
         And | Or | Min | Max if a == b => Folded::Value(a),

@@ -58,6 +58,7 @@ impl Trace {
         if self.open.len() < 2 && op.ty(&self.builder.kernel).is_tile() {
             return Err(outside_role(loc, "a tile"));
         }
+        let op = fold::ordered(self, op);
         match fold::fold(self, op) {
             Ok(Folded::Constant(c)) => return Ok(self.keep(Pure::Const(c), loc)),
             Ok(Folded::Value(v)) => {

@@ -96,7 +96,7 @@ impl CombineKey {
     /// Warps of a block. Those that quantise share the shared memory that every device has: of fewer bits, a piece has more elements.
     fn warps(&self) -> u32 {
         let warps = self.choose("warps");
-        if self.combine_dtype.quantises() { warps.min(2 * self.combine_dtype.bits()) } else { warps }
+        if self.combine_dtype.quantises() { warps.min(2 * self.combine_dtype.form().bits) } else { warps }
     }
 
     /// Vectors of a lane. One of fp8 has as many elements as two of 16 bits.
@@ -282,7 +282,7 @@ impl Combine {
 
     /// Tiles that so many vectors of rows of 16 bits are.
     fn tiles_of(&self, vectors: u32) -> u32 {
-        (vectors / (self.vectors * 16 / self.combine_dtype.bits())).max(1)
+        (vectors / (self.vectors * 16 / self.combine_dtype.form().bits)).max(1)
     }
 
     /// Ranks whose rows of a token are loaded together.

@@ -18,14 +18,13 @@ use super::wire::{InboxArgs, ReadyArgs, RecordArgs, Records, notify_ready};
 #[derive(KernelArgs, Clone)]
 #[args(config = Dispatch)]
 pub struct TokenArgs {
-    /// Tokens to send, `[token][row]`. Of rows that are there, those that `n` leaves out are loaded at times, no more; so are
-    /// their scales, ids and weights.
+    /// Tokens to send, `[token][row]`. Rows past `n` may be read, and their scales, ids and weights; they are never sent.
     #[input]
     #[len(|c| u64::from(c.tokens) * u64::from(c.given_row()))]
     #[rows(rows_there, |c| c.tokens)]
     #[dtype(|c| c.given())]
     pub x: AnyPtr,
-    /// Scales of the tokens, `[token][scale]`, unless they are worked out here.
+    /// Scales of the tokens, `[token][scale]`.
     #[input]
     #[len(|c| if c.quantises() { 0 } else { u64::from(c.tokens) * u64::from(c.scales()) })]
     #[rows(rows_there, |c| c.tokens)]
@@ -35,10 +34,10 @@ pub struct TokenArgs {
     #[input]
     #[len(|c| u64::from(c.has_tensor_scale()))]
     pub tensor_scale: Option<Ptr<f32>>,
-    /// How many tokens there are: at most as many as rows; of more than these, these.
+    /// Token count, clamped to `rows_there`.
     #[input]
     pub n: Ptr<u32>,
-    /// Rows that there are of tokens, with scales, ids and weights: nothing beyond them is touched.
+    /// Rows of the buffers of tokens, scales, ids and weights. Memory beyond them is never touched.
     pub rows_there: Val<u32>,
     /// Expert ids, `[token][k]`; ids of no expert mask their entry.
     #[input]
@@ -80,13 +79,11 @@ pub struct DispatchArgs {
     #[inout]
     #[len(|c| if c.expert_load { u64::from(c.experts) } else { 0 })]
     pub expert_load: Option<Ptr<u32>>,
-    /// Out, unless rows arrive in their places: rows received, by expert, source, token and k; or `[source][token][row]`.
+    /// Output: received rows, expert-major ordered by expert, source rank, token, k; rank-major `[source][token][row]`.
     #[len(|c| if c.in_place() { 0 } else { c.room().places * u64::from(c.row()) })]
     #[dtype(|c| c.received())]
     pub rows: Option<AnyPtr>,
-    /// Out: their scales.
-    ///
-    /// They stand as `scale_layout` says; where it has them by row, and rows arrive in their places, they do so, too.
+    /// Output: the scales of the received rows, in the order of `scale_layout`.
     #[len(|c| if c.keeps_scales() && !c.scales_in_place() { c.scale_room().all_words() } else { 0 })]
     #[dtype(|c| c.scale())]
     pub row_scale: Option<AnyPtr>,

@@ -28,9 +28,9 @@ pub enum ReturnDtype {
 }
 
 /// What rows are like on their way.
-struct Form {
+pub(super) struct Form {
     /// Bits of an element.
-    bits: u32,
+    pub bits: u32,
     /// The type of their words, unless it is that of combined rows.
     dtype: Option<Dtype>,
     /// Elements of a word.
@@ -43,7 +43,7 @@ struct Form {
 }
 
 impl ReturnDtype {
-    fn form(self) -> Form {
+    pub(super) fn form(self) -> Form {
         let fp8 = Form { bits: 8, dtype: Some(Dtype::Fp8), packed: 1, scaled: None, of_row: false };
         match self {
             ReturnDtype::Combined => Form { bits: 16, dtype: None, scaled: Some(SCALE_BLOCK), ..fp8 },
@@ -56,19 +56,14 @@ impl ReturnDtype {
         }
     }
 
-    /// Bits of an element.
-    pub(super) fn bits(self) -> u32 {
-        self.form().bits
-    }
-
     /// Bytes of a row of so many elements, without its scales.
     pub(super) fn row_bytes(self, hidden: u32) -> u32 {
-        hidden / 8 * self.bits()
+        hidden / 8 * self.form().bits
     }
 
     /// Elements of a piece of a row: `vectors` of 16 bytes for each lane of `warps` warps.
     pub(super) fn piece_len(self, hidden: u32, warps: u32, vectors: u32) -> u32 {
-        piece_len(hidden, warps, vectors * (16 / self.bits()), 2)
+        piece_len(hidden, warps, vectors * (16 / self.form().bits), 2)
     }
 
     /// Whether senders quantise rows.

@@ -398,11 +398,12 @@ pub(super) fn await_ready(ready: &Flags, ranks: u32, epoch: Epoch) {
 #[derive(Message, Clone)]
 #[message(config = Dispatch)]
 pub struct Row {
-    /// Rows as they arrive, `[source][slot][row]`, as packets in two banks. Out, where rows arrive in their places.
+    /// Arriving rows, `[source][slot][row]`; packets have two banks. The output of a dispatch without `rows`.
     #[len(|c| c.row())]
     #[dtype(|c| c.moved())]
     pub row: AnyField,
-    /// Scales as they arrive, `[source][slot][scale]`: as packets in two banks, each row's ending in zeros that fill a packet.
+    /// Arriving scales, `[source][slot][scale]`; packets have two banks, and zeros fill each row's last packet. An output of a dispatch
+    /// with neither `rows` nor `row_scale`.
     #[len(|c| c.sent_scales())]
     #[dtype(|c| c.scale())]
     pub scales: Option<AnyField>,
