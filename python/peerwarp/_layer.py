@@ -1,0 +1,530 @@
+"""Whole MoE layers: tokens to their experts, both products there, and the weighted sums back."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from peerwarp import _arrays
+from peerwarp._collectives import Collectives
+from peerwarp._device import Device, overlap
+from peerwarp._moe import ROWS, MoeAllToAll, check_weights
+from peerwarp._operation import ARRAYS, TENSORS, operation
+from peerwarp._world import World, runs_on, whole
+from peerwarp.errors import InvalidArgument
+
+#: The kernels' names of types of weights, by those of PyTorch and NumPy.
+DTYPES = {"bfloat16": "bf16", "uint16": "bf16", "float16": "fp16", "float8_e4m3fn": "fp8", "uint8": "fp8"}
+#: Activations, and whether they have gates.
+ACTIVATIONS = {"swiglu": True, "swiglu-clamped": True, "silu": False, "relu": False, "none": False}
+#: Rows of a weight matrix that are gates, before as many that are values; rows and columns that a scale of fp8 is of.
+GATES, BLOCK = 16, 128
+#: What experts' rows begin at multiples of, where a layer is several launches.
+ALIGN = 8
+#: Rounds that decide which way is faster, and layers of each.
+ROUNDS, LAYERS = 5, 4
+
+
+@dataclass(frozen=True, eq=False)
+class MoeWeights:
+    """The weights of a rank's `E` experts, as `MoeLayer` takes them: tensors of PyTorch, or NumPy arrays.
+
+    Attributes:
+        w1: `(E, 2 * inter, hidden)`: 16 rows for gates, 16 for values, and so on; without gates `(E, inter, hidden)`.
+        w2: `(E, hidden, inter)`.
+        w1_scales: of fp8 only: float32 `(E, 2, inter / 128, hidden / 128)`, gates first; without gates `(E, 1, ..)`.
+        w2_scales: of fp8 only: float32 `(E, hidden / 128, inter / 128)`.
+        b1: what is added to the first products, if anything is: `(E, 2 * inter)` in the order of the rows of `w1`.
+        b2: what is added to the second ones: `(E, hidden)`.
+        activation: `"swiglu"`, `"swiglu-clamped"` (gpt-oss), `"silu"`, `"relu"` or `"none"`.
+    """
+
+    w1: Any
+    w2: Any
+    w1_scales: Any = None
+    w2_scales: Any = None
+    b1: Any = None
+    b2: Any = None
+    activation: str = "swiglu"
+
+    @property
+    def dtype(self) -> str:
+        """What they are: `"bf16"`, `"fp16"` or `"fp8"`."""
+        return _dtype("w1", self.w1)
+
+    @classmethod
+    def of_modules(cls, modules: Sequence[Any], *, device: Any = None) -> MoeWeights:
+        """Of a rank's experts as modules with `gate_proj`, `up_proj` and `down_proj`: DeepSeek-V3, Qwen3. With fp8 each has
+        `weight_scale_inv`."""
+        weights: list[list[Any]] = [[], [], []]
+        scales: list[list[Any]] = [[], [], []]
+        for number, module in enumerate(modules):
+            for at, name in enumerate(("gate_proj", "up_proj", "down_proj")):
+                field, linear = f"modules[{number}].{name}", getattr(module, name, None)
+                if getattr(linear, "weight", None) is None:
+                    raise InvalidArgument(field, type(linear).__name__, "a module with a weight")
+                if getattr(linear, "bias", None) is not None:
+                    raise InvalidArgument(f"{field}.bias", "a bias", "none")
+                weights[at].append(linear.weight)
+                if (scale := getattr(linear, "weight_scale_inv", None)) is not None:
+                    scales[at].append(scale)
+        return cls.of_experts(*weights, scales=scales if any(scales) else None, device=device)
+
+    @classmethod
+    def of_experts(cls, gate: Any, up: Any, down: Any, *, scales: Any = None, device: Any = None) -> MoeWeights:
+        """Of the matrices of a rank's experts: each a list with one for each expert, or all in one array.
+
+        Args:
+            gate: `(inter, hidden)` of each expert: bf16, fp16, or fp8 (e4m3); in NumPy bits as `uint16` and `uint8`.
+            up: the same of values. Of `gate_up_proj`, `(E, 2 * inter, hidden)`, the two are `gate_up_proj.chunk(2, 1)`.
+            down: `(hidden, inter)` of each expert.
+            scales: of fp8 only: the three's `weight_scale_inv`, float32, one for each 128 rows and columns.
+            device: where tensors are to be; where the first one is unless said.
+        """
+        gates = _each("gate", gate)
+        (inter, hidden), experts, names = gates[0].shape, len(gates), (_name(gates[0]),)
+        ups = _each("up", up, (experts, inter, hidden), names)
+        downs = _each("down", down, (experts, hidden, inter), names)
+        dtype = _dtype("gate", gates[0])
+        _check_sizes(inter, hidden, dtype)
+        if (scales is not None) != (dtype == "fp8") or (scales is not None and len(scales) != 3):
+            allowed = "three, of gate, up and down" if dtype == "fp8" else f"none: {dtype} has none"
+            raise InvalidArgument("scales", "none" if scales is None else len(scales), allowed)
+        w1, w2 = _stacked((gates, ups), GATES, device), _stacked((downs,), hidden, device)
+        if scales is None:
+            return cls(w1, w2)
+        rows, columns = inter // BLOCK, hidden // BLOCK
+        shapes = (experts, rows, columns), (experts, rows, columns), (experts, columns, rows)
+        each = [_each(f"scales[{at}]", scales[at], shape, ("float32",)) for at, shape in enumerate(shapes)]
+        w1_scales = _stacked(each[:2], rows, device).reshape(experts, 2, rows, columns)
+        return cls(w1, w2, w1_scales, _stacked(each[2:], columns, device))
+
+    @classmethod
+    def of_gpt_oss(cls, gate_up: Any, gate_up_bias: Any, down: Any, down_bias: Any, *, device: Any = None) -> MoeWeights:
+        """Of the matrices and biases of a rank's experts as gpt-oss has them, in bf16 or fp16.
+
+        Args:
+            gate_up: `gate_up_proj`, `(E, hidden, 2 * inter)`: a column for a gate, one for a value, and so on.
+            gate_up_bias: `gate_up_proj_bias`, `(E, 2 * inter)`, in the same order.
+            down: `down_proj`, `(E, inter, hidden)`.
+            down_bias: `down_proj_bias`, `(E, hidden)`.
+            device: as of `of_experts`.
+        """
+        both = _each("gate_up", gate_up, names=[name for name, dtype in DTYPES.items() if dtype != "fp8"])
+        (hidden, columns), experts, names = both[0].shape, len(both), (_name(both[0]),)
+        if columns % 2:
+            raise InvalidArgument("gate_up.shape", (experts, hidden, columns), "an even number of columns")
+        downs = _each("down", down, (experts, columns // 2, hidden), names)
+        b1 = _each("gate_up_bias", gate_up_bias, (experts, columns), names)
+        b2 = _each("down_bias", down_bias, (experts, hidden), names)
+        gates, ups = ([one[:, part::2].T for one in both] for part in range(2))
+        made = cls.of_experts(gates, ups, [one.T for one in downs], device=device)
+        biases = _stacked([[one[part::2] for one in b1] for part in range(2)], GATES, device), _stacked((b2,), hidden, device)
+        return cls(made.w1, made.w2, b1=biases[0], b2=biases[1], activation="swiglu-clamped")
+
+
+def _name(array: Any) -> str:
+    """The name of an array's type, as of NumPy and of PyTorch."""
+    return str(getattr(array, "dtype", type(array).__name__)).removeprefix("torch.")
+
+
+def _dtype(field: str, array: Any) -> str:
+    """The kernels' name of the type of weights."""
+    if _name(array) not in DTYPES:
+        raise InvalidArgument(f"{field}.dtype", _name(array), ", ".join(DTYPES))
+    return DTYPES[_name(array)]
+
+
+def _check(field: str, array: Any, names: Sequence[str], shape: tuple[int, ...], why: str = "") -> None:
+    """Whether an array has one of these types and this shape."""
+    if _name(array) not in names:
+        raise InvalidArgument(f"{field}.dtype", _name(array), " or ".join(names))
+    if tuple(array.shape) != shape:
+        raise InvalidArgument(f"{field}.shape", tuple(array.shape), f"{shape}{why}")
+
+
+def _each(field: str, given: Any, shape: tuple[int, ...] | None = None, names: Sequence[str] = tuple(DTYPES)) -> list[Any]:
+    """What each expert has, of a list or of one array: of a shape whose first number is that of experts, or else matrices alike."""
+    # Parameters would let everything that is made of them have gradients.
+    each = [one.detach() if hasattr(one, "detach") else one for one in given] if hasattr(given, "__iter__") else []
+    if not each or (shape is not None and len(each) != shape[0]):
+        allowed = "one for each of this rank's experts" if shape is None else f"{shape[0]}, one for each expert"
+        raise InvalidArgument(field, f"{len(each)} arrays", allowed)
+    if shape is None:
+        shape = (len(each), *getattr(each[0], "shape", ()))
+        names = (_name(each[0]),) if _name(each[0]) in names else names
+        if len(shape) != 3:
+            raise InvalidArgument(f"{field}[0].shape", shape[1:], "a matrix")
+    for number, one in enumerate(each):
+        _check(f"{field}[{number}]", one, names, shape[1:])
+    return each
+
+
+def _check_sizes(inter: int, hidden: int, dtype: str) -> None:
+    """Whether there are whole blocks of gates, of values, and of what a scale is of."""
+    for name, size, of in (("inter", inter, GATES), ("hidden", hidden, 8)):
+        unit = BLOCK if dtype == "fp8" else of
+        if size == 0 or size % unit:
+            raise InvalidArgument(name, size, f"a multiple of {unit} with {dtype}")
+
+
+def _stacked(parts: Sequence[Sequence[Any]], turn: int, device: Any) -> Any:
+    """One array of all experts, in each of which parts take turns of so many rows."""
+    (rows, *rest), experts = parts[0][0].shape, len(parts[0])
+    made = _empty(parts[0][0], (experts, rows // turn, len(parts), turn, *rest), device)
+    for at, part in enumerate(parts):
+        for number, one in enumerate(part):
+            made[number, :, at] = one.reshape(-1, turn, *rest)
+    return made.reshape(experts, len(parts) * rows, *rest)
+
+
+def _empty(like: Any, shape: tuple[int, ...], device: Any) -> Any:
+    """An array of the type of another one, or a tensor, which may be on another device."""
+    if hasattr(like, "new_empty"):
+        return like.new_empty(shape, device=like.device if device is None else device)
+    if device is not None:
+        raise InvalidArgument("device", device, "none: arrays of NumPy have none")
+    import numpy as np
+
+    return np.empty(shape, like.dtype)
+
+
+class MoeLayer:
+    """A layer of experts: brings tokens to the ranks of their experts, multiplies them there, and brings the weighted sums back.
+
+    Experts are spread over ranks as by `MoeAllToAll`; `experts_of` says which ones a rank has. All ranks make and call their layers
+    in the same order, ranks without tokens, too. On GPUs CUDA graphs may capture calls.
+
+    Args:
+        world: the ranks.
+        hidden: elements of a token's row: a multiple of 8, of 128 with fp8.
+        inter: columns between the two products: a multiple of 16, of 128 with fp8.
+        experts: experts of all ranks together, one for each rank at least.
+        topk: expert ids of a token.
+        max_tokens: the most tokens of a rank.
+        weights: a `MoeWeights` of this rank's experts; in a simulated world a list with one for each rank.
+        dtype: `"bf16"`, `"fp16"` or `"fp8"` (e4m3, with results of bf16): that of the weights, if given.
+        activation: that of the weights, if given.
+        way: `"fused"`, one launch, or `"apart"`: dispatch, two products of all experts, and combine. None: on GPUs both are timed
+            with `max_tokens` when the layer is made, and all ranks take the one whose slowest rank is faster; else `"fused"`.
+    """
+
+    def __init__(
+        self,
+        world: World,
+        *,
+        hidden: int,
+        inter: int,
+        experts: int,
+        topk: int,
+        max_tokens: int,
+        weights: Any,
+        dtype: str | None = None,
+        activation: str | None = None,
+        way: str | None = None,
+    ) -> None:
+        on, ranks = runs_on(world), world.ranks
+        self._world, self._device = world, on if isinstance(on, Device) else None
+        sizes = {"hidden": hidden, "inter": inter, "experts": experts, "topk": topk, "max_tokens": max_tokens}
+        numbers = [whole(name, size, ranks if name == "experts" else 1, 2**31 - 1) for name, size in sizes.items()]
+        self._hidden, self._inter, self._experts, self._topk, self._tokens = numbers
+        if way not in (None, *_WAYS):
+            raise InvalidArgument("way", way, " or ".join(_WAYS))
+        if self._device is not None:
+            self._device.settled("MoeLayer")
+        of_ranks = self._of_ranks("weights", weights)
+        for field, of_rank, _ in of_ranks:
+            if not isinstance(of_rank, MoeWeights):
+                raise InvalidArgument(field, type(of_rank).__name__, "a MoeWeights")
+        first = of_ranks[0][1]
+        self._dtype, self._activation = dtype or first.dtype, activation or first.activation
+        if self._activation not in ACTIVATIONS:
+            raise InvalidArgument("activation", self._activation, ", ".join(ACTIVATIONS))
+        _check_sizes(self._inter, self._hidden, self._dtype)
+        self._is_fp8, self._bias = self._dtype == "fp8", first.b1 is not None
+        #: Type of results.
+        self._result = "bf16" if self._is_fp8 else self._dtype
+        each = [self._taken(*one) for one in of_ranks]
+        self._weights = {name: each[0][name] if self._device else [one[name] for one in each] for name in each[0]}
+        ways = [way] if way else list(_WAYS) if self._device else ["fused"]
+        self._run = self._fastest([_WAYS[one](self) for one in ways])
+
+    @staticmethod
+    def experts_of(experts: int, ranks: int, rank: int) -> range:
+        """The experts of a rank: the first `experts % ranks` ranks have one more than the others."""
+        each, more = divmod(experts, ranks)
+        first = rank * each + min(rank, more)
+        return range(first, first + each + (rank < more))
+
+    @property
+    def world(self) -> World:
+        """The world that it runs in."""
+        return self._world
+
+    @property
+    def way(self) -> str:
+        """How it runs: `"fused"` or `"apart"`."""
+        return next(name for name, kind in _WAYS.items() if isinstance(self._run, kind))
+
+    @property
+    def kernels(self) -> tuple[str, ...]:
+        """Names of its kernels; those of dispatch and combine in a world of GPUs alone."""
+        return self._run.kernels()
+
+    @property
+    def memory_bytes(self) -> int:
+        """Bytes that it has on this rank's GPU besides the weights; 0 in a simulated world."""
+        return self._run.memory_bytes() if self._device else 0
+
+    def __call__(self, x: Any, ids: Any, weights: Any, *, scales: Any = None, out: Any = None) -> Any:
+        """The layer's rows `(n, hidden)`, of the type of `x`, or of bf16 with fp8.
+
+        In a simulated world arguments and results are lists with one array for each rank. In a world of GPUs they are tensors on
+        this rank's GPU, and launches go to PyTorch's current stream.
+
+        Args:
+            x: `(n, hidden)` with `n` from 0 to `max_tokens`, which may differ by rank, of types as of `MoeAllToAll.dispatch`.
+            ids: int32 `(n, topk)`: ids of experts from 0 on; others mask their entry. A token without experts gets zeros.
+            weights: float32 `(n, topk)`. A NaN is refused in a simulated world.
+            scales: of fp8 only: float32 `(n, hidden / 128)`.
+            out: where results go, if given: no memory of `x`.
+        """
+        if (scales is not None) != self._is_fp8:
+            allowed = "float32 (n, hidden / 128)" if self._is_fp8 else f"nothing: rows are {self._dtype}"
+            raise InvalidArgument("scales", "none" if scales is None else type(scales).__name__, allowed)
+        rows = TENSORS[self._dtype] if self._device else ARRAYS["fp8"] if self._is_fp8 else ROWS[self._dtype]
+        asked: dict[str, tuple[Any, Sequence[str], int]] = {"x": (x, rows, self._hidden)}
+        asked |= {"ids": (ids, ("int32",), self._topk), "weights": (weights, ("float32",), self._topk)}
+        asked |= {"scales": (scales, ("float32",), self._hidden // BLOCK)} if self._is_fp8 else {}
+        given: dict[str, list[Any]] = {name: [] for name in asked}
+        for name, (values, dtypes, width) in asked.items():
+            for at, (field, one, _) in enumerate(self._of_ranks(name, values)):
+                array = self._device.taken(field, one) if self._device else _arrays.as_numpy(field, one)
+                given[name].append(array)
+                n = next(iter(given["x"][at].shape), 0)
+                _check(field, array, dtypes, (n, width))
+                if n > self._tokens:
+                    raise InvalidArgument(f"{field}.shape", tuple(array.shape), f"at most {self._tokens} rows, max_tokens")
+        if not self._device:
+            return self._simulated(given, out)
+        row = given["x"][0]
+        out = self._empty(self._device, len(row)) if out is None else out
+        _check("out", out, TENSORS[self._result], tuple(row.shape))
+        if overlap(row, out):
+            raise InvalidArgument("out", "memory of x", "memory of its own")
+        self._run.layer({name: one for name, (one,) in given.items()}, out)
+        return out
+
+    def _empty(self, device: Device, n: int) -> Any:
+        """Room for results."""
+        dtype = getattr(device.torch, TENSORS[self._result][0])
+        return device.torch.empty((n, self._hidden), dtype=dtype, device=device.device)
+
+    def _simulated(self, given: dict[str, list[Any]], out: Any) -> list[Any]:
+        import numpy as np
+
+        rows = given["x"]
+        for rank, (ids, weights) in enumerate(zip(given["ids"], given["weights"], strict=True)):
+            check_weights(rank, ids, weights, self._experts)
+        # Rows of float32 are rounded, and results of them have the values of bf16.
+        is_wide, kind = rows[0].dtype == np.float32, np.dtype(np.uint16) if self._is_fp8 else rows[0].dtype
+        into = _arrays.outputs("out", out, [np.broadcast_to(np.zeros((), kind), row.shape) for row in rows])
+        _arrays.apart("out", into or [], "x", rows)
+        made = [np.empty(row.shape, np.uint16 if is_wide else kind) for row in rows]
+        self._run.layer(given | ({"x": [_arrays.to_bf16(row) for row in rows]} if is_wide else {}), made)
+        return _arrays.delivered([_arrays.from_bf16(one) for one in made] if is_wide else made, into)
+
+    def _of_ranks(self, name: str, given: Any) -> list[tuple[str, Any, int]]:
+        """What each rank gives, with its name and rank: of simulated ranks a list, else this rank's alone."""
+        if self._device:
+            return [(name, given, self._device.rank)]
+        if not isinstance(given, (list, tuple)) or len(given) != self._world.ranks:
+            raise InvalidArgument(name, type(given).__name__, f"a list of {self._world.ranks}, one for each rank")
+        return [(f"{name}[{rank}]", one, rank) for rank, one in enumerate(given)]
+
+    def _taken(self, field: str, given: MoeWeights, rank: int) -> dict[str, Any]:
+        """A rank's weights, after a look at each, with room for the most experts of a rank."""
+        for name, wanted in (("dtype", self._dtype), ("activation", self._activation)):
+            if getattr(given, name) != wanted:
+                raise InvalidArgument(f"{field}.{name}", getattr(given, name), wanted)
+        own = self.experts_of(self._experts, self._world.ranks, rank)
+        parts, blocks = 2 if ACTIVATIONS[self._activation] else 1, (self._inter // BLOCK, self._hidden // BLOCK)
+        shapes: dict[str, tuple[bool, str, tuple[int, ...]]] = {
+            "w1": (True, self._dtype, (parts * self._inter, self._hidden)),
+            "w2": (True, self._dtype, (self._hidden, self._inter)),
+            "w1_scales": (self._is_fp8, "f32", (parts, *blocks)),
+            "w2_scales": (self._is_fp8, "f32", blocks[::-1]),
+            "b1": (self._bias, self._result, (parts * self._inter,)),
+            "b2": (self._bias, self._result, (self._hidden,)),
+        }
+        found = {}
+        for name, (is_there, element, shape) in shapes.items():
+            array, of = getattr(given, name), f"{field}.{name}"
+            if (array is not None) != is_there:
+                raise InvalidArgument(of, "none" if array is None else "an array", "an array" if is_there else "none")
+            if array is not None:
+                array = self._device.taken(of, array) if self._device else _arrays.as_numpy(of, array)
+                names = (TENSORS if self._device else ARRAYS)[element]
+                _check(of, array, names, (len(own), *shape), f": this rank has experts {own.start} to {own.stop - 1}")
+                _ = self._device.placed(of, array) if self._device else _arrays.contiguous(of, array)
+                found[name] = self._filled(array)
+        return found
+
+    @property
+    def _most(self) -> int:
+        """The most experts of a rank."""
+        return -(-self._experts // self._world.ranks)
+
+    def _filled(self, array: Any) -> Any:
+        """An array of a rank's experts, with zeros for one that other ranks have more."""
+        if len(array) == self._most:
+            return array
+        room = _empty(array, (self._most, *array.shape[1:]), None)
+        room[: len(array)], room[len(array) :] = array, 0
+        return room
+
+    def _fastest(self, ways: list[Any]) -> Any:
+        """The way whose slowest rank is faster. All ranks see the same times."""
+        if len(ways) == 1 or self._device is None:
+            return ways[0]
+        own, torch = [self._time(self._device, way) for way in ways], self._device.torch
+        times = torch.tensor(own, dtype=torch.float32, device=self._device.device)
+        slowest = Collectives(self._world)
+        found = slowest.all_reduce(times, "max").tolist()
+        slowest.free()
+        return ways[found.index(min(found))]
+
+    def _time(self, device: Device, way: Any) -> float:
+        """Milliseconds of a layer on this rank with the most tokens, which go anywhere."""
+        torch, n, topk = device.torch, self._tokens, self._topk
+        drawn = torch.Generator(device.device).manual_seed(device.rank)
+        on = {"device": device.device, "dtype": torch.float32}
+        x = torch.randn(n, self._hidden, generator=drawn, **on).to(getattr(torch, TENSORS[self._dtype][0]))
+        ids = torch.rand(n, self._experts, generator=drawn, **on).topk(topk).indices.to(torch.int32)
+        given = {"x": x, "ids": ids, "weights": torch.full((n, topk), 1 / topk, **on)}
+        given |= {"scales": torch.ones(n, self._hidden // BLOCK, **on)} if self._is_fp8 else {}
+        lasted, out = [], self._empty(device, n)
+        with torch.cuda.device(device.device):
+            for _ in range(ROUNDS):
+                start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+                # One before those that are timed lets ranks begin together.
+                way.layer(given, out)
+                start.record()
+                for _ in range(LAYERS):
+                    way.layer(given, out)
+                end.record()
+                end.synchronize()
+                self._world.check()
+                lasted.append(start.elapsed_time(end) / LAYERS)
+        return statistics.median(lasted)
+
+    def __repr__(self) -> str:
+        return f"<MoeLayer {self.way} {', '.join(self.kernels)}>"
+
+
+class _Fused:
+    """All in one launch."""
+
+    def __init__(self, of: MoeLayer) -> None:
+        sizes = {"hidden": of._hidden, "inter": of._inter, "experts": of._experts, "topk": of._topk, "tokens": of._tokens}
+        self._op = operation("moe_layer", of.world, **sizes, dtype=of._dtype, activation=of._activation, bias=of._bias)
+        self._passed = dict(of._weights)
+        # All rows are tokens: a larger number stands for as many.
+        if of._device:
+            torch = of._device.torch
+            self._passed["n"] = torch.tensor([of._tokens], dtype=torch.int32, device=of._device.device)
+        else:
+            import numpy as np
+
+            self._passed["n"] = [np.array([of._tokens], np.uint32)] * of.world.ranks
+
+    def layer(self, given: dict[str, Any], out: Any) -> None:
+        x = given["x"]
+        rows = [len(one) for one in x] if isinstance(x, list) else len(x)
+        passed = {"x_scale" if name == "scales" else name: one for name, one in given.items()}
+        self._op(**passed, **self._passed, rows_there=rows, out=out)
+
+    def kernels(self) -> tuple[str, ...]:
+        return (self._op.name,)
+
+    def memory_bytes(self) -> int:
+        return self._op.memory_bytes
+
+
+class _Apart:
+    """Dispatch, both products of all experts, and combine."""
+
+    def __init__(self, of: MoeLayer) -> None:
+        self._layer, device = of, of._device
+        sizes = {"hidden": of._hidden, "experts": of._experts, "topk": of._topk, "max_tokens": of._tokens, "dtype": of._dtype}
+        stand = {"layout": "expert_major", "expert_align": ALIGN, "scale_layout": "column" if of._is_fp8 else "row"}
+        self._moe = MoeAllToAll(of.world, **sizes, **stand)
+        entries = of.world.ranks * of._tokens * of._topk + of._most * (ALIGN - 1)
+        self._rows = -(-entries // ALIGN) * ALIGN
+        key = {"groups": of._most, "rows": self._rows, "align": ALIGN, "dtype": of._dtype, "bias": of._bias}
+        key |= {"scales": "block"} if of._is_fp8 else {}
+        first = {"n": (1 + ACTIVATIONS[of._activation]) * of._inter, "k": of._hidden, "activation": of._activation}
+        first |= {"out": "fp8"} if of._is_fp8 else {}
+        self._first = operation("grouped_matmul", of.world, **key, **first)
+        self._second = operation("grouped_matmul", of.world, **key, n=of._hidden, k=of._inter)
+        shapes = {"between": (of._dtype, (self._rows, of._inter)), "counts": ("i32", (of._most,))}
+        if of._is_fp8:
+            shapes |= {"scales": ("f32", (of._inter // BLOCK * self._rows,))}
+        # Where rows go back as wide as they came, they do from the same memory.
+        if of._is_fp8 or not device:
+            shapes |= {"y": (of._result, (self._rows, of._hidden))}
+        self._room = {name: self._zeros(*one) for name, one in shapes.items()}
+
+    def _zeros(self, element: str, shape: tuple[int, ...]) -> Any:
+        """Memory between launches: a tensor, or an array of each simulated rank."""
+        if device := self._layer._device:
+            return device.torch.zeros(shape, dtype=getattr(device.torch, TENSORS[element][-1]), device=device.device)
+        import numpy as np
+
+        return [np.zeros(shape, ARRAYS[element][0]) for _ in range(self._layer.world.ranks)]
+
+    def layer(self, given: dict[str, Any], out: Any) -> None:
+        d = self._moe.dispatch(**given)
+        room, rows, scales, counts = self._room, d.rows, None, d.expert_rows
+        if self._layer._device:
+            scales = d.scales.t() if self._layer._is_fp8 else None
+            if len(counts) < self._layer._most:
+                room["counts"][: len(counts)].copy_(counts)
+                counts = room["counts"]
+        else:
+            # Simulated ranks have the rows that came.
+            rows, counts = _padded(rows, (self._rows, self._layer._hidden)), _padded(counts, (self._layer._most,))
+            scales = _padded([one.T for one in d.scales], (self._layer._hidden // BLOCK, self._rows))
+        y = room.get("y", rows)
+        self._multiply(rows, scales, counts, y)
+        self._moe.combine(d, y if self._layer._device else [one[: len(came)] for one, came in zip(y, d.rows, strict=True)], out=out)
+
+    def _multiply(self, rows: Any, scales: Any, counts: Any, y: Any) -> None:
+        w, room = self._layer._weights, self._room
+        first, second = {}, {}
+        if self._layer._is_fp8:
+            first = {"x_scales": scales, "w_scales": w["w1_scales"], "out_scales": room["scales"]}
+            second = {"x_scales": room["scales"], "w_scales": w["w2_scales"]}
+        if self._layer._bias:
+            first["bias"], second["bias"] = w["b1"], w["b2"]
+        self._first(x=rows, counts=counts, w=w["w1"], out=room["between"], **first)
+        self._second(x=room["between"], counts=counts, w=w["w2"], out=y, **second)
+
+    def kernels(self) -> tuple[str, ...]:
+        return (*(name for name, _ in self._moe.kernels), self._first.name, self._second.name)
+
+    def memory_bytes(self) -> int:
+        own = sum(one.numel() * one.element_size() for one in self._room.values())
+        return own + sum(self._moe.memory_bytes) + self._first.memory_bytes + self._second.memory_bytes
+
+
+def _padded(arrays: Sequence[Any], shape: tuple[int, ...]) -> list[Any]:
+    """Arrays of a larger shape, with zeros for what there is not."""
+    import numpy as np
+
+    return [np.pad(one, [(0, more - length) for length, more in zip(one.shape, shape, strict=True)]) for one in arrays]
+
+
+_WAYS: dict[str, Any] = {"fused": _Fused, "apart": _Apart}
