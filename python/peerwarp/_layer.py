@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -62,7 +63,8 @@ class MoeWeights:
         scales: list[list[Any]] = [[], [], []]
         for number, module in enumerate(modules):
             for at, name in enumerate(("gate_proj", "up_proj", "down_proj")):
-                field, linear = f"modules[{number}].{name}", getattr(module, name, None)
+                linear: Any = getattr(module, name, None)
+                field = f"modules[{number}].{name}"
                 if getattr(linear, "weight", None) is None:
                     raise InvalidArgument(field, type(linear).__name__, "a module with a weight")
                 if getattr(linear, "bias", None) is not None:
@@ -195,7 +197,8 @@ class MoeLayer:
     """A layer of experts: brings tokens to the ranks of their experts, multiplies them there, and brings the weighted sums back.
 
     Experts are spread over ranks as by `MoeAllToAll`; `experts_of` says which ones a rank has. All ranks make and call their layers
-    in the same order, ranks without tokens, too. On GPUs CUDA graphs may capture calls.
+    in the same order, ranks without tokens, too. On GPUs CUDA graphs may capture calls. Layers of a model with the same sizes share
+    kernels and memory: `with_weights`.
 
     Args:
         world: the ranks.
@@ -234,11 +237,9 @@ class MoeLayer:
             raise InvalidArgument("way", way, " or ".join(_WAYS))
         if self._device is not None:
             self._device.settled("MoeLayer")
-        of_ranks = self._of_ranks("weights", weights)
-        for field, of_rank, _ in of_ranks:
-            if not isinstance(of_rank, MoeWeights):
-                raise InvalidArgument(field, type(of_rank).__name__, "a MoeWeights")
-        first = of_ranks[0][1]
+        field, first, _ = self._of_ranks("weights", weights)[0]
+        if not isinstance(first, MoeWeights):
+            raise InvalidArgument(field, type(first).__name__, "a MoeWeights")
         self._dtype, self._activation = dtype or first.dtype, activation or first.activation
         if self._activation not in ACTIVATIONS:
             raise InvalidArgument("activation", self._activation, ", ".join(ACTIVATIONS))
@@ -246,10 +247,22 @@ class MoeLayer:
         self._is_fp8, self._bias = self._dtype == "fp8", first.b1 is not None
         #: Type of results.
         self._result = "bf16" if self._is_fp8 else self._dtype
-        each = [self._taken(*one) for one in of_ranks]
-        self._weights = {name: each[0][name] if self._device else [one[name] for one in each] for name in each[0]}
-        ways = [way] if way else list(_WAYS) if self._device else ["fused"]
-        self._run = self._fastest([_WAYS[one](self) for one in ways])
+        self._weights = self._taken(weights)
+        ways, made = [way] if way else list(_WAYS) if self._device else ["fused"], []
+        for name in ways:
+            try:
+                made.append(_WAYS[name](self))
+            except InvalidArgument:
+                # Where both are allowed, one may not take such sizes.
+                if not made and name == ways[-1]:
+                    raise
+        self._run = self._fastest(made)
+
+    def with_weights(self, weights: Any) -> MoeLayer:
+        """A layer with other weights, of the same sizes. Both have one memory: calls are in one order, as those of one layer."""
+        other = copy.copy(self)
+        other._weights = self._taken(weights)
+        return other
 
     @staticmethod
     def experts_of(experts: int, ranks: int, rank: int) -> range:
@@ -259,24 +272,19 @@ class MoeLayer:
         return range(first, first + each + (rank < more))
 
     @property
-    def world(self) -> World:
-        """The world that it runs in."""
-        return self._world
-
-    @property
     def way(self) -> str:
         """How it runs: `"fused"` or `"apart"`."""
-        return next(name for name, kind in _WAYS.items() if isinstance(self._run, kind))
+        return self._run.way
 
     @property
     def kernels(self) -> tuple[str, ...]:
         """Names of its kernels; those of dispatch and combine in a world of GPUs alone."""
-        return self._run.kernels()
+        return self._run.kernels
 
     @property
     def memory_bytes(self) -> int:
         """Bytes that it has on this rank's GPU besides the weights; 0 in a simulated world."""
-        return self._run.memory_bytes() if self._device else 0
+        return self._run.memory_bytes
 
     def __call__(self, x: Any, ids: Any, weights: Any, *, scales: Any = None, out: Any = None) -> Any:
         """The layer's rows `(n, hidden)`, of the type of `x`, or of bf16 with fp8.
@@ -301,7 +309,7 @@ class MoeLayer:
         given: dict[str, list[Any]] = {name: [] for name in asked}
         for name, (values, dtypes, width) in asked.items():
             for at, (field, one, _) in enumerate(self._of_ranks(name, values)):
-                array = self._device.taken(field, one) if self._device else _arrays.as_numpy(field, one)
+                array = self._array(field, one)
                 given[name].append(array)
                 n = next(iter(given["x"][at].shape), 0)
                 _check(field, array, dtypes, (n, width))
@@ -314,7 +322,7 @@ class MoeLayer:
         _check("out", out, TENSORS[self._result], tuple(row.shape))
         if overlap(row, out):
             raise InvalidArgument("out", "memory of x", "memory of its own")
-        self._run.layer({name: one for name, (one,) in given.items()}, out)
+        self._run.layer({name: one for name, (one,) in given.items()}, self._weights, out)
         return out
 
     def _empty(self, device: Device, n: int) -> Any:
@@ -333,7 +341,8 @@ class MoeLayer:
         into = _arrays.outputs("out", out, [np.broadcast_to(np.zeros((), kind), row.shape) for row in rows])
         _arrays.apart("out", into or [], "x", rows)
         made = [np.empty(row.shape, np.uint16 if is_wide else kind) for row in rows]
-        self._run.layer(given | ({"x": [_arrays.to_bf16(row) for row in rows]} if is_wide else {}), made)
+        given |= {"x": [_arrays.to_bf16(row) for row in rows]} if is_wide else {}
+        self._run.layer(given, self._weights, made)
         return _arrays.delivered([_arrays.from_bf16(one) for one in made] if is_wide else made, into)
 
     def _of_ranks(self, name: str, given: Any) -> list[tuple[str, Any, int]]:
@@ -344,8 +353,23 @@ class MoeLayer:
             raise InvalidArgument(name, type(given).__name__, f"a list of {self._world.ranks}, one for each rank")
         return [(f"{name}[{rank}]", one, rank) for rank, one in enumerate(given)]
 
-    def _taken(self, field: str, given: MoeWeights, rank: int) -> dict[str, Any]:
+    def _array(self, field: str, given: Any) -> Any:
+        """A tensor on this rank's GPU, or an array, whose elements are in memory one after another."""
+        if not self._device:
+            return _arrays.contiguous(field, _arrays.as_numpy(field, given))
+        tensor = self._device.taken(field, given)
+        self._device.placed(field, tensor)
+        return tensor
+
+    def _taken(self, weights: Any) -> dict[str, Any]:
+        """Weights as operations take them."""
+        each = [self._taken_of(*one) for one in self._of_ranks("weights", weights)]
+        return each[0] if self._device else {name: [one[name] for one in each] for name in each[0]}
+
+    def _taken_of(self, field: str, given: Any, rank: int) -> dict[str, Any]:
         """A rank's weights, after a look at each, with room for the most experts of a rank."""
+        if not isinstance(given, MoeWeights):
+            raise InvalidArgument(field, type(given).__name__, "a MoeWeights")
         for name, wanted in (("dtype", self._dtype), ("activation", self._activation)):
             if getattr(given, name) != wanted:
                 raise InvalidArgument(f"{field}.{name}", getattr(given, name), wanted)
@@ -365,10 +389,9 @@ class MoeLayer:
             if (array is not None) != is_there:
                 raise InvalidArgument(of, "none" if array is None else "an array", "an array" if is_there else "none")
             if array is not None:
-                array = self._device.taken(of, array) if self._device else _arrays.as_numpy(of, array)
+                array = self._array(of, array)
                 names = (TENSORS if self._device else ARRAYS)[element]
                 _check(of, array, names, (len(own), *shape), f": this rank has experts {own.start} to {own.stop - 1}")
-                _ = self._device.placed(of, array) if self._device else _arrays.contiguous(of, array)
                 found[name] = self._filled(array)
         return found
 
@@ -385,18 +408,27 @@ class MoeLayer:
         room[: len(array)], room[len(array) :] = array, 0
         return room
 
-    def _fastest(self, ways: list[Any]) -> Any:
+    def _filled_with(self, number: int, element: str, shape: tuple[int, ...]) -> Any:
+        """Memory of elements that are a number: a tensor, or an array of each simulated rank."""
+        if self._device:
+            torch = self._device.torch
+            return torch.full(shape, number, dtype=getattr(torch, TENSORS[element][-1]), device=self._device.device)
+        import numpy as np
+
+        return [np.full(shape, number, ARRAYS[element][0]) for _ in range(self._world.ranks)]
+
+    def _fastest(self, ways: list[_Fused | _Apart]) -> _Fused | _Apart:
         """The way whose slowest rank is faster. All ranks see the same times."""
         if len(ways) == 1 or self._device is None:
             return ways[0]
         own, torch = [self._time(self._device, way) for way in ways], self._device.torch
         times = torch.tensor(own, dtype=torch.float32, device=self._device.device)
         slowest = Collectives(self._world)
-        found = slowest.all_reduce(times, "max").tolist()
+        found: list[float] = slowest.all_reduce(times, "max").tolist()
         slowest.free()
         return ways[found.index(min(found))]
 
-    def _time(self, device: Device, way: Any) -> float:
+    def _time(self, device: Device, way: _Fused | _Apart) -> float:
         """Milliseconds of a layer on this rank with the most tokens, which go anywhere."""
         torch, n, topk = device.torch, self._tokens, self._topk
         drawn = torch.Generator(device.device).manual_seed(device.rank)
@@ -405,15 +437,16 @@ class MoeLayer:
         ids = torch.rand(n, self._experts, generator=drawn, **on).topk(topk).indices.to(torch.int32)
         given = {"x": x, "ids": ids, "weights": torch.full((n, topk), 1 / topk, **on)}
         given |= {"scales": torch.ones(n, self._hidden // BLOCK, **on)} if self._is_fp8 else {}
-        lasted, out = [], self._empty(device, n)
+        lasted: list[float] = []
+        out = self._empty(device, n)
         with torch.cuda.device(device.device):
             for _ in range(ROUNDS):
                 start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
                 # One before those that are timed lets ranks begin together.
-                way.layer(given, out)
+                way.layer(given, self._weights, out)
                 start.record()
                 for _ in range(LAYERS):
-                    way.layer(given, out)
+                    way.layer(given, self._weights, out)
                 end.record()
                 end.synchronize()
                 self._world.check()
@@ -427,97 +460,74 @@ class MoeLayer:
 class _Fused:
     """All in one launch."""
 
+    way = "fused"
+
     def __init__(self, of: MoeLayer) -> None:
         sizes = {"hidden": of._hidden, "inter": of._inter, "experts": of._experts, "topk": of._topk, "tokens": of._tokens}
-        self._op = operation("moe_layer", of.world, **sizes, dtype=of._dtype, activation=of._activation, bias=of._bias)
-        self._passed = dict(of._weights)
+        self._op = operation("moe_layer", of._world, **sizes, dtype=of._dtype, activation=of._activation, bias=of._bias)
+        self.kernels, self.memory_bytes = (self._op.name,), self._op.memory_bytes
         # All rows are tokens: a larger number stands for as many.
-        if of._device:
-            torch = of._device.torch
-            self._passed["n"] = torch.tensor([of._tokens], dtype=torch.int32, device=of._device.device)
-        else:
-            import numpy as np
+        self._n = of._filled_with(of._tokens, "u32", (1,))
 
-            self._passed["n"] = [np.array([of._tokens], np.uint32)] * of.world.ranks
-
-    def layer(self, given: dict[str, Any], out: Any) -> None:
+    def layer(self, given: dict[str, Any], w: dict[str, Any], out: Any) -> None:
         x = given["x"]
         rows = [len(one) for one in x] if isinstance(x, list) else len(x)
         passed = {"x_scale" if name == "scales" else name: one for name, one in given.items()}
-        self._op(**passed, **self._passed, rows_there=rows, out=out)
-
-    def kernels(self) -> tuple[str, ...]:
-        return (self._op.name,)
-
-    def memory_bytes(self) -> int:
-        return self._op.memory_bytes
+        self._op(**passed, **w, n=self._n, rows_there=rows, out=out)
 
 
 class _Apart:
     """Dispatch, both products of all experts, and combine."""
 
+    way = "apart"
+
     def __init__(self, of: MoeLayer) -> None:
-        self._layer, device = of, of._device
-        sizes = {"hidden": of._hidden, "experts": of._experts, "topk": of._topk, "max_tokens": of._tokens, "dtype": of._dtype}
+        self._is_on_gpu, self._is_fp8 = of._device is not None, of._is_fp8
         stand = {"layout": "expert_major", "expert_align": ALIGN, "scale_layout": "column" if of._is_fp8 else "row"}
-        self._moe = MoeAllToAll(of.world, **sizes, **stand)
-        entries = of.world.ranks * of._tokens * of._topk + of._most * (ALIGN - 1)
-        self._rows = -(-entries // ALIGN) * ALIGN
-        key = {"groups": of._most, "rows": self._rows, "align": ALIGN, "dtype": of._dtype, "bias": of._bias}
+        sizes: dict[str, Any] = {"hidden": of._hidden, "experts": of._experts, "topk": of._topk, "max_tokens": of._tokens, **stand}
+        self._moe = MoeAllToAll(of._world, **sizes, dtype=of._dtype)
+        places = -(-(of._world.ranks * of._tokens * of._topk + of._most * (ALIGN - 1)) // ALIGN) * ALIGN
+        key = {"groups": of._most, "rows": places, "align": ALIGN, "dtype": of._dtype, "bias": of._bias}
         key |= {"scales": "block"} if of._is_fp8 else {}
-        first = {"n": (1 + ACTIVATIONS[of._activation]) * of._inter, "k": of._hidden, "activation": of._activation}
-        first |= {"out": "fp8"} if of._is_fp8 else {}
-        self._first = operation("grouped_matmul", of.world, **key, **first)
-        self._second = operation("grouped_matmul", of.world, **key, n=of._hidden, k=of._inter)
-        shapes = {"between": (of._dtype, (self._rows, of._inter)), "counts": ("i32", (of._most,))}
+        columns, out = (1 + ACTIVATIONS[of._activation]) * of._inter, {"out": "fp8"} if of._is_fp8 else {}
+        self._first = operation("grouped_matmul", of._world, n=columns, k=of._hidden, activation=of._activation, **key, **out)
+        self._second = operation("grouped_matmul", of._world, n=of._hidden, k=of._inter, **key)
+        self._shapes = {"rows": (places, of._hidden), "counts": (of._most,), "scales": (of._hidden // BLOCK, places)}
+        self._between = of._filled_with(0, of._dtype, (places, of._inter))
+        self._counts = of._filled_with(0, "i32", self._shapes["counts"])
+        room = [self._between, self._counts]
         if of._is_fp8:
-            shapes |= {"scales": ("f32", (of._inter // BLOCK * self._rows,))}
+            self._between_scales = of._filled_with(0, "f32", (of._inter // BLOCK * places,))
+            room.append(self._between_scales)
         # Where rows go back as wide as they came, they do from the same memory.
-        if of._is_fp8 or not device:
-            shapes |= {"y": (of._result, (self._rows, of._hidden))}
-        self._room = {name: self._zeros(*one) for name, one in shapes.items()}
+        self._y = of._filled_with(0, of._result, self._shapes["rows"]) if of._is_fp8 else None
+        room += [self._y] if of._is_fp8 else []
+        self.kernels = (*(name for name, _ in self._moe.kernels), self._first.name, self._second.name)
+        own = sum(one.numel() * one.element_size() for one in room) if self._is_on_gpu else 0
+        self.memory_bytes = own + sum(self._moe.memory_bytes) + self._first.memory_bytes + self._second.memory_bytes
 
-    def _zeros(self, element: str, shape: tuple[int, ...]) -> Any:
-        """Memory between launches: a tensor, or an array of each simulated rank."""
-        if device := self._layer._device:
-            return device.torch.zeros(shape, dtype=getattr(device.torch, TENSORS[element][-1]), device=device.device)
-        import numpy as np
-
-        return [np.zeros(shape, ARRAYS[element][0]) for _ in range(self._layer.world.ranks)]
-
-    def layer(self, given: dict[str, Any], out: Any) -> None:
+    def layer(self, given: dict[str, Any], w: dict[str, Any], out: Any) -> None:
         d = self._moe.dispatch(**given)
-        room, rows, scales, counts = self._room, d.rows, None, d.expert_rows
-        if self._layer._device:
-            scales = d.scales.t() if self._layer._is_fp8 else None
-            if len(counts) < self._layer._most:
-                room["counts"][: len(counts)].copy_(counts)
-                counts = room["counts"]
-        else:
+        rows, counts, scales = d.rows, d.expert_rows, None
+        if not self._is_on_gpu:
             # Simulated ranks have the rows that came.
-            rows, counts = _padded(rows, (self._rows, self._layer._hidden)), _padded(counts, (self._layer._most,))
-            scales = _padded([one.T for one in d.scales], (self._layer._hidden // BLOCK, self._rows))
-        y = room.get("y", rows)
-        self._multiply(rows, scales, counts, y)
-        self._moe.combine(d, y if self._layer._device else [one[: len(came)] for one, came in zip(y, d.rows, strict=True)], out=out)
-
-    def _multiply(self, rows: Any, scales: Any, counts: Any, y: Any) -> None:
-        w, room = self._layer._weights, self._room
-        first, second = {}, {}
-        if self._layer._is_fp8:
-            first = {"x_scales": scales, "w_scales": w["w1_scales"], "out_scales": room["scales"]}
-            second = {"x_scales": room["scales"], "w_scales": w["w2_scales"]}
-        if self._layer._bias:
+            rows, counts = _padded(rows, self._shapes["rows"]), _padded(counts, self._shapes["counts"])
+            scales = _padded([one.T for one in d.scales], self._shapes["scales"]) if self._is_fp8 else None
+        elif self._is_fp8:
+            scales = d.scales.t()
+        if self._is_on_gpu and len(counts) < len(self._counts):
+            self._counts[: len(counts)].copy_(counts)
+            counts = self._counts
+        first, second, y = {}, {}, rows if self._y is None else self._y
+        if self._is_fp8:
+            first = {"x_scales": scales, "w_scales": w["w1_scales"], "out_scales": self._between_scales}
+            second = {"x_scales": self._between_scales, "w_scales": w["w2_scales"]}
+        if "b1" in w:
             first["bias"], second["bias"] = w["b1"], w["b2"]
-        self._first(x=rows, counts=counts, w=w["w1"], out=room["between"], **first)
-        self._second(x=room["between"], counts=counts, w=w["w2"], out=y, **second)
-
-    def kernels(self) -> tuple[str, ...]:
-        return (*(name for name, _ in self._moe.kernels), self._first.name, self._second.name)
-
-    def memory_bytes(self) -> int:
-        own = sum(one.numel() * one.element_size() for one in self._room.values())
-        return own + sum(self._moe.memory_bytes) + self._first.memory_bytes + self._second.memory_bytes
+        self._first(x=rows, counts=counts, w=w["w1"], out=self._between, **first)
+        self._second(x=self._between, counts=counts, w=w["w2"], out=y, **second)
+        came = y if self._is_on_gpu else [one[: len(rows)] for one, rows in zip(y, d.rows, strict=True)]
+        self._moe.combine(d, came, out=out)
 
 
 def _padded(arrays: Sequence[Any], shape: tuple[int, ...]) -> list[Any]:
@@ -527,4 +537,4 @@ def _padded(arrays: Sequence[Any], shape: tuple[int, ...]) -> list[Any]:
     return [np.pad(one, [(0, more - length) for length, more in zip(one.shape, shape, strict=True)]) for one in arrays]
 
 
-_WAYS: dict[str, Any] = {"fused": _Fused, "apart": _Apart}
+_WAYS: dict[str, type[_Fused] | type[_Apart]] = {"fused": _Fused, "apart": _Apart}
