@@ -221,11 +221,13 @@ fn call_role(e: &mut Emitter, parts: &Parts, index: usize, first: u32) {
         kernel.companion_warps(index) < kernel.beside_warps() || (parts.loaders.is_some() && own.len() == 1);
     let condition = if idle { "in_block()" } else { "" };
     calls.push((condition.into(), last, index));
-    write_calls(e, kernel, &calls);
+    let moved = parts.loaders.as_ref().is_some_and(|(loaders, _)| loaders.crew.registers.is_some());
+    write_calls(e, kernel, &calls, moved && kernel.goes_on(index).is_some());
 }
 
-/// Chooses among calls, and says that roles end.
-fn write_calls(e: &mut Emitter, kernel: &Kernel, calls: &[(String, String, usize)]) {
+/// Chooses among calls, and says that roles end. All but the last one's warps leave the kernel then if `leave`: what comes after has as many
+/// registers as the fewest of the warps that come there.
+fn write_calls(e: &mut Emitter, kernel: &Kernel, calls: &[(String, String, usize)], leave: bool) {
     let ends = |e: &mut Emitter, role: usize| {
         if kernel.roles[role].goes_on_as.is_none() {
             e.end_role(role, &nth_name(kernel, role));
@@ -243,6 +245,9 @@ fn write_calls(e: &mut Emitter, kernel: &Kernel, calls: &[(String, String, usize
         e.w.deeper();
         e.w.line(call);
         ends(e, *role);
+        if leave && n + 1 < calls.len() {
+            e.w.line_with("return;", "with few registers: the others go on with more");
+        }
         e.w.shallower();
     }
     if let Some((condition, _, role)) = calls.last()

@@ -261,34 +261,46 @@ fn mark_gaps(c: &MoeLayer, a: &MoeLayerArgs, g: Group) {
 /// Puts rows in their places as they arrive, in the order of places: so those of the first experts are there first.
 #[kernel]
 fn put_rows(layer: &MoeLayer, l: dispatch::Launch<'_>, a: &MoeLayerArgs, g: Group) {
-    let dispatch::Launch { c, epoch, .. } = l;
-    a.listed.from(0).wait(0, epoch);
-    let rows = a.rows.elements();
-    for place in g.strided(a.expert_start.get(c.map().at_most())) {
-        let from = a.from.get(place);
-        if from != u32::MAX {
-            let (source, token) = (from / c.tokens, from % c.tokens);
-            let put = |row: &dyn Arriving| {
-                c.pieces().each(0u32.val(), |start, len| {
-                    rows.store(at(place, c.row()) + start.to_u64(), row.piece(start, len));
-                    c.scaling().with_piece(start, len, &|words| {
-                        if let (Some(to), Some(scales)) = (&a.row_scale, row.scales(words)) {
-                            put_scales(layer, to, place, words, scales);
-                        }
-                    });
-                });
-            };
-            if source == rank() {
-                put(&Given { c, a: &a.tokens, token });
-            } else {
-                put(&Received::wait(&a.inbox, source, token, epoch));
+    a.listed.from(0).wait(0, l.epoch);
+    let places = a.expert_start.get(l.c.map().at_most());
+    let sources = shared::<u32>("sources", PLACES);
+    for first in (0u32.val()..places).step_by(g.count() * PLACES) {
+        let place = arange(PLACES) * g.count() + (first + g.index());
+        sources.store(0, a.from.gather(place, place < places, u32::MAX));
+        for i in 0..PLACES.val() {
+            let from = sources.get(i);
+            if from != u32::MAX {
+                put_row(layer, l, a, from, i * g.count() + (first + g.index()));
             }
-            if let Some(scales) = a.row_scale {
-                end_scales(layer, a, &scales, place);
-            }
-            a.placed.signal(place, epoch);
         }
     }
+}
+
+/// Puts a row in its place.
+#[kernel]
+fn put_row(layer: &MoeLayer, l: dispatch::Launch<'_>, a: &MoeLayerArgs, from: Val<u32>, place: Val<u32>) {
+    let dispatch::Launch { c, epoch, .. } = l;
+    let rows = a.rows.elements();
+    let (source, token) = (from / c.tokens, from % c.tokens);
+    let put = |row: &dyn Arriving| {
+        c.pieces().each(0u32.val(), |start, len| {
+            rows.store(at(place, c.row()) + start.to_u64(), row.piece(start, len));
+            c.scaling().with_piece(start, len, &|words| {
+                if let (Some(to), Some(scales)) = (&a.row_scale, row.scales(words)) {
+                    put_scales(layer, to, place, words, scales);
+                }
+            });
+        });
+    };
+    if source == rank() {
+        put(&Given { c, a: &a.tokens, token });
+    } else {
+        put(&Received::wait(&a.inbox, source, token, epoch));
+    }
+    if let Some(scales) = a.row_scale {
+        end_scales(layer, a, &scales, place);
+    }
+    a.placed.signal(place, epoch);
 }
 
 /// Puts some scales of a row in their places: one of each 128 columns behind the other, of all rows.
@@ -356,6 +368,8 @@ fn list(c: &MoeLayer, a: &MoeLayerArgs, expert: Val<u32>, (first, strips, second
     }
 }
 
+/// Places whose rows' sources a warp reads at once.
+const PLACES: u32 = 32;
 /// Tiles that a warp lists at once.
 const LISTED: u32 = 64;
 /// In a tile's first word, its band and, from this bit on, its rows.
@@ -376,11 +390,11 @@ fn multiply(c: &MoeLayer, a: &MoeLayerArgs, b: Group, epoch: Epoch) {
         let strips = c.first_strips();
         if what & SECOND == 0 {
             a.placed.wait_drawn(row, rows, epoch);
-            first.make(b, expert, strip, [row, row + rows]);
+            first.make(b, expert, (strip, 1), [row, row + rows]);
             a.activated.signal(band * strips + strip, epoch);
         } else {
             a.activated.wait_drawn(band * strips, strips, epoch);
-            second.make(b, expert, strip, [row, row + rows]);
+            second.make(b, expert, (strip * c.together, c.together), [row, row + rows]);
         }
     }
     a.multiplied.signal(b.index(), epoch);

@@ -61,9 +61,25 @@ impl MoeLayer {
 }
 
 impl ExpertProduct {
-    /// Makes what a strip of columns has of a tile's rows, which begin at `row` and are an expert's up to `end`.
+    /// Makes what so many strips of columns from `first` on have of a tile's rows, which begin at `row` and are an expert's up to `end`.
+    #[kernel]
+    pub fn make(&self, b: Group, expert: Val<u32>, (first, strips): (Val<u32>, u32), rows: [Val<u32>; 2]) {
+        if strips == 1 {
+            self.strip(b, expert, first, rows);
+        } else {
+            for strip in first..(first + strips).min(self.strips()) {
+                self.strip(b, expert, strip, rows);
+            }
+        }
+    }
+
+    /// Strips of all columns.
+    fn strips(&self) -> u32 {
+        self.shape[1].div_ceil(self.output.beside(self.activation, self.tile[1]) * self.tile[1])
+    }
+
     #[track_caller]
-    pub fn make(&self, b: Group, expert: Val<u32>, strip: Val<u32>, [row, end]: [Val<u32>; 2]) {
+    fn strip(&self, b: Group, expert: Val<u32>, strip: Val<u32>, [row, end]: [Val<u32>; 2]) {
         let ([all, n, _], [rows, columns]) = (self.shape, self.tile);
         let beside = self.output.beside(self.activation, columns);
         let x = self.x.rows(row, rows).known_below(end);
