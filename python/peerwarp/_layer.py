@@ -193,6 +193,15 @@ def _empty(like: Any, shape: tuple[int, ...], device: Any) -> Any:
     return np.empty(shape, like.dtype)
 
 
+def _filled(array: Any, length: int) -> Any:
+    """An array of so many rows, with zeros behind those that are there."""
+    if len(array) == length:
+        return array
+    room = _empty(array, (length, *array.shape[1:]), None)
+    room[: len(array)], room[len(array) :] = array, 0
+    return room
+
+
 class MoeLayer:
     """A layer of experts: brings tokens to the ranks of their experts, multiplies them there, and brings the weighted sums back.
 
@@ -212,6 +221,11 @@ class MoeLayer:
         activation: that of the weights, if given.
         way: `"fused"`, one launch, or `"apart"`: dispatch, two products of all experts, and combine. None: on GPUs both are timed
             with `max_tokens` when the layer is made, and all ranks take the one whose slowest rank is faster; else `"fused"`.
+
+    Attributes:
+        way: how it runs: `"fused"` or `"apart"`.
+        kernels: names of its kernels; those of dispatch and combine in a world of GPUs alone.
+        memory_bytes: bytes that it has on this rank's GPU besides the weights; 0 in a simulated world.
     """
 
     def __init__(
@@ -231,18 +245,20 @@ class MoeLayer:
         on, ranks = runs_on(world), world.ranks
         self._world, self._device = world, on if isinstance(on, Device) else None
         sizes = {"hidden": hidden, "inter": inter, "experts": experts, "topk": topk, "max_tokens": max_tokens}
-        numbers = [whole(name, size, ranks if name == "experts" else 1, 2**31 - 1) for name, size in sizes.items()]
+        numbers = [whole(name, size, ranks if name == "experts" else 1, 65536) for name, size in sizes.items()]
         self._hidden, self._inter, self._experts, self._topk, self._tokens = numbers
-        if way not in (None, *_WAYS):
-            raise InvalidArgument("way", way, " or ".join(_WAYS))
+        #: The most experts of a rank.
+        self._most = -(-self._experts // ranks)
         if self._device is not None:
             self._device.settled("MoeLayer")
         field, first, _ = self._of_ranks("weights", weights)[0]
         if not isinstance(first, MoeWeights):
             raise InvalidArgument(field, type(first).__name__, "a MoeWeights")
         self._dtype, self._activation = dtype or first.dtype, activation or first.activation
-        if self._activation not in ACTIVATIONS:
-            raise InvalidArgument("activation", self._activation, ", ".join(ACTIVATIONS))
+        named = {"way": (way, (None, *_WAYS)), "dtype": (self._dtype, ("bf16", "fp16", "fp8"))}
+        for name, (value, known) in (named | {"activation": (self._activation, tuple(ACTIVATIONS))}).items():
+            if value not in known:
+                raise InvalidArgument(name, value, ", ".join(one for one in known if one))
         _check_sizes(self._inter, self._hidden, self._dtype)
         self._is_fp8, self._bias = self._dtype == "fp8", first.b1 is not None
         #: Type of results.
@@ -257,6 +273,7 @@ class MoeLayer:
                 if not made and name == ways[-1]:
                     raise
         self._run = self._fastest(made)
+        self.way, self.kernels, self.memory_bytes = self._run.way, self._run.kernels, self._run.memory_bytes
 
     def with_weights(self, weights: Any) -> MoeLayer:
         """A layer with other weights, of the same sizes. Both have one memory: calls are in one order, as those of one layer."""
@@ -270,21 +287,6 @@ class MoeLayer:
         each, more = divmod(experts, ranks)
         first = rank * each + min(rank, more)
         return range(first, first + each + (rank < more))
-
-    @property
-    def way(self) -> str:
-        """How it runs: `"fused"` or `"apart"`."""
-        return self._run.way
-
-    @property
-    def kernels(self) -> tuple[str, ...]:
-        """Names of its kernels; those of dispatch and combine in a world of GPUs alone."""
-        return self._run.kernels
-
-    @property
-    def memory_bytes(self) -> int:
-        """Bytes that it has on this rank's GPU besides the weights; 0 in a simulated world."""
-        return self._run.memory_bytes
 
     def __call__(self, x: Any, ids: Any, weights: Any, *, scales: Any = None, out: Any = None) -> Any:
         """The layer's rows `(n, hidden)`, of the type of `x`, or of bf16 with fp8.
@@ -312,20 +314,20 @@ class MoeLayer:
                 array = self._array(field, one)
                 given[name].append(array)
                 n = next(iter(given["x"][at].shape), 0)
-                _check(field, array, dtypes, (n, width))
+                _check(field, array, (_name(given["x"][0]),) if name == "x" and at else dtypes, (n, width))
                 if n > self._tokens:
                     raise InvalidArgument(f"{field}.shape", tuple(array.shape), f"at most {self._tokens} rows, max_tokens")
         if not self._device:
             return self._simulated(given, out)
         row = given["x"][0]
-        out = self._empty(self._device, len(row)) if out is None else out
+        out = self._room(self._device, len(row)) if out is None else self._array("out", out)
         _check("out", out, TENSORS[self._result], tuple(row.shape))
         if overlap(row, out):
             raise InvalidArgument("out", "memory of x", "memory of its own")
         self._run.layer({name: one for name, (one,) in given.items()}, self._weights, out)
         return out
 
-    def _empty(self, device: Device, n: int) -> Any:
+    def _room(self, device: Device, n: int) -> Any:
         """Room for results."""
         dtype = getattr(device.torch, TENSORS[self._result][0])
         return device.torch.empty((n, self._hidden), dtype=dtype, device=device.device)
@@ -392,21 +394,8 @@ class MoeLayer:
                 array = self._array(of, array)
                 names = (TENSORS if self._device else ARRAYS)[element]
                 _check(of, array, names, (len(own), *shape), f": this rank has experts {own.start} to {own.stop - 1}")
-                found[name] = self._filled(array)
+                found[name] = _filled(array, self._most)
         return found
-
-    @property
-    def _most(self) -> int:
-        """The most experts of a rank."""
-        return -(-self._experts // self._world.ranks)
-
-    def _filled(self, array: Any) -> Any:
-        """An array of a rank's experts, with zeros for one that other ranks have more."""
-        if len(array) == self._most:
-            return array
-        room = _empty(array, (self._most, *array.shape[1:]), None)
-        room[: len(array)], room[len(array) :] = array, 0
-        return room
 
     def _filled_with(self, number: int, element: str, shape: tuple[int, ...]) -> Any:
         """Memory of elements that are a number: a tensor, or an array of each simulated rank."""
@@ -438,7 +427,7 @@ class MoeLayer:
         given = {"x": x, "ids": ids, "weights": torch.full((n, topk), 1 / topk, **on)}
         given |= {"scales": torch.ones(n, self._hidden // BLOCK, **on)} if self._is_fp8 else {}
         lasted: list[float] = []
-        out = self._empty(device, n)
+        out = self._room(device, n)
         with torch.cuda.device(device.device):
             for _ in range(ROUNDS):
                 start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
@@ -492,15 +481,15 @@ class _Apart:
         columns, out = (1 + ACTIVATIONS[of._activation]) * of._inter, {"out": "fp8"} if of._is_fp8 else {}
         self._first = operation("grouped_matmul", of._world, n=columns, k=of._hidden, activation=of._activation, **key, **out)
         self._second = operation("grouped_matmul", of._world, n=of._hidden, k=of._inter, **key)
-        self._shapes = {"rows": (places, of._hidden), "counts": (of._most,), "scales": (of._hidden // BLOCK, places)}
+        self._places = places
         self._between = of._filled_with(0, of._dtype, (places, of._inter))
-        self._counts = of._filled_with(0, "i32", self._shapes["counts"])
+        self._counts = of._filled_with(0, "i32", (of._most,))
         room = [self._between, self._counts]
         if of._is_fp8:
             self._between_scales = of._filled_with(0, "f32", (of._inter // BLOCK * places,))
             room.append(self._between_scales)
         # Where rows go back as wide as they came, they do from the same memory.
-        self._y = of._filled_with(0, of._result, self._shapes["rows"]) if of._is_fp8 else None
+        self._y = of._filled_with(0, of._result, (places, of._hidden)) if of._is_fp8 else None
         room += [self._y] if of._is_fp8 else []
         self.kernels = (*(name for name, _ in self._moe.kernels), self._first.name, self._second.name)
         own = sum(one.numel() * one.element_size() for one in room) if self._is_on_gpu else 0
@@ -511,8 +500,9 @@ class _Apart:
         rows, counts, scales = d.rows, d.expert_rows, None
         if not self._is_on_gpu:
             # Simulated ranks have the rows that came.
-            rows, counts = _padded(rows, self._shapes["rows"]), _padded(counts, self._shapes["counts"])
-            scales = _padded([one.T for one in d.scales], self._shapes["scales"]) if self._is_fp8 else None
+            rows = [_filled(one, self._places) for one in rows]
+            counts = [_filled(one, len(own)) for one, own in zip(counts, self._counts, strict=True)]
+            scales = [one.T.copy() for one in d.scales]
         elif self._is_fp8:
             scales = d.scales.t()
         if self._is_on_gpu and len(counts) < len(self._counts):
@@ -528,13 +518,6 @@ class _Apart:
         self._second(x=self._between, counts=counts, w=w["w2"], out=y, **second)
         came = y if self._is_on_gpu else [one[: len(rows)] for one, rows in zip(y, d.rows, strict=True)]
         self._moe.combine(d, came, out=out)
-
-
-def _padded(arrays: Sequence[Any], shape: tuple[int, ...]) -> list[Any]:
-    """Arrays of a larger shape, with zeros for what there is not."""
-    import numpy as np
-
-    return [np.pad(one, [(0, more - length) for length, more in zip(one.shape, shape, strict=True)]) for one in arrays]
 
 
 _WAYS: dict[str, type[_Fused] | type[_Apart]] = {"fused": _Fused, "apart": _Apart}

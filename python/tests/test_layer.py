@@ -182,7 +182,7 @@ def test_a_layer_is_what_numpy_computes(name: str, ranks: int, way: str) -> None
     assert (layer.way, layer.memory_bytes, len(layer.kernels)) == (way, 0, 1 if way == "fused" else 2)
     if (name, way) == ("fp8", "apart"):
         # Columns of scales are as long as there are places for rows in dispatch.
-        places = layer._run._shapes["rows"][0]
+        places = layer._run._places
         assert layer._run._moe._core.scale_shape()[1:3] == (places, places)
     assert layer.kernels[0].startswith("moe_layer" if way == "fused" else "grouped_matmul")
 
@@ -330,10 +330,12 @@ def test_a_layer_names_what_it_cannot_take() -> None:
     for field, allowed, others in (
         ("experts", "from 2", {"experts": 1}),
         ("max_tokens", "from 1", {"max_tokens": 0}),
-        ("way", "fused or apart", {"way": "both"}),
+        ("way", "fused, apart", {"way": "both"}),
         ("weights", "a list of 2", {"weights": first}),
         ("weights[1]", "a MoeWeights", {"weights": [first, None]}),
         ("activation", "swiglu-clamped", {"activation": "gelu"}),
+        ("activation", "relu, none", {"weights": [replace(first, activation="gelu"), good[1]]}),
+        ("dtype", "bf16, fp16, fp8", {"dtype": "int8"}),
         ("weights[0].activation", "silu", {"activation": "silu"}),
         ("weights[0].dtype", "fp16", {"dtype": "fp16"}),
         ("inter", "a multiple of 16", {"inter": 40}),
@@ -356,6 +358,7 @@ def test_a_layer_names_what_it_cannot_take() -> None:
     for field, allowed, given in (
         ("x", "a list of 2", (x[0], ids, weights)),
         ("x[0].dtype", "bfloat16", ([one.astype(np.int32) for one in x], ids, weights)),
+        ("x[1].dtype", "uint16", ([x[0], wide(x[1])], ids, weights)),
         ("x[1].shape", "(0, 64)", ([x[0], x[1][:, :8]], ids, weights)),
         ("x[0].shape", "at most 6 rows", (more, ids, weights)),
         ("ids[0].shape", "(6, 2)", (x, [ids[0][:5], ids[1]], weights)),
