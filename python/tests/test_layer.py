@@ -358,7 +358,7 @@ def test_a_layer_names_what_it_cannot_take() -> None:
     for field, allowed, given in (
         ("x", "a list of 2", (x[0], ids, weights)),
         ("x[0].dtype", "bfloat16", ([one.astype(np.int32) for one in x], ids, weights)),
-        ("x[1].dtype", "uint16", ([x[0], wide(x[1])], ids, weights)),
+        ("x[1].dtype", "float32", ([wide(x[0]), x[1]], ids, weights)),
         ("x[1].shape", "(0, 64)", ([x[0], x[1][:, :8]], ids, weights)),
         ("x[0].shape", "at most 6 rows", (more, ids, weights)),
         ("ids[0].shape", "(6, 2)", (x, [ids[0][:5], ids[1]], weights)),
