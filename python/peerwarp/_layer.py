@@ -220,8 +220,8 @@ class MoeLayer:
         dtype: `"bf16"`, `"fp16"` or `"fp8"` (e4m3, with results of bf16): that of the weights, if given.
         activation: that of the weights, if given.
         way: `"fused"`, one launch, or `"apart"`: dispatch, two products of all experts, and combine. None: on GPUs both are timed
-            with `max_tokens` when the layer is made, which takes the memory of both, and all ranks take the one whose slowest rank is
-            faster; else `"fused"`.
+            with `max_tokens` when the layer is made, in memory for both, and all ranks take the one whose slowest rank is faster;
+            else `"fused"`.
 
     Attributes:
         way: how it runs: `"fused"` or `"apart"`.
