@@ -160,9 +160,8 @@ class WholeLayer:
     """Both with the experts between them: one launch, or four, as is faster."""
 
     def __init__(self, shape: Shape) -> None:
-        self.world = peerwarp.World.from_torch()
-        self.sizes = {"hidden": shape.hidden, "inter": shape.inner, "experts": shape.experts, "topk": shape.topk}
-        self.sizes["max_tokens"] = shape.tokens
+        self.world, of = peerwarp.World.from_torch(), shape
+        self.sizes = dict(hidden=of.hidden, inter=of.inner, experts=of.experts, topk=of.topk, max_tokens=of.tokens)
         self.made: dict[Layer, peerwarp.MoeLayer] = {}
 
     def moe(self, x: Tensor, ids: Tensor, weights: Tensor, layer: Layer) -> Tensor:

@@ -252,9 +252,7 @@ class MoeLayer:
         self._most = -(-self._experts // ranks)
         if self._device is not None:
             self._device.settled("MoeLayer")
-        field, first, _ = self._of_ranks("weights", weights)[0]
-        if not isinstance(first, MoeWeights):
-            raise InvalidArgument(field, type(first).__name__, "a MoeWeights")
+        first = self._of_ranks("weights", weights, MoeWeights)[0][1]
         self._dtype, self._activation = dtype or first.dtype, activation or first.activation
         named = {"way": (way, (None, *_WAYS)), "dtype": (self._dtype, ("bf16", "fp16", "fp8"))}
         for name, (value, known) in (named | {"activation": (self._activation, tuple(ACTIVATIONS))}).items():
@@ -348,13 +346,16 @@ class MoeLayer:
         self._run.layer(given, self._weights, made)
         return _arrays.delivered([_arrays.from_bf16(one) for one in made] if is_wide else made, into)
 
-    def _of_ranks(self, name: str, given: Any) -> list[tuple[str, Any, int]]:
+    def _of_ranks(self, name: str, given: Any, kind: type = object) -> list[tuple[str, Any, int]]:
         """What each rank gives, with its name and rank: of simulated ranks a list, else this rank's alone."""
-        if self._device:
-            return [(name, given, self._device.rank)]
-        if not isinstance(given, (list, tuple)) or len(given) != self._world.ranks:
+        if not self._device and (not isinstance(given, (list, tuple)) or len(given) != self._world.ranks):
             raise InvalidArgument(name, type(given).__name__, f"a list of {self._world.ranks}, one for each rank")
-        return [(f"{name}[{rank}]", one, rank) for rank, one in enumerate(given)]
+        own = self._device and (name, given, self._device.rank)
+        each = [own] if own else [(f"{name}[{rank}]", one, rank) for rank, one in enumerate(given)]
+        for field, one, _ in each:
+            if not isinstance(one, kind):
+                raise InvalidArgument(field, type(one).__name__, f"a {kind.__name__}")
+        return each
 
     def _array(self, field: str, given: Any) -> Any:
         """A tensor on this rank's GPU, or an array, whose elements are in memory one after another."""
@@ -366,13 +367,11 @@ class MoeLayer:
 
     def _taken(self, weights: Any) -> dict[str, Any]:
         """Weights as operations take them."""
-        each = [self._taken_of(*one) for one in self._of_ranks("weights", weights)]
+        each = [self._taken_of(*one) for one in self._of_ranks("weights", weights, MoeWeights)]
         return each[0] if self._device else {name: [one[name] for one in each] for name in each[0]}
 
     def _taken_of(self, field: str, given: Any, rank: int) -> dict[str, Any]:
         """A rank's weights, after a look at each, with room for the most experts of a rank."""
-        if not isinstance(given, MoeWeights):
-            raise InvalidArgument(field, type(given).__name__, "a MoeWeights")
         for name, wanted in (("dtype", self._dtype), ("activation", self._activation)):
             if getattr(given, name) != wanted:
                 raise InvalidArgument(f"{field}.{name}", getattr(given, name), wanted)
@@ -443,9 +442,6 @@ class MoeLayer:
                 lasted.append(start.elapsed_time(end) / LAYERS)
         return statistics.median(lasted)
 
-    def __repr__(self) -> str:
-        return f"<MoeLayer {self.way} {', '.join(self.kernels)}>"
-
 
 class _Fused:
     """All in one launch."""
@@ -485,15 +481,12 @@ class _Apart:
         self._places = places
         self._between = of._filled_with(0, of._dtype, (places, of._inter))
         self._counts = of._filled_with(0, "i32", (of._most,))
-        room = [self._between, self._counts]
-        if of._is_fp8:
-            self._between_scales = of._filled_with(0, "f32", (of._inter // BLOCK * places,))
-            room.append(self._between_scales)
+        self._between_scales = of._filled_with(0, "f32", (of._inter // BLOCK * places,)) if of._is_fp8 else None
         # Where rows go back as wide as they came, they do from the same memory.
         self._y = of._filled_with(0, of._result, (places, of._hidden)) if of._is_fp8 else None
-        room += [self._y] if of._is_fp8 else []
         self.kernels = (*(name for name, _ in self._moe.kernels), self._first.name, self._second.name)
-        own = sum(one.numel() * one.element_size() for one in room) if self._is_on_gpu else 0
+        room = [self._between, self._counts, self._between_scales, self._y] if self._is_on_gpu else []
+        own = sum(one.numel() * one.element_size() for one in room if one is not None)
         self.memory_bytes = own + sum(self._moe.memory_bytes) + self._first.memory_bytes + self._second.memory_bytes
 
     def layer(self, given: dict[str, Any], w: dict[str, Any], out: Any) -> None:

@@ -195,7 +195,6 @@ def test_simulated_ranks_take_one_launch_and_round_rows_of_float32() -> None:
     assert layer.way == "fused"
     found = problem.run(layer)
     assert all(same_bits(one, from_bf16(wanted)) for one, wanted in zip(found, bits, strict=True))
-    assert "moe_layer" in repr(layer)
 
 
 @WAYS
