@@ -180,6 +180,7 @@ impl GroupedMatmul {
             tile: [tile_rows, tile_columns],
             shape: [self.x_rows(), n, k],
             stages,
+            told: false,
         }
     }
 

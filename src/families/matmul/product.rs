@@ -159,6 +159,7 @@ impl Matmul {
             tile: [tile_rows, tile_columns],
             shape: [m, n, k],
             stages,
+            told: false,
         }
     }
 

@@ -74,6 +74,8 @@ pub(in crate::families) struct Product {
     /// All rows of `x`, rows of a matrix of weights, and columns of both.
     pub shape: [u32; 3],
     pub stages: u32,
+    /// Whether other blocks tell that `x` is there: a tile's first sums, which a loader waits for, come before its scales then.
+    pub told: bool,
 }
 
 impl Product {
@@ -107,10 +109,13 @@ impl Product {
     #[kernel]
     pub fn added_up(self, b: Group) -> Sums {
         let (whole, rest) = (self.shape[2] / BLOCK, self.shape[2] % BLOCK);
+        let at = (0u32.val(), self.shape[2].min(BLOCK));
+        let before = self.told.then(|| self.block_sums(b, at));
         let scales = BlockScales::new(&self);
-        let after = (self.shape[2] > BLOCK).then(|| 1u32.val());
-        let first = self.block(b, (0u32.val(), self.shape[2].min(BLOCK)), &scales, after);
-        let mut sums: Vec<_> = first.into_iter().map(|(part, scale)| var(part * scale)).collect();
+        let (of_x, of_w) = scales.turn(&self, (self.shape[2] > BLOCK).then(|| 1u32.val()));
+        let first = before.unwrap_or_else(|| self.block_sums(b, at)).parts();
+        let mut sums: Vec<_> =
+            first.into_iter().zip(of_w).map(|(part, of_w)| var(part * (of_x * of_w))).collect();
         for i in 1u32.val()..whole.val() {
             let after = (i + 1).min(self.shape[2].div_ceil(BLOCK) - 1);
             add(&mut sums, || self.block(b, (i, BLOCK), &scales, Some(after)));
@@ -133,9 +138,13 @@ impl Product {
         after: Option<Val<u32>>,
     ) -> Vec<(Tile<f32>, Tile<f32>)> {
         let (of_x, of_w) = scales.turn(self, after);
+        let sums = self.block_sums(b, (i, columns)).parts();
+        sums.into_iter().zip(of_w).map(|(part, of_w)| (part, of_x * of_w)).collect()
+    }
+
+    fn block_sums(&self, b: Group, (i, columns): (Val<u32>, u32)) -> Sums {
         let [x, w] = self.rows;
-        let sums = self.activation.apart(b.dot(x.columns(i * BLOCK, columns), w, self.stages));
-        sums.parts().into_iter().zip(of_w).map(|(part, of_w)| (part, of_x * of_w)).collect()
+        self.activation.apart(b.dot(x.columns(i * BLOCK, columns), w, self.stages))
     }
 
     /// The scales of block `i` of `x`.

@@ -301,9 +301,7 @@ impl Heard {
         };
         let mut stored = HashSet::new();
         kernel.walk(body, &mut |id, op| {
-            stored.extend(
-                op.kind.accesses().iter().filter(|a| a.access.stores()).filter_map(|a| a.place.param()),
-            );
+            stored.extend(stores(&op.kind));
             if let OpKind::Memory(MemoryOp::Load { out, place, receipt: None, .. }) = &op.kind
                 && !kernel.ty(*out).is_tile()
                 && !tails.inside.contains(&id)
@@ -316,40 +314,46 @@ impl Heard {
         });
         heard.scalars.retain(|id| !stored.contains(id));
         heard.by_loader |= !heard.scalars.is_empty();
-        heard.reads_of(kernel, body, false);
+        heard.reads_of(kernel, body, None);
         heard
     }
 
-    /// Notes what a region, and those inside of it, read after a wait for blocks, up to where the role stores a matrix itself.
-    fn reads_of(&mut self, kernel: &Kernel, region: &Region, mut waited: bool) {
+    /// Notes what a region, and those inside of it, read after a wait for blocks, unless the role has `stored` to it itself since. Before any
+    /// wait there is no such set.
+    fn reads_of(&mut self, kernel: &Kernel, region: &Region, mut stored: Option<HashSet<ParamId>>) {
         let mut since = vec![];
         for &id in &region.ops {
             let kind = &kernel.op(id).kind;
+            let told = |places: &[Place]| {
+                let own = |place: &Place| {
+                    place.param().is_none_or(|id| !stored.as_ref().is_some_and(|of| of.contains(&id)))
+                };
+                stored.is_some() && places.iter().all(own)
+            };
             match kind {
                 OpKind::Comm(CommOp::BlockWait(_)) => {
-                    waited = true;
+                    stored = Some(HashSet::new());
                     since.push(id);
                 }
-                OpKind::Matrix(MatrixOp::Dot(_)) => {
-                    self.reads.extend(waited.then_some(id));
+                OpKind::Matrix(MatrixOp::Dot(dot)) => {
+                    self.reads.extend(told(&[dot.a.place, dot.b.place]).then_some(id));
                     self.left.extend(since.drain(..));
                 }
                 OpKind::Value(_) => {}
-                OpKind::Matrix(MatrixOp::LoadRow(_)) => {
-                    self.reads.extend(waited.then_some(id));
+                OpKind::Matrix(MatrixOp::LoadRow(load)) => {
+                    self.reads.extend(told(&[load.place]).then_some(id));
                     since.clear();
                 }
                 OpKind::Memory(_) | OpKind::Matrix(_) | OpKind::Comm(_) | OpKind::Control(_) => since.clear(),
             }
             let regions = kind.regions();
-            let mut stores = matches!(kind, OpKind::Matrix(MatrixOp::StoreMatrix(_)));
-            for inner in &regions {
-                kernel.walk(inner, &mut |_, op| {
-                    stores |= matches!(op.kind, OpKind::Matrix(MatrixOp::StoreMatrix(_)));
-                });
+            if let Some(stored) = &mut stored {
+                stored.extend(stores(kind));
+                for inner in &regions {
+                    kernel.walk(inner, &mut |_, op| stored.extend(stores(&op.kind)));
+                }
             }
-            waited &= !stores;
-            regions.into_iter().for_each(|inner| self.reads_of(kernel, inner, waited));
+            regions.into_iter().for_each(|inner| self.reads_of(kernel, inner, stored.clone()));
         }
     }
 
@@ -357,6 +361,12 @@ impl Heard {
     fn before(&self, read: OpId) -> bool {
         self.reads.contains(&read)
     }
+}
+
+/// The parameters that an operation stores to.
+fn stores(kind: &OpKind) -> Vec<ParamId> {
+    let accesses = kind.accesses();
+    accesses.iter().filter(|a| a.access.stores()).filter_map(|a| a.place.param()).collect()
 }
 
 /// Finds out whether a role only multiplies.

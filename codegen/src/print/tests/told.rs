@@ -33,7 +33,7 @@ fn operands_that_blocks_tell_each_other_of_are_brought() {
     let at = |text: &str, what: &str| text.find(what).unwrap_or_else(|| panic!("{what}: {text}"));
     let [ahead, wait, rest] = [
         "bring_right_ahead(",
-        "wait_for_blocks(loader, args, args.made, 0, 1, role_make, 65535",
+        "wait_for_blocks(loader, args, args.made, 0, 1, role_make, any_block",
         "bring_rest(",
     ]
     .map(|what| at(&loads, what));

@@ -349,6 +349,8 @@ prims! {
     WaitLater = own "wait_later", Nothing, [Poll];
     /// Wait for blocks of this rank.
     BlockWait = own "block_wait", Nothing, [Poll, Device];
+    /// Flags that whichever block sets.
+    AnyBlock = common "any_block", Nothing, [BlockWait];
     /// Words that a proxy shares.
     FarWords = own "far_words", Target, [System];
     /// Bounded polling of what a proxy counts.

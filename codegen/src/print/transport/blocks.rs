@@ -1,6 +1,6 @@
 //! Signals, waits and tickets between the blocks of a rank.
 
-use crate::ir::{BlockSignal, BlockWait, OpId, ParamId, SignalOrder, ValueId};
+use crate::ir::{ANY_BLOCK, BlockSignal, BlockWait, OpId, ParamId, SignalOrder, ValueId};
 use crate::print::analysis::signals::signaller;
 use crate::print::emit::Emitter;
 use crate::print::text::{Expr, Prim, PrintError};
@@ -29,7 +29,13 @@ impl Emitter<'_, '_> {
         let BlockWait { flag, index, count, from, value, per_block } = *op;
         self.used.add(Prim::BlockWait);
         let (index, count) = (self.scalar(index)?, self.scalar(count)?);
+        let any = self.f.p.int(from) == Some(ANY_BLOCK.into());
         let (from, value) = (self.scalar(from)?, self.scalar(value)?);
+        let mut of_blocks = format!("{}, {per_block}", from.plain());
+        if any {
+            self.used.add(Prim::AnyBlock);
+            of_blocks = "any_block, all_flags".into();
+        }
         // A loader's part of a kernel signals nothing.
         let k = self.loaders.map_or(self.f.p.kernel, |loaders| &loaders.multiplies);
         let (name, place) = (self.param_name(flag), self.place(k.op(id).loc));
@@ -39,12 +45,11 @@ impl Emitter<'_, '_> {
             "Wait for {name} of this rank's blocks: what they did before setting it comes before this ({place})"
         ));
         self.leave_unless(&format!(
-            "wait_for_blocks({}, args, {}, {}, {}, {role}, {}, {per_block}, {}, {})",
+            "wait_for_blocks({}, args, {}, {}, {}, {role}, {of_blocks}, {}, {})",
             self.group.name,
             self.arg(flag).text,
             index.plain(),
             count.plain(),
-            from.plain(),
             value.plain(),
             self.site(id, flag)
         ));

@@ -97,6 +97,7 @@ impl ExpertProduct {
                 tile: self.tile,
                 shape: self.shape,
                 stages: self.stages,
+                told: true,
             };
             epilogue(self.bias, self.activation, weights, self.tile, product.sums(b))
         });
