@@ -3,8 +3,9 @@
     torchrun --nproc-per-node 2 moe_torch.py
     torchrun --nproc-per-node 2 moe_torch.py --cpu      # without GPUs: by PyTorch alone, to see that the losses agree
 
-Every rank has sequences of its own and a share of the experts. A layer is attention and experts; three ways bring tokens to the
-ranks of their experts and back: Peerwarp, NCCL's all-to-all, and all-gather with reduce-scatter, which computes on what it gathers.
+Every rank has sequences of its own and a share of the experts. A layer is attention and experts; four ways bring tokens to the
+ranks of their experts and back: Peerwarp's dispatch and combine, its whole layers, NCCL's all-to-all, and all-gather with
+reduce-scatter, which computes on what it gathers.
 Each runs forward in a CUDA graph, its loss is compared with that of one GPU that has all tokens and all experts, and tokens a
 second are printed.
 """
@@ -155,6 +156,24 @@ class Peerwarp:
         return self.op.combine(d, y)
 
 
+class WholeLayer:
+    """Both with the experts between them: one launch, or four, as is faster."""
+
+    def __init__(self, shape: Shape) -> None:
+        self.world, of = peerwarp.World.from_torch(), shape
+        self.sizes = dict(hidden=of.hidden, inter=of.inner, experts=of.experts, topk=of.topk, max_tokens=of.tokens)
+        self.made: dict[Layer, peerwarp.MoeLayer] = {}
+
+    def moe(self, x: Tensor, ids: Tensor, weights: Tensor, layer: Layer) -> Tensor:
+        if layer not in self.made:
+            gate, up = layer.up.transpose(1, 2).chunk(2, dim=1)
+            given = peerwarp.MoeWeights.of_experts(gate, up, layer.down.transpose(1, 2))
+            # Layers share kernels and memory.
+            one = next(iter(self.made.values()), None)
+            self.made[layer] = one.with_weights(given) if one else peerwarp.MoeLayer(self.world, **self.sizes, weights=given)
+        return self.made[layer](x, ids, weights)
+
+
 class Collective:
     """What ways by PyTorch's collectives share."""
 
@@ -294,7 +313,7 @@ def main() -> None:
     tokens, wanted = batch(shape, rank, device)
     loss_wanted, every = alone(shape, ranks, device)
     out_wanted = every[rank * shape.tokens : (rank + 1) * shape.tokens]
-    ways: dict[str, type] = {} if cpu else {"Peerwarp": Peerwarp}
+    ways: dict[str, type] = {} if cpu else {"Peerwarp": Peerwarp, "Peerwarp, whole layers": WholeLayer}
     ways |= {"all-to-all": AllToAll, "all-gather + reduce-scatter": GatherScatter}
     if rank == 0:
         print(f"{shape}, {ranks} ranks; loss of one with all tokens: {loss_wanted:.6f}", flush=True)

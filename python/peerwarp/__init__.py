@@ -14,6 +14,7 @@ from peerwarp._collectives import Collectives
 from peerwarp._core import __version__
 from peerwarp._crate import Crate, build
 from peerwarp._device import DispatchedTensors
+from peerwarp._layer import MoeLayer, MoeWeights
 from peerwarp._moe import Dispatched, MoeAllToAll
 from peerwarp._operation import Operation, Parameter, operation
 from peerwarp._pack import Buffer, Kernel, Pack
@@ -40,6 +41,8 @@ __all__ = [
     "Kernel",
     "MissingPackage",
     "MoeAllToAll",
+    "MoeLayer",
+    "MoeWeights",
     "NoDriver",
     "Operation",
     "Pack",

@@ -434,7 +434,7 @@ class MoeAllToAll:
             shape = (len(row), self._topk)
             _arrays.checked(f"ids[{rank}]", entries[0][rank], (self._ids,), shape)
             _arrays.checked(f"weights[{rank}]", entries[1][rank], ("float32",), shape)
-            self._check_weights(rank, entries[0][rank], entries[1][rank])
+            check_weights(rank, entries[0][rank], entries[1][rank], self._experts)
             scale = self._scale_of(rank, len(row), scaled)
             of_entries = entries[0][rank].tobytes(), entries[1][rank].tobytes()
             sent.append((self._to_wire(row).tobytes(), *of_entries, scale, self._tables.of_rank(rank)))
@@ -569,14 +569,6 @@ class MoeAllToAll:
             return _arrays.from_bf16(np.frombuffer(raw, np.uint16)).reshape(-1, elements)
         return _arrays.from_bytes(raw, dtype, (-1, elements))
 
-    def _check_weights(self, rank: int, ids: np.ndarray, weights: np.ndarray) -> None:
-        """Whether the weights of experts' entries are numbers."""
-        # NaN alone differs from itself.
-        wrong = (weights != weights) & (ids >= 0) & (ids < self._experts)
-        if wrong.any():
-            token, k = (int(at[0]) for at in wrong.nonzero())
-            raise InvalidArgument(f"weights[{rank}][{token}, {k}]", weights[token, k], "a number")
-
     def _scales(self, scales: Sequence[Any] | None) -> list[np.ndarray] | None:
         """The scales of all ranks, where there are some to be."""
         wanted = self._of_tensor or (self._scales_row > 0 and not self._quantises)
@@ -653,6 +645,15 @@ class MoeAllToAll:
             _round=made[0],
             _stage=made[1],
         )
+
+
+def check_weights(rank: int, ids: np.ndarray, weights: np.ndarray, experts: int) -> None:
+    """Whether the weights of experts' entries are numbers."""
+    # NaN alone differs from itself.
+    wrong = (weights != weights) & (ids >= 0) & (ids < experts)
+    if wrong.any():
+        token, k = (int(at[0]) for at in wrong.nonzero())
+        raise InvalidArgument(f"weights[{rank}][{token}, {k}]", weights[token, k], "a number")
 
 
 def _empty_id(empty_id: int, renamed: dict[str, Any]) -> Any:

@@ -7,11 +7,12 @@ import math
 import sys
 import types
 from typing import Any
+from unittest import mock
 
 import pytest
 
 import peerwarp
-from peerwarp import _core, _device
+from peerwarp import _core, _device, _layer
 
 
 class Tensor:
@@ -27,6 +28,9 @@ class Tensor:
 
     def dim(self) -> int:
         return len(self.shape)
+
+    def __len__(self) -> int:
+        return self.shape[0]
 
     def numel(self) -> int:
         return math.prod(self.shape)
@@ -49,6 +53,15 @@ class Tensor:
 
     def __getitem__(self, part: slice) -> Tensor:
         return Tensor(len(range(*part.indices(self.shape[0]))), *self.shape[1:], dtype=self.dtype, at=self.address)
+
+    def __setitem__(self, part: slice, value: Any) -> None:
+        calls.append(("set", self.address, part, getattr(value, "address", value)))
+
+    def copy_(self, other: Tensor) -> None:
+        calls.append(("copy", self.address, self.shape, other.address))
+
+    def new_empty(self, shape: tuple[int, ...], device: str) -> Tensor:
+        return Tensor(*shape, dtype=self.dtype, device=device)
 
     def computed(self, values: list[int]) -> Tensor:
         new = Tensor(*self.shape, dtype=self.dtype)
@@ -248,6 +261,7 @@ def world(monkeypatch: pytest.MonkeyPatch) -> peerwarp.World:
         cuda=types.SimpleNamespace(is_current_stream_capturing=lambda: capturing[0]),
         as_tensor=as_tensor,
         empty=new,
+        full=lambda shape, number, dtype, device: new(shape, dtype, device).computed([number]),
         tensor=lambda values, dtype, device: new([len(values)], dtype, device).computed(values),
         from_dlpack=lambda value: value.tensor,
         **{name: f"torch.{name}" for name in TYPES},
@@ -552,3 +566,124 @@ def test_what_dispatch_and_combine_cannot_take_is_refused(world: peerwarp.World)
     world.capturing[0] = True  # type: ignore[attr-defined]
     with pytest.raises(peerwarp.PeerwarpError, match="cannot be captured"):
         moe(world)
+
+
+class Product(Kernel):
+    """A kernel of a layer with 8 columns, 16 between its products and 3 experts of a rank at most."""
+
+    PASSED = types.MappingProxyType(
+        {
+            "moe_layer": "x/8 n:1 rows_there ids/2 weights/2 w1:768 w2:384 out/8",
+            "first": "x:320 counts:3 w:768 out:640",
+            "second": "x:640 counts:3 w:384 out:320",
+        }
+    )
+    DTYPES = types.MappingProxyType({"n": "u32", "counts": "u32", "rows_there": "u32", "ids": "i32", "weights": "f32"})
+
+    def __init__(self, family: str, key: list[tuple[str, str]], ranks: int, on: object) -> None:
+        self.key = dict(key)
+        self.kind = "moe_layer" if family == "moe_layer" else "first" if self.key["n"] == "32" else "second"
+        calls.append(("kernel", self.kind, ranks))
+
+    def name(self) -> str:
+        return self.kind
+
+    def passed(self) -> list[tuple[str, str, int, int, str | None, bool]]:
+        found: list[tuple[str, str, int, int, str | None, bool]] = []
+        for one in self.PASSED[self.kind].split():
+            name, row, length = one.partition(":")[0].partition("/")[0], one.partition("/")[2], one.partition(":")[2]
+            counted = "rows_there" if row else None
+            found.append((name, self.DTYPES.get(name, "bf16"), int(row or 0), int(length or row or 0), counted, name == "out"))
+        return found
+
+
+@pytest.fixture
+def layer(world: peerwarp.World, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Makes a layer of two ranks with 5 experts: this one, rank 1, has two of them."""
+    monkeypatch.setattr(_core, "shipped_kernel", Product)
+    monkeypatch.setattr(
+        Moe, "buffers", lambda moe, step: [("rows", 0x1000, 40 * 16), ("expert_rows", 0x2000, 12), ("expert_start", 0x3000, 16)]
+    )
+    weights = peerwarp.MoeWeights(Tensor(2, 32, 8), Tensor(2, 8, 16))
+    sizes = {"hidden": 8, "inter": 16, "experts": 5, "topk": 2, "max_tokens": 4}
+    return lambda **others: peerwarp.MoeLayer(world, **{"weights": weights} | sizes | others)
+
+
+def given(n: int) -> tuple[Tensor, Tensor, Tensor]:
+    return Tensor(n, 8), Tensor(n, 2, dtype="torch.int32"), Tensor(n, 2, dtype="torch.float32")
+
+
+def test_a_layer_in_one_launch_passes_rows_and_weights(layer: Any) -> None:
+    fused = layer(way="fused")
+    made, filled = calls[-2:], [one for one in calls if one[0] == "set"]
+    assert [one[0] for one in made] == ["kernel", "made"] and made[0] == ("kernel", "moe_layer", 2)
+    # An expert that only rank 0 has is zeros.
+    assert [(part, value) for _, _, part, value in filled[1::2]] == [(slice(2, None), 0)] * 2
+    assert (fused.way, fused.kernels, fused.memory_bytes) == ("fused", ("moe_layer",), 77)
+    x, ids, weights = given(3)
+    out = fused(x, ids, weights)
+    (what, tensors, numbers, stream), w1_w2 = calls[-1], [filled[0][1], filled[2][1]]
+    assert (what, numbers, stream, out.shape) == ("launch", [3], 71, (3, 8))
+    at = [address for address, _ in tensors]
+    assert at == [x.address, at[1], ids.address, weights.address, *w1_w2, out.address]
+    assert tensors[1][1] == 4
+    assert fused(x, ids, weights, out=Tensor(3, 8, at=0x7700)).address == calls[-1][1][-1][0] == 0x7700
+    refused("x.shape", lambda: fused(*given(5)))
+    refused("x.device", lambda: fused(Tensor(3, 8, device="cuda:0"), ids, weights))
+    refused("ids.shape", lambda: fused(x, given(2)[1], weights))
+    refused("weights.dtype", lambda: fused(x, ids, Tensor(3, 2)))
+    refused("out.shape", lambda: fused(x, ids, weights, out=Tensor(4, 8)))
+    refused("out", lambda: fused(x, ids, weights, out=Tensor(3, 8, at=x.address)))
+    refused("weights.w2.device", lambda: layer(weights=peerwarp.MoeWeights(Tensor(2, 32, 8), Tensor(2, 8, 16, device="cpu"))))
+    said = refused("weights.w1.shape", lambda: layer(weights=peerwarp.MoeWeights(Tensor(3, 32, 8), Tensor(3, 8, 16))))
+    assert "experts 3 to 4" in said
+
+
+def test_a_layer_apart_multiplies_what_dispatch_brought(layer: Any) -> None:
+    apart = layer(way="apart")
+    assert (apart.way, apart.kernels) == ("apart", ("for_4", "first", "second"))
+    # Dispatch and combine, two products, rows of bf16 between these, and counts.
+    assert apart.memory_bytes == 4000 + 2 * 77 + 40 * 16 * 2 + 3 * 4
+    calls.clear()
+    x, ids, weights = given(3)
+    out = apart(x, ids, weights)
+    sent, copied, first, second, combined = calls
+    assert (sent[0], sent[2], combined[0]) == ("dispatch", (x.address, 0, ids.address, weights.address), "combine")
+    assert copied[0] == "copy" and copied[2:] == ((2,), 0x2000)
+    assert [address for address, _ in first[1]][:2] == [0x1000, copied[1]]
+    # The second product reads what the first one writes, and writes where the rows were.
+    assert first[1][3] == second[1][0] and second[1][3][0] == 0x1000
+    assert combined[3:5] == (0x1000, out.address)
+
+
+@pytest.mark.parametrize(("slower", "wanted"), [(1.0, "fused"), (9.0, "apart")])
+def test_all_ranks_take_the_way_whose_slowest_rank_is_faster(
+    layer: Any, monkeypatch: pytest.MonkeyPatch, slower: float, wanted: str
+) -> None:
+    own = {"fused": 2.0, "apart": 3.0}
+    monkeypatch.setattr(peerwarp.MoeLayer, "_time", lambda layer, device, way: own[way.way])
+    others = mock.Mock()
+    # On the other rank one launch takes longer.
+    others.all_reduce = lambda times, op: types.SimpleNamespace(tolist=lambda: [max(times.values[0], slower), times.values[1]])
+    monkeypatch.setattr(_layer, "Collectives", lambda world: others)
+    assert layer().way == wanted
+    others.free.assert_called_once_with()
+
+    def none(*_: object, **__: object) -> None:
+        raise peerwarp.InvalidArgument("rows", 2**21, "fewer")
+
+    # Sizes that one way does not take leave the other; a way that is asked for has to take them.
+    monkeypatch.setattr(_layer, "MoeAllToAll", none)
+    assert layer().way == "fused"
+    refused("rows", lambda: layer(way="apart"))
+
+
+def test_a_layer_is_timed_with_the_most_tokens(layer: Any) -> None:
+    fused, device, way = layer(way="fused"), mock.MagicMock(), mock.Mock()
+    event = device.torch.cuda.Event.return_value
+    event.elapsed_time.side_effect = [8, 4, 400, 12, 16]
+    fused._world = mock.Mock()
+    assert fused._time(device, way) == 12 / _layer.LAYERS
+    assert way.layer.call_count == _layer.ROUNDS * (_layer.LAYERS + 1)
+    assert device.torch.randn.call_args.args == (4, 8)
+    assert fused._world.check.call_count == _layer.ROUNDS

@@ -2,8 +2,9 @@
 
 torchrun --nproc-per-node 2 python/tests/gpu/two_ranks.py [PART ..]
 
-PART: behaviours, collectives, moe, formats, quantised, layouts, halves, faults, overlap, compiled, gradients, operations,
-host_times; all of them if none is named. `operations` needs a pack of examples/kernels, which PEERWARP_TEST_KERNELS names.
+PART: behaviours, collectives, moe, formats, quantised, layouts, whole_layers, halves, faults, overlap, compiled, gradients,
+operations, host_times; all of them if none is named. `operations` needs a pack of examples/kernels, which PEERWARP_TEST_KERNELS
+names.
 
 Each part prints what was found up to then; the first that fails ends all of them.
 """
@@ -469,6 +470,47 @@ def host_times(world: peerwarp.World) -> None:
         FOUND.update(launch_times(name, call))
 
 
+def whole_layers(world: peerwarp.World) -> None:
+    """Layers both ways, with tokens or without, as plain PyTorch computes them in float32, and the way that is chosen."""
+    rank, experts, inter = dist.get_rank(), EXPERTS - 1, 256
+    own = peerwarp.MoeLayer.experts_of(experts, dist.get_world_size(), rank)
+    sizes = {"hidden": HIDDEN, "inter": inter, "experts": experts, "topk": TOPK, "max_tokens": TOKENS}
+    for dtype in (torch.bfloat16, torch.float8_e4m3fn):
+        generator, is_fp8 = torch.Generator().manual_seed(7), dtype == torch.float8_e4m3fn
+        shapes = (inter, HIDDEN), (inter, HIDDEN), (HIDDEN, inter)
+        matrices = [(torch.randn(experts, *one, generator=generator) / one[1] ** 0.5).to(dtype).cuda() for one in shapes]
+        scales = [torch.rand(experts, rows // 128, columns // 128, generator=generator).cuda() + 0.5 for rows, columns in shapes]
+        x, of_x = drawn(1, TOKENS, HIDDEN).to(dtype), drawn(2, TOKENS, HIDDEN // 128).abs() + 0.5
+        ids, weights = drawn(3, TOKENS, experts + 1).topk(TOPK).indices.int() - 1, drawn(4, TOKENS, TOPK).abs()
+        ids[1] = -1
+        part = slice(own.start, own.stop)
+        given = peerwarp.MoeWeights.of_experts(
+            *(one[part] for one in matrices), scales=[one[part] for one in scales] if is_fp8 else None
+        )
+
+        def widened(values: torch.Tensor, scales: torch.Tensor, rows: int, is_fp8: bool = is_fp8) -> torch.Tensor:
+            blocks = scales.repeat_interleave(rows, -2).repeat_interleave(128, -1)
+            return values.float() * blocks if is_fp8 else values.float()
+
+        gate, up, down = (widened(one, of, 128) for one, of in zip(matrices, scales, strict=True))
+        rows, wanted = widened(x, of_x, 1), torch.zeros(TOKENS, HIDDEN, device="cuda")
+        for number in range(experts):
+            share = (weights * (ids == number)).sum(1, keepdim=True)
+            middle = torch.nn.functional.silu(rows @ gate[number].T) * (rows @ up[number].T)
+            wanted += share * (middle @ down[number].T)
+        for way in ("fused", "apart", None):
+            layer = peerwarp.MoeLayer(world, **sizes, weights=given, way=way)
+            FOUND[f"layer, {dtype}, {way}"] = layer.way, layer.memory_bytes, layer.kernels
+            for n in (TOKENS, TOKENS - 20 * rank, (1 - rank) * TOKENS):
+                sent = x[:n], ids[:n], weights[:n]
+                out = layer(*sent, scales=of_x[:n] if is_fp8 else None)
+                off = (out.float() - wanted[:n]).abs().amax() / wanted.abs().amax() if n else torch.zeros(())
+                assert off < (0.05 if is_fp8 else 0.01), (dtype, way, n, off.item())
+            del layer
+        torch.cuda.synchronize()
+        dist.barrier()
+
+
 def launch_times(name: str, call: Callable[[], object]) -> dict[str, float]:
     """Medians of the way to the last of its launches by the driver and of that launch, where launch_probe.c is preloaded."""
     probe = ctypes.CDLL(None)
@@ -498,6 +540,7 @@ ALL = (
     formats,
     quantised,
     layouts,
+    whole_layers,
     halves,
     faults,
     overlap,
