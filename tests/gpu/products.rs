@@ -109,9 +109,9 @@ fn whole_layers_are_right() {
             "hidden=72 inter=48 experts=5 topk=3 tokens=40 dtype=fp16 bias=true activation=swiglu-clamped",
             "hidden=136 inter=80 experts=9 topk=4 tokens=300 dtype=bf16 tile_columns=64 lag=1 activation=relu",
             "hidden=512 inter=256 experts=32 topk=8 tokens=256 dtype=bf16",
-            "hidden=512 inter=256 experts=8 topk=2 tokens=1024 dtype=bf16 move_warps=3 together=2",
+            "hidden=512 inter=256 experts=8 topk=2 tokens=1024 dtype=bf16 move_warps=3",
             "hidden=512 inter=256 experts=32 topk=8 tokens=256 dtype=fp8",
-            "hidden=384 inter=128 experts=5 topk=2 tokens=300 dtype=fp8 bias=true tile_rows=128 warps=8 together=1 activation=relu",
+            "hidden=384 inter=128 experts=5 topk=2 tokens=300 dtype=fp8 bias=true tile_rows=128 warps=8 activation=relu",
             "hidden=256 inter=128 experts=64 topk=8 tokens=128 dtype=bf16 warps=8 tile_rows=128 tile_columns=128",
         ] {
             cases.run::<MoeLayer>(&format!("{rest} ranks=2"));

@@ -390,11 +390,11 @@ fn multiply(c: &MoeLayer, a: &MoeLayerArgs, b: Group, epoch: Epoch) {
         let strips = c.first_strips();
         if what & SECOND == 0 {
             a.placed.wait_drawn(row, rows, epoch);
-            first.make(b, expert, (strip, 1), [row, row + rows]);
+            first.make(b, expert, strip, [row, row + rows]);
             a.activated.signal(band * strips + strip, epoch);
         } else {
             a.activated.wait_drawn(band * strips, strips, epoch);
-            second.make(b, expert, (strip * c.together, c.together), [row, row + rows]);
+            second.make(b, expert, strip, [row, row + rows]);
         }
     }
     a.multiplied.signal(b.index(), epoch);

@@ -67,9 +67,6 @@ pub struct MoeLayer {
     /// Pieces of 64 columns in shared memory at once.
     #[tune(short = "st", shrinks, values = [2, 3, 4, 5, 6, 8, 10, 12], default = |key| order::stages(tile_rows(key), tile_columns(key), false))]
     pub stages: u32,
-    /// Strips of columns of a second product that a block makes before it draws again.
-    #[tune(short = "tg", shrinks, values = [1, 2, 4, 8], default = |key| together(key))]
-    pub together: u32,
     /// Experts whose first products come before an expert's second one.
     #[tune(short = "lag", values = [1, 2, 4, 8, 16, 32, 64], default = |key| lag(key))]
     pub lag: u32,
@@ -111,14 +108,6 @@ fn tile_columns(key: &MoeLayerKey) -> u32 {
     let weights = u64::from(local_experts(key)) * u64::from(columns) * u64::from(key.hidden.min(key.inter));
     let tiling = order::Tiling::unsplit([tile_rows(key), bands], columns, key.hidden, order::SMS, weights);
     tiling.columns.min(order::most_columns(key.dtype))
-}
-
-/// As many strips as are a MiB of weights together, if blocks have four such parts or more.
-fn together(key: &MoeLayerKey) -> u32 {
-    let (columns, bands) = (tile_columns(key), local_experts(key).min(rows(key)) * bands(key));
-    let (strips, bytes) = (bands * key.hidden.div_ceil(columns), columns * key.inter * key.dtype.bytes());
-    let fits = |n: &u32| n * bytes <= 1 << 20 && strips / n >= 4 * order::SMS;
-    [8, 4, 2].into_iter().find(fits).unwrap_or(1)
 }
 
 /// So many that the second products of an expert begin when its first ones have long ended on all blocks (`bench/results/products.md`,
@@ -260,7 +249,7 @@ impl MoeLayer {
 
     /// Those of a second product.
     pub(super) fn second_strips(&self) -> u32 {
-        self.hidden.div_ceil(self.tile_columns * self.together)
+        self.hidden.div_ceil(self.tile_columns)
     }
 
     /// Rows that there is room for.

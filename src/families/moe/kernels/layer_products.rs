@@ -61,25 +61,9 @@ impl MoeLayer {
 }
 
 impl ExpertProduct {
-    /// Makes what so many strips of columns from `first` on have of a tile's rows, which begin at `row` and are an expert's up to `end`.
-    #[kernel]
-    pub fn make(&self, b: Group, expert: Val<u32>, (first, strips): (Val<u32>, u32), rows: [Val<u32>; 2]) {
-        if strips == 1 {
-            self.strip(b, expert, first, rows);
-        } else {
-            for strip in first..(first + strips).min(self.strips()) {
-                self.strip(b, expert, strip, rows);
-            }
-        }
-    }
-
-    /// Strips of all columns.
-    fn strips(&self) -> u32 {
-        self.shape[1].div_ceil(self.output.beside(self.activation, self.tile[1]) * self.tile[1])
-    }
-
+    /// Makes what a strip of columns has of a tile's rows, which begin at `row` and are an expert's up to `end`.
     #[track_caller]
-    fn strip(&self, b: Group, expert: Val<u32>, strip: Val<u32>, [row, end]: [Val<u32>; 2]) {
+    pub fn make(&self, b: Group, expert: Val<u32>, strip: Val<u32>, [row, end]: [Val<u32>; 2]) {
         let ([all, n, _], [rows, columns]) = (self.shape, self.tile);
         let beside = self.output.beside(self.activation, columns);
         let x = self.x.rows(row, rows).known_below(end);
@@ -102,6 +86,8 @@ impl ExpertProduct {
             epilogue(self.bias, self.activation, weights, self.tile, product.sums(b))
         });
         let (out, scales, activation) = (self.out, self.out_scales, self.activation);
-        Stored { out, scales, activation, all, row, rows, end: None }.store(tiles);
+        // The product that comes next reads scales of whole tiles.
+        let end = scales.is_none().then_some(end);
+        Stored { out, scales, activation, all, row, rows, end }.store(tiles);
     }
 }
