@@ -59,7 +59,10 @@ fn key(family: &dyn DynFamily, rng: &mut ChaCha8Rng) -> Key {
         rows(family, &mut key, rng);
     }
     if let Some(inter) = number(&key, "inter") {
-        set(&mut key, "inter", inter.next_multiple_of(16));
+        let unit = if key["dtype"] == "fp8" { 128 } else { 16 };
+        set(&mut key, "inter", inter.next_multiple_of(unit));
+        let hidden = number(&key, "hidden").expect("a number");
+        set(&mut key, "hidden", hidden.next_multiple_of(unit.max(8)));
     }
     if let Some(root) = number(&key, "root") {
         set(&mut key, "root", root % ranks);

@@ -314,7 +314,8 @@ fn put_scales(c: &MoeLayer, to: &AnyPtr, place: Val<u32>, Words { first, n, sent
 #[kernel]
 fn end_scales(c: &MoeLayer, a: &MoeLayerArgs, scales: &AnyPtr, last: Val<u32>) {
     let next = last + 1;
-    if next % c.tile_rows != 0 {
+    let of_tile = next % c.tile_rows;
+    if of_tile != 0 {
         if a.from.get(next) == u32::MAX {
             let place = arange(c.tile_rows) + next;
             let end = (next + (c.tile_rows - 1)) / c.tile_rows * c.tile_rows;

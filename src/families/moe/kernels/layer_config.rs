@@ -25,7 +25,7 @@ const LAYOUT: Layout = Layout::ExpertMajor128;
 
 /// Configuration of [`moe_layer`](super::moe_layer()).
 #[derive(Family, Clone, Debug, PartialEq)]
-#[family(name = "moe_layer", kernel = super::layer::moe_layer, args = MoeLayerArgs, warps = warps)]
+#[family(name = "moe_layer", kernel = super::layer::moe_layer, args = MoeLayerArgs, warps = warps, revision = 2)]
 pub struct MoeLayer {
     /// Elements of a row.
     #[key(short = "h", range = 8..=65536, multiple_of = 8)]
