@@ -3,21 +3,24 @@
 use std::collections::{HashMap, HashSet};
 
 use super::drawn;
+use super::join::joined;
 use super::plan::{Heard, Tails};
 use crate::ir::{
     CommOp, Const, ControlOp, Dot, Kernel, MatrixOp, MemoryOp, OpId, OpKind, ReceiptId, Region, Rows,
     ValueId, VarId, VarUse, Wait, WaitAll, analysis::target, mutate::constant,
 };
+use crate::print::analysis::Program;
 use crate::print::facts::Side;
 
 /// One side's part of a kernel in which `roles` have loaders, which draw `drawn` for the others. The multiplying warps leave waits to
 /// those if `leaves`: they see what the loader had waited for when it told them of a piece.
 pub(crate) fn part(
-    kernel: &Kernel,
+    p: &Program,
     roles: &[usize],
     drawn: &HashSet<OpId>,
     (side, leaves): (Side, bool),
 ) -> Kernel {
+    let kernel = p.kernel;
     let mut part = kernel.clone();
     let zero = constant(&mut part, Const::U32(0));
     for &role in roles {
@@ -36,7 +39,9 @@ pub(crate) fn part(
             cut.idle = idle;
             body = cut.region(&mut part, body);
         }
-        part.roles[role].body = body;
+        // A thread of its own adds up the pieces of one product in tensor memory, and has to hear where it ends.
+        let joins = leaves && side == Side::Loads;
+        part.roles[role].body = if joins { joined(&mut part, p, body) } else { body };
     }
     part
 }

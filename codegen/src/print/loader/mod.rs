@@ -2,6 +2,7 @@
 
 pub(super) mod cut;
 pub(super) mod drawn;
+mod join;
 pub(super) mod plan;
 
 pub(super) use plan::{Crew, Loaders, Obstacle, Ring};

@@ -168,7 +168,7 @@ impl Loaders {
         // A thread of its own tells of sums in tensor memory.
         let leaves = f.target.matrix_unit() != MatrixUnit::TensorMemory;
         let [loads, multiplies] =
-            [Side::Loads, Side::Multiplies].map(|side| cut::part(kernel, &roles, &drawn, (side, leaves)));
+            [Side::Loads, Side::Multiplies].map(|side| cut::part(&f.p, &roles, &drawn, (side, leaves)));
         Some(Loaders { crew, maps, written: args::written(kernel), loads, multiplies, rings, drawn })
     }
 

@@ -1,6 +1,7 @@
 //! Tests of the printer's passes and of what they make of small kernels.
 
 mod errors;
+mod join;
 mod lane_order;
 mod loader;
 mod sync;
