@@ -74,6 +74,19 @@ fn packages_carry_licences_and_what_a_registry_shows() {
     }
 }
 
+/// A fresh machine needs two commands, one for the main job and one for the tests; CI runs the second one, with lints in the same build.
+#[test]
+fn the_readme_has_the_two_commands() {
+    let readme = read("README.md");
+    let part =
+        readme.split("## ").find(|part| part.starts_with("Try it")).expect("README.md has a part to try it");
+    let commands: Vec<&str> = part.lines().filter(|line| line.starts_with("cargo ")).collect();
+    let [run, test] = commands[..] else { panic!("two commands, not {commands:?}") };
+    assert!(run.starts_with("cargo run --release -- run "), "{run}");
+    let of_ci = test.replace("cargo test", r#"cargo "${pw_cargo[@]}" test"#);
+    assert!(of_ci != test && read(".ci/run").lines().any(|line| line.ends_with(&of_ci)), "{test}");
+}
+
 #[test]
 fn what_is_emitted_belongs_to_its_user() {
     let said = "What Peerwarp emits is yours: sources, headers and packs carry no condition of ours.";
