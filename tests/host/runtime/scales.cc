@@ -4,15 +4,12 @@
 #include <limits>
 
 #include "floats.h"
+#include "words.h"
 
 namespace host {
 
 using std::uint32_t;
 using std::uint64_t;
-
-static uint32_t bits(const uint64_t word, const uint32_t from, const uint32_t count) {
-    return uint32_t(word >> from & ((uint64_t(1) << count) - 1));
-}
 
 // Table 40. The distance along rows means nothing where they have one unit of 16 bytes.
 CopyWord copy_word(const uint64_t word) {

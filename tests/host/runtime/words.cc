@@ -5,11 +5,6 @@ namespace host {
 using std::uint32_t;
 using std::uint64_t;
 
-// So many bits of a word, from one on.
-static uint32_t bits(const uint64_t word, const uint32_t from, const uint32_t count) {
-    return uint32_t(word >> from & ((uint64_t(1) << count) - 1));
-}
-
 // Table 40: addresses and distances are (x & 0x3ffff) >> 4.
 OperandWord operand_word(const uint64_t word) {
     OperandWord found = {bits(word, 0, 14) << 4, bits(word, 32, 14) << 4, 0, ""};

@@ -7,6 +7,11 @@
 
 namespace host {
 
+// So many bits of a word, from one on.
+inline std::uint32_t bits(const std::uint64_t word, const std::uint32_t from, const std::uint32_t count) {
+    return std::uint32_t(word >> from & ((std::uint64_t(1) << count) - 1));
+}
+
 // A matrix in shared memory whose rows are along the multiplied columns, in groups of eight.
 struct OperandWord {
     std::uint32_t start;       // lowest 18 bits of its address
