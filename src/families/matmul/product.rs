@@ -248,25 +248,21 @@ pub fn matmul(c: &Matmul, a: &MatmulArgs) {
             let x = c.scales.of_rows(a.x.rows(row, c.tile_rows), a.x_scales);
             let of = |column: Val<u32>| {
                 let w = c.scales.of_rows(a.w.rows(column, c.tile_columns), a.w_scales);
-                (w, c.product(a, [x, w], [row, column]))
+                c.product(a, [x, w], [row, column])
             };
             let done = |column: Val<u32>, sums: Sums| {
                 let done = epilogue(a.bias, c.activation, column, [c.tile_rows, c.tile_columns], sums);
                 done
             };
             if c.split > 1 {
-                let (w, product) = of(column);
-                let sums = b.dot(part.of(x), w, c.stages);
+                let product = of(column);
+                let sums = b.dot(part.of(x), product.rows[1], c.stages);
                 a.split.whole(b, part, sums, epoch, |sums| {
                     c.stored(a, row).store(vec![(column, done(column, product.scaled(sums)))]);
                 });
             } else {
                 let tiles = Output::tiles(c.beside(), (column, c.tile_columns), |column: Val<u32>| {
-                    let (w, product) = of(column);
-                    match c.scales {
-                        Scales::Block => done(column, product.added_up(b)),
-                        _ => done(column, product.scaled(b.dot(x, w, c.stages))),
-                    }
+                    done(column, of(column).sums(b))
                 });
                 c.stored(a, row).store(tiles);
             }

@@ -180,7 +180,7 @@ impl Product {
 
     /// The sums of a tile, block after block in order. The scales of a block are read while the block before is multiplied.
     #[kernel]
-    pub fn added_up(self, b: Group) -> Sums {
+    fn added_up(self, b: Group) -> Sums {
         let (whole, rest) = (self.shape[2] / BLOCK, self.shape[2] % BLOCK);
         let at = (0u32.val(), self.shape[2].min(BLOCK));
         let before = self.told.then(|| self.block_sums(b, at));

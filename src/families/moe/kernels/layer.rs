@@ -11,7 +11,6 @@ use super::expert_major;
 use super::layer_config::MoeLayer;
 use super::pieces::each_piece;
 use super::route::route;
-use super::scales::Words;
 use super::send::Sender;
 use super::send_back;
 use super::sums;
@@ -68,7 +67,7 @@ pub struct MoeLayerArgs {
     #[dtype(|c| c.dtype)]
     pub rows: AnyMatrix,
     /// Their scales if they are of fp8, one of each row and 128 columns, `[hidden / 128][row]`.
-    #[len(|c| c.row_scales())]
+    #[len(|c| c.scale_room().all_words())]
     #[dtype(|_| Dtype::F32)]
     pub row_scale: Option<AnyPtr>,
     /// What the first products and the activation make of them.
@@ -287,7 +286,7 @@ fn put_row(layer: &MoeLayer, l: dispatch::Launch<'_>, a: &MoeLayerArgs, from: Va
             rows.store(at(place, c.row()) + start.to_u64(), row.piece(start, len));
             c.scaling().with_piece(start, len, &|words| {
                 if let (Some(to), Some(scales)) = (&a.row_scale, row.scales(words)) {
-                    put_scales(layer, to, place, words, scales);
+                    words.scatter(&layer.scale_room(), to, place, scales);
                 }
             });
         });
@@ -301,13 +300,6 @@ fn put_row(layer: &MoeLayer, l: dispatch::Launch<'_>, a: &MoeLayerArgs, from: Va
         end_scales(layer, a, &scales, place);
     }
     a.placed.signal(place, epoch);
-}
-
-/// Puts some scales of a row in their places: one of each 128 columns behind the other, of all rows.
-#[kernel]
-fn put_scales(c: &MoeLayer, to: &AnyPtr, place: Val<u32>, Words { first, n, sent }: Words, scales: AnyTile) {
-    let word = arange(sent);
-    to.scatter((word + first) * c.places() + place, scales, word < n);
 }
 
 /// Clears the scales behind an expert's last row: a product reads those of whole tiles.

@@ -11,6 +11,7 @@ use super::layout::Layout;
 use super::limits::{resident, topk_of};
 use super::plan::{Bases, Count, Own, Schedule, Then};
 use super::protocol::Protocol;
+use super::scales::{ScaleLayout, ScaleRoom};
 use crate::families::matmul::{Activation, Output, Scales, order};
 use crate::families::moe::{MoeKey, MoePlan, MoeShape, MoeTuning, RowDtype, SCALE_BLOCK};
 
@@ -231,9 +232,9 @@ impl MoeLayer {
         ]
     }
 
-    /// Scales of the rows that came.
-    pub(super) fn row_scales(&self) -> u64 {
-        self.scales().counts([self.places(), 0, self.hidden], 0, Activation::None)[0]
+    /// Where the scales of the rows that came stand: one of each 128 columns behind the other, of all rows, as a product takes them.
+    pub(super) fn scale_room(&self) -> ScaleRoom {
+        ScaleRoom::new(ScaleLayout::Column, self.dispatch().scales(), (self.places().into(), 1))
     }
 
     /// Scales of the rows between the products.
@@ -290,7 +291,7 @@ impl Legal for MoeLayer {
         Illegal::unless(rows >> 32 == 0, "experts", self.experts, allowed)?;
         let parts = u64::from(self.places()) * u64::from(self.first_strips());
         let allowed = || "fewer: scales are counted in 32 bits".to_owned();
-        let scales = self.row_scales().max(self.scale_counts()[0]).max(self.scale_counts()[1]);
+        let scales = self.scale_room().all_words().max(self.scale_counts()[0]).max(self.scale_counts()[1]);
         Illegal::unless(scales >> 32 == 0, "tokens", self.tokens, allowed)?;
         let allowed = || "fewer: tiles, and rows of tiles, are counted in 31 bits".to_owned();
         Illegal::unless(self.most_tiles().max(parts) >> 31 == 0, "tokens", self.tokens, allowed)?;

@@ -41,8 +41,17 @@ impl Words {
         let Words { first, n, sent } = self;
         match c.scale_layout {
             ScaleLayout::Row => store(c, (scales, row), first, (n, sent), words),
-            ScaleLayout::Column | ScaleLayout::Tiles => scatter(c, (scales, row), first, (n, sent), words),
+            ScaleLayout::Column | ScaleLayout::Tiles => self.scatter(&c.scale_room(), scales, row, words),
         }
+    }
+
+    /// Stores the words that exist where a room has them of a row.
+    #[kernel]
+    pub fn scatter(self, room: &ScaleRoom, scales: &AnyPtr, row: Val<u32>, words: AnyTile) {
+        let Words { first, n, sent } = self;
+        let (base, step) = room.first_and_step(row);
+        let word = arange(sent);
+        scales.scatter((word + first) * step + base, words, word < n);
     }
 }
 
@@ -66,20 +75,6 @@ fn store(
     } else {
         scales.store_where(to, words, arange(sent) < n);
     }
-}
-
-/// Stores words where the layout of scales has them.
-#[kernel]
-fn scatter(
-    c: &Dispatch,
-    (scales, row): (&AnyPtr, Val<u32>),
-    first: Val<u32>,
-    (n, sent): (u32, u32),
-    words: AnyTile,
-) {
-    let (base, step) = c.scale_room().first_and_step(row);
-    let word = arange(sent);
-    scales.scatter((word + first) * step + base, words, word < n);
 }
 
 /// What the scales of rows go with.
