@@ -152,7 +152,7 @@ pub(in crate::families) struct Product {
 
 impl Product {
     /// The sums of a tile, with all scales.
-    #[kernel]
+    #[track_caller]
     pub fn sums(self, b: Group) -> Sums {
         let [x, w] = self.rows;
         match self.scales {
