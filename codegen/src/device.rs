@@ -327,15 +327,23 @@ impl Device {
         self.sms * by_shared.min(self.sm_threads / threads.max(1)).min(self.sm_blocks)
     }
 
-    /// The same with as many registers as a compiler may give a thread: all that let one block be there, at most.
-    pub fn surely_resident_blocks(&self, threads: u32, shared_bytes: u32) -> u32 {
+    /// Blocks that each SM has if so many are resident: those that a compiler has to leave registers for, one at least, and no more than
+    /// shared memory has room for.
+    pub fn blocks_each(&self, blocks: u32, threads: u32, shared_bytes: u32) -> u32 {
+        let room = self.resident_blocks(threads, shared_bytes) / self.sms;
+        blocks.div_ceil(self.sms).clamp(1, room.max(1))
+    }
+
+    /// The same with as many registers as a compiler may give a thread: all that let `each` blocks be on an SM, at most.
+    pub fn surely_resident_blocks(&self, threads: u32, shared_bytes: u32, each: u32) -> u32 {
         let lanes = threads.max(1).next_multiple_of(self.warp_size);
         let unit = match self.registers {
             Registers::Files(_) => 8,
             Registers::Simds(_, unit) => unit,
         };
-        let each = (self.sm_registers() / lanes).min(self.thread_registers.next_multiple_of(unit));
-        let by_registers = self.sm_registers() / ((each / unit * unit).max(unit) * lanes);
+        let most = self.sm_registers() / (lanes * each);
+        let registers = most.min(self.thread_registers.next_multiple_of(unit)) / unit * unit;
+        let by_registers = self.sm_registers() / (registers.max(unit) * lanes);
         self.resident_blocks(threads, shared_bytes).min(self.sms * by_registers.max(1))
     }
 
@@ -368,10 +376,19 @@ mod tests {
     #[test]
     fn registers_count_as_many_as_a_thread_may_have() {
         let of = |target: &str| Device::of(target.parse().unwrap());
-        let blocks = |target, threads| of(target).surely_resident_blocks(threads, 0) / of(target).sms;
+        let blocks = |target, threads| of(target).surely_resident_blocks(threads, 0, 1) / of(target).sms;
         assert_eq!([64, 128, 384, 512, 1024].map(|threads| blocks("cuda:sm_90a", threads)), [4, 2, 1, 1, 1]);
         assert_eq!([64, 256, 1024].map(|threads| blocks("hip:gfx942", threads)), [4, 1, 1]);
-        assert_eq!(of("cuda:sm_90a").surely_resident_blocks(64, 227 * KIB), 132);
+        assert_eq!(of("cuda:sm_90a").surely_resident_blocks(64, 227 * KIB, 1), 132);
+        assert_eq!(of("cuda:sm_90a").surely_resident_blocks(192, 98 * KIB, 1), 132);
+        assert_eq!(of("cuda:sm_90a").surely_resident_blocks(192, 98 * KIB, 2), 264);
+    }
+
+    #[test]
+    fn compilers_leave_registers_for_blocks_that_shared_memory_has_room_for() {
+        let each = |blocks, bytes| Device::measured().blocks_each(blocks, 160, bytes);
+        assert_eq!([132, 133, 264, 265].map(|blocks| each(blocks, 98 * KIB)), [1, 2, 2, 2]);
+        assert_eq!(each(264, 144 * KIB), 1);
     }
 
     #[test]

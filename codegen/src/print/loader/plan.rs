@@ -101,23 +101,29 @@ pub(crate) struct Crew {
 
 impl Crew {
     /// That of a kernel's loaders. An SM's quarter has registers for two warps as large as can be. Where blocks have four warps,
-    /// one more changes nothing. Where sums are made in tensor memory, one thread of a second warp makes them, and no registers are
-    /// wanted.
+    /// one more changes nothing; where two such blocks share an SM, nor do two more. Where sums are made in tensor memory, one thread of a
+    /// second warp makes them, and no registers are wanted.
     fn of(kernel: &Kernel, target: Target) -> Crew {
         let beside = kernel.beside_warps();
         if target.matrix_unit() == MatrixUnit::TensorMemory {
             return Crew { warps: 2, registers: None, ends_inline: false };
         }
-        if kernel.block_warps + beside < 2 * WARPGROUP {
+        let (device, blocks) = (Device::of(target), blocks_an_sm(kernel, target));
+        if blocks * (kernel.block_warps + beside) < 2 * WARPGROUP + blocks - 1 {
             return Crew { warps: 1, registers: None, ends_inline: false };
         }
         let (warps, others) = ((1 + beside).next_multiple_of(WARPGROUP), kernel.block_threads());
         let few = warps * kernel.warp_size;
         let round = |registers: u32| registers / REGISTERS_STEP * REGISTERS_STEP;
-        let all = round(Device::of(target).sm_registers() / (others + few)) * (others + few);
+        let all = round(device.sm_registers() / blocks / (others + few)) * (others + few);
         let registers = Some([KEPT, round((all - few * KEPT) / others)]);
         Crew { warps: warps - beside, registers, ends_inline: false }
     }
+}
+
+/// Blocks of a kernel with loaders that an SM has at once: two where SMs have not enough for one each.
+fn blocks_an_sm(kernel: &Kernel, target: Target) -> u32 {
+    if kernel.grid_blocks() > Device::of(target).sms { 2 } else { 1 }
 }
 
 /// The loaders of a kernel.

@@ -208,6 +208,7 @@ pub(crate) fn emit_split(
         after: sections.after,
         roles,
         threads: launch.block_threads,
+        blocks_each: blocks_each(&facts, launch.block_threads, launch.shared_bytes),
         entry: kernel.variant.clone(),
         overlaps_previous: launch.overlaps_previous,
         early,
@@ -353,11 +354,24 @@ pub(crate) fn excess(kernel: &Kernel, target: Target) -> Result<Excess, PrintErr
     let (_, bytes) = shared_offsets(&facts, loaders.as_ref());
     let threads = block_threads(kernel) + loaders.as_ref().map_or(0, Loaders::threads);
     let shared_bytes = u64::from(bytes).saturating_sub(shared_limit(&facts));
-    let resident = Device::of(target).surely_resident_blocks(threads, bytes);
+    let device = Device::of(target);
+    let each = blocks_each(&facts, threads, bytes);
+    let resident = device.surely_resident_blocks(threads, bytes, each);
     // How many are resident is known of blocks that fit.
     let counted = kernel.waits() && shared_bytes == 0;
     let blocks = if counted { kernel.grid_blocks().saturating_sub(resident) } else { 0 };
     Ok(Excess { shared_bytes, blocks })
+}
+
+/// Blocks of so many threads and bytes that an SM has at once if all are resident: a compiler leaves registers for them. HIP's compilers are not
+/// told.
+fn blocks_each(facts: &Facts, threads: u32, shared_bytes: u32) -> u32 {
+    match facts.target {
+        Target::Cuda(_) => {
+            Device::of(facts.target).blocks_each(facts.p.kernel.grid_blocks(), threads, shared_bytes)
+        }
+        Target::Hip(_) => 1,
+    }
 }
 
 /// Texts of the primitives.

@@ -37,6 +37,8 @@ pub(crate) struct KernelText {
     pub after: Vec<String>,
     pub roles: Vec<String>,
     pub threads: u32,
+    /// Blocks that an SM has at once.
+    pub blocks_each: u32,
     pub entry: String,
     pub overlaps_previous: bool,
     /// What comes before the end of the launch before.
