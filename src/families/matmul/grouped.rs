@@ -5,7 +5,7 @@ use peerwarp_codegen::family::{Choice, Family, Illegal, Legal};
 use peerwarp_codegen::ir::Dtype;
 
 use super::epilogue::{Activation, epilogue};
-use super::order::{self, Order, Tiling, most_columns, result};
+use super::order::{self, Order, most_columns, result};
 use super::output::{Output, Stored};
 use super::scales::{Product, Scales};
 
@@ -66,7 +66,7 @@ pub struct GroupedMatmul {
     #[tune(short = "tc", shrinks, values = [64, 128, 256], default = |key| tile_columns(key))]
     pub tile_columns: u32,
     /// Pieces of 64 columns of `x` and `w` in shared memory at once.
-    #[tune(short = "s", shrinks, values = [2, 3, 4, 5, 6, 8, 10, 12], default = |key| order::stages(tile_rows(key), tile_columns(key), false))]
+    #[tune(short = "s", shrinks, values = [2, 3, 4, 5, 6, 8, 10, 12], default = |key| order::stages_of_groups(tile_rows(key), tile_columns(key)))]
     pub stages: u32,
     /// Height of a set of tiles in tiles; the tiles inside it run column by column (L2 reuse).
     #[tune(short = "h", values = [1, 2, 4, 8, 16, 32], rule = |_| 16)]
@@ -102,8 +102,7 @@ fn tile_columns(key: &GroupedMatmulKey) -> u32 {
     let (rows, groups) = (tile_rows(key), key.groups.min(key.rows));
     let weights = u64::from(groups) * u64::from(key.n) * u64::from(k);
     let bands = groups * rows_each(key).div_ceil(rows);
-    let tiling = Tiling::unsplit([rows, bands], key.n, k, order::SMS, weights);
-    tiling.columns.min(most_columns(key.dtype))
+    order::columns_of_groups([rows, bands], [key.n, k], weights, most_columns(key.dtype))
 }
 
 impl Legal for GroupedMatmul {
@@ -131,10 +130,11 @@ impl Legal for GroupedMatmul {
 }
 
 impl GroupedMatmul {
-    /// A block for each tile, if all groups have equally many rows, up to one a multiprocessor.
+    /// A block for each tile, if all groups have equally many rows, up to as many as are there at once.
     fn blocks_rule(&self) -> u32 {
         let bands = self.rows.div_ceil(self.groups).div_ceil(self.tile_rows);
-        (self.groups.min(self.rows) * bands * self.strips()).clamp(1, order::SMS)
+        (self.groups.min(self.rows) * bands * self.strips())
+            .clamp(1, order::resident_blocks(self.tile_rows, self.tile_columns, self.stages))
     }
 
     /// With scales in tiles of 128 rows each group begins with one, and so do its weights.

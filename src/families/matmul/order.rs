@@ -260,6 +260,27 @@ impl Tiling {
     }
 }
 
+/// Blocks that an SM has at once: one of two multiplies while the other one waits for a piece, adds up or stores. Where both fit with four
+/// stages they are 1.03 to 1.3 times as fast as one with six (`bench/results/products.md`, groups).
+pub(in crate::families) fn blocks_an_sm(rows: u32, columns: u32) -> u32 {
+    if rows == 64 && columns <= 128 { 2 } else { 1 }
+}
+
+/// Blocks that all SMs have at once, if each has so many stages.
+pub(in crate::families) fn resident_blocks(rows: u32, columns: u32, stages: u32) -> u32 {
+    let fit = Device::measured().sm_shared_bytes / (stages * stage(rows, columns) + BESIDE);
+    SMS * blocks_an_sm(rows, columns).min(fit).max(1)
+}
+
+/// Stages that two blocks of an SM have room for.
+pub(in crate::families) fn stages_of_two(rows: u32, columns: u32) -> u32 {
+    let fit = Device::measured().sm_shared_bytes / 2 - BESIDE;
+    (fit / stage(rows, columns)).min(6)
+}
+
+/// Shared memory beside stages that a block has: barriers, what is drawn, reductions, and what the device takes for itself.
+const BESIDE: u32 = 5 * 1024;
+
 /// As many as fit an SM's shared memory, and no more than were of use: small tiles, of which each block has one, wait for memory most of
 /// the time, and more of them are on their way then.
 pub(in crate::families) fn stages(rows: u32, columns: u32, one_each: bool) -> u32 {
@@ -269,5 +290,25 @@ pub(in crate::families) fn stages(rows: u32, columns: u32, one_each: bool) -> u3
     many.unwrap_or(fit.min(6))
 }
 
-/// SMs where defaults were measured, each of which has one block.
+/// Stages of products of groups.
+pub(in crate::families) fn stages_of_groups(rows: u32, columns: u32) -> u32 {
+    if blocks_an_sm(rows, columns) == 2 { stages_of_two(rows, columns) } else { stages(rows, columns, false) }
+}
+
+/// Columns of tiles of products of groups, of so many rows of tiles. Of few rows, as many as leave each SM three tiles: fewer would leave some SMs
+/// one more than others.
+pub(in crate::families) fn columns_of_groups(
+    [tile_rows, bands]: [u32; 2],
+    [columns, k]: [u32; 2],
+    elements: u64,
+    most: u32,
+) -> u32 {
+    if tile_rows > 64 {
+        return Tiling::unsplit([tile_rows, bands], columns, k, SMS, elements).columns.min(most);
+    }
+    let fits = |width: &u32| *width <= most && bands * columns.div_ceil(*width) >= 3 * SMS;
+    [256, 128].into_iter().find(fits).unwrap_or(64)
+}
+
+/// SMs where defaults were measured.
 pub(in crate::families) const SMS: u32 = Device::measured().sms;

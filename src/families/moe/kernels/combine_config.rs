@@ -8,8 +8,8 @@ use super::combine::CombineArgs;
 use super::ids::{IdType, notes_routes};
 use super::layout::{Layout, Room};
 use super::limits::{
-    MAX_SHARED_BYTES, fewer, groups_of, layout_of, numbers_of, resident, slots_of, topk_of, warps_of,
-    with_barriers,
+    MAX_BLOCKS, MAX_SHARED_BYTES, fewer, groups_of, layout_of, numbers_of, resident, slots_of, topk_of,
+    warps_of, with_barriers,
 };
 use super::pieces::Pieces;
 use super::plan::{Begin, Own, Schedule, Share, worth_dynamic_scheduling};
@@ -519,6 +519,6 @@ impl Legal for Combine {
             }
         })?;
         self.choices()?;
-        resident("send_blocks", self.send_blocks, self.blocks())
+        resident("send_blocks", self.send_blocks, self.blocks(), MAX_BLOCKS)
     }
 }

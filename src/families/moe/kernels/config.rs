@@ -9,8 +9,8 @@ use super::dispatch::DispatchArgs;
 use super::ids::{IdType, notes_routes};
 use super::layout::{Begins, Layout, Room};
 use super::limits::{
-    MAX_SHARED_BYTES, fewer, groups_of, layout_of, numbers_of, resident, rows_of, slots_of, topk_of,
-    warps_of, with_barriers,
+    MAX_BLOCKS, MAX_SHARED_BYTES, fewer, groups_of, layout_of, numbers_of, resident, rows_of, slots_of,
+    topk_of, warps_of, with_barriers,
 };
 use super::pieces::{Pieces, piece_len};
 use super::plan::{Bases, Begin, Copies, Count, Index, Own, Schedule, Then};
@@ -656,6 +656,6 @@ impl Dispatch {
             )
         };
         Illegal::unless(bytes <= MAX_SHARED_BYTES, "chunk", self.chunk, allowed)?;
-        resident("recv_blocks", self.recv_blocks, self.blocks())
+        resident("recv_blocks", self.recv_blocks, self.blocks(), MAX_BLOCKS)
     }
 }

@@ -11,7 +11,7 @@ use crate::families::moe::{MoeShape, RowDtype};
 
 /// Blocks that may wait for each other must all be resident: at most one for each SM of an H200, the smallest part of
 /// the machines that the defaults are for.
-const MAX_BLOCKS: u32 = Device::measured().sms;
+pub(super) const MAX_BLOCKS: u32 = Device::measured().sms;
 
 pub(super) use crate::families::MAX_SHARED_BYTES;
 
@@ -133,9 +133,9 @@ pub(super) fn fewer<const N: usize>(counts: [&mut u32; N]) -> bool {
     }
 }
 
-pub(super) fn resident(field: &str, value: u32, blocks: u32) -> Result<(), Illegal> {
-    Illegal::unless(blocks <= MAX_BLOCKS, field, value, || {
-        let most = (value + MAX_BLOCKS).saturating_sub(blocks);
-        format!("at most {most}: blocks that wait for each other are resident together, {MAX_BLOCKS} of them")
+pub(super) fn resident(field: &str, value: u32, blocks: u32, together: u32) -> Result<(), Illegal> {
+    Illegal::unless(blocks <= together, field, value, || {
+        let most = (value + together).saturating_sub(blocks);
+        format!("at most {most}: blocks that wait for each other are resident together, {together} of them")
     })
 }

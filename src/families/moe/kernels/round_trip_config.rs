@@ -7,7 +7,7 @@ use super::combine_config::{Combine, CombinePlan};
 use super::config::{Dispatch, DispatchPlan};
 use super::deliver::Hook;
 use super::ids::IdType;
-use super::limits::{MAX_SHARED_BYTES, fewer, groups_of, resident, rows_of, slots_of, topk_of};
+use super::limits::{MAX_BLOCKS, MAX_SHARED_BYTES, fewer, groups_of, resident, rows_of, slots_of, topk_of};
 use super::plan::{Bases, Copies, Count, Then};
 use super::protocol::Protocol;
 use super::returned::ReturnDtype;
@@ -277,6 +277,6 @@ impl RoundTrip {
         groups_of(self.group_warps, self.warps)?;
         self.returns()?;
         self.dispatch().choices()?;
-        resident("expert_blocks", self.expert_blocks, self.blocks())
+        resident("expert_blocks", self.expert_blocks, self.blocks(), MAX_BLOCKS)
     }
 }
