@@ -280,20 +280,26 @@ fn plain(docs: &str) -> String {
 
 /// What entries have in common.
 const HOW_TO_READ: &str = "\
-A kernel is a Rust function that runs once for each configuration and writes down what it does with values of the device. \
+A kernel is a Rust function that runs once for each configuration and records what it does with device values. \
 `use peerwarp::prelude::*` brings every op and type of these pages.
 
-An entry has the signature, what the op does, what it **orders**, its **errors**, and an example. The example is a kernel whose \
-parameters stand in comments. Brackets hold the declaration: a length; an element type and a length; an element type, rows \
-and columns; the shape of a channel and the length of a message. The lines below it are those that the body becomes for `sm_90a` (CUDA) and `gfx942` \
-(HIP), with 64 threads a block and 2 ranks. [Functions](functions.md) has those that they call. Every example runs on the simulator and computes what its file says.
+An entry has the signature, what the op does, what it **orders**, its **errors**, and an example. Comments of an example declare its \
+parameters. Their brackets hold a length; an element type and a length; an element type, rows and columns; or a channel's shape and \
+the length of a message. Below the kernel stand the lines that are emitted for `sm_90a` (CUDA) and `gfx942` (HIP), with 64 threads a \
+block and 2 ranks. [Functions](functions.md) has the functions that these lines call. Every example runs on the simulator, and its results are compared.
 
-Every op ends the trace with an error at the author's line where it stands outside a role, unless it only asks the host. So does a value \
-that is used outside of the arm, loop or split that made it, and a value or parameter of another kernel. What the checker reports \
-has a name such as `data-race`: [The protocol checker](../../explanation/checker.md) tells them.
+An op outside a role ends the trace with an error at the author's line, unless it only asks the host. So does a value outside the arm, \
+loop or split that made it, and a value or parameter of another kernel. What the checker reports \
+has a name such as `data-race`: [the protocol checker](../../explanation/checker.md#findings) explains each.
 
 [Attributes](attributes.md) has the attributes of families and parameters, [Limits](limits.md) what cannot be expressed, and [Errors and \
 advice](errors.md) what an error's message means.";
+
+/// A text up to the first mark that ends a clause: one before a space. `Window::of` and `2.5` have none.
+fn first_clause(text: &str) -> &str {
+    let ends = [". ", ": ", "; "].iter().filter_map(|end| text.find(end)).min().unwrap_or(text.len());
+    text[..ends].trim().trim_end_matches(['.', ':', ';'])
+}
 
 /// The page that lists every op.
 pub fn index(surface: &Surface, pages: &[Page]) -> String {
@@ -310,10 +316,16 @@ pub fn index(surface: &Surface, pages: &[Page]) -> String {
             .or_else(|| CONSTRUCTS.iter().find(|c| c.0 == key).map(|c| c.1.to_owned()))
             .unwrap_or_default();
         let whole = prose(&docs).replace('\n', " ");
-        let first = whole.split_inclusive(['.', ':', ';']).next().unwrap_or_default().trim();
-        let first = first.trim_end_matches(['.', ':', ';']).replace('|', "\\|");
+        let first = first_clause(&whole).replace('|', "\\|");
         text +=
             &format!("| `{}` | {first} | [{}]({}.md) |\n", key.replace('|', "\\|"), page.title, page.file);
     }
     text
+}
+
+#[test]
+fn a_first_clause_keeps_paths_whole() {
+    assert_eq!(first_clause("As `Window::of`. Reads nothing."), "As `Window::of`");
+    assert_eq!(first_clause("Waits; then reads 2.5 words: all."), "Waits");
+    assert_eq!(first_clause("Element type."), "Element type");
 }
