@@ -1,7 +1,7 @@
-"""`python -m peerwarp bench`: what dispatch and combine take from PyTorch, ours and those of other libraries that are installed.
+"""`python -m peerwarp bench`: times of dispatch and combine in PyTorch, of Peerwarp and of other installed libraries.
 
-Ours and theirs are timed by the same scripts as by `peerwarp bench --compare`, one process a rank, after their results have been
-compared with what they have to be: in CUDA graphs, launched one by one, and what a round takes the host.
+The scripts of `peerwarp bench --compare` compare results first, then time each library with one process a rank: in CUDA graphs,
+launched one by one, and on the host.
 """
 
 from __future__ import annotations
@@ -139,7 +139,7 @@ def arguments(given: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="python -m peerwarp bench", description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
-    parser.add_argument("--model", default="deepseek-v3", help="whose shape, of `peerwarp list models` [default: deepseek-v3]")
+    parser.add_argument("--model", default="deepseek-v3", help="a model of `peerwarp list models`, for its shape [default: deepseek-v3]")
     for name in ("hidden", "experts", "topk"):
         parser.add_argument(f"--{name}", type=int, help="instead of the model's")
     parser.add_argument("--tokens", default="1,8,64,256,4096", help="of a rank, by commas [default: 1,8,64,256,4096]")

@@ -54,12 +54,15 @@ class Crate:
         return f"<Crate of {', '.join(self.families)} in {self.path}>"
 
 
-def build(path: str | os.PathLike[str], *, profile: str = "release") -> Crate:
+def build(path: str | os.PathLike[str], *, profile: str = "release", program: str | None = None) -> Crate:
     """Builds a crate of kernels, whose `main` is `peerwarp::cli::main(..)`. It needs Rust.
+
+    The first build takes minutes, and prints nothing meanwhile.
 
     Args:
         path: the crate's folder.
         profile: cargo's profile.
+        program: which of the crate's programs, if it has several.
     """
     folder = Path(path).resolve()
     manifest = folder / "Cargo.toml"
@@ -68,14 +71,14 @@ def build(path: str | os.PathLike[str], *, profile: str = "release") -> Crate:
     cargo = shutil.which("cargo")
     if cargo is None:
         raise PeerwarpError("cargo is not on the PATH: peerwarp.build needs Rust, see https://rustup.rs")
-    command = [cargo, "build", "--manifest-path", str(manifest), "--profile", profile]
+    command = [cargo, "build", "--manifest-path", str(manifest), "--profile", profile, *(["--bin", program] if program else [])]
     lines = _run([*command, "--message-format", "json-render-diagnostics"], f"{folder} does not build").splitlines()
     built = [json.loads(line) for line in lines if line.startswith("{")]
     own = [one for one in built if one.get("manifest_path") == str(manifest) and one.get("executable")]
     programs = [one["executable"] for one in own if "bin" in one["target"]["kind"]]
     if len(programs) != 1:
         names = ", ".join(Path(one).name for one in programs) or "none"
-        raise InvalidArgument("programs of the crate", names, "one, whose main is peerwarp::cli::main(..)")
+        raise InvalidArgument("programs of the crate", names, "one, whose main is peerwarp::cli::main(..): `program` names it")
     return Crate(folder, programs[0])
 
 

@@ -140,7 +140,7 @@ class Stages:
         """Ends a dispatch that was `wanted`, and no more."""
         capacity, number = stage
         if self._last[capacity] != (number, wanted):
-            allowed = f"the last one of its capacity, {self._dispatches} at most, which was {wanted} and no more"
+            allowed = f"the latest one of its capacity, {wanted} and not used since; the latest of all is {self._dispatches}"
             raise InvalidArgument("d", f"dispatch {number}", allowed)
         self._last[capacity] = None
 

@@ -68,8 +68,19 @@ def test_what_a_crate_lacks_is_named(crate: Path, monkeypatch: pytest.MonkeyPatc
     with pytest.raises(PeerwarpError, match=r"rustup\.rs"):
         peerwarp.build(crate)
     cargo(crate, monkeypatch, ["/a/one", "/a/two"])
-    with pytest.raises(InvalidArgument, match="one, two"):
+    with pytest.raises(InvalidArgument, match=r"one, two(.|\n)*`program` names it"):
         peerwarp.build(crate)
+
+
+def test_cargo_builds_the_named_program_alone(crate: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    cargo(crate, monkeypatch, [], code=101)
+    script = crate.parent / "bin/cargo"
+    script.write_text('#!/bin/sh\necho "$@" >&2\nexit 101\n', encoding="utf-8")
+    with pytest.raises(PeerwarpError, match="--profile release --bin two "):
+        peerwarp.build(crate, program="two")
+    with pytest.raises(PeerwarpError) as whole:
+        peerwarp.build(crate)
+    assert "--bin" not in str(whole.value)
 
 
 def test_what_cargo_says_is_reported(crate: Path, monkeypatch: pytest.MonkeyPatch) -> None:

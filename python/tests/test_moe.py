@@ -367,7 +367,7 @@ def test_rounds_follow_each_other_and_the_last_of_a_capacity_may_be_combined() -
     moe.combine(large, large.rows)
     assert len(moe.combine(small, small.rows)[0]) == 1
     for spent in (small, large):
-        with pytest.raises(peerwarp.InvalidArgument, match="the last one of its capacity") as error:
+        with pytest.raises(peerwarp.InvalidArgument, match="the latest one of its capacity, received and not used since") as error:
             moe.combine(spent, spent.rows)
         assert error.value.field == "d"
 

@@ -56,9 +56,9 @@ pub(crate) enum Command {
     Show(ShowArgs),
     /// List families, models or variants
     List(ListArgs),
-    /// Say what an operation takes of each GPU's memory, before any of it is allocated
+    /// Say how much memory an operation needs on each GPU, without allocating any
     Memory(MemoryArgs),
-    /// Record what every warp does when, on this machine's GPUs, for Perfetto
+    /// Record on this machine's GPUs when each warp waits, signals and sends, for Perfetto
     Trace(TraceArgs),
     /// Measure the links between this machine's GPUs, or explain those of a machine that is described
     Topo(TopoArgs),
@@ -83,13 +83,13 @@ pub(crate) struct Selection {
     /// World size
     #[arg(long, value_name = "R")]
     pub ranks: Option<String>,
-    /// Nodes that the ranks are on, as many on each: `all_reduce` on several is the family `all_reduce_nodes` [default: 1]
+    /// Nodes, each with equally many of the ranks: `all_reduce` on several is the family `all_reduce_nodes` [default: 1]
     #[arg(long, value_name = "N")]
     pub nodes: Option<String>,
     /// Set a tuning field; with `FAMILY.` in front in that family only. May be repeated
     #[arg(long = "set", value_name = "FIELD=VALUE")]
     pub settings: Vec<String>,
-    /// Take what was tuned: a table that comes with the program, as in `h200`, a FILE.toml that `tune` wrote, or `none`
+    /// Table of tuned variants: one that comes with the program, as in `h200`, a FILE.toml that `tune` wrote, or `none`
     /// [default: that of the GPUs, or of the device that stands for the target; none for the simulator]
     #[arg(long, value_name = "DEVICE|FILE")]
     pub tuned: Option<String>,
@@ -191,7 +191,7 @@ pub(crate) struct TuneArgs {
     /// Table to go on with, or to begin [default: generated/tuned/DEVICE.toml]
     #[arg(long, value_name = "FILE")]
     pub out: Option<PathBuf>,
-    /// Seconds for everything; every problem gets as much as those after it
+    /// Seconds for all problems; each gets an equal share of what is left
     #[arg(long, value_name = "SECONDS")]
     pub budget: Option<f64>,
     /// Candidates to time for a problem at most, before the run-off
@@ -296,7 +296,7 @@ pub(crate) struct Wanted {
 
 #[derive(Debug, Args)]
 pub(crate) struct GenerateArgs {
-    /// Folder to write to; what is there of an earlier run is replaced as a whole or not at all
+    /// Folder to write to; files of an earlier run are replaced all at once, or not at all
     #[arg(long, value_name = "DIR")]
     pub out: PathBuf,
     /// Write nothing: compare with what is there
@@ -311,7 +311,7 @@ pub(crate) struct GenerateArgs {
 
 #[derive(Debug, Args)]
 pub(crate) struct PackArgs {
-    /// Folder to write to; what is there of an earlier run is replaced as a whole or not at all
+    /// Folder to write to; files of an earlier run are replaced all at once, or not at all
     #[arg(long, value_name = "DIR")]
     pub out: PathBuf,
     /// Compilers to choose from: nvrtc, nvcc, clang, zig, hipcc [default: the first of these that is found]

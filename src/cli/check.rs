@@ -17,6 +17,9 @@ use super::args::CheckArgs;
 use super::output::{Done, Failure, Progress, Style};
 use super::select::Chosen;
 
+const ALL_NEEDED: &str = "no hints: the kernel needs all credits and second banks of its channels\n";
+const NO_SPARES: &str = "no hints: the kernel has no channel with credits or a second bank\n";
+
 /// The command line, without what decides the seeds.
 pub(super) struct Replay(String);
 
@@ -118,7 +121,8 @@ pub(super) fn check(
             let found = hinted(suite, &variants, &exploration);
             found.iter().for_each(|hint| writeln!(text, "hint: {hint}").expect("string"));
             if found.is_empty() {
-                text.push_str("no hints: what the channels have of banks and credits is needed\n");
+                let has_spares = !spares(&variants).is_empty();
+                text.push_str(if has_spares { ALL_NEEDED } else { NO_SPARES });
             }
             json["hints"] = json!(found);
         }

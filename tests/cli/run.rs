@@ -144,6 +144,20 @@ fn checks_the_protocol_over_seeds() {
     assert_eq!((&json["ok"], &json["seeds"], &json["first_seed"]), (&true.into(), &2.into(), &5.into()));
 }
 
+/// Without a hint, the report says whether the kernel had anything to leave out.
+#[test]
+fn no_hints_say_whether_channels_have_spares() {
+    let place = Place::new();
+    let said = |command: &str| place.say(&format!("check {command} --seeds 2 --hints")).report();
+    let channels = said("--family all_reduce elements=64 ranks=2 dtype=f32");
+    assert!(
+        channels.contains("no hints: the kernel needs all credits and second banks of its channels"),
+        "{channels}"
+    );
+    let flags = said("--family registered_all_reduce elements=64 ranks=2 dtype=f32 op=sum");
+    assert!(flags.contains("no hints: the kernel has no channel with credits or a second bank"), "{flags}");
+}
+
 /// Fields have options of their own where a family is selected by its name, too.
 #[test]
 fn options_set_the_fields_of_a_family_and_of_a_variant() {

@@ -34,8 +34,8 @@
 //     empty_id        scalar   i32             4 B      Of dispatch: the id of no expert, which
 //                                                       `entry_expert` has for an entry that is not here.
 //     n               local    u32[1]          4 B      Of dispatch: how many tokens this rank has.
-//     rows_there      scalar   u32             4 B      Of dispatch: rows that there are of tokens. So many
-//                                                       there are of ids, of weights and of combined rows.
+//     rows_there      scalar   u32             4 B      Of dispatch: the number of rows of `x`. `ids`,
+//                                                       `weights` and `out` have as many.
 //     ids             local    i32[1024]       4 KiB    Of dispatch: expert ids, `[token][k]`.
 //     weights         local    f32[1024]       4 KiB    Of dispatch: weights of the entries, `[token][k]`.
 //     out             local    bf16[917504]    1.8 MiB  Out: the combined rows, `[token][hidden]`.
@@ -104,7 +104,7 @@ struct Args {
     const i32* entry_expert;  // i32[8192]: Of dispatch, for rows by token: the expert of..
     i32 empty_id;             // Of dispatch: the id of no expert, which `entry_expert` has..
     const u32* n;             // u32[1]: Of dispatch: how many tokens this rank has.
-    u32 rows_there;           // Of dispatch: rows that there are of tokens. So many there..
+    u32 rows_there;           // Of dispatch: the number of rows of `x`. `ids`, `weights`..
     const i32* ids;           // i32[1024]: Of dispatch: expert ids, `[token][k]`.
     const f32* weights;       // f32[1024]: Of dispatch: weights of the entries, `[token][k]`.
     bf16* out;                // bf16[917504]: Out: the combined rows, `[token][hidden]`.

@@ -23,8 +23,8 @@
  * All ranks use the same variant. A variant with `send` in its name is the first half of this, to be
  * followed by the one with `recv`, on the same buffers.
  *
- * Every rank launches it equally often. Before the first launch all flags, LL elements, epochs and status records
- * are zero on all ranks, and all bits of packets are set; no other buffer needs a value, and nothing is reset
+ * Every rank launches it equally often. Before the first launch set FLAGS, COUNTS, LL, EPOCH, COUNTERS, BLOCK_FLAGS
+ * and STATUS buffers to zero on all ranks, and PACKETS to all ones. No other buffer needs a value, and nothing is reset
  * between launches. Launches may be captured in a graph and replayed any number of times.
  */
 #ifndef MOE_DISPATCH_H7168_E256_K8_T128_R8_BF16_RAW_EXPERTMAJOR_BOTH__W16_S32_R80_G1_V4_C32_DEDUP_PACKETS_H
@@ -43,8 +43,8 @@ typedef struct PeerwarpEpochWord {
 } PeerwarpEpochWord;
 
 /* A wait that lasts too long raises `aborted` on every rank, and describes itself in the status of its own;
- * then all kernels of the world leave, and what they were to write is not there. To begin anew: let every
- * rank's launches end, give flags, LL elements, epochs, status records and packets their first values on all ranks, and
+ * then all kernels of the world leave, and their outputs are undefined. To begin anew: let every
+ * rank's launches end, set buffers on all ranks to the values before a first launch, and
  * only then launch again. */
 typedef struct PeerwarpStatus {
     uint32_t aborted; /* 1 + the rank that gave up, 0 while all is well */
@@ -63,7 +63,7 @@ typedef struct PeerwarpStatus {
                         * changed while no kernel runs; such a rank's kernels must not reach the others' memory any more */
 } PeerwarpStatus;
 
-/* What a launch returns when it did not come to the runtime, whose own codes are positive. */
+/* What a launch returns if it fails before the runtime is called. The runtime's own codes are positive. */
 #define PEERWARP_OK 0
 #define PEERWARP_NO_ARGS (-1)       /* a null pointer where the arguments or the result belong */
 #define PEERWARP_BAD_RANK (-2)      /* `rank` is not below the number of ranks */
@@ -129,7 +129,7 @@ typedef struct moe_dispatch_h7168_e256_k8_t128_r8_bf16_raw_expertmajor_both__w16
 } moe_dispatch_h7168_e256_k8_t128_r8_bf16_raw_expertmajor_both__w16_s32_r80_g1_v4_c32_dedup_packets_Args;
 
 /* What to allocate on each rank, as X(member, kind, bytes) for each buffer. Kinds are LOCAL, SYMMETRIC,
- * FLAGS, PACKETS, LL, EPOCH, COUNTERS and STATUS; FLAGS, PACKETS, LL and STATUS are symmetric, too.
+ * FLAGS, COUNTS, PACKETS, LL, EPOCH, COUNTERS and STATUS; FLAGS, COUNTS, PACKETS, LL and STATUS are symmetric, too.
  * With 0 bytes it is not used, and its pointers may be null. */
 #define MOE_DISPATCH_H7168_E256_K8_T128_R8_BF16_RAW_EXPERTMAJOR_BOTH__W16_S32_R80_G1_V4_C32_DEDUP_PACKETS_BUFFERS(X) \
     X(x, LOCAL, 1835008) \

@@ -19,7 +19,7 @@ pub struct MoeKey {
     pub hook: Hook,
     /// How rows stand at the rank that receives them.
     pub layout: Layout,
-    /// Rows by expert that there are places for, as [`Dispatch::max_rows`](super::kernels::Dispatch::max_rows).
+    /// The most rows by expert that a rank holds, as [`Dispatch::max_rows`](super::kernels::Dispatch::max_rows).
     pub max_rows: u32,
     /// What rows are combined in.
     pub combined: CombineDtype,

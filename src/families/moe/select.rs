@@ -98,7 +98,7 @@ pub fn options() -> Vec<OptionSpec> {
         option(
             "quantise",
             "FROM",
-            "Let dispatch quantise rows to fp8, fp8-ue8m0, fp8-fnuz, int8, mxfp8 or nvfp4, from bf16 or fp16 [default: none, rows are given as they are sent]",
+            "Let dispatch quantise rows to fp8, fp8-ue8m0, fp8-fnuz, int8, mxfp8 or nvfp4, from bf16 or fp16 [default: none, dispatch takes rows in the type of --dtype]",
         ),
         option(
             "scale-rounding",
@@ -115,8 +115,8 @@ pub fn options() -> Vec<OptionSpec> {
         option(
             "max-rows",
             "N",
-            "Rows by expert that there are places for, of a rank or at a fixed stride of each expert; those beyond are counted, and \
-             contribute nothing [default: as many as there can be]",
+            "The most rows by expert that a rank holds, or that each expert holds at a fixed stride; rows beyond are counted, and \
+             contribute nothing [default: every possible row]",
         ),
         option(
             "weighted",
@@ -132,19 +132,19 @@ pub fn options() -> Vec<OptionSpec> {
         option(
             "expert-slots",
             "N",
-            "Let a table place experts in N slots of each rank, and not their order [default: none, experts in order]",
+            "Let a table place experts in N slots of each rank [default: none, ranks own experts in order]",
         ),
         option(
             "replicas",
             "N",
-            "Slots that the table has room for of each expert: a token goes to one of them, in turn [default: 1]",
+            "The most replicas of an expert in the table; tokens go to them in turn [default: 1]",
         ),
         option(
             "expert-load",
             "BOOL",
             "Let dispatch count the entries of each expert, which EPLB reads [default: false]",
         ),
-        option("ids", "TYPE", "What expert ids are given as, i32 or i64 [default: i32]"),
+        option("ids", "TYPE", "Type of expert ids, i32 or i64 [default: i32]"),
         option("dedup", "BOOL", "Send a token once to each rank that needs it, and expand it there"),
         option(
             "phase",

@@ -482,13 +482,13 @@ impl fmt::Display for Flight {
         let limit = match ending {
             Ending::Signal => format!("waits for all {what} before it"),
             Ending::Wait => "stops the block until it is answered".into(),
-            Ending::Round => "uses its loads before the next round begins".into(),
+            Ending::Round => "uses the loads of a round before the next one begins".into(),
             Ending::Stages => "has no more stages".into(),
         };
         let thing = match ending {
             Ending::Signal => "signal",
             Ending::Wait => "wait",
-            Ending::Round => "round of the loop",
+            Ending::Round => "loop",
             Ending::Stages => "product",
         };
         write!(f, " The {thing} at {line} limits them: it {limit}.")

@@ -284,7 +284,7 @@ fn about_map(map: &TensorMap) -> String {
     let TensorMap { of, dtype, rows, columns, box_rows, .. } = map;
     let own = if map.symmetric { "this rank's own " } else { "" };
     format!(
-        "_launch makes it: let it be zeros. Who launches the entry by itself makes it by cuTensorMapEncodeTiled: {own}{of}, {dtype}, \
+        "_launch makes it: pass zeros. A program that launches the entry makes it by cuTensorMapEncodeTiled: {own}{of}, {dtype}, \
          sizes {columns} and {rows}, a stride of {} bytes, boxes of {} and {box_rows}, element strides 1, no \
          interleaving, CU_TENSOR_MAP_SWIZZLE_128B, zeros for what is not there.",
         columns * u64::from(dtype.bytes()),

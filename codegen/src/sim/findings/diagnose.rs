@@ -199,7 +199,7 @@ impl World<'_> {
             (FindingKind::LostSignal, message, old.by)
         } else if let Some(wait) = unordered {
             let message = format!(
-                "nothing orders this overwrite of {flag} = {} by {value} after the wait for it: the wait could miss it",
+                "{flag} changes from {} to {value}, and nothing orders that after the wait for {0}, which could miss it",
                 old.value
             );
             (FindingKind::LostSignal, message, wait)

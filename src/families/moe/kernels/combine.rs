@@ -48,7 +48,7 @@ pub struct CombineArgs {
     /// Of dispatch: how many tokens this rank has.
     #[input]
     pub n: Ptr<u32>,
-    /// Of dispatch: rows that there are of tokens. So many there are of ids, of weights and of combined rows.
+    /// Of dispatch: the number of rows of `x`. `ids`, `weights` and `out` have as many.
     pub rows_there: Val<u32>,
     /// Of dispatch: expert ids, `[token][k]`.
     #[input]

@@ -147,8 +147,8 @@ pub struct Combine {
     /// How rows stand at the rank that has received them; as in dispatch.
     #[key]
     pub layout: Layout,
-    /// Rows by expert that there are places for: of all of a rank's experts, or of each at a fixed stride, which it is then. 0: as
-    /// many as there can be, or at a fixed stride as many as there are tokens. Rows beyond have no place.
+    /// The most rows by expert that a rank holds: of all of its experts, or of each at a fixed stride, and then the stride too. 0: every
+    /// possible row, or at a fixed stride one for each token of all ranks. Rows beyond have no place.
     #[key(short = "m", range = 0..=2147483647, default = 0, omitted)]
     pub max_rows: u32,
     /// Whether combine applies the weights to rank-major rows: to a rank's row the sum of the token's weights there. If not, the experts

@@ -76,8 +76,8 @@ pub struct Dispatch {
     /// How rows stand at the rank that receives them.
     #[key]
     pub layout: Layout,
-    /// Rows by expert that there are places for: of all of a rank's experts, or of each at a fixed stride, which it is then. 0: as
-    /// many as there can be, or at a fixed stride as many as there are tokens. Rows beyond have no place.
+    /// The most rows by expert that a rank holds: of all of its experts, or of each at a fixed stride, and then the stride too. 0: every
+    /// possible row, or at a fixed stride one for each token of all ranks. Rows beyond have no place.
     #[key(short = "m", range = 0..=2147483647, default = 0, omitted)]
     pub max_rows: u32,
     /// Whether it is one node's part of a dispatch over several nodes. `ids` then number the node's experts, and ids that come out count
