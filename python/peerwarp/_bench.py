@@ -139,7 +139,7 @@ def arguments(given: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="python -m peerwarp bench", description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
-    parser.add_argument("--model", default="deepseek-v3", help="a model of `peerwarp list models`, for its shape [default: deepseek-v3]")
+    parser.add_argument("--model", default="deepseek-v3", help="one of `peerwarp list models`: its shape [default: deepseek-v3]")
     for name in ("hidden", "experts", "topk"):
         parser.add_argument(f"--{name}", type=int, help="instead of the model's")
     parser.add_argument("--tokens", default="1,8,64,256,4096", help="of a rank, by commas [default: 1,8,64,256,4096]")
