@@ -86,7 +86,7 @@ pub(crate) struct Selection {
     /// Nodes, each with equally many of the ranks: `all_reduce` on several is the family `all_reduce_nodes` [default: 1]
     #[arg(long, value_name = "N")]
     pub nodes: Option<String>,
-    /// Set a tuning field; with `FAMILY.` in front in that family only. May be repeated
+    /// Set a field of the key or of tuning; with `FAMILY.` in front in that family only. May be repeated
     #[arg(long = "set", value_name = "FIELD=VALUE")]
     pub settings: Vec<String>,
     /// Table of tuned variants: one that comes with the program, as in `h200`, a FILE.toml that `tune` wrote, or `none`

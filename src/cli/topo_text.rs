@@ -238,6 +238,6 @@ fn times(text: &mut String, sums: &WorldSums, style: Style) {
         .collect();
     *text += &table(&head, rows);
     if staged {
-        *text += "  * some of it goes through the host's memory: copies do that, and no kernel\n";
+        *text += "  * part of the way leads through host memory, which copies can take and kernels cannot\n";
     }
 }

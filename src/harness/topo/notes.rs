@@ -53,8 +53,8 @@ fn reach(network: &Network) -> Option<String> {
     let together: Vec<String> =
         crate::runtime::together(network.gpus.len(), &both).iter().map(usize::to_string).collect();
     let together = match together.len() {
-        0 | 1 => "No two of them do, so that a world takes one process on the simulator".to_owned(),
-        _ => format!("Of these a world can be made: {}", together.join(",")),
+        0 | 1 => "No two GPUs have it: only simulated ranks can form a world".to_owned(),
+        _ => format!("GPUs {} can form a world", together.join(",")),
     };
     Some(format!(
         "GPUs {} have no access to each other's memory: copies go through the host, and kernels cannot. {together}",

@@ -25,7 +25,7 @@ fn gpus_that_do_not_reach_each_other_are_named_with_those_that_do() {
     assert!(notes[0].starts_with("GPUs 0 and 2, 0 and 5, 0 and 6, 1 and 3, "), "{notes:?}");
     assert!(
         notes[0].contains("and 6 more pairs have no access")
-            && notes[0].contains("a world can be made: 0,3,4,7"),
+            && notes[0].contains("GPUs 0,3,4,7 can form a world"),
         "{notes:?}"
     );
 }
