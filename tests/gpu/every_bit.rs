@@ -154,12 +154,15 @@ fn defaults(shape: &MoeShape, layout: Layout) -> MoeTuning {
     MoeTuning::defaults_with(shape, Hook::None, layout).unwrap()
 }
 
+/// Tokens of a rank at most, and of each.
+const SIZES: [(u32, [u32; 2]); 3] = [(3, [3, 1]), (48, [48, 20]), (700, [700, 333])];
+
 #[test]
 fn rows_of_every_kind_are_right_to_the_bit() {
     let Some((_one, gpus)) = gpus() else { return };
     let world = two(&gpus, &options());
     let mut all = Batch::new(&world);
-    for (tokens, n) in [(3, [3, 1]), (48, [48, 20]), (700, [700, 333])] {
+    for (tokens, n) in SIZES {
         for layout in [Layout::RankMajor, Layout::ExpertMajor] {
             for (row, scales) in [(4, 0), (1028, 36), (3584, 448), (64, 2048)] {
                 let shape = shape(2048, tokens, RowDtype::Bytes { row, scales });
@@ -183,6 +186,16 @@ fn rows_of_every_kind_are_right_to_the_bit() {
                 }
             }
         }
+    }
+    report("rows of every kind", json!({ "cases": all.right_to_the_bit() }));
+}
+
+#[test]
+fn rows_that_come_back_quantised_and_few_places_are_right_to_the_bit() {
+    let Some((_one, gpus)) = gpus() else { return };
+    let world = two(&gpus, &options());
+    let mut all = Batch::new(&world);
+    for (tokens, n) in SIZES {
         for (layout, dtype, hidden) in [
             (Layout::RankMajor, RowDtype::Bf16, 7168),
             (Layout::ExpertMajor, RowDtype::Bf16, 2880),
@@ -212,5 +225,5 @@ fn rows_of_every_kind_are_right_to_the_bit() {
             all.add(&flags.with_max_rows(max_rows).with_split(true), &n, 0);
         }
     }
-    report("rows of every kind", json!({ "cases": all.right_to_the_bit() }));
+    report("rows that come back", json!({ "cases": all.right_to_the_bit() }));
 }
