@@ -135,6 +135,19 @@ PeerwarpResult peerwarp_world_launched(const PeerwarpWorldOptions *options,
                                        PeerwarpWorld **world);
 
 /**
+ * Makes the world of a process that takes the place of one that is gone, started as that one was, with the same rank, address and
+ * secret. It makes the operations and the memory that the other ranks have, in the same order, and then calls
+ * `peerwarp_world_replace`, as they do. Launches before are refused.
+ *
+ * @param options NULL for all defaults.
+ *
+ * # Safety
+ * Pointers are null or point to what their types say.
+ */
+PeerwarpResult peerwarp_world_in_place_of(const PeerwarpWorldOptions *options,
+                                          PeerwarpWorld **world);
+
+/**
  * Makes a world of simulated ranks, 1 to 64, all in this process and without a GPU. `seed` decides the schedules.
  *
  * # Safety
@@ -177,6 +190,13 @@ PeerwarpResult peerwarp_world_reset(PeerwarpWorld *world);
  */
 PeerwarpResult peerwarp_world_deactivate(PeerwarpWorld *world,
                                          uint32_t rank);
+
+/**
+ * Lets a new process take the place of a rank without which the world goes on. All active ranks call this when nothing of theirs runs,
+ * and so does the new process. Ranks share fresh memory at the old addresses, and graphs stay valid.
+ */
+PeerwarpResult peerwarp_world_replace(PeerwarpWorld *world,
+                                      uint32_t rank);
 
 /**
  * Goes on with the ranks that call it after PEERWARP_RESULT_ABORTED, which all ranks that can do, and writes those that are not among

@@ -13,6 +13,6 @@ pub use operation::{
 pub use world::{
     PeerwarpMemory, PeerwarpWorld, PeerwarpWorldOptions, peerwarp_empty, peerwarp_memory_free,
     peerwarp_world_check, peerwarp_world_deactivate, peerwarp_world_finish, peerwarp_world_free,
-    peerwarp_world_go_on, peerwarp_world_launched, peerwarp_world_place, peerwarp_world_reset,
-    peerwarp_world_simulated,
+    peerwarp_world_go_on, peerwarp_world_in_place_of, peerwarp_world_launched, peerwarp_world_place,
+    peerwarp_world_replace, peerwarp_world_reset, peerwarp_world_simulated,
 };

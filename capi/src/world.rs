@@ -120,8 +120,7 @@ pub unsafe extern "C" fn peerwarp_world_launched(
     guarded(|| {
         let make = || {
             // SAFETY: as the caller says.
-            let options = unsafe { options.as_ref() };
-            let options = options.map_or_else(|| Ok(WorldOptions::default()), PeerwarpWorldOptions::read)?;
+            let options = unsafe { self::options(options) }?;
             let launched = Launched::here()?;
             let gpus = gpus()?;
             let world = match launched {
@@ -133,6 +132,40 @@ pub unsafe extern "C" fn peerwarp_world_launched(
         // SAFETY: as the caller says.
         unsafe { handles::put(world, make) }
     })
+}
+
+/// Makes the world of a process that takes the place of one that is gone, started as that one was, with the same rank, address and
+/// secret. It makes the operations and the memory that the other ranks have, in the same order, and then calls
+/// `peerwarp_world_replace`, as they do. Launches before are refused.
+///
+/// @param options NULL for all defaults.
+///
+/// # Safety
+/// Pointers are null or point to what their types say.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn peerwarp_world_in_place_of(
+    options: *const PeerwarpWorldOptions,
+    world: *mut *mut PeerwarpWorld,
+) -> PeerwarpResult {
+    guarded(|| {
+        let make = || {
+            // SAFETY: as the caller says.
+            let options = unsafe { self::options(options) }?;
+            let allowed = "one that says the rank, as of the process before";
+            let launched = Launched::here()?.ok_or_else(|| Failure::invalid("launcher", "none", allowed))?;
+            Ok(Ranks::Gpu(Arc::new(World::in_place_of(&gpus()?, &launched, &options)?)))
+        };
+        // SAFETY: as the caller says.
+        unsafe { handles::put(world, make) }
+    })
+}
+
+/// # Safety
+/// `given` is null or points to options.
+unsafe fn options(given: *const PeerwarpWorldOptions) -> Result<WorldOptions, Failure> {
+    // SAFETY: as the caller says.
+    let given = unsafe { given.as_ref() };
+    given.map_or_else(|| Ok(WorldOptions::default()), PeerwarpWorldOptions::read)
 }
 
 /// Makes a world of simulated ranks, 1 to 64, all in this process and without a GPU. `seed` decides the schedules.
@@ -217,6 +250,13 @@ pub extern "C" fn peerwarp_world_reset(world: *mut PeerwarpWorld) -> PeerwarpRes
 #[unsafe(no_mangle)]
 pub extern "C" fn peerwarp_world_deactivate(world: *mut PeerwarpWorld, rank: u32) -> PeerwarpResult {
     guarded(|| Ok(handles::get::<_, Ranks>(world)?.gpu()?.deactivate(rank)?))
+}
+
+/// Lets a new process take the place of a rank without which the world goes on. All active ranks call this when nothing of theirs runs,
+/// and so does the new process. Ranks share fresh memory at the old addresses, and graphs stay valid.
+#[unsafe(no_mangle)]
+pub extern "C" fn peerwarp_world_replace(world: *mut PeerwarpWorld, rank: u32) -> PeerwarpResult {
+    guarded(|| Ok(handles::get::<_, Ranks>(world)?.gpu()?.replace(rank)?))
 }
 
 /// Goes on with the ranks that call it after PEERWARP_RESULT_ABORTED, which all ranks that can do, and writes those that are not among

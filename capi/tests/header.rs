@@ -45,7 +45,7 @@ fn each_function_catches_panics() {
             functions += 1;
         }
     }
-    assert_eq!(functions, 18);
+    assert_eq!(functions, 20);
 }
 
 #[test]

@@ -28,6 +28,7 @@ int main(int count, char **arguments) {
     options.share_sms = 1, options.launches_at_once = 17;
     SAY(peerwarp_world_launched(&options, &world));
     options.launches_at_once = 2;
+    SAY(peerwarp_world_in_place_of(&options, &world));
     if (!SAY(peerwarp_world_launched(&options, &world))) return 1;
     if (!SAY(peerwarp_world_place(world, &ranks, &rank, &gpu))) return 1;
     printf("rank %u of %u, GPU %u\n", rank, ranks, gpu);
@@ -58,6 +59,7 @@ int main(int count, char **arguments) {
     SAY(peerwarp_world_check(world));
     SAY(peerwarp_world_reset(world));
     SAY(peerwarp_world_deactivate(world, 0));
+    SAY(peerwarp_world_replace(world, 0));
     SAY(peerwarp_world_free(world));
     return !SAY(peerwarp_pack_free(pack));
 }

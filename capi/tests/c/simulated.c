@@ -133,6 +133,7 @@ int main(int count_, char **arguments) {
     SAY(peerwarp_world_check(NULL));
     SAY(peerwarp_world_reset((PeerwarpWorld *)pack));
     SAY(peerwarp_world_deactivate(world, 1));
+    SAY(peerwarp_world_replace(world, 1));
     SAY(peerwarp_world_go_on(world, NULL));
     SAY(peerwarp_empty(world, 16, &memory, &address));
     SAY(peerwarp_empty(world, 16, &memory, NULL));
