@@ -24,6 +24,7 @@
 #define __builtin_amdgcn_ballot_w32(mine) ::host::u32(::host::ballot(mine))
 #define __builtin_amdgcn_ds_bpermute(address, x) \
     int(::host::shuffle(::host::u32(x), ::host::u32(address) / 4 % 64))
+#define __builtin_amdgcn_readfirstlane(x) int(::host::shuffle(::host::u32(x), 0))
 #define __builtin_amdgcn_s_sleep(count) ::host::pause()
 
 // 100 MHz.
