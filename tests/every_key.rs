@@ -98,7 +98,7 @@ fn key(family: &dyn DynFamily, rng: &mut ChaCha8Rng) -> Key {
         let [n, k] = ["n", "k"].map(|name| number(&key, name).expect("a number").next_multiple_of(256));
         set(&mut key, "n", n);
         set(&mut key, "k", k);
-        ["out", "gather"].into_iter().for_each(|name| drop(key.remove(name)));
+        key.remove("gather");
         if let Some(stride) = number(&key, "stride").map(|stride| stride / 128 * 128) {
             set(&mut key, "stride", stride);
             set(&mut key, "align", if stride > 0 { 1 } else { 128 });

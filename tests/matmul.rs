@@ -100,7 +100,12 @@ fn products_of_mxfp8_and_nvfp4_have_scales_of_blocks() {
     let groups = format!("groups=3 rows=600 n=128 k=256 {mx} blocks=2");
     explore::<GroupedMatmul>(&format!("{groups} align=128 weighted=true"), 2);
     explore::<GroupedMatmul>(&format!("{groups} stride=128 activation=silu"), 1);
+    // Four warps have whole rows of a tile each.
+    explore::<Matmul>(&format!("m=130 n=256 k=384 {mx} out=fp8 bias=true blocks=2"), 4);
+    explore::<Matmul>(&format!("m=9 n=256 k=128 {mx} out=fp8 activation=swiglu"), 1);
+    explore::<GroupedMatmul>(&format!("{groups} align=128 weighted=true out=fp8"), 2);
     let nv = "dtype=u32 scales=nvfp4";
+    explore::<Matmul>(&format!("m=130 n=128 k=512 {nv} out=fp8"), 1);
     explore::<Matmul>(&format!("m=130 n=264 k=512 {nv} ranks=2 bias=true blocks=2"), 4);
     explore::<GroupedMatmul>(&format!("groups=3 rows=600 n=128 k=256 {nv} align=128 activation=relu"), 2);
     for (rest, words) in [
@@ -116,7 +121,7 @@ fn products_of_mxfp8_and_nvfp4_have_scales_of_blocks() {
         ("k=128 tile_rows=64", ["tile_rows", "64", "128 with scales = mx"]),
         ("k=128 tile_columns=64", ["tile_columns", "64", "128 with scales = mx"]),
         ("k=256 split=2", ["split", "2", "1 with scales = mx"]),
-        ("k=128 out=fp8", ["out", "fp8", "wide with scales = mx"]),
+        ("k=128 out=fp8 warps=8", ["warps", "8", "at most 4 with out = fp8"]),
     ] {
         refused::<Matmul>(&format!("m=64 n=128 {rest} {mx}"), &words);
     }

@@ -393,6 +393,16 @@ fn sums_of_every_shape() {
         &[Blackwell],
         "m=140 n=72 k=512 dtype=u32 scales=nvfp4 warps=4 stages=2 blocks=1 bias=true",
     );
+    // A row's scale of the result is of the sums of one warp, or of two tiles of gates.
+    for rest in [
+        "m=140 n=256 k=256 dtype=fp8 scales=mx blocks=2 bias=true",
+        "m=40 n=512 k=128 dtype=fp8 scales=mx blocks=1 activation=swiglu",
+        "m=140 n=128 k=512 dtype=u32 scales=nvfp4 blocks=1",
+    ] {
+        run_as::<Matmul>(&[Blackwell], &format!("{rest} stages=2 out=fp8"));
+    }
+    let gates = "groups=2 n=256 k=256 dtype=fp8 scales=mx rows=300 align=128 blocks=2 stages=2";
+    run_as::<GroupedMatmul>(&[Blackwell], &format!("{gates} activation=swiglu out=fp8"));
     let groups = "groups=3 n=128 k=256 dtype=u32 scales=nvfp4 rows=600 align=128 blocks=2";
     run_as::<GroupedMatmul>(&[Blackwell], groups);
     let groups = "groups=3 n=256 k=384 dtype=fp8 scales=mx weighted=true stages=3 blocks=3";

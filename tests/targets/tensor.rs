@@ -62,6 +62,8 @@ fn products_are_made_in_tensor_memory_without_spills() {
             source::<Matmul>(&format!("{mx} m=8192"), &target),
             source::<Matmul>(nvfp4, &target),
             source::<GroupedMatmul>(&groups, &target),
+            source::<Matmul>(&format!("{mx} m=8192 out=fp8"), &target),
+            source::<GroupedMatmul>(&format!("{groups} out=fp8"), &target),
         ];
         distinct([sources(&target), scaled.to_vec()].concat()).par_iter().for_each(|source| {
             let (cubin, _, compiler) = compile_for(arch, &nvcc, &source.file_name, &source.text);

@@ -57,7 +57,7 @@ pub struct GroupedMatmul {
     #[key(short = "o", default = Output::Wide, omitted)]
     pub out: Output,
     /// Warps of a block.
-    #[tune(short = "w", values = [4, 8], rule = |c| order::warps(c.tile_rows))]
+    #[tune(short = "w", values = [4, 8], rule = |c| c.out.warps(c.scales.tile().is_some(), c.tile_rows))]
     pub warps: Option<u32>,
     /// Rows of a tile of the result.
     #[tune(short = "tr", shrinks, values = [64, 128, 256], default = |key| tile_rows(key))]
@@ -110,7 +110,8 @@ impl Legal for GroupedMatmul {
         order::whole_rows(self.n, self.k, self.dtype)?;
         self.activation.legal(self.n)?;
         self.scales.legal(self.dtype, 1)?;
-        self.scales.tiles_legal(self.k, [self.tile_rows, self.tile_columns], self.out)?;
+        let by = (self.out, self.warps());
+        self.scales.tiles_legal(self.k, [self.tile_rows, self.tile_columns], by)?;
         self.groups_legal()?;
         let [x, w] = self.scale_counts();
         let counted = x.max(w) + u64::from(self.tile_rows.max(self.tile_columns)) <= u32::MAX.into();

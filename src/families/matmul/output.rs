@@ -5,7 +5,7 @@ use peerwarp_codegen::family::{Choice, Illegal};
 use peerwarp_codegen::ir::Dtype;
 
 use super::epilogue::Activation;
-use super::order::result;
+use super::order::{self, result};
 use super::scales::BLOCK;
 use crate::families::quantise::E4M3_MAX;
 
@@ -61,6 +61,23 @@ impl Output {
         let counted = u64::from(rows) * u64::from(n / block) + u64::from(tile_rows) <= u32::MAX.into();
         let allowed = || "wide with so many rows and columns: scales are counted in 32 bits";
         Illegal::unless(counted, "out", self.name(), allowed)
+    }
+
+    /// Warps that multiply tiles of so many rows. Where none may meet for the scale of a row, as where a loader has to bring operands, each has
+    /// 32 whole rows in tensor memory.
+    pub(super) fn warps(self, apart: bool, tile_rows: u32) -> u32 {
+        if apart && self == Output::Fp8 { (tile_rows / 32).max(4) } else { order::warps(tile_rows) }
+    }
+
+    /// Whether warps that may not meet need not.
+    pub(super) fn warps_legal(self, tile_rows: u32, warps: u32) -> Result<(), Illegal> {
+        let most = tile_rows / 32;
+        let allowed = || {
+            format!(
+                "at most {most} with out = fp8 here: a warp has 32 whole rows, and finds their scales alone"
+            )
+        };
+        Illegal::unless(self == Output::Wide || warps <= most, "warps", warps, allowed)
     }
 
     /// Scales of a result of so many rows and columns of sums, one a row of a matrix.

@@ -43,7 +43,7 @@ pub struct Matmul {
     #[key(short = "o", default = Output::Wide, omitted)]
     pub out: Output,
     /// Warps of a block.
-    #[tune(short = "w", values = [4, 8], rule = |c| order::warps(c.tile_rows))]
+    #[tune(short = "w", values = [4, 8], rule = |c| c.out.warps(c.scales.tile().is_some(), c.tile_rows))]
     pub warps: Option<u32>,
     /// Rows of a tile of the result.
     #[tune(short = "tr", shrinks, values = [64, 128, 256], default = |key| tile_rows(key))]
@@ -107,7 +107,8 @@ impl Legal for Matmul {
         order::whole_rows(self.n, self.k, self.dtype)?;
         self.activation.legal(self.n)?;
         self.scales.legal(self.dtype, self.split)?;
-        self.scales.tiles_legal(self.k, [self.tile_rows, self.tile_columns], self.out)?;
+        let by = (self.out, self.warps());
+        self.scales.tiles_legal(self.k, [self.tile_rows, self.tile_columns], by)?;
         let counted = self.scale_counts()[0] + u64::from(self.tile_rows) <= u32::MAX.into();
         let allowed = || "another one with so many rows and columns: scales are counted in 32 bits";
         Illegal::unless(counted || self.scales.tile().is_some(), "scales", self.scales.name(), allowed)?;

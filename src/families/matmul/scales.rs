@@ -48,18 +48,21 @@ impl Scales {
     }
 
     /// Tiles of scales have 128 rows, and so have those of products with them, of as many columns. k is a multiple of a piece.
-    /// No warps meet while a loader brings scales, as they would for a scale of a result.
-    pub(super) fn tiles_legal(self, k: u32, [rows, columns]: [u32; 2], out: Output) -> Result<(), Illegal> {
+    /// No warps meet while a loader brings scales.
+    pub(super) fn tiles_legal(
+        self,
+        k: u32,
+        [rows, columns]: [u32; 2],
+        (out, warps): (Output, u32),
+    ) -> Result<(), Illegal> {
         let Some(tile) = self.tile() else { return Ok(()) };
-        let allowed =
-            || format!("wide with scales = {}: warps do not meet for scales of a result", self.name());
-        Illegal::unless(out == Output::Wide, "out", out.name(), allowed)?;
         let piece = dot_columns(Dtype::Fp8) * if self == Scales::Nvfp4 { 2 } else { 1 };
         let allowed = || format!("a multiple of {piece} with scales = {}", self.name());
         Illegal::unless(k.is_multiple_of(piece), "k", k, allowed)?;
         [("tile_rows", rows), ("tile_columns", columns)].into_iter().try_for_each(|(field, value)| {
             Illegal::unless(value == tile, field, value, || format!("{tile} with scales = {}", self.name()))
-        })
+        })?;
+        out.warps_legal(rows, warps)
     }
 
     /// The tile of a product by which other choices of tiles are replaced, where the product itself multiplies by scales.
