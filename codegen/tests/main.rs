@@ -37,6 +37,7 @@ mod masked;
 mod multimem;
 mod pack_diagnostics;
 mod packets;
+mod pairs;
 mod parts;
 mod print;
 mod printed;

@@ -180,6 +180,11 @@ impl Target {
         matches!(self.matrix_unit(), MatrixUnit::TensorMemory)
     }
 
+    /// Whether one instruction multiplies for two neighbouring blocks, of which each brings half of the right operand.
+    pub const fn has_pairs(self) -> bool {
+        matches!(self.matrix_unit(), MatrixUnit::TensorMemory)
+    }
+
     /// Whether a GPU copies from shared memory to global memory by itself.
     pub const fn copies_in_bulk(self) -> bool {
         match self {

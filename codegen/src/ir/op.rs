@@ -296,6 +296,9 @@ operation_structs! {
         /// Operands of fp8 may have scales, both of them then: a power of two (e8m0) for each row and 32 columns, four to a word, and words
         /// in the order `[row / 128][word][row % 32][row / 32 % 4]`. Operands of `U32`, words of eight e2m1, have a scale of e4m3 for each
         /// 16 elements. Elements are multiplied by them first.
+        ///
+        /// With `paired` blocks 2i and 2i + 1 of the grid multiply by the same rows of `b`: the n-th such product of either block has the
+        /// `b`, `from` and `count` of the other one's, so that either block may bring half of them.
         Dot = "dot", {
             out: Out,
             acc: OptIn,
@@ -305,6 +308,7 @@ operation_structs! {
             count: In,
             stages: u32,
             room: SharedId,
+            paired: bool,
         }
         /// Reads rows of a matrix in memory, from `column` (`U32`) on.
         LoadMatrix = "load_matrix", { out: Out, at: Rows, column: In }

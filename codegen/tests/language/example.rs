@@ -40,8 +40,9 @@ impl Example {
     }
 
     pub fn kernel(&self, warp_size: u32) -> Result<Kernel, String> {
-        // Only whole warpgroups multiply with scales of blocks.
-        let lanes = if self.ops.contains(&"MatrixRows::scaled_by") { 2 * LANES } else { LANES };
+        // Only whole warpgroups multiply with scales of blocks, and in pairs.
+        let whole = ["MatrixRows::scaled_by", "MatrixRows::in_pairs"];
+        let lanes = if whole.iter().any(|op| self.ops.contains(op)) { 2 * LANES } else { LANES };
         let meta = TraceMeta::new(self.name, RANKS, warp_size, lanes / warp_size);
         trace(TraceMeta { nodes: self.nodes(), ..meta }, self.body).map_err(|e| format!("{}: {e}", self.name))
     }

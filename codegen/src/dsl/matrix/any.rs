@@ -110,6 +110,8 @@ pub struct MatrixRows {
     list: Option<Buf>,
     /// The vector with scales of their blocks.
     scales: Option<Buf>,
+    /// Whether two neighbouring blocks multiply by them.
+    paired: bool,
 }
 
 impl MatrixRows {
@@ -124,6 +126,7 @@ impl MatrixRows {
             receipt,
             list: None,
             scales: None,
+            paired: false,
         }
     }
 
@@ -166,6 +169,20 @@ impl MatrixRows {
     #[track_caller]
     pub fn scaled_by(self, scales: &Ptr<u32>) -> MatrixRows {
         MatrixRows { scales: Some(scales.buf), ..self }
+    }
+
+    /// The rows as those of a pair: blocks 2i and 2i + 1 of the grid both multiply by them, each rows of its own. They are the right operand
+    /// of a product. The n-th such product of either block has the right operand and the columns of the other one's; the simulator finds
+    /// others.
+    ///
+    /// Either block then brings half of these rows, and one thread multiplies for both: `tcgen05` with `cta_group::2` (never run on
+    /// hardware). Printing refuses other targets, roles without a loader, and kernels that wait for ranks or blocks.
+    ///
+    /// # Errors
+    /// Ends the trace for the left operand of a product.
+    #[must_use]
+    pub fn in_pairs(self) -> MatrixRows {
+        MatrixRows { paired: true, ..self }
     }
 
     /// The matrix of these rows and `columns` columns from column `from` on, as `f32`.
@@ -606,9 +623,10 @@ impl Group {
                 return Err(TraceError::new(loc, message, "start with those of another product"));
             }
             let (from, count) = (used(t, from, loc)?, used(t, count, loc)?);
-            let room =
-                room(t, a.buf.dtype, stages.saturating_mul(a.count + b.count), left.scales.is_some(), loc);
-            let dot = |out| Dot { out, acc, a: left, b: right, from, count, stages, room };
+            let rows = a.count + if b.paired { b.count / 2 } else { b.count };
+            let room = room(t, a.buf.dtype, stages.saturating_mul(rows), left.scales.is_some(), loc);
+            let paired = b.paired;
+            let dot = |out| Dot { out, acc, a: left, b: right, from, count, stages, room, paired };
             let out = t.emit(ty, loc, |out| MatrixOp::Dot(dot(out)));
             Ok(t.raw(out))
         }))
@@ -622,6 +640,10 @@ fn agree(t: &Trace, a: &MatrixRows, b: &MatrixRows, loc: Loc) -> Result<(), Trac
     if let [Some(_), None] | [None, Some(_)] = [a.scales, b.scales] {
         let message = format!("rows of `{left}` times rows of `{right}`, of which one has scales of blocks");
         return wrong(message, "give both operands their scales: `.scaled_by(..)`");
+    }
+    if a.paired {
+        let message = format!("rows of `{left}`, the left operand, as those of two blocks");
+        return wrong(message, "blocks of a pair have the same rows of the right one");
     }
     if b.list.is_some() {
         return wrong(

@@ -195,12 +195,13 @@ impl Line<'_> {
                 let at = self.element(Place::Param(*counter), *index);
                 format!("ticket {at} of {}{}", v(count), relaxed(*order))
             }
-            OpKind::Matrix(MatrixOp::Dot(Dot { acc, a, b, from, count, stages, room, .. })) => {
+            OpKind::Matrix(MatrixOp::Dot(Dot { acc, a, b, from, count, stages, room, paired, .. })) => {
                 let acc = acc.as_ref().map_or(String::new(), |acc| format!("{} + ", v(acc)));
                 let (a, b) = (self.rows(a), self.rows(b));
                 let room = self.place(Place::Shared(*room));
                 let columns = format!("columns [{}; {}]", v(from), v(count));
-                format!("dot {acc}{a} . {b}, {columns}, {stages} stages by {room}")
+                let pairs = if *paired { ", in pairs" } else { "" };
+                format!("dot {acc}{a} . {b}, {columns}, {stages} stages by {room}{pairs}")
             }
             OpKind::Matrix(MatrixOp::LoadMatrix(LoadMatrix { at, column, .. })) => {
                 format!("load_matrix {}, column {}", self.rows(at), v(column))

@@ -75,9 +75,30 @@ fn shape(report: &mut Report<'_>) {
         }
     }
     (0..k.roles.len()).for_each(|role| beside(report, role));
+    (0..k.roles.len()).for_each(|role| pairs(report, role));
     let blocks: u64 = k.roles.iter().map(|r| u64::from(r.blocks)).sum();
     if blocks > MAX_BLOCKS {
         report.add(k.loc, Problem::GridTooLarge { blocks, limit: MAX_BLOCKS });
+    }
+}
+
+/// Blocks 2i and 2i + 1 of the grid are of one role from beginning to end, if it multiplies in pairs.
+fn pairs(report: &mut Report<'_>, role: usize) {
+    let k = report.kernel;
+    let Role { name, blocks, body, loc, .. } = &k.roles[role];
+    let mut paired = false;
+    k.walk(body, &mut |_, op| {
+        paired |= matches!(op.kind, OpKind::Matrix(MatrixOp::Dot(Dot { paired: true, .. })));
+    });
+    if !paired {
+        return;
+    }
+    let alone = k.roles.iter().all(|role| role.beside.is_none() && role.goes_on_as.is_none());
+    let odd = k.places(role).into_iter().map(|(_, first)| first).find(|first| first % 2 == 1);
+    if odd.is_some() || blocks % 2 == 1 || k.grid_blocks() % 2 == 1 || !alone {
+        let first = odd.unwrap_or_else(|| k.places(role).first().map_or(0, |(_, first)| *first));
+        let (role, grid) = (name.clone(), k.grid_blocks());
+        report.add(*loc, Problem::Pairs { role, blocks: *blocks, first, grid });
     }
 }
 

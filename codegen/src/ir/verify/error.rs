@@ -53,6 +53,11 @@ pub enum Problem {
     )]
     Beside { role: String, beside: String, warps: u32, limit: u32 },
     #[error(
+        "role `{role}` multiplies in pairs, and has {blocks} blocks from {first} on in a grid of {grid}; all three are even, no role runs \
+         beside another, and none goes on as another"
+    )]
+    Pairs { role: String, blocks: u32, first: u32, grid: u32 },
+    #[error(
         "role `{role}` is on ranks {ranks:?}; name ranks of 0 to {last}, at least one, each once and in order"
     )]
     RoleRanks { role: String, ranks: Vec<u32>, last: u32 },

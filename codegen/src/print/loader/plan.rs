@@ -39,6 +39,9 @@ const BARRIERS: u32 = 16;
 /// Bytes of the four mbarriers of sums in tensor memory, and of the number of their first column.
 const SUMS_BYTES: u32 = 36;
 
+/// Rows of a block of a pair: as many as tensor memory has lanes.
+const PAIR_ROWS: u32 = 128;
+
 /// The pieces of operands that the products of a role go through.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Ring {
@@ -55,6 +58,8 @@ pub(crate) struct Ring {
     pub tensor: bool,
     /// Words of a row's scales in a piece; none if operands have no scales of blocks.
     pub scale_words: u32,
+    /// Whether the loaders of two neighbouring blocks bring half of the right rows each.
+    pub paired: bool,
 }
 
 impl Ring {
@@ -62,7 +67,7 @@ impl Ring {
     pub fn text(&self) -> String {
         let Ring { dtype, rows: [left, right], boxes, stages, scale_words, .. } = *self;
         let scales = if scale_words > 0 { format!(", {scale_words}") } else { String::new() };
-        let fewer = boxes == self.rows && scale_words == 0;
+        let fewer = boxes == [left, self.right_rows()] && scale_words == 0;
         let fewer = if fewer { String::new() } else { format!(", {}, {}{scales}", boxes[0], boxes[1]) };
         format!("Ring<{stages}, {left}, {right}, {}{fewer}>", type_name(dtype))
     }
@@ -73,6 +78,11 @@ impl Ring {
         self.end() + if self.draws { drawn::BYTES } else { 0 }
     }
 
+    /// Rows of the right matrix that the block's own loader brings.
+    fn right_rows(&self) -> u32 {
+        own_rows(self.rows[1], self.paired)
+    }
+
     /// Columns of tensor memory that scales of two pieces take.
     pub fn scale_columns(&self) -> u32 {
         2 * self.scale_words * (self.rows[0] + self.rows[1]) / 32
@@ -80,10 +90,15 @@ impl Ring {
 
     /// The first byte behind pieces and barriers.
     pub fn end(&self) -> u32 {
-        let piece = (self.rows[0] + self.rows[1]) * (DOT_ROW_BYTES + 4 * self.scale_words);
+        let piece = (self.rows[0] + self.right_rows()) * (DOT_ROW_BYTES + 4 * self.scale_words);
         let words = if self.tensor { (SUMS_BYTES + 4 * self.stages).next_multiple_of(16) } else { 0 };
         self.stages * (piece + BARRIERS) + words
     }
+}
+
+/// Rows of the right matrix that a block's loader brings: of a pair half.
+pub(crate) fn own_rows(right: u32, paired: bool) -> u32 {
+    if paired { right / 2 } else { right }
 }
 
 /// The warps of a loader, and how many registers lanes have.
@@ -256,9 +271,9 @@ fn box_rows(kernel: &Kernel, param: ParamId, rows: u32) -> u32 {
 
 /// The maps of a product's operands, each once.
 fn add_maps(f: &Facts, op: &OpKind, maps: &mut Vec<(ParamId, TensorMap)>) {
-    let OpKind::Matrix(MatrixOp::Dot(Dot { out, a, b, .. })) = op else { return };
+    let OpKind::Matrix(MatrixOp::Dot(Dot { out, a, b, paired, .. })) = op else { return };
     let Some((left, right)) = f.p.kernel.ty(*out).shape() else { return };
-    for (rows, box_rows) in [(a, left), (b, right)] {
+    for (rows, box_rows) in [(a, left), (b, own_rows(right, *paired))] {
         let Some(id) = rows.place.param() else { continue };
         let param = &f.p.kernel.params[id.index()];
         let Some((all, columns)) = param.shape() else { continue };
@@ -492,6 +507,10 @@ impl<'f, 'k> Fit<'f, 'k> {
             }
         });
         let draws = !drawn::of(&self.f.p, body).is_empty();
+        if draws && ring.paired {
+            let why = "blocks of a pair draw numbers of their own from a work counter";
+            hindrance.get_or_insert(Hindrance { loc: role.loc, why });
+        }
         hindrance.map_or(Ok(Some(Ring { draws, ..ring })), Err)
     }
 
@@ -502,7 +521,7 @@ impl<'f, 'k> Fit<'f, 'k> {
 
     fn ring_of(&self, id: OpId, dot: &Dot) -> Result<Ring, &'static str> {
         const MEMORY: &str = "operands of a loader are whole matrices in memory";
-        let Dot { out, a, b, from, count, stages, room, .. } = dot;
+        let Dot { out, a, b, from, count, stages, room, paired, .. } = dot;
         let f = self.f;
         let (left, right) = f.p.kernel.ty(*out).shape().ok_or(MEMORY)?;
         let tensor = f.target.matrix_unit() == MatrixUnit::TensorMemory;
@@ -530,7 +549,13 @@ impl<'f, 'k> Fit<'f, 'k> {
             }
         }
         let dtype = self.param(a).ok_or(MEMORY)?.dtype;
-        let boxes = [(a.place.param().ok_or(MEMORY)?, left), (b.place.param().ok_or(MEMORY)?, right)];
+        if *paired && left < PAIR_ROWS {
+            return Err(
+                "a block of a pair has 128 rows of a product or 256, which fill its lanes of tensor memory",
+            );
+        }
+        let own = own_rows(right, *paired);
+        let boxes = [(a.place.param().ok_or(MEMORY)?, left), (b.place.param().ok_or(MEMORY)?, own)];
         // Of rows that a list names boxes have one each, and there are as many.
         let boxes = boxes.map(|(param, rows)| box_rows(f.p.kernel, param, rows));
         let boxes = if a.list.is_some() { [left, boxes[1]] } else { boxes };
@@ -541,7 +566,8 @@ impl<'f, 'k> Fit<'f, 'k> {
             );
         }
         let rows = [left, right];
-        Ok(Ring { room: *room, dtype, rows, boxes, stages: *stages, draws: false, tensor, scale_words })
+        let (room, stages, paired) = (*room, *stages, *paired);
+        Ok(Ring { room, dtype, rows, boxes, stages, draws: false, tensor, scale_words, paired })
     }
 
     /// Whether boxes can be loaded of a matrix: of one that the kernel does not write, that a receipt is for, or that blocks tell each other of.

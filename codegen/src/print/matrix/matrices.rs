@@ -75,11 +75,11 @@ impl Emitter<'_, '_> {
             (Some(Side::Multiplies), _) => return self.dot_of_pieces(id, dot),
             (Some(Side::Loads), None) | (None, _) => {}
         }
-        let Dot { out, acc, a, b, from, count, stages, room } = dot;
+        let Dot { out, acc, a, b, from, count, stages, room, paired } = dot;
         let (layout, loc) = (self.f.layouts.of(*out), self.f.p.kernel.op(id).loc);
         let dtype = self.param_dtype(a.place);
-        if a.scales.is_some() {
-            return Err(tensor::without_loader(self.f, loc));
+        if a.scales.is_some() || *paired {
+            return Err(tensor::without_loader(self.f, loc, *paired));
         }
         prim::use_dtype(self.used, dtype);
         let unit = layout.fragments.map(|f| f.unit(&self.f.p, id, self.f.target));

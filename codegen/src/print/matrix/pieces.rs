@@ -6,7 +6,7 @@ use crate::ir::{
 };
 use crate::print::emit::{Emitter, PutOff};
 use crate::print::facts::Side;
-use crate::print::loader::Loaders;
+use crate::print::loader::{Loaders, plan::own_rows};
 use crate::print::matrix::products::Fp8ProductsText;
 use crate::print::text::{Prim, PrintError};
 
@@ -22,6 +22,14 @@ impl Emitter<'_, '_> {
             &format!("{} {}({room});", ring.text(), self.ring),
             "and its barriers behind the room",
         );
+        if ring.paired {
+            self.used.add(Prim::Pair);
+            let pair = self.names.fresh("in_pair");
+            self.w.line_with(
+                &format!("const InPair<{}> {pair}{{{}}};", ring.text(), self.ring),
+                "until both blocks are done",
+            );
+        }
     }
 
     /// Lets warps of a role beside one that multiplies give registers to the multiplying ones.
@@ -53,11 +61,11 @@ impl Emitter<'_, '_> {
 
     /// The loader's part of a product.
     pub fn bring(&mut self, id: OpId, dot: &Dot, loaders: &Loaders) -> Result<(), PrintError> {
-        let Dot { out, a, b, from, .. } = dot;
+        let Dot { out, a, b, from, paired, .. } = dot;
         let (left, right) = (self.matrix_name(a.place), self.matrix_name(b.place));
         let place = self.place(self.f.p.kernel.op(id).loc);
         let (rows, columns) = self.ty(*out).shape().expect("products are matrices");
-        let boxes = [(a, rows), (b, columns)].map(|(of, rows)| {
+        let boxes = [(a, rows), (b, own_rows(columns, *paired))].map(|(of, rows)| {
             let param = of.place.param().expect("operands of a loader are parameters");
             format!("args.{}", loaders.boxes(param, if of.list.is_some() { 1 } else { rows }))
         });

@@ -28,6 +28,9 @@ pub(crate) struct PiecesText {
     pub gathers: bool,
     /// Whether some have scales of blocks.
     pub scaled: bool,
+    /// Whether two neighbouring blocks multiply together, and the rows of the right operand that a block brings of N.
+    pub paired: bool,
+    right: &'static str,
 }
 
 impl PiecesText {
@@ -48,8 +51,28 @@ impl PiecesText {
         };
         let (gathers, scaled) =
             (any_left(kernel, |a| a.list.is_some()), any_left(kernel, |a| a.scales.is_some()));
-        PiecesText { columns, ring_columns, last, unit, half, fp8, tensor, gfx12, gathers, scaled }
+        let paired = is_paired(kernel);
+        let right = if paired { "N / 2" } else { "N" };
+        PiecesText {
+            columns,
+            ring_columns,
+            last,
+            unit,
+            half,
+            fp8,
+            tensor,
+            gfx12,
+            gathers,
+            scaled,
+            paired,
+            right,
+        }
     }
+}
+
+/// Whether pairs of blocks multiply: where some products are of pairs, all are.
+pub(crate) fn is_paired(kernel: &Kernel) -> bool {
+    kernel.ops.iter().any(|op| matches!(op.kind, OpKind::Matrix(MatrixOp::Dot(Dot { paired: true, .. }))))
 }
 
 /// Whether something holds for the left operand of a product.
@@ -73,6 +96,9 @@ pub(crate) struct TensorText {
     operands: Vec<OperandText>,
     /// Those with scales of blocks.
     scaled: Vec<ScaledText>,
+    /// Blocks that an instruction multiplies for: whether two, and how many.
+    paired: bool,
+    group: u32,
 }
 
 /// A type of operands with scales of blocks: how an instruction has it and the scales' number in its name, and what the word that
@@ -124,7 +150,8 @@ impl TensorText {
         let has = |dtype: &Dtype| operands(kernel).any(|(_, of)| of == *dtype);
         let some = any_left(kernel, |a| a.scales.is_some());
         let scaled = types.filter(|dtype| some && has(dtype)).map(ScaledText::of).collect();
-        TensorText { operands: found, scaled }
+        let paired = is_paired(kernel);
+        TensorText { operands: found, scaled, paired, group: if paired { 2 } else { 1 } }
     }
 }
 

@@ -1,14 +1,15 @@
 //! Products in tensor memory, and what is said of the instructions that a role multiplies by.
 
 use crate::family::{MatrixUnit, Target};
-use crate::ir::{Dot, Dtype, Kernel, Loc, MatrixOp, OpId, OpKind, Region, scale_words};
+use crate::ir::{Dot, Dtype, Kernel, Loc, MatrixOp, OpId, OpKind, ParamKind, Region, scale_words};
 use crate::print::emit::Emitter;
 use crate::print::facts::Facts;
 use crate::print::loader::{Loaders, Obstacle, plan};
 use crate::print::text::{Prim, PrintError};
 
-/// Refuses products with scales of blocks, for a target whose instructions take none.
+/// Refuses products with scales of blocks and those of pairs, for a target whose instructions are not for such.
 pub(crate) fn check(kernel: &Kernel, target: Target) -> Result<(), PrintError> {
+    check_pairs(kernel, target)?;
     if target.has_block_scales() {
         return Ok(());
     }
@@ -20,12 +21,38 @@ pub(crate) fn check(kernel: &Kernel, target: Target) -> Result<(), PrintError> {
     Err(PrintError::NoBlockScales { loc, operand: kernel.params[operand.index()].name.clone(), target })
 }
 
-/// Why a product whose operands have scales of blocks is not emitted where no loader brings them.
-pub(crate) fn without_loader(f: &Facts, product: Loc) -> PrintError {
+fn check_pairs(kernel: &Kernel, target: Target) -> Result<(), PrintError> {
+    let mut dots = kernel.ops.iter().filter_map(|op| {
+        let OpKind::Matrix(MatrixOp::Dot(dot)) = &op.kind else { return None };
+        Some((op.loc, dot))
+    });
+    let Some((loc, dot)) = dots.clone().find(|(_, dot)| dot.paired) else { return Ok(()) };
+    if !target.has_pairs() {
+        let operand = dot.b.place.param().map_or(String::new(), |b| kernel.params[b.index()].name.clone());
+        return Err(PrintError::NoPairs { loc, operand, target });
+    }
+    let alone = dots.find(|(_, dot)| !dot.paired || dot.a.scales.is_some());
+    let begins = kernel.params.iter().any(|p| p.kind == ParamKind::EpochWord);
+    match alone {
+        Some((loc, _)) => {
+            let why = "all products of a kernel are made in pairs, and none has scales of blocks that instructions take";
+            Err(PrintError::PairsHindered { loc, why })
+        }
+        // A block that gave up waiting would leave the other one of its pair waiting for it.
+        None if begins || kernel.ops.iter().any(|op| op.kind.may_expire()) => {
+            let why = "the kernel waits for ranks or blocks, or begins an epoch, and one block of a pair may give up alone";
+            Err(PrintError::PairsHindered { loc, why })
+        }
+        None => Ok(()),
+    }
+}
+
+/// Why a product of pairs, or one whose operands have scales of blocks, is not emitted where no loader brings them.
+pub(crate) fn without_loader(f: &Facts, product: Loc, paired: bool) -> PrintError {
     let first = plan::obstacles(f).into_iter().next();
     let why = "kernels with a timeline, and roles without whole warpgroups, get none";
     let (loc, why) = first.map_or((product, why), |Obstacle { loc, why, .. }| (loc, why));
-    PrintError::ScalesWithoutLoader { loc, why }
+    if paired { PrintError::PairsHindered { loc, why } } else { PrintError::ScalesWithoutLoader { loc, why } }
 }
 
 /// The products of a region, and what makes each.
@@ -73,6 +100,9 @@ pub(crate) fn instructions(f: &Facts, loaders: Option<&Loaders>, role: usize) ->
         let columns = f.p.kernel.ty(dot.out).shape()?.1;
         let dtype = f.p.kernel.params[param.index()].dtype;
         let name = match (dot.a.scales, scale_words(dtype)) {
+            (None, _) if dot.paired => {
+                instruction(f.target, unit, dtype, columns).replace("group::1", "group::2")
+            }
             (None, _) => instruction(f.target, unit, dtype, columns),
             (Some(_), 1) => "tcgen05.mma.cta_group::1.kind::mxf8f6f4.block_scale".into(),
             (Some(_), _) => "tcgen05.mma.cta_group::1.kind::mxf4nvf4.block_scale".into(),
@@ -95,10 +125,13 @@ pub(crate) fn instructions(f: &Facts, loaders: Option<&Loaders>, role: usize) ->
         0 => String::new(),
         columns => format!(", {columns} of them for scales of two pieces by `tcgen05.cp.32x128b.warpx4`"),
     };
-    let by = if loaders.is_some_and(|loaders| loaders.ring(role).is_some()) {
-        "one thread of the loader's second warp issues; sums of two products in turn"
-    } else {
-        "one thread issues; sums"
+    let by = match ring {
+        Some(ring) if ring.paired => {
+            "one thread of the first block's loader issues for two neighbouring blocks, each of which brings its rows and half of the \
+             columns; sums of two products in turn"
+        }
+        Some(_) => "one thread of the loader's second warp issues; sums of two products in turn",
+        None => "one thread issues; sums",
     };
     Some(format!(
         "{said} (never run on hardware), which {by} lie in {columns} columns of tensor memory{scales}, and warps load them by \

@@ -39,6 +39,8 @@ pub(crate) struct KernelText {
     pub threads: u32,
     /// Blocks that an SM has at once.
     pub blocks_each: u32,
+    /// Whether two neighbouring blocks are a cluster.
+    pub paired: bool,
     pub entry: String,
     pub overlaps_previous: bool,
     /// What comes before the end of the launch before.
@@ -141,7 +143,8 @@ pub(crate) fn shape(target: Target, kernel: &Kernel, loader: Option<Crew>) -> St
         fp8 => {
             let gathers = if pieces.gathers { " gathers" } else { "" };
             let scaled = if pieces.scaled { " scaled" } else { "" };
-            let all = format!("{block:?} {products:?}{}{gathers}{scaled}", fp8.unwrap_or_default());
+            let paired = if pieces.paired { " paired" } else { "" };
+            let all = format!("{block:?} {products:?}{}{gathers}{scaled}{paired}", fp8.unwrap_or_default());
             format!("{warps}_{:016x}", fnv(&all))
         }
     }

@@ -170,6 +170,27 @@ pub enum PrintError {
         /// Why it does.
         why: &'static str,
     },
+    /// A product of pairs of blocks, for GPUs whose instructions are of one block.
+    #[error(
+        "{loc}: pairs of blocks multiply by rows of `{operand}`, and {target} has no instruction for that: cuda:sm_100a and cuda:sm_103a \
+         have; leave `pair` at false"
+    )]
+    NoPairs {
+        /// Where they are multiplied.
+        loc: Loc,
+        /// The right operand.
+        operand: String,
+        /// The target.
+        target: Target,
+    },
+    /// A product of pairs of blocks, which a kernel or a role keeps from being one.
+    #[error("{loc}: no pairs of blocks multiply here: {why}; leave `pair` at false")]
+    PairsHindered {
+        /// The line that keeps them from it.
+        loc: Loc,
+        /// Why it does.
+        why: &'static str,
+    },
     /// A tile crosses from the block into the groups of a split.
     #[error(
         "{loc}: a tile of the whole block is used inside a split, whose groups hold other elements of it; store it to \

@@ -306,7 +306,9 @@ prims! {
     /// A loader's warps as a group.
     Loader = cuda "loader", Block, [Block];
     /// Where arrivals are counted.
-    Mbarrier = cuda "mbarrier", Nothing, [];
+    Mbarrier = cuda "mbarrier", Pieces, [];
+    /// Two neighbouring blocks that multiply together.
+    Pair = cuda "pair", Nothing, [Block];
     /// Sums of products in tensor memory.
     Tensor = cuda "tensor", TensorProducts, [Vec, Fragments];
     /// A product of matrices in tensor memory, by a block.

@@ -283,6 +283,7 @@ impl World<'_> {
 
     /// Each sum is of products in the order of columns, added to what was there before.
     fn dot(&mut self, agent: &mut Agent, dot: &Dot) -> Result<(), Fault> {
+        self.pair(agent, dot);
         let Dot { acc, a, b, from, count, shape: (rows, columns), out, .. } = *dot;
         let each = dot.elements() as usize;
         self.fill_tile(agent, out, |world, agent, out| {

@@ -5,6 +5,7 @@ pub(super) mod exact;
 pub(super) mod interpreter;
 pub(super) mod matrix;
 pub(super) mod memory;
+pub(crate) mod pairs;
 pub(super) mod ring;
 pub(super) mod scalar;
 pub(super) mod staging;

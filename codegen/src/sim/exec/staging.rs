@@ -101,6 +101,7 @@ impl World<'_> {
     }
 
     fn begin_product(&mut self, agent: &mut Agent, dot: &Dot, staging: &mut Staging) -> Result<(), Fault> {
+        self.pair(agent, dot);
         let (first, count) = (narrow(agent, dot.from), narrow(agent, dot.count));
         for of in [dot.a, dot.b] {
             self.columns_exist(agent, of.place, first, count)?;

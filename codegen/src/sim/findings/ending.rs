@@ -2,6 +2,7 @@
 
 use super::finding::FindingKind;
 use crate::ir::ParamKind;
+use crate::sim::exec::pairs::Ahead;
 use crate::sim::memory::Event;
 use crate::sim::schedule::World;
 
@@ -31,6 +32,7 @@ impl World<'_> {
     pub fn check_left_over(&mut self) {
         self.check_unwaited();
         self.check_untaken();
+        self.check_pairs();
         self.check_far_left();
     }
 
@@ -48,6 +50,20 @@ impl World<'_> {
             let message =
                 format!("{name}[{index}] = {value} of rank {rank} is signalled, but no group waits for it");
             self.find_at(FindingKind::UnwaitedSignal, message, by, None, &name, (index, index + 1));
+        }
+    }
+
+    fn check_pairs(&mut self) {
+        let mut alone: Vec<_> = std::mem::take(&mut self.pairs).into_iter().collect();
+        alone.sort_unstable_by_key(|(pair, _)| *pair);
+        for Ahead { block, products } in alone.into_iter().map(|(_, ahead)| ahead) {
+            let Some((_, by)) = products.front() else { continue };
+            let message = format!(
+                "block {block} multiplies {} times more often than block {}, and blocks of a pair multiply together",
+                products.len(),
+                block ^ 1
+            );
+            self.find(FindingKind::PairsDiffer, message, *by, None);
         }
     }
 

@@ -66,6 +66,8 @@ pub enum FindingKind {
     StrongOrder,
     /// A work counter that is not zero at the end of a launch.
     CounterNotReset,
+    /// Two blocks of a pair that multiply by different rows or columns, or one that multiplies more often.
+    PairsDiffer,
     /// A number that was computed in 32 bits and does not fit them, as an index, an end of a loop or where its size decides.
     WrappedIndex,
     /// Integer division or remainder by zero.
@@ -108,6 +110,7 @@ impl FindingKind {
             FindingKind::PrefixAssumed => ("prefix-assumed", Stage::Protocol, GoesOn),
             FindingKind::StrongOrder => ("strong-order", Stage::Protocol, GoesOn),
             FindingKind::CounterNotReset => ("counter-not-reset", Stage::Protocol, GoesOn),
+            FindingKind::PairsDiffer => ("pairs-differ", Stage::Protocol, GoesOn),
             FindingKind::WrappedIndex => ("wrapped-index", Stage::Use, Ends),
             FindingKind::DivisionByZero => ("division-by-zero", Stage::Use, Ends),
             FindingKind::DivisionOverflow => ("division-overflow", Stage::Use, Ends),

@@ -112,6 +112,7 @@ pub(crate) struct Dot {
     pub shape: (u32, u32),
     pub stages: u32,
     pub room: SharedId,
+    pub paired: bool,
     pub out: TileReg,
 }
 

@@ -47,7 +47,7 @@ impl Flattener<'_> {
         }))
     }
 
-    fn dot(&mut self, Dot { out, acc, a, b, from, count, stages, room }: &Dot) -> MatrixInsn {
+    fn dot(&mut self, Dot { out, acc, a, b, from, count, stages, room, paired }: &Dot) -> MatrixInsn {
         let of = a.place.param().expect("the verifier lets rows be of parameters");
         MatrixInsn::Dot(Box::new(insns::Dot {
             dtype: self.kernel.params[of.index()].dtype,
@@ -59,6 +59,7 @@ impl Flattener<'_> {
             shape: self.shape(*out),
             stages: *stages,
             room: *room,
+            paired: *paired,
             out: self.tile(*out),
         }))
     }

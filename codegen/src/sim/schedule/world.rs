@@ -10,6 +10,7 @@ use super::clock::{AgentNo, Clock};
 use super::launch::{Launch, Life, ProgramStep, RunningBlock, Stream};
 use super::turns::{Scheduler, Task};
 use crate::ir::ParamKind;
+use crate::sim::exec::pairs::Ahead;
 use crate::sim::far::Far;
 use crate::sim::findings::{
     FindingKind,
@@ -58,6 +59,8 @@ pub(crate) struct World<'m> {
     pub draws: HashMap<(u32, usize, u64), Event>,
     /// What those have released who took tickets at a counter, by rank, buffer and index.
     pub tickets: HashMap<(u32, usize, u64), Rc<Clock>>,
+    /// What one block of each pair has multiplied before the other one, by launch, role and number of the pair.
+    pub pairs: HashMap<(usize, usize, u32), Ahead>,
     pub far: Far,
     /// The rank that has died.
     pub dead: Option<u32>,
@@ -124,6 +127,7 @@ impl<'m> World<'m> {
             deadline: SPIN_STEPS.min(options.max_steps),
             draws: HashMap::new(),
             tickets: HashMap::new(),
+            pairs: HashMap::new(),
             far: Far::default(),
             dead: options.death.filter(|death| death.after == 0).map(|death| death.rank),
             stores: vec![0; ranks],

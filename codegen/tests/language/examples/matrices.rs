@@ -118,6 +118,17 @@ examples! {
         });
     }
 
+    paired_rows ["MatrixRows::in_pairs"]
+    (x: AnyMatrix[Dtype::Bf16, 256, 64] = half, w: AnyMatrix[Dtype::Bf16, 64, 64] = half, out: AnyMatrix[Dtype::F32, 256, 64])
+    -> (out: product)
+    {
+        role("main", 2, |b| {
+            // Either block has 128 rows of `x`, and both have all rows of `w`.
+            let x = x.rows(b.index() * 128, 128);
+            out.rows(b.index() * 128, 128).store_f32(0, b.dot(x, w.rows(0, 64).in_pairs(), 2));
+        });
+    }
+
     reduces_rows ["Tile::row_sum", "Tile::row_max", "Tile::row_min"]
     (x: AnyMatrix[Dtype::F32, 64, 64] = |_, i| (i % 64) as f32, out: AnyMatrix[Dtype::F32, 64, 64]) -> (out: |_, _| 2016f32 + 63.0)
     {

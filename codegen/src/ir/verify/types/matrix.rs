@@ -68,7 +68,7 @@ impl Check<'_, '_> {
         }
     }
 
-    fn dot(&mut self, Dot { out, acc, a, b, from, count, stages, room }: &Dot) {
+    fn dot(&mut self, Dot { out, acc, a, b, from, count, stages, room, paired }: &Dot) {
         let ty = self.ty(*out);
         self.is_matrix("result", *out);
         self.result(*out, ty.with_dtype(Dtype::F32));
@@ -106,7 +106,8 @@ impl Check<'_, '_> {
         }
         if let Some((rows, columns)) = ty.shape() {
             let scales = if a.scales.is_some() { 4 * scale_words(dtype) } else { 0 };
-            let needed = u64::from(*stages) * u64::from(rows + columns) * u64::from(DOT_ROW_BYTES + scales);
+            let rows = rows + if *paired { columns / 2 } else { columns };
+            let needed = u64::from(*stages) * u64::from(rows) * u64::from(DOT_ROW_BYTES + scales);
             let room = &self.report.kernel.shared[room.index()];
             let there = u64::from(room.len) * u64::from(room.dtype.bytes());
             if there < needed {
