@@ -90,6 +90,36 @@ fn products_of_fp8_have_scales() {
     explore::<Matmul>(&format!("m=70 n=136 k=400 {tile}"), 2);
 }
 
+/// Two neighbouring blocks have tiles one below the other, of which the last may have no rows.
+#[test]
+fn pairs_of_blocks_multiply_by_the_same() {
+    let key = "dtype=bf16 pair=true order=strided";
+    explore::<Matmul>(&format!("m=300 n=136 k=72 tile_columns=64 blocks=2 group=2 {key} bias=true"), 4);
+    explore::<Matmul>("m=40 n=24 k=64 dtype=fp8 scales=block pair=true tile_rows=128 order=strided", 4);
+    explore::<Matmul>(&format!("m=700 n=72 k=64 tile_rows=256 tile_columns=64 blocks=4 group=4 {key}"), 1);
+    let groups = "groups=3 n=72 k=64 tile_rows=128 tile_columns=64 blocks=4 height=2";
+    explore::<GroupedMatmul>(&format!("{groups} rows=500 {key} weighted=true"), 4);
+    explore::<GroupedMatmul>(&format!("{groups} rows=300 gather=90 {key}"), 2);
+    for (rest, words) in [
+        ("tile_rows=64", ["tile_rows", "64", "128 or 256 with pair = true"]),
+        ("group=1", ["group", "1", "an even number with pair = true"]),
+        ("blocks=3", ["blocks", "3", "an even number with pair = true"]),
+        ("split=2", ["split", "2", "1 with pair = true"]),
+    ] {
+        refused::<Matmul>(&format!("m=512 n=128 k=256 {key} {rest}"), &words);
+    }
+    let fp8 = "m=512 n=128 k=256 dtype=fp8 pair=true tile_rows=128";
+    refused::<Matmul>(&format!("{fp8} scales=mx order=strided"), &["scales", "mx", "with pair = true"]);
+    refused::<Matmul>(&format!("{fp8} order=counter"), &["order", "counter", "strided with pair = true"]);
+    let scaled = "scales=block out=fp8 order=strided";
+    refused::<Matmul>(
+        &format!("{fp8} {scaled}"),
+        &["out", "fp8", "wide with pair = true and scales = block"],
+    );
+    let groups = "groups=3 n=72 k=64 rows=300 tile_rows=128 height=1";
+    refused::<GroupedMatmul>(&format!("{groups} {key}"), &["height", "1", "an even number"]);
+}
+
 /// Tiles of scales that rows and columns fill, and parts of them; groups begin with a tile.
 #[test]
 fn products_of_mxfp8_and_nvfp4_have_scales_of_blocks() {

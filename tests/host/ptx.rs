@@ -169,21 +169,20 @@ fn statement(instruction: &str, operands: &[String], registers: &[&str]) -> Resu
             };
             format!("::host::multiply_later<::host::{elements}>({a}, {b}, {});", vector(sums, operands)?)
         }
-        (["tcgen05", "alloc", "cta_group::1", "sync", "aligned", "shared::cta", "b32"], [to, columns]) => {
-            format!("::host::tensor_take({}, {columns});", address(to).ok_or_else(refused)?)
+        (["tcgen05", "alloc", group, "sync", "aligned", "shared::cta", "b32"], [to, columns]) => {
+            let (group, to) = (blocks(group).ok_or_else(refused)?, address(to).ok_or_else(refused)?);
+            format!("::host::tensor_take({group}, {to}, {columns});")
         }
-        (["tcgen05", "relinquish_alloc_permit", "cta_group::1", "sync", "aligned"], []) => {
-            "::host::tensor_relinquish();".into()
+        (["tcgen05", "relinquish_alloc_permit", group, "sync", "aligned"], []) => {
+            format!("::host::tensor_relinquish({});", blocks(group).ok_or_else(refused)?)
         }
-        (["tcgen05", "dealloc", "cta_group::1", "sync", "aligned", "b32"], [first, columns]) => {
-            format!("::host::tensor_give({first}, {columns});")
+        (["tcgen05", "dealloc", group, "sync", "aligned", "b32"], [first, columns]) => {
+            format!("::host::tensor_give({}, {first}, {columns});", blocks(group).ok_or_else(refused)?)
         }
-        (
-            ["tcgen05", "mma", "cta_group::1", kind @ ("kind::f16" | "kind::f8f6f4")],
-            [sums, a, b, word, add],
-        ) => {
+        (["tcgen05", "mma", group, kind @ ("kind::f16" | "kind::f8f6f4")], [sums, a, b, word, add]) => {
             let (sums, is_f16) = (address(sums).ok_or_else(refused)?, *kind == "kind::f16");
-            format!("::host::tensor_multiply({is_f16}, {sums}, {a}, {b}, {word}, {add});")
+            let group = blocks(group).ok_or_else(refused)?;
+            format!("::host::tensor_multiply({group}, {is_f16}, {sums}, {a}, {b}, {word}, {add});")
         }
         (
             [
@@ -210,6 +209,28 @@ fn statement(instruction: &str, operands: &[String], registers: &[&str]) -> Resu
             ["tcgen05", "commit", "cta_group::1", "mbarrier::arrive::one", "shared::cluster", "b64"],
             [barrier],
         ) => format!("::host::tensor_commit({});", address(barrier).ok_or_else(refused)?),
+        (
+            [
+                "tcgen05",
+                "commit",
+                "cta_group::2",
+                "mbarrier::arrive::one",
+                "shared::cluster",
+                "multicast::cluster",
+                "b64",
+            ],
+            [barrier, mask],
+        ) => format!("::host::tensor_commit_in_pair({}, {mask});", address(barrier).ok_or_else(refused)?),
+        (["mapa", "shared::cluster", "u64"], [to, from, number]) => {
+            format!("{to} = ::host::in_block_of_pair({from}, {number});")
+        }
+        (["barrier", "cluster", "arrive", "release", "aligned"], []) => "::host::pair_arrive();".into(),
+        (["barrier", "cluster", "wait", "acquire", "aligned"], []) => "::host::pair_wait();".into(),
+        // Which proxy an access goes through is not modelled here.
+        (["fence", "mbarrier_init", "release", "cluster"], []) => String::new(),
+        (["mbarrier", "arrive", "release", "cluster", "shared::cluster", "b64"], ["_", barrier]) => {
+            format!("::host::barrier_arrive_in_pair({});", address(barrier).ok_or_else(refused)?)
+        }
         (["tcgen05", "ld", "sync", "aligned", "16x256b", "x4", "b32"], [to, from]) => {
             let (from, to) = (address(from).ok_or_else(refused)?, vector(to, operands)?);
             format!("::host::tensor_load({from}, {to});")
@@ -245,10 +266,18 @@ fn statement(instruction: &str, operands: &[String], registers: &[&str]) -> Resu
         (["mbarrier", "expect_tx", "relaxed", "cta", "shared::cta", "b64"], [barrier, bytes]) => {
             format!("::host::barrier_expect({}, {bytes});", address(barrier).ok_or_else(refused)?)
         }
-        (["mbarrier", "try_wait", "parity", "shared::cta", "b64"], [done, barrier, parity]) => {
+        (
+            ["mbarrier", "try_wait", "parity", "shared::cta", "b64"]
+            | ["mbarrier", "try_wait", "parity", "acquire", "cluster", "shared::cta", "b64"],
+            [done, barrier, parity],
+        ) => {
             format!("{done} = ::host::barrier_wait({}, {parity});", address(barrier).ok_or_else(refused)?)
         }
-        (["mbarrier", "test_wait", "parity", "shared::cta", "b64"], [done, barrier, parity]) => {
+        (
+            ["mbarrier", "test_wait", "parity", "shared::cta", "b64"]
+            | ["mbarrier", "test_wait", "parity", "acquire", "cluster", "shared::cta", "b64"],
+            [done, barrier, parity],
+        ) => {
             format!("{done} = ::host::barrier_test({}, {parity});", address(barrier).ok_or_else(refused)?)
         }
         (
@@ -262,12 +291,19 @@ fn statement(instruction: &str, operands: &[String], registers: &[&str]) -> Resu
                 "global",
                 "tile",
                 "mbarrier::complete_tx::bytes",
+                group @ ..,
             ],
             [to, from, barrier],
-        ) => {
+        ) if matches!(group, [] | ["cta_group::2"]) => {
             let [to, from, barrier] = [to, from, barrier].map(|text| address(text).ok_or_else(refused));
             let (map, at) = from?.split_once(',').ok_or_else(refused)?;
-            format!("::host::bring_box({}, {map}, {}, {});", to?, vector(at.trim(), operands)?, barrier?)
+            let pair = if group.is_empty() { "" } else { "_in_pair" };
+            format!(
+                "::host::bring_box{pair}({}, {map}, {}, {});",
+                to?,
+                vector(at.trim(), operands)?,
+                barrier?
+            )
         }
         (
             ["cp", "async", "bulk", "shared::cluster", "global", "mbarrier::complete_tx::bytes"],
@@ -379,6 +415,11 @@ fn operand(text: &str, operands: &[String]) -> Result<String, String> {
     let number: usize = digits.parse().map_err(|e| format!("operand %{digits}: {e}"))?;
     let given = operands.get(number).ok_or_else(|| format!("there is no operand %{number}"))?;
     Ok(format!("{}({given}){}", &text[..at], &text[at + 1 + digits.len()..]))
+}
+
+/// How many blocks an instruction is for.
+fn blocks(group: &str) -> Option<&str> {
+    group.strip_prefix("cta_group::").filter(|blocks| matches!(*blocks, "1" | "2"))
 }
 
 /// What stands in the brackets of an address.

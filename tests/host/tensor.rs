@@ -17,6 +17,8 @@ enum By {
     /// One thread of a loader's warps, with scales of blocks: of fp8, and of e2m1.
     Scaled,
     Nvfp4,
+    /// One thread of the first of two blocks: three rows of tiles, so that one of a pair is empty.
+    Pair,
 }
 
 impl By {
@@ -36,6 +38,11 @@ impl By {
                     0..2,
                     edit,
                 )
+            }
+            By::Pair => {
+                let key =
+                    "m=300 n=136 k=136 dtype=bf16 tile_rows=128 tile_columns=64 stages=2 blocks=2 warps=8";
+                outcomes::<Matmul>(Blackwell, &format!("{key} pair=true order=strided"), 0..2, edit)
             }
             By::Block => {
                 let settings = format!("m=280 {key} chunk=512 send_blocks=1 together=false");
@@ -244,6 +251,87 @@ const MISTAKES_OF_BLOCKS: [Mistake; 6] = [
     ),
 ];
 
+const MISTAKES_OF_PAIRS: [Mistake; 12] = [
+    (
+        By::Pair,
+        "one block hears of its commits alone",
+        "\"h\"(static_cast<unsigned short>(3))",
+        "\"h\"(static_cast<unsigned short>(1))",
+        "deadlock",
+    ),
+    (
+        By::Pair,
+        "products begin before the other block's half is there",
+        "\"n\"(2 * rows_bytes)",
+        "\"n\"(rows_bytes)",
+        "race|uninitialised|Verdict|deadlock",
+    ),
+    (
+        By::Pair,
+        "boxes count at the barriers of the block that brings them",
+        "\"l\"(in_first_of_pair(full + piece))",
+        "\"l\"(__cvta_generic_to_shared(full + piece))",
+        "deadlock",
+    ),
+    (
+        By::Pair,
+        "either block brings the other one's half",
+        "b_row + number_in_pair() * (N / 2)",
+        "b_row + (1 - number_in_pair()) * (N / 2)",
+        "Verdict",
+    ),
+    (By::Pair, "both blocks bring the first half", "b_row + number_in_pair() * (N / 2)", "b_row", "Verdict"),
+    (
+        By::Pair,
+        "a block leaves while the other one multiplies what it has",
+        "__syncwarp();\n        fence_before_meeting();\n        meet_pair();",
+        "__syncwarp();\n        fence_before_meeting();",
+        "columns are given back|is not the block's",
+    ),
+    (
+        By::Pair,
+        "the first block does not wait for sums that the other one takes",
+        "expect_arrivals(taken + i, 2 * Block::warps);",
+        "expect_arrivals(taken + i, Block::warps);",
+        "nothing orders that after a load of the old ones|deadlock",
+    ),
+    (
+        By::Pair,
+        "warps say to their own block that sums are taken",
+        "arrive_at_first(ring.taken + ring.sums);",
+        "arrive_at(ring.taken + ring.sums);",
+        "deadlock",
+    ),
+    (
+        By::Pair,
+        "both blocks multiply",
+        "loader.lane == 0 && number_in_pair() == 0",
+        "loader.lane == 0",
+        "the second block of a pair multiplies|deadlock",
+    ),
+    (
+        By::Pair,
+        "a product has the first block's rows",
+        "2 * M / 16 << 24",
+        "M / 16 << 24",
+        "a pair's product of 128 rows",
+    ),
+    (
+        By::Pair,
+        "columns are taken for one block",
+        "tcgen05.alloc.cta_group::2",
+        "tcgen05.alloc.cta_group::1",
+        "some instructions are for one block, and others for a pair",
+    ),
+    (
+        By::Pair,
+        "blocks begin before the other one has",
+        "        meet_pair();\n        fence_after_meeting();\n        first = words[Stages];",
+        "        __syncthreads();\n        fence_after_meeting();\n        first = words[Stages];",
+        "no thread has begun|race|nothing orders a product after its columns were taken|columns are not given back",
+    ),
+];
+
 const MISTAKES_OF_SCALES: [Mistake; 21] = [
     (
         By::Scaled,
@@ -410,9 +498,27 @@ fn sums_of_every_shape() {
     run_as::<GroupedMatmul>(&[Blackwell], &format!("{groups} rows=768 stride=256 activation=swiglu"));
 }
 
+/// Two blocks with sums of 128 or 256 rows each, of every width and type, of groups with few rows or none, and of rows that a list names.
+#[test]
+fn pairs_of_blocks_multiply() {
+    let key = "stages=2 pair=true order=strided";
+    for shape in [
+        "m=600 n=136 k=136 dtype=bf16 tile_rows=256 tile_columns=128 warps=8 blocks=2",
+        "m=140 n=288 k=200 dtype=fp16 tile_rows=128 tile_columns=256 warps=8 blocks=4 bias=true activation=swiglu",
+        "m=300 n=72 k=272 dtype=fp8 scales=block tile_rows=256 tile_columns=64 warps=8 blocks=2",
+        "m=9 n=24 k=144 dtype=fp8 scales=row blocks=2",
+        "m=256 n=256 k=256 dtype=fp8 scales=row tile_columns=128 out=fp8 blocks=2",
+    ] {
+        run_as::<Matmul>(&[Blackwell], &format!("{shape} {key}"));
+    }
+    let groups = "groups=3 n=72 k=136 dtype=bf16 tile_rows=128 blocks=4 height=2";
+    run_as::<GroupedMatmul>(&[Blackwell], &format!("{groups} rows=500 {key} weighted=true"));
+    run_as::<GroupedMatmul>(&[Blackwell], &format!("{groups} rows=300 gather=90 {key}"));
+}
+
 #[test]
 fn every_mistake_in_tensor_memory_is_found() {
-    let missed: Vec<String> = [&MISTAKES[..], &MISTAKES_OF_BLOCKS, &MISTAKES_OF_SCALES]
+    let missed: Vec<String> = [&MISTAKES[..], &MISTAKES_OF_BLOCKS, &MISTAKES_OF_SCALES, &MISTAKES_OF_PAIRS]
         .concat()
         .par_iter()
         .filter_map(|&(by, name, from, to, words)| {
@@ -424,7 +530,7 @@ fn every_mistake_in_tensor_memory_is_found() {
         })
         .collect();
     assert!(missed.is_empty(), "{}", missed.join("\n"));
-    for by in [By::Ring, By::Block, By::Scaled, By::Nvfp4] {
+    for by in [By::Ring, By::Block, By::Scaled, By::Nvfp4, By::Pair] {
         let runs = by.outcomes(|text| text);
         assert!(runs.iter().all(|run| run.wrong.is_empty()), "{by:?}: {}", runs[0].wrong);
     }

@@ -17,6 +17,7 @@ fn complaints(source: &Source, listing: &str, compiler: &str) -> Vec<String> {
     let code = parse(listing);
     let count = |what: &str| code.iter().filter(|i| i.text.contains(what)).count();
     let said = |holds: bool, what: &str| (!holds).then(|| what.to_owned());
+    let paired = source.text.contains("void __cluster_dims__(2, 1, 1) __launch_bounds__");
     let in_memory = count("UTCHMMA") + count("UTCQMMA") + count("UTCOMMA");
     let columns = source.launch.tensor_columns;
     let registers =
@@ -34,6 +35,15 @@ fn complaints(source: &Source, listing: &str, compiler: &str) -> Vec<String> {
             "copy_scales_later: scales of either operand are not copied once a piece",
         ),
         said(count("UTCBAR") > 0, "commit_products: nothing is committed"),
+        said(
+            count("MMA.2CTA") == if paired { in_memory } else { 0 }
+                && count("UTCBAR.2CTA.MULTICAST") == if paired { count("UTCBAR") } else { 0 },
+            "pair: an instruction is for one block",
+        ),
+        said(
+            count("UCGABAR_ARV") == count("UCGABAR_WAIT") && (count("UCGABAR_ARV") > 2) == paired,
+            "pair: blocks leave without each other",
+        ),
         said(count("LDL") + count("STL") == 0, "local memory: something was spilled"),
         said(registers.is_some_and(|n| n <= most), "registers: more than a block of its threads has"),
         said(
@@ -65,7 +75,22 @@ fn products_are_made_in_tensor_memory_without_spills() {
             source::<Matmul>(&format!("{mx} m=8192 out=fp8"), &target),
             source::<GroupedMatmul>(&format!("{groups} out=fp8"), &target),
         ];
-        distinct([sources(&target), scaled.to_vec()].concat()).par_iter().for_each(|source| {
+        let pair = |rest: &str| {
+            source::<Matmul>(&format!("m=8192 n=7168 k=4096 {rest} pair=true order=strided"), &target)
+        };
+        let groups = "groups=32 n=4096 k=7168 dtype=fp8 scales=block rows=8192 activation=swiglu pair=true order=strided";
+        let pairs = [
+            pair("dtype=bf16"),
+            pair("dtype=fp16 tile_rows=256 tile_columns=128 bias=true"),
+            pair("dtype=fp8 scales=row tile_columns=64"),
+            source::<GroupedMatmul>(groups, &target),
+            pair("dtype=fp8 scales=row out=fp8"),
+        ];
+        for source in &pairs {
+            assert!(source.text.contains("cta_group::2") && !source.text.contains("cta_group::1"));
+        }
+        let all = distinct([sources(&target), scaled.to_vec(), pairs.to_vec()].concat());
+        all.par_iter().for_each(|source| {
             let (cubin, _, compiler) = compile_for(arch, &nvcc, &source.file_name, &source.text);
             let listing = output(Command::new(&nvdisasm).arg("-c").arg(&cubin));
             let said = complaints(source, &listing, &compiler);
@@ -77,6 +102,10 @@ fn products_are_made_in_tensor_memory_without_spills() {
             let found =
                 ["multiply_later", "dot", "local memory"].map(|p| broken.iter().any(|s| s.starts_with(p)));
             assert_eq!(found, [true; 3], "{broken:?}");
+            let alone =
+                complaints(source, &listing.replace(".2CTA", "").replace("UCGABAR", "BAR"), &compiler);
+            let complains = source.text.contains("cta_group::2");
+            assert_eq!(alone.iter().filter(|s| s.starts_with("pair: ")).count(), 2 * usize::from(complains));
         });
     }
 }

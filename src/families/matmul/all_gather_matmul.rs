@@ -251,7 +251,7 @@ impl AllGatherMatmul {
     fn cut(&self) -> Cut {
         let AllGatherMatmul { n: columns, tile_rows, tile_columns, .. } = *self;
         let rows = if self.together() { self.m } else { self.rows() };
-        Cut { rows, columns, tile_rows, tile_columns, group: self.group() }
+        Cut { rows, columns, tile_rows, tile_columns, group: self.group(), pair: false }
     }
 
     fn split_parts(&self) -> Split {

@@ -5,7 +5,7 @@ use peerwarp_codegen::family::{Choice, Family, Illegal, Legal};
 use peerwarp_codegen::ir::Dtype;
 
 use super::epilogue::{Activation, epilogue};
-use super::order::{self, Order, most_columns, result};
+use super::order::{self, Order, Pairs, most_columns, result};
 use super::output::{Output, Stored};
 use super::scales::{Product, Scales};
 
@@ -57,7 +57,7 @@ pub struct GroupedMatmul {
     #[key(short = "o", default = Output::Wide, omitted)]
     pub out: Output,
     /// Warps of a block.
-    #[tune(short = "w", values = [4, 8], rule = |c| c.out.warps(c.scales.tile().is_some(), c.tile_rows))]
+    #[tune(short = "w", values = [4, 8], rule = |c| c.out.warps(c.scales.tile().is_some() || c.pair(), c.tile_rows))]
     pub warps: Option<u32>,
     /// Rows of a tile of the result.
     #[tune(short = "tr", shrinks, values = [64, 128, 256], default = |key| tile_rows(key))]
@@ -74,6 +74,10 @@ pub struct GroupedMatmul {
     /// Which tiles a block has: a counter keeps blocks of unequal groups equally busy.
     #[tune(short = "by", default = Order::Counter)]
     pub order: Order,
+    /// Whether blocks 2i and 2i + 1 multiply together, by the same rows of `w`: each brings half of them (`tcgen05` with `cta_group::2`, for
+    /// `sm_100a` and `sm_103a` alone).
+    #[tune(short = "pair", rule = |_| false)]
+    pub pair: Option<bool>,
     /// Blocks.
     #[tune(short = "bl", shrinks, range = 1..=1024, rule = GroupedMatmul::blocks_rule)]
     pub blocks: Option<u32>,
@@ -126,6 +130,11 @@ impl Legal for GroupedMatmul {
         order::columns_fit(self.tile_columns, self.dtype)?;
         let tile = [self.tile_rows, self.tile_columns];
         self.out.legal([self.rows, self.n], self.activation, tile)?;
+        if self.pair() {
+            let GroupedMatmul { tile_rows, order, scales, out, .. } = *self;
+            let (group, blocks, warps) = (("height", self.height()), self.blocks(), self.warps());
+            Pairs { tile_rows, group, blocks, order, scales, out, warps }.legal()?;
+        }
         order::legal(self.tile_rows, self.tile_columns, self.warps(), self.stages)
     }
 }
@@ -134,6 +143,7 @@ impl GroupedMatmul {
     /// A block for each tile, if all groups have equally many rows, up to as many as are there at once.
     fn blocks_rule(&self) -> u32 {
         let bands = self.rows.div_ceil(self.groups).div_ceil(self.tile_rows);
+        let bands = if self.pair() { bands.next_multiple_of(2) } else { bands };
         (self.groups.min(self.rows) * bands * self.strips())
             .clamp(1, order::resident_blocks(self.tile_rows, self.tile_columns, self.stages))
     }
@@ -218,9 +228,11 @@ impl GroupedMatmul {
         self.scales.tile().map_or(row, |tile| row / tile * tile)
     }
 
-    /// Rows of tiles of a group.
+    /// Rows of tiles of a group; with pairs an even number, of which the last may have no rows.
     fn bands(&self, rows: Val<u32>) -> Val<u32> {
-        (rows + (self.tile_rows - 1)) / self.tile_rows
+        let each = if self.pair() { 2 } else { 1 };
+        let bands = (rows + (each * self.tile_rows - 1)) / (each * self.tile_rows);
+        if self.pair() { bands * each } else { bands }
     }
 
     /// Tiles side by side that a block multiplies before it stores them.
@@ -345,6 +357,7 @@ pub fn grouped_matmul(c: &GroupedMatmul, a: &GroupedMatmulArgs) {
             let tiles = Output::tiles(c.beside(), (column, c.tile_columns), |column: Val<u32>| {
                 let w = a.w.rows(&group * c.n + column, c.tile_columns);
                 let w = c.scales.of_rows(w, a.w_scales);
+                let w = if c.pair() { w.in_pairs() } else { w };
                 let product = c.product(a, [x, w], group.get(), [row, column]);
                 let done =
                     epilogue(a.bias, c.activation, &group * c.n + column, product.tile, product.sums(b));

@@ -164,7 +164,7 @@ impl MatmulReduceScatter {
     /// The tiles of one rank's rows.
     fn cut(&self) -> Cut {
         let MatmulReduceScatter { n: columns, tile_rows, tile_columns, .. } = *self;
-        Cut { rows: self.rows(), columns, tile_rows, tile_columns, group: self.group() }
+        Cut { rows: self.rows(), columns, tile_rows, tile_columns, group: self.group(), pair: false }
     }
 
     fn split_parts(&self) -> Split {

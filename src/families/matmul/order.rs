@@ -5,7 +5,8 @@ use peerwarp_codegen::dsl::prelude::*;
 use peerwarp_codegen::family::{Choice, Illegal};
 use peerwarp_codegen::ir::{DOT_ROW_BYTES, Dtype};
 
-use super::scales::BLOCK;
+use super::output::Output;
+use super::scales::{BLOCK, Scales};
 use super::split::Split;
 
 /// Which tiles a block has. Both go through all of them in the same order.
@@ -42,12 +43,15 @@ pub(super) struct Cut {
     pub tile_columns: u32,
     /// Height of a tile group; tiles inside it run column by column (L2 reuse).
     pub group: u32,
+    /// Whether rows of tiles are of pairs, which two neighbouring blocks multiply: an even number, of which one may have no rows.
+    pub pair: bool,
 }
 
 impl Cut {
     /// Rows of tiles.
     pub fn bands(&self) -> u32 {
-        self.rows.div_ceil(self.tile_rows)
+        let bands = self.rows.div_ceil(self.tile_rows);
+        if self.pair { bands.next_multiple_of(2) } else { bands }
     }
 
     /// Columns of tiles.
@@ -312,3 +316,37 @@ pub(in crate::families) fn columns_of_groups(
 
 /// SMs where defaults were measured.
 pub(in crate::families) const SMS: u32 = Device::measured().sms;
+
+/// Plans in which two neighbouring blocks multiply in pairs.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Pairs {
+    pub tile_rows: u32,
+    /// The field with the height of a tile group, and its value.
+    pub group: (&'static str, u32),
+    pub blocks: u32,
+    pub order: Order,
+    pub scales: Scales,
+    pub out: Output,
+    pub warps: u32,
+}
+
+impl Pairs {
+    /// Blocks 2i and 2i + 1 have tiles one below the other, with rows that fill the lanes of tensor memory, and draw none.
+    pub fn legal(self) -> Result<(), Illegal> {
+        let Pairs { tile_rows, group, blocks, order, scales, out, warps } = self;
+        let allowed = || "none, tensor, row or block with pair = true: pairs bring no scales of blocks to tensor memory";
+        Illegal::unless(scales.tile().is_none(), "scales", scales.name(), allowed)?;
+        let allowed = || "128 or 256 with pair = true: a block's rows fill the lanes of tensor memory";
+        Illegal::unless(tile_rows >= BLOCK, "tile_rows", tile_rows, allowed)?;
+        let allowed = || "strided with pair = true: blocks of a pair have neighbouring tiles from the start";
+        Illegal::unless(order == Order::Strided, "order", order.name(), allowed)?;
+        let allowed = || "wide with pair = true and scales = block: a warp with whole rows has no registers for sums of a block by themselves";
+        Illegal::unless(out == Output::Wide || scales != Scales::Block, "out", out.name(), allowed)?;
+        out.warps_legal(tile_rows, warps)?;
+        let even = |(field, value): (&'static str, u32)| {
+            let allowed = || "an even number with pair = true: two blocks have neighbouring rows of tiles";
+            Illegal::unless(value.is_multiple_of(2), field, value, allowed)
+        };
+        [group, ("blocks", blocks)].into_iter().try_for_each(even)
+    }
+}

@@ -5,7 +5,7 @@ use peerwarp_codegen::family::{Choice, Family, Illegal, Legal};
 use peerwarp_codegen::ir::Dtype;
 
 use super::epilogue::{Activation, Sums, epilogue};
-use super::order::{self, Cut, Order, Passage, Tiling, most_columns, result};
+use super::order::{self, Cut, Order, Pairs, Passage, Tiling, most_columns, result};
 use super::output::{Output, Stored};
 use super::scales::{Product, Scales};
 use super::split::{Split, SplitArgs};
@@ -43,7 +43,7 @@ pub struct Matmul {
     #[key(short = "o", default = Output::Wide, omitted)]
     pub out: Output,
     /// Warps of a block.
-    #[tune(short = "w", values = [4, 8], rule = |c| c.out.warps(c.scales.tile().is_some(), c.tile_rows))]
+    #[tune(short = "w", values = [4, 8], rule = |c| c.out.warps(c.scales.tile().is_some() || c.pair(), c.tile_rows))]
     pub warps: Option<u32>,
     /// Rows of a tile of the result.
     #[tune(short = "tr", shrinks, values = [64, 128, 256], default = |key| tile_rows(key))]
@@ -63,6 +63,10 @@ pub struct Matmul {
     /// Parts of the columns of `x` and `w`, which blocks share: sums over all of them are added up in order by one of them.
     #[tune(short = "sp", values = [1, 2, 4, 7, 8, 16], default = |key| tiling(key).split)]
     pub split: u32,
+    /// Whether blocks 2i and 2i + 1 multiply together, by the same rows of `w`: each brings half of them (`tcgen05` with `cta_group::2`, for
+    /// `sm_100a` and `sm_103a` alone).
+    #[tune(short = "pair", rule = |_| false)]
+    pub pair: Option<bool>,
     /// Blocks.
     #[tune(short = "bl", shrinks, range = 1..=1024, rule = |c| c.parts().items().clamp(1, order::SMS))]
     pub blocks: Option<u32>,
@@ -124,6 +128,13 @@ impl Legal for Matmul {
         Illegal::unless(self.split == 1 || beside == 1, "split", self.split, allowed)?;
         order::legal(self.tile_rows, self.tile_columns, self.warps(), self.stages)?;
         self.order.legal(self.split)?;
+        if self.pair() {
+            let allowed = || "1 with pair = true: blocks that wait for others' parts of columns would leave their pair alone";
+            Illegal::unless(self.split == 1, "split", self.split, allowed)?;
+            let Matmul { tile_rows, order, scales, out, .. } = *self;
+            let (group, blocks, warps) = (("group", self.group()), self.blocks(), self.warps());
+            Pairs { tile_rows, group, blocks, order, scales, out, warps }.legal()?;
+        }
         self.parts().legal()
     }
 }
@@ -138,7 +149,7 @@ impl Matmul {
     fn cut(&self) -> Cut {
         let Matmul { m: rows, n: columns, tile_rows, .. } = *self;
         let tile_columns = self.beside() * self.tile_columns;
-        Cut { rows, columns, tile_rows, tile_columns, group: self.group() }
+        Cut { rows, columns, tile_rows, tile_columns, group: self.group(), pair: self.pair() }
     }
 
     /// Scales of `x` and of `w`.
@@ -249,6 +260,7 @@ pub fn matmul(c: &Matmul, a: &MatmulArgs) {
             let x = c.scales.of_rows(a.x.rows(row, c.tile_rows), a.x_scales);
             let of = |column: Val<u32>| {
                 let w = c.scales.of_rows(a.w.rows(column, c.tile_columns), a.w_scales);
+                let w = if c.pair() { w.in_pairs() } else { w };
                 c.product(a, [x, w], [row, column])
             };
             let done = |column: Val<u32>, sums: Sums| {

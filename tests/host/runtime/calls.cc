@@ -50,17 +50,17 @@ void products_done_but(const u32 most) {
     machine->meet(Meeting::Sync, 0, 0, HERE);
 }
 // Lanes of a warp do the first five together, which orders nothing.
-void tensor_take(void* const to, const u32 columns) {
+void tensor_take(const u32 group, void* const to, const u32 columns) {
     machine->meet(Meeting::Ballot, 1, 0, HERE);
-    machine->tensors().take(to, columns, HERE);
+    machine->tensors().take(group, to, columns, HERE);
 }
-void tensor_relinquish() {
+void tensor_relinquish(const u32 group) {
     machine->meet(Meeting::Ballot, 1, 0, HERE);
-    machine->tensors().relinquish(HERE);
+    machine->tensors().relinquish(group, HERE);
 }
-void tensor_give(const u32 first, const u32 columns) {
+void tensor_give(const u32 group, const u32 first, const u32 columns) {
     machine->meet(Meeting::Ballot, 1, 0, HERE);
-    machine->tensors().give(first, columns, HERE);
+    machine->tensors().give(group, first, columns, HERE);
 }
 void tensor_load_all(const u32 at, float* const* const to, const u32 count) {
     machine->meet(Meeting::Ballot, 1, 0, HERE);
@@ -70,8 +70,8 @@ void tensor_loads_done() {
     machine->meet(Meeting::Ballot, 1, 0, HERE);
     machine->tensors().loads_done();
 }
-void tensor_multiply(const bool is_f16, const u32 sums, const u64 a, const u64 b, const u32 word, const bool add) {
-    machine->tensors().multiply(is_f16 ? ProductKind::F16 : ProductKind::F8f6f4, sums, a, b, word, add, HERE);
+void tensor_multiply(const u32 group, const bool is_f16, const u32 sums, const u64 a, const u64 b, const u32 word, const bool add) {
+    machine->tensors().multiply(group, is_f16 ? ProductKind::F16 : ProductKind::F8f6f4, sums, a, b, word, add, HERE);
 }
 void tensor_multiply_scaled(const bool is_mx, const u32 sums, const u64 a, const u64 b, const u32 word, const u32 a_scales,
                             const u32 b_scales, const bool add) {
@@ -79,7 +79,8 @@ void tensor_multiply_scaled(const bool is_mx, const u32 sums, const u64 a, const
     machine->tensors().multiply_scaled(kind, sums, a, b, word, a_scales, b_scales, add, HERE);
 }
 void tensor_copy_scales(const u32 to, const u64 from) { machine->tensors().copy_scales(to, from, HERE); }
-void tensor_commit(const void* const barrier) { machine->tensors().commit(barrier, HERE); }
+void tensor_commit(const void* const barrier) { machine->tensors().commit(1, barrier, 0, HERE); }
+void tensor_commit_in_pair(const void* const barrier, const u32 blocks) { machine->tensors().commit(2, barrier, blocks, HERE); }
 void tensor_fence_before() { machine->tensors().fence_before(); }
 void tensor_fence_after() { machine->tensors().fence_after(); }
 void barrier_begin(const void* const barrier, const u32 arrivals) {
@@ -97,6 +98,13 @@ bool barrier_test(const void* const barrier, const u32 parity) {
 void bring_box(void* const to, const void* const map, const u32 column, const u32 row, const void* const barrier) {
     machine->boxes().bring(to, *static_cast<const BoxMap*>(map), column, row, barrier, HERE);
 }
+void bring_box_in_pair(void* const to, const void* const map, const u32 column, const u32 row, const void* const barrier) {
+    bring_box(to, map, column, row, barrier);
+}
+u64 in_block_of_pair(const void* const here, const u32 number) { return machine->in_pair(here, number, HERE); }
+void pair_arrive() { machine->arrive_in_pair(HERE); }
+void pair_wait() { machine->meet_pair(HERE); }
+void barrier_arrive_in_pair(const u64 barrier) { machine->boxes().arrive(reinterpret_cast<const void*>(barrier), 0, HERE); }
 void bring_bytes(void* const to, const void* const from, const u32 bytes, const void* const barrier) {
     machine->boxes().bring_bytes(to, from, bytes, barrier, HERE);
 }

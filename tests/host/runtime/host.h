@@ -66,6 +66,19 @@ bool barrier_test(const void* barrier, u32 parity);   // whether it has
 void bring_box(void* to, const void* map, u32 column, u32 row, const void* barrier);
 void bring_bytes(void* to, const void* from, u32 bytes, const void* barrier);
 
+// The same where the box, or the barrier, may be the other block's of a pair.
+void bring_box_in_pair(void* to, const void* map, u32 column, u32 row, const void* barrier);
+PEERWARP_INLINE void bring_box_in_pair(void* to, const void* map, u32 column, u32 row, u64 barrier) {
+    bring_box_in_pair(to, map, column, row, reinterpret_cast<const void*>(barrier));
+}
+
+// ---- Pairs: blocks 2i and 2i + 1 are a cluster
+
+u64 in_block_of_pair(const void* here, u32 number);  // where that block has what this one has here
+void pair_arrive();                                  // all threads of both do, and wait for all
+void pair_wait();
+void barrier_arrive_in_pair(u64 barrier);
+
 // ---- Products of matrices that go on while the thread does
 
 // Of elements of so many bytes, in the lowest bits of a word.
@@ -75,17 +88,19 @@ void products_done_but(u32 most);    // all groups but the newest
 
 // ---- Tensor memory: what it orders, tensor.h says
 
-void tensor_take(void* to, u32 columns);   // by a warp, like the next ones
-void tensor_relinquish();
-void tensor_give(u32 first, u32 columns);
+// For a group of so many blocks, one or a pair: all of a kernel's instructions are for the same.
+void tensor_take(u32 group, void* to, u32 columns);   // by a warp, like the next ones
+void tensor_relinquish(u32 group);
+void tensor_give(u32 group, u32 first, u32 columns);
 void tensor_load_all(u32 at, float* const* to, u32 count);
 void tensor_loads_done();
 // By one thread, like the next ones: kind::f16, or kind::f8f6f4.
-void tensor_multiply(bool is_f16, u32 sums, u64 a, u64 b, u32 word, bool add);
+void tensor_multiply(u32 group, bool is_f16, u32 sums, u64 a, u64 b, u32 word, bool add);
 // kind::mxf8f6f4, or kind::mxf4nvf4.
 void tensor_multiply_scaled(bool is_mx, u32 sums, u64 a, u64 b, u32 word, u32 a_scales, u32 b_scales, bool add);
 void tensor_copy_scales(u32 to, u64 from);
 void tensor_commit(const void* barrier);
+void tensor_commit_in_pair(const void* barrier, u32 blocks);  // at those of a mask
 void tensor_fence_before();
 void tensor_fence_after();
 

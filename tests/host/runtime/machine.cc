@@ -212,6 +212,9 @@ void Machine::start(const u32 r, const Launch& launch) {
         Block& block = *rank.blocks[b];
         memory.renew(block.dynamic_shared, launch.shared_bytes, poison);
         memory.renew(block.static_shared, static_shared_bytes, poison);
+        block.other = launch.grid % 2 == 0 ? rank.blocks[b ^ 1].get() : nullptr;
+        block.running = launch.threads;
+        block.in_pair.clear();
         block.threads.clear();
         block.warps.assign((launch.threads + job_.warp_size - 1) / job_.warp_size, {});
         for (Barrier& barrier : block.barriers) barrier = {};
@@ -342,6 +345,8 @@ void Machine::end_thread() {
                                    std::to_string(me->home->index) + " of rank " + std::to_string(rank) +
                                    " ends before what it has had copied is there");
     }
+    if (--me->home->running == 0) tensors_.ended(*me->home);
+    if (me->home->other) complete(*(me->home->index % 2 == 0 ? me->home : me->home->other));
     if (--ranks_[rank].running == 0) finish(rank);
     Fiber::switch_to(me->fiber, scheduler_);
     __builtin_unreachable();
@@ -521,6 +526,42 @@ void Machine::meet_block(const Site site) {
         wake(t);
     }
     barrier.arrived.clear();
+}
+
+// Threads that have ended are not waited for.
+void Machine::complete(Block& first) {
+    if (first.in_pair.empty() || first.in_pair.size() < first.running + first.other->running) return;
+    const Knowledge all = job_.checks ? Knower::gather(first.in_pair) : Knowledge();
+    for (Thread* t : first.in_pair) {
+        if (job_.checks) t->knows = all;
+        t->tick();
+        wake(t);
+    }
+    first.in_pair.clear();
+}
+
+void Machine::arrive_in_pair(const Site site) {
+    if (!me->home->other) wrong("pair", "the grid has no pairs of blocks at " + name_of_site(site), site);
+    me->met_pair = true;
+}
+
+void Machine::meet_pair(const Site site) {
+    if (!me->met_pair) wrong("pair", "a thread waits for its pair where it has not arrived, at " + name_of_site(site), site);
+    me->met_pair = false;
+    Block& first = *(me->home->index % 2 == 0 ? me->home : me->home->other);
+    first.in_pair.push_back(me);
+    const bool last = first.in_pair.size() == first.running + first.other->running;
+    complete(first);
+    if (!last) block("the other threads of its pair", site);
+}
+
+u64 Machine::in_pair(const void* const here, const u32 number, const Site site) {
+    Block& home = *me->home;
+    const u64 at = u64(here) - u64(home.dynamic_shared);
+    if (!home.other || number > 1 || at >= descriptor_bytes) {
+        wrong("pair", "no block of a pair has what is asked for at " + name_of_site(site), site);
+    }
+    return u64((home.index % 2 == number ? home : *home.other).dynamic_shared) + at;
 }
 
 // ---- Order

@@ -47,6 +47,7 @@ struct Thread : Actor {
     Copies copies;
     Products products;
     TensorThread tensor;
+    bool met_pair = false;  // it has arrived, and does not wait yet
 
     // The last atomic load: the same again is a poll.
     const void* polled = nullptr;
@@ -75,6 +76,9 @@ struct Block {
     char* dynamic_shared = nullptr;
     char* static_shared = nullptr;
     TensorBlock tensor;
+    Block* other = nullptr;       // of its pair, if the grid has pairs
+    u32 running = 0;              // threads that have not ended
+    std::vector<Thread*> in_pair; // threads of both that wait for all: the first block's
 };
 
 // ---- What is to be run
@@ -150,6 +154,9 @@ class Machine {
     u64 meet(Meeting meeting, u64 brings, u32 asks, Site site);
     bool meet_at(u32 number, u32 threads, bool mine, Site site);
     void meet_block(Site site);
+    void arrive_in_pair(Site site);
+    void meet_pair(Site site);
+    u64 in_pair(const void* here, u32 number, Site site);
     void fence(Order order, Scope scope, Site site);
     void atomic(const void* p, u32 bytes, Access access, Order order, Scope scope, Site site);
     u64 now() const { return job_.alone ? system_ns() : now_; }
@@ -202,6 +209,7 @@ class Machine {
     bool is_status(const void* p) const;
     void poll(const void* p, u32 bytes, Site site);
     void complete(Warp& warp);
+    void complete(Block& first);
     void released_by(Thread& thread, Order order, Scope scope);
     void take_seen(Thread& thread, Scope scope);
 };

@@ -25,8 +25,20 @@ static bool is_first_lane() { return me->lane == 0; }
 
 // ---- Room
 
-void Tensors::take(void* const to, const u32 columns, const Site site) {
+// Instructions of a kernel are all for one block, or all for pairs.
+void Tensors::is_group(const u32 group, const Site site) {
+    Block& home = *me->home;
+    if (group == 2 && !home.other) wrong("an instruction of a pair, and the grid has no pairs", site);
+    for (Block* const block : {&home, home.other}) {
+        if (!block || (block != &home && group == 1)) continue;
+        if (block->tensor.group == 0) block->tensor.group = group;
+        if (block->tensor.group != group) wrong("some instructions are for one block, and others for a pair", site);
+    }
+}
+
+void Tensors::take(const u32 group, void* const to, const u32 columns, const Site site) {
     if (!is_first_lane()) return;
+    is_group(group, site);
     TensorBlock& t = me->home->tensor;
     if (!t.may_take) wrong("columns are taken after the permit was given up", site);
     if (columns < 32 || columns > TensorBlock::columns || (columns & (columns - 1)) != 0) {
@@ -44,16 +56,22 @@ void Tensors::take(void* const to, const u32 columns, const Site site) {
     std::memcpy(to, &t.first, 4);
 }
 
-void Tensors::relinquish(Site) { me->home->tensor.may_take = false; }
+void Tensors::relinquish(const u32 group, const Site site) {
+    if (is_first_lane()) is_group(group, site);
+    me->home->tensor.may_take = false;
+}
 
-void Tensors::give(const u32 first, const u32 columns, const Site site) {
+void Tensors::give(const u32 group, const u32 first, const u32 columns, const Site site) {
     if (!is_first_lane()) return;
+    is_group(group, site);
     TensorBlock& t = me->home->tensor;
     if (first != t.first || columns != t.taken) {
         wrong(std::to_string(columns) + " columns from " + std::to_string(first) + " on are given back, and " +
                   std::to_string(t.taken) + " from " + std::to_string(t.first) + " on are taken", site);
     }
-    const auto of_block = [&](const Queue& queue) { return queue.block == me->home; };
+    const auto of_block = [&](const Queue& queue) {
+        return queue.block == me->home || (group == 2 && queue.block == me->home->other);
+    };
     if (std::any_of(queues_.begin(), queues_.end(), of_block)) wrong("columns are given back while products are made", site);
     const Knowledge& known = me->tensor.known;
     for (const TensorCell& cell : *t.cells) {
@@ -117,10 +135,17 @@ void Tensors::ask(const Step& step) {
     queue->steps.push_back(step);
 }
 
-void Tensors::multiply(const ProductKind kind, const u32 sums, const u64 a, const u64 b, const u32 word, const bool add,
-                       const Site site) {
-    if (!is_after(me->tensor.known, me, me->home->tensor.take)) wrong("nothing orders a product after its columns were taken", site);
-    ask({me, nullptr, kind, sums, a, b, word, add, me->tensor.known, site});
+void Tensors::multiply(const u32 group, const ProductKind kind, const u32 sums, const u64 a, const u64 b, const u32 word,
+                       const bool add, const Site site) {
+    is_group(group, site);
+    const Block& home = *me->home;
+    if (group == 2 && home.index % 2 != 0) wrong("the second block of a pair multiplies, and the first one does for both", site);
+    if (!is_after(me->tensor.known, me, home.tensor.take) || (group == 2 && !is_after(me->tensor.known, me, home.other->tensor.take))) {
+        wrong("nothing orders a product after its columns were taken", site);
+    }
+    Step step = {me, nullptr, kind, sums, a, b, word, add, me->tensor.known, site};
+    step.group = group;
+    ask(step);
 }
 
 void Tensors::multiply_scaled(const ScaledKind kind, const u32 sums, const u64 a, const u64 b, const u32 word, const u32 a_scales,
@@ -135,8 +160,35 @@ void Tensors::copy_scales(const u32 to, const u64 from, const Site site) {
 }
 
 // What is committed comes before what waits, as if a fence stood before.
-void Tensors::commit(const void* const barrier, const Site site) {
-    ask({me, barrier, ProductKind::F16, 0, 0, 0, 0, false, {}, site});
+void Tensors::commit(const u32 group, const void* const barrier, const u32 blocks, const Site site) {
+    is_group(group, site);
+    Step step = {me, barrier, ProductKind::F16, 0, 0, 0, 0, false, {}, site};
+    step.group = group;
+    step.blocks = blocks;
+    ask(step);
+}
+
+// What is committed is done: an arrival at the block's barrier, or at those of a pair that have its place.
+void Tensors::done(const Block& block, const Step& step) {
+    step.by->tensor.commits.push_back(step.by->time);
+    if (step.group == 1) return machine->boxes().committed(*step.by, step.barrier, step.site);
+    const u64 at = u64(step.barrier) - u64(block.dynamic_shared);
+    for (u32 number = 0; number < 2; ++number) {
+        const Block& to = block.index % 2 == number ? block : *block.other;
+        if (!(step.blocks >> number & 1)) continue;
+        if (to.running == 0) wrong("a commit arrives at a block that has ended", step.site);
+        machine->boxes().committed(*step.by, to.dynamic_shared + at, step.site);
+    }
+}
+
+void Tensors::ended(const Block& block) {
+    for (const Queue& queue : queues_) {
+        const auto of_pair = [&](const Step& step) { return step.group == 2; };
+        const bool ours = queue.block == &block || queue.block == block.other;
+        if (ours && std::any_of(queue.steps.begin(), queue.steps.end(), of_pair)) {
+            wrong("a block ends while products of its pair read what it has", queue.steps.front().site);
+        }
+    }
 }
 
 void Tensors::land(const u64 random) {
@@ -152,8 +204,7 @@ void Tensors::land(const u64 random) {
         step.what == Step::Copy ? copy(block, step) : make(block, step);
         return;
     }
-    step.by->tensor.commits.push_back(step.by->time);
-    machine->boxes().committed(*step.by, step.barrier, step.site);
+    done(block, step);
 }
 
 // ---- Products
@@ -176,8 +227,8 @@ float to_float(const ElementType type, const char* const p) {
     return 0;
 }
 
-// The 32 bytes of so many rows that an instruction multiplies.
-Operand operand(Thread& who, const char* const shared, const u64 word, const u32 rows, const ElementType type, const Site site) {
+// The 32 bytes of so many rows that an instruction multiplies, in a block that has them where the thread's block has what the word names.
+Operand operand(Thread& who, const char* const there, const u64 word, const u32 rows, const ElementType type, const Site site) {
     constexpr u32 bytes = 32, unit = 16;
     const OperandWord matrix = operand_word(word);
     const bool packed = type == ElementType::E2m1;
@@ -190,9 +241,10 @@ Operand operand(Thread& who, const char* const shared, const u64 word, const u32
     }
     // Where in a row of the pattern they begin is part of the address.
     const u32 byte = matrix.start % matrix.row_bytes;
-    const u64 begin = u64(shared);
+    const u64 begin = u64(who.home->dynamic_shared);
     u64 first = (begin & ~u64(0x3ffff)) | (matrix.start - byte);
     if (first < begin) first += 0x40000;
+    first += u64(there) - begin;
     for (u32 row = 0; row < rows; ++row) {
         for (u32 at = 0; at < bytes; at += unit) {
             const auto* const p = reinterpret_cast<const char*>(matrix.at(first, row, byte + at));
@@ -269,7 +321,7 @@ std::vector<float> Tensors::scales(Block& block, const Step& step, const u32 fro
 void Tensors::make(Block& block, const Step& step) {
     const bool scaled = step.what == Step::Scaled;
     const ScaledWord word = scaled_word(step.scaled, step.word);
-    const ProductWord product = scaled ? product_of(step.scaled, word) : product_word(step.kind, step.word);
+    const ProductWord product = scaled ? product_of(step.scaled, word) : product_word(step.kind, step.word, step.group);
     if (!product.wrong.empty()) {
         wrong(product.wrong, step.site);
         return;
@@ -278,8 +330,17 @@ void Tensors::make(Block& block, const Step& step) {
     Thread& by = *step.by;
     const Knowledge knows = by.knows;
     by.knows = step.known;
-    Operand left = operand(by, block.dynamic_shared, step.a, product.rows, product.left, step.site);
-    Operand right = operand(by, block.dynamic_shared, step.b, product.columns, product.right, step.site);
+    // Of a pair either block has half of both, at the same place.
+    const auto both = [&](const u64 at, const u32 rows, const ElementType type) {
+        Operand all = operand(by, block.dynamic_shared, at, rows / step.group, type, step.site);
+        if (step.group == 2) {
+            const Operand more = operand(by, block.other->dynamic_shared, at, rows / 2, type, step.site);
+            all.all.insert(all.all.end(), more.all.begin(), more.all.end());
+        }
+        return all;
+    };
+    Operand left = both(step.a, product.rows, product.left);
+    Operand right = both(step.b, product.columns, product.right);
     by.knows = knows;
     if (scaled) {
         const auto multiplied = [&](Operand& of, const std::vector<float>& by_scales) {
@@ -291,10 +352,11 @@ void Tensors::make(Block& block, const Step& step) {
     }
     const u32 first_lane = step.sums >> 16, first = step.sums & 0xffff;
     for (u32 row = 0; row < product.rows; ++row) {
-        // 128 rows lie in as many lanes; of 64, 16 lie in the first half of each 32 lanes.
-        const u32 lane = first_lane + (product.rows == 128 ? row : row / 16 * 32 + row % 16);
+        // 128 rows lie in as many lanes, the next 128 in those of a pair's other block; of 64, 16 lie in the first half of each 32 lanes.
+        const u32 lane = first_lane + (product.rows >= 128 ? row % 128 : row / 16 * 32 + row % 16);
+        Block& home = row < 128 ? block : *block.other;
         for (u32 column = 0; column < product.columns; ++column) {
-            TensorCell& sum = cell(block, lane, first + column, step.site);
+            TensorCell& sum = cell(home, lane, first + column, step.site);
             if (step.add && sum.has != TensorCell::Sum) wrong("a product is added to sums that no product has made", step.site);
             if (!is_after(step.known, &by, sum.read)) {
                 wrong("sums are made anew, and nothing orders that after a load of the old ones", step.site);

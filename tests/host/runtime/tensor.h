@@ -50,6 +50,7 @@ struct TensorBlock {
     std::unique_ptr<std::vector<TensorCell>> cells;  // lane by lane
     u32 first = 0, taken = 0;                        // columns
     bool may_take = true;
+    u32 group = 0;  // blocks that instructions are for
     TensorAccess take;
     Site site = 0;
 };
@@ -57,22 +58,25 @@ struct TensorBlock {
 class Tensors {
   public:
     // By a warp.
-    void take(void* to, u32 columns, Site site);
-    void relinquish(Site site);
-    void give(u32 first, u32 columns, Site site);
+    void take(u32 group, void* to, u32 columns, Site site);
+    void relinquish(u32 group, Site site);
+    void give(u32 group, u32 first, u32 columns, Site site);
     void load(u32 at, float* const* to, u32 count, Site site);
     void loads_done();
     // By a thread.
-    void multiply(ProductKind kind, u32 sums, u64 a, u64 b, u32 word, bool add, Site site);
+    void multiply(u32 group, ProductKind kind, u32 sums, u64 a, u64 b, u32 word, bool add, Site site);
     void multiply_scaled(ScaledKind kind, u32 sums, u64 a, u64 b, u32 word, u32 a_scales, u32 b_scales, bool add, Site site);
     void copy_scales(u32 to, u64 from, Site site);
-    void commit(const void* barrier, Site site);
+    // Of a pair, at the barriers of the blocks that a mask names.
+    void commit(u32 group, const void* barrier, u32 blocks, Site site);
     void fence_before();
     void fence_after();
 
     bool on_their_way() const { return !queues_.empty(); }
     // The first one of a block is made.
     void land(u64 random);
+    // All threads of a block have ended: its memory is another's.
+    void ended(const Block& block);
     // What a block has not given back, or not waited for; nothing if all is well.
     std::string left(const Block& block) const;
     // A launch begins: nothing is there.
@@ -93,6 +97,7 @@ class Tensors {
         enum { Product, Scaled, Copy } what = Product;  // a copy: `a` to `sums`
         u32 a_scales = 0, b_scales = 0;
         ScaledKind scaled = ScaledKind::Mxf8f6f4;
+        u32 group = 1, blocks = 0;
     };
     struct Queue {
         Block* block;
@@ -100,7 +105,9 @@ class Tensors {
     };
     std::vector<Queue> queues_;
 
+    void is_group(u32 group, Site site);
     void ask(const Step& step);
+    void done(const Block& block, const Step& step);
     void make(Block& block, const Step& step);
     void copy(Block& block, const Step& step);
     std::vector<float> scales(Block& block, const Step& step, u32 from, u32 rows, u32 byte, u32 each);

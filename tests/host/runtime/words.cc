@@ -27,7 +27,7 @@ uint64_t OperandWord::at(const uint64_t first, const uint32_t row, const uint32_
 }
 
 // Table 42.
-ProductWord product_word(const ProductKind kind, const uint32_t word) {
+ProductWord product_word(const ProductKind kind, const uint32_t word, const uint32_t group) {
     ProductWord found = {bits(word, 24, 5) << 4, bits(word, 17, 6) << 3, ElementType::Fp16, ElementType::Fp16, ""};
     const auto type = [&](const uint32_t number) {
         if (kind == ProductKind::F16 && number <= 1) return number == 0 ? ElementType::Fp16 : ElementType::Bf16;
@@ -37,13 +37,14 @@ ProductWord product_word(const ProductKind kind, const uint32_t word) {
     found.left = type(bits(word, 7, 3));
     found.right = type(bits(word, 10, 3));
     const uint32_t rows = found.rows, columns = found.columns;
-    const uint32_t step = rows == 128 ? 16 : 8;
+    const uint32_t step = rows == 256 ? 32 : rows == 128 ? 16 : 8;
     if (bits(word, 0, 4) != 0) found.wrong = "sparse and saturating products are not modelled";
     else if (bits(word, 4, 2) != 1) found.wrong = "sums are not of f32";
     else if (bits(word, 13, 4) != 0) found.wrong = "negated and transposed operands are not modelled";
     else if ((word & (1u << 6 | 1u << 23 | 1u << 29)) != 0) found.wrong = "reserved bits of a product's descriptor are not 0";
     else if (bits(word, 30, 2) != 0) found.wrong = "shifts are not modelled";
-    else if ((rows != 64 && rows != 128) || columns == 0 || columns > 256 || columns % step != 0) {
+    else if (group == 2 && rows != 256) found.wrong = "a pair's product of " + std::to_string(rows) + " rows is not modelled";
+    else if ((group == 1 && rows != 64 && rows != 128) || columns == 0 || columns > 256 || columns % step != 0) {
         found.wrong = "no product has " + std::to_string(rows) + " x " + std::to_string(columns) + " sums";
     }
     return found;

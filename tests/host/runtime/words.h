@@ -34,6 +34,7 @@ struct ProductWord {
     ElementType left, right;
     std::string wrong;
 };
-ProductWord product_word(ProductKind kind, std::uint32_t word);
+// Of an instruction for a group of so many blocks.
+ProductWord product_word(ProductKind kind, std::uint32_t word, std::uint32_t group);
 
 }  // namespace host

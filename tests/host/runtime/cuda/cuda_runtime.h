@@ -19,6 +19,7 @@ float fmaxf(float, float);
 #define __noinline__ __attribute__((noinline))
 #define __align__(bytes) __attribute__((aligned(bytes)))
 #define __launch_bounds__(...)
+#define __cluster_dims__(...)
 #define __grid_constant__
 
 #define threadIdx (::host::thread_index())
