@@ -7,7 +7,7 @@ use peerwarp_codegen::dsl::prelude::*;
 use peerwarp_codegen::dsl::{TraceMeta, trace};
 use peerwarp_codegen::family::Target;
 use peerwarp_codegen::ir::{Dtype, Kernel, verify};
-use peerwarp_codegen::print::{EmitInfo, emit};
+use peerwarp_codegen::print::{EmitInfo, emit, explain};
 use peerwarp_codegen::sim::{Bindings, Compiled, FindingKind, Machine, Options};
 
 /// What a block multiplies, of all matrices and a counter.
@@ -130,6 +130,13 @@ fn pairs_are_even_and_alone() {
                 assert!(!fits && said.contains("multiplies in pairs"), "{blocks} behind {before}: {said}");
             }
         }
+    }
+    let kernel = verify(traced(2, 0, plain).unwrap()).unwrap();
+    let told = explain(&kernel, "cuda:sm_100a".parse().unwrap()).unwrap();
+    let said = told.roles[0].multiplies.clone().expect("it multiplies");
+    for words in ["`tcgen05.mma.cta_group::2.kind::f16`", "for two neighbouring blocks", "lie in 256 columns"]
+    {
+        assert!(said.contains(words), "{words}: {said}");
     }
     let left = traced(2, 0, |b, [x, w], _| b.dot(x.rows(0, 128).in_pairs(), w.rows(0, 128), 2));
     assert!(left.unwrap_err().contains("blocks of a pair have the same rows of the right one"));
