@@ -135,7 +135,7 @@ fn defaults(app: &App) -> Result<Done, Failure> {
     let mut rows = vec![];
     let mut json = vec![];
     let catalogues = app.suites().filter_map(|s| s.catalogues().first());
-    for requests in catalogues.map(|(name, _)| app.catalogue(name)) {
+    for requests in catalogues.map(|(name, _)| app.catalogue_with(name, &Given::new())) {
         for requests in requests?.problems {
             let variants = request::resolve(&requests, app.registry())?;
             for (request, variant) in requests.iter().zip(&variants) {

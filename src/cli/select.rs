@@ -436,18 +436,15 @@ impl App {
         format!("{}, or the name of a variant", ways.join(", "))
     }
 
-    /// A catalogue that comes with the program, or a file.
-    pub(super) fn catalogue(&self, name: &str) -> Result<Catalogue, InputError> {
-        self.catalogue_with(name, &Given::new())
-    }
-
-    /// The same with other values of some fields.
-    fn catalogue_with(&self, name: &str, instead: &Given) -> Result<Catalogue, InputError> {
+    /// A catalogue that comes with the program, or a file, with other values of some fields.
+    pub(super) fn catalogue_with(&self, name: &str, instead: &Given) -> Result<Catalogue, InputError> {
         let suites: Vec<&'static dyn Suite> = self.suites().collect();
-        let own = suites.iter().flat_map(|s| s.catalogues()).find(|(known, _)| *known == name);
-        let text = match own {
+        let own = || suites.iter().flat_map(|s| s.catalogues());
+        let known = own().map(|(known, _)| *known);
+        let text = match own().find(|(known, _)| *known == name) {
             Some((_, text)) => (*text).to_owned(),
-            None => catalogue::read(Path::new(name))?,
+            None if name.ends_with(".toml") || Path::new(name).exists() => catalogue::read(Path::new(name))?,
+            None => return Err(InputError::unknown("--catalogue", name, known.chain(["a FILE.toml"]))),
         };
         catalogue::parse_with(&text, name, &suites, self.registry(), instead)
     }
@@ -472,7 +469,8 @@ impl App {
 
     /// What the selection and the catalogue ask for, once for each target.
     pub(super) fn jobs(&self, wanted: &Wanted, given: &Given) -> Result<Vec<Job>, InputError> {
-        let catalogue = wanted.catalogue.as_deref().map(|name| self.catalogue(name)).transpose()?;
+        let catalogue =
+            wanted.catalogue.as_deref().map(|name| self.catalogue_with(name, &Given::new())).transpose()?;
         let tables = wanted.selection.tables(self)?;
         let targets = wanted.targets(catalogue.as_ref())?;
         let mut problems = match &catalogue {

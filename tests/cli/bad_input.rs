@@ -207,6 +207,11 @@ const USAGE: &[(&str, &str, &[&str])] = &[
         &["--catalogue = no.toml", "No such file"],
     ),
     (
+        "catalogue of no known name",
+        "generate --catalogue bultin --out o",
+        &["--catalogue = bultin: no such name", "builtin, reviewed, a FILE.toml", "did you mean: builtin?"],
+    ),
+    (
         "tokens beside a catalogue",
         "generate --catalogue reviewed --tokens 8 --out o",
         &["--tokens = 8", "--catalogue", "--set"],
