@@ -103,8 +103,8 @@ pub fn options() -> Vec<OptionSpec> {
         option(
             "scale-rounding",
             "HOW",
-            "Round scales that are powers of two floor, as OCP's MX specification has it, or up, so that no element of a quantised \
-             block is too large [default: floor]",
+            "How scales that are powers of two are rounded: floor, as in OCP's MX specification, or up, so that no element of a \
+             quantised block is too large [default: floor]",
         ),
         option(
             "scale-layout",

@@ -130,7 +130,7 @@ pub struct Dispatch {
     /// Where the first row of each (expert, source, record) is.
     #[tune(short = "bases", rule = Dispatch::bases_rule)]
     pub bases: Option<Bases>,
-    /// Whether a rank's own rows go through its inbox.
+    /// Whether a rank's own rows are moved through its inbox, or read in place.
     #[tune(short = "own", rule = Dispatch::own_rule)]
     pub own: Option<Own>,
     /// Whether a group sends a part of a row to all its ranks.
@@ -148,7 +148,7 @@ pub struct Dispatch {
     /// What a block does when it has written down which rows the experts have.
     #[tune(short = "afterindex", values = [Then::Leave, Then::Receive], rule = Dispatch::after_index_rule)]
     pub after_index: Option<Then>,
-    /// Who counts the rows of experts, where receivers count and rows stand by token.
+    /// Whether a warp or a block counts the rows of experts, where receivers count and rows are rank-major.
     #[tune(short = "index", rule = Dispatch::index_rule)]
     pub index: Option<Index>,
     /// Blocks that send records.
