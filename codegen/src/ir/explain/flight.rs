@@ -482,7 +482,7 @@ impl fmt::Display for Flight {
         let limit = match ending {
             Ending::Signal => format!("waits for all {what} before it"),
             Ending::Wait => "stops the block until it is answered".into(),
-            Ending::Round => "uses the loads of a round before the next one begins".into(),
+            Ending::Round => "uses the loads of one iteration before the next begins".into(),
             Ending::Stages => "has no more stages".into(),
         };
         let thing = match ending {
