@@ -325,7 +325,7 @@ class MoeAllToAll:
         align = whole("expert_align", expert_align, 1, 128)
         room = 0 if max_rows is None else whole("max_rows", max_rows, 1, 2**31 - 1)
         if room and layout == "rank_major":
-            raise InvalidArgument("max_rows", room, "none for rank_major: there is a place for each token")
+            raise InvalidArgument("max_rows", room, "none for rank_major, which has room for every token")
         self._world, self._split, self._counts_missing = world, split, missing
         #: The last dispatch of `torch.ops.peerwarp.moe_dispatch`.
         self._last: DispatchedTensors | None = None

@@ -242,7 +242,7 @@ pub(crate) struct CheckArgs {
     /// Where nothing is wrong, look for banks and credits of channels that are not needed: as many schedules again for each
     #[arg(long)]
     pub hints: bool,
-    /// Let a rank die N times, after stores that lie evenly among all, and the others go on without it
+    /// Run N schedules that each kill a rank after one of its stores, and in which the others go on without it
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     pub deaths: Option<u64>,
     #[command(flatten)]

@@ -153,7 +153,7 @@ fn what_does_not_fit_is_refused() {
         );
     }
     let flags = fits.clone().with_protocol(Protocol::Flags).combine();
-    assert!(apart(&dispatch, &flags).ends_with("rows that come back as they went out, packets"));
+    assert!(apart(&dispatch, &flags).ends_with("the protocol that goes with dispatch's, packets"));
     let mut illegal = fits;
     illegal.plan.combine.group_warps = 16;
     assert!(matches!(MoeRounds::new(&problem, &illegal, 1), Err(MoeError::Family(_))));

@@ -43,7 +43,7 @@ impl MoeTuning {
         let refused = |allowed| Err(MoeError::invalid("combine", c.variant_name(), allowed));
         let Some(way) = Way::new(d.protocol, c.protocol) else {
             let way = d.protocol.name();
-            return refused(format!("must be for rows that come back as they went out, {way}"));
+            return refused(format!("must be of the protocol that goes with dispatch's, {way}"));
         };
         let plan = MoePlan { dedup: d.dedup, way, dispatch: d.plan(), combine: c.plan(), nodes: None };
         let tuning = MoeTuning { key, plan };

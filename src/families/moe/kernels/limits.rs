@@ -21,7 +21,7 @@ pub(super) fn layout_of(layout: Layout, shape: &MoeShape, max_rows: u32, dedup: 
         (layout.by_expert() && layout != Layout::ExpertStrided) || dedup,
         "layout",
         layout.name(),
-        || "expert-major, where `dedup` is off: a row that goes once for every entry has no place by token, and needs one by expert",
+        || "expert-major, where `dedup` is off: each entry then has a row of its own, stored by expert",
     )?;
     let without = layout.room(shape, 0);
     if max_rows > 0 {
@@ -29,12 +29,11 @@ pub(super) fn layout_of(layout: Layout, shape: &MoeShape, max_rows: u32, dedup: 
         let most = layout.most_rows(shape);
         match layout.align() {
             _ if !layout.by_expert() => {
-                return illegal("0 for rank-major rows: there is a place for each token".to_owned());
+                return illegal("0 for rank-major rows, which have room for every token".to_owned());
             }
             _ if !dedup => {
                 return illegal(
-                    "0 where `dedup` is off: a row that goes once for every entry comes back if it has a place"
-                        .to_owned(),
+                    "0 where `dedup` is off: combine then waits for a row of every entry".to_owned(),
                 );
             }
             Some(align) if !max_rows.is_multiple_of(align) => {
