@@ -212,8 +212,8 @@ impl<'a, T: Payload> OpenChannel<'a, T> {
         times(messages, self.hub().stores.len() as u32, loc)
     }
 
-    /// Counts `messages` messages at the ranks, behind those that this group has put to each of them since its publish before in
-    /// this launch: the end of a batch. Of a far channel with [`Publish::Batch`].
+    /// Ends a batch on a far channel with [`Publish::Batch`]. It counts `messages` messages at the ranks, behind the puts that this group
+    /// made to each of them since its last publish in this launch.
     ///
     /// # Orders
     /// This group's messages come before what a receiver does that has waited for all of them, and so does what the group did before the last
@@ -241,8 +241,8 @@ impl<'a, T: Payload> OpenChannel<'a, T> {
         });
     }
 
-    /// Waits for local completion: the card has read the far messages that this group has put. So it has those of other groups and launches
-    /// whose puts come before. Their places in the outbox may be stored to again. It says nothing of their arrival.
+    /// Waits for local completion: the card has read the far messages that this group has put, and those of other groups and launches
+    /// whose puts come before. Their outbox may be stored to again. They need not have arrived.
     ///
     /// # Orders
     /// The reading of the messages comes before what this group does next.

@@ -80,9 +80,9 @@ use crate::ir::{Dtype, ParamKind};
 /// # Ok::<(), TraceError>(())
 /// ```
 ///
-/// An `Option` of a channel is there where its `#[len(..)]` is not 0.
+/// An `Option` of a channel is `Some` where its `#[len(..)]` is not 0.
 ///
-/// A message is nothing until its channel is open, as that chooses the bank:
+/// Messages need an open channel, because opening it chooses the bank:
 ///
 /// ```compile_fail
 /// # use peerwarp_codegen::dsl::prelude::*;

@@ -39,7 +39,7 @@ impl<T: Payload> std::ops::Deref for OpenChannel<'_, T> {
 }
 
 impl<T: Payload> Channel<T> {
-    /// The channel in the launch with this epoch, which says whose turn each bank is.
+    /// The channel in the launch with this epoch, which selects the bank.
     ///
     /// # Errors
     /// Ends the trace where the channel's credits are declared and [`OpenChannel::credits`] is not called.
@@ -105,8 +105,8 @@ impl<'a, T: Payload> OpenChannel<'a, T> {
         IncomingEach::new(*self, messages.into_iter().collect(), mask.val(), Loc::caller())
     }
 
-    /// The same channel by one of its [lanes](super::ChannelShape::lanes): what is put and published by it is counted there, and who waits by it
-    /// waits for what is counted there. Without it, lane 0 is meant.
+    /// The same channel by one of its [lanes](super::ChannelShape::lanes). Puts and publishes through it are counted in that lane, and waits through it
+    /// wait for that lane's count. A channel without `lane` is lane 0.
     ///
     /// # Errors
     /// Ends the trace of a channel without lanes, and for a lane that is not there.

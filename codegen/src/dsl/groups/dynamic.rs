@@ -65,8 +65,8 @@ impl Counters {
 }
 
 impl Group {
-    /// The work of this group under dynamic scheduling: the numbers `0..n`, each drawn from a work counter by whichever group is
-    /// free. Lower numbers are drawn first. Drawing is an atomic of this rank's memory that all warps of the group wait for,
+    /// The work of this group under dynamic scheduling: the numbers `0..n`, which free groups draw from a work
+    /// counter, each once. Lower numbers are drawn first. Drawing is an atomic of this rank's memory that all warps of the group wait for,
     /// which pays where a number is much work and groups are not equally fast. Where a block has a warp that brings what the others
     /// multiply, that warp draws, ahead of them.
     ///

@@ -81,11 +81,11 @@ pub(crate) fn node_at(loc: Loc) -> Val<u32> {
     }
 }
 
-/// The active ranks of this node as a mask: bit `r` is that of [`local_rank`] `r`. These are all, unless the world goes on without some,
-/// which neither send nor receive any more: what waits for them ends at once, and finds zeros. The mask is the same for a whole launch.
+/// The active ranks of this node as a mask: bit `r` is that of [`local_rank`] `r`. All ranks are active unless the world goes on without
+/// some. A wait for an inactive rank ends at once and yields zeros. The mask is the same for a whole launch.
 ///
-/// A kernel asks for it where zeros are not what a missing rank should count for: to leave it out of a maximum, or to do what was its
-/// part.
+/// A kernel asks for it where zeros are wrong for a missing rank: to leave the rank out of a maximum, or to do its part of the
+/// work.
 #[track_caller]
 pub fn active_ranks() -> Val<u64> {
     given(Pure::Active, "active", Loc::caller())
@@ -186,7 +186,7 @@ pub fn role_on(ranks: impl IntoIterator<Item = u32>, name: &str, blocks: u32, bo
 /// Declares a role that has `warps` warps of its own in each block of role `host`. They run `body` beside that role: they move rows while
 /// the others multiply, say. The body is traced once, with these warps as its group: [`Group::index`] is the number of the block.
 ///
-/// Neither role waits for the other one by itself. They have no memory of a block in common, and tell each other things as any two
+/// Neither role waits for the other one by itself. They have no shared memory in common, and communicate as any two
 /// blocks do, by [block flags](crate::dsl::BlockFlags) and tickets. `host` is declared before, with blocks of its own, and may go on as
 /// another role. These warps do not: they neither go on nor split.
 ///

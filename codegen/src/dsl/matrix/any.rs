@@ -130,8 +130,8 @@ impl MatrixRows {
         }
     }
 
-    /// The `count` columns from column `from` on, both multiples of 8, of fp8 of 16, and known to be: of an operand of a
-    /// product. Loads and stores have a first column of their own, and as many columns as their tile.
+    /// The `count` columns from column `from` on, for an operand of a product. Both are known to be multiples of 8, for fp8 of 16.
+    /// Loads and stores name their first column themselves, and have as many columns as their tile.
     ///
     /// # Errors
     /// Ends the trace for loads and stores, and where both operands of a product have columns of their own.
@@ -147,8 +147,8 @@ impl MatrixRows {
         MatrixRows { end: Some(end.val()), loose: false, ..self }
     }
 
-    /// The rows from row `end` on may hold anything, also while others write them: of an operand of a product, whose rows that come of them
-    /// are anything, too. That costs nothing where operands are brought in whole boxes, of which [`MatrixRows::below`] leaves a part out.
+    /// Declares that rows from row `end` on may hold anything, also while other blocks write them. It is for operands of a product, whose
+    /// rows from there on are undefined. It costs nothing where operands are loaded in whole boxes; [`MatrixRows::below`] cuts a box.
     ///
     /// # Errors
     /// Ends the trace for loads and stores.

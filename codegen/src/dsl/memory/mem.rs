@@ -232,7 +232,7 @@ macro_rules! local_memory {
         }
 
         impl<T: Num> $name<T> {
-            /// Adds to element `i`, atomically, once for the group; the old value.
+            /// Adds to element `i`, atomically, once for the group. Returns the old value.
             ///
             /// # Orders
             /// Only the updates of this element: what else a group did is not seen by the group that reads the new
@@ -246,7 +246,7 @@ macro_rules! local_memory {
                 Val::from_raw(self.buf.atomic(ReduceOp::Sum, i, v, Loc::caller()))
             }
 
-            /// Raises element `i` to at least `value`, atomically, once for the group; the old value.
+            /// Raises element `i` to at least `value`, atomically, once for the group. Returns the old value.
             ///
             /// # Orders
             /// Only the updates of this element: what else a group did is not seen by the group that reads the new
@@ -260,7 +260,7 @@ macro_rules! local_memory {
                 Val::from_raw(self.buf.atomic(ReduceOp::Max, i, v, Loc::caller()))
             }
 
-            /// Sets the bits of `value` in element `i`, atomically, once for the group; the old value.
+            /// Sets the bits of `value` in element `i`, atomically, once for the group. Returns the old value.
             ///
             /// # Orders
             /// Only the updates of this element: what else a group did is not seen by the group that reads the new

@@ -9,9 +9,9 @@ pub fn page() -> Page {
     Page {
         file: "messages",
         title: "Packets and LL elements",
-        intro: "Packets and LL elements are data that say themselves that they are there: one trip over the link, where a parcel and its flag take three. \
-                Receiving waits for what it reads. It orders nothing but these elements: before a place is sent to again, a flag or a barrier says \
-                that it was read. The checker reports a place that is sent twice (`lost-packet`, `overwritten`) or taken twice."
+        intro: "Packets and LL elements show by their content that they have arrived: one trip over the link, where a parcel and its flag take three. \
+                Receiving waits for what it reads, and orders nothing but these elements. Before an element is sent again, a flag or a barrier \
+                must tell the sender that it was read. The checker reports elements that are overwritten unread or taken twice (`lost-packet`)."
             .into(),
         kinds: &["Packets", "AnyPackets", "Ll", "AnyLl", "LlElement"],
         examples: examples(),
