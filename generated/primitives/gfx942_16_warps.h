@@ -169,7 +169,8 @@ struct Warp {
 
     // The number is alike in all lanes: what is made of it needs no vector registers.
     __device__ __forceinline__ Warp()
-        : lane(thread_in_block() % lanes), number(u32(__builtin_amdgcn_readfirstlane(i32(thread_in_block() / lanes)))) {}
+        : lane(thread_in_block() % lanes),
+          number(u32(__builtin_amdgcn_readfirstlane(i32(thread_in_block() / lanes)))) {}
 
     // What every lane did to memory before is there for every lane after. A warp's accesses are performed in
     // order: only the compiler has to be told.

@@ -220,7 +220,7 @@ fn defaults_are_legal_and_those_of_the_rows_of_a_group() {
     // Groups of 48 random rows seldom have more than 64, those of 64 often do, and one group has all rows.
     assert_eq!(of("groups=16 rows=768 n=7168 k=2048"), (64, 4, 132));
     assert_eq!(of("groups=16 rows=1024 n=7168 k=2048"), (128, 8, 132));
-    assert_eq!(of("groups=1 rows=64 n=65536 k=2048"), (64, 4, 132));
+    assert_eq!(of("groups=1 rows=64 n=65536 k=2048"), (64, 4, 264));
     assert_eq!(of("groups=16 rows=16 n=8 k=8"), (64, 4, 16));
     // Tiles of the scales of a result.
     let quantised = |key: &str| {

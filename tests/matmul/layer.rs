@@ -98,10 +98,10 @@ fn defaults_are_legal_for_the_models_of_the_catalogue() {
         }
         (c.tile_rows, c.tile_columns, c.lag, c.blocks)
     };
-    assert_eq!(of("hidden=7168 inter=2048 experts=256 topk=8 tokens=8 ranks=2"), (64, 256, 32, 129));
+    assert_eq!(of("hidden=7168 inter=2048 experts=256 topk=8 tokens=8 ranks=2"), (64, 128, 32, 261));
     assert_eq!(of("hidden=7168 inter=2048 experts=256 topk=8 tokens=4096 ranks=8"), (128, 256, 4, 126));
-    assert_eq!(of("hidden=2048 inter=768 experts=128 topk=8 tokens=128 ranks=4"), (64, 256, 64, 129));
-    assert_eq!(of("hidden=2880 inter=2880 experts=128 topk=4 tokens=512 ranks=1"), (64, 256, 32, 129));
+    assert_eq!(of("hidden=2048 inter=768 experts=128 topk=8 tokens=128 ranks=4"), (64, 128, 64, 261));
+    assert_eq!(of("hidden=2880 inter=2880 experts=128 topk=4 tokens=512 ranks=1"), (64, 128, 32, 261));
 }
 
 #[test]
@@ -121,8 +121,8 @@ fn layers_that_cannot_be_are_refused_by_name() {
         &["topk", "9", "at most"],
     );
     refused::<MoeLayer>(
-        &format!("hidden=64 inter=32 {key} blocks=132"),
-        &["blocks", "132", "resident together"],
+        &format!("hidden=64 inter=32 {key} blocks=262"),
+        &["blocks", "262", "at most 261", "resident together, 264"],
     );
     refused::<MoeLayer>(
         "hidden=65536 inter=65536 experts=65535 topk=32 tokens=65536 ranks=64 dtype=bf16",
