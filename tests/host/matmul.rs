@@ -24,14 +24,14 @@ fn run<F: Workload>(settings: &str) {
 #[test]
 fn products_of_every_shape_of_tile() {
     // Rows, columns and pieces of which the last is not whole, with tiles of several shapes for the warps.
-    let key = "m=100 n=72 k=72 ranks=2 activation=none blocks=2";
-    run::<Matmul>(&format!("{key} dtype=bf16 warps=4 tile_rows=64 tile_columns=64 stages=3"));
+    let key = "m=100 n=72 k=72 activation=none blocks=2";
+    run::<Matmul>(&format!("{key} ranks=2 dtype=bf16 warps=4 tile_rows=64 tile_columns=64 stages=3"));
     // What warpgroups multiply, where there are: one and two of them, one product after the other and two at once.
     run::<Matmul>(&format!("{key} dtype=fp16 warps=4 tile_rows=64 tile_columns=64 stages=2"));
     run::<Matmul>(&format!("{key} dtype=bf16 warps=4 tile_rows=128 tile_columns=64 stages=2"));
     run::<Matmul>(&format!("{key} dtype=fp16 warps=8 tile_rows=128 tile_columns=64 stages=2"));
     run::<Matmul>(
-        "m=20 n=136 k=136 ranks=2 dtype=bf16 bias=true activation=relu warps=4 tile_rows=64 tile_columns=128 stages=2 blocks=1",
+        "m=20 n=136 k=136 dtype=bf16 bias=true activation=relu warps=4 tile_rows=64 tile_columns=128 stages=2 blocks=1",
     );
 }
 
@@ -50,7 +50,7 @@ fn products_of_fp8() {
 
 #[test]
 fn products_of_fewer_pieces_than_stages() {
-    let key = "m=70 n=64 ranks=2 dtype=bf16 activation=silu warps=4 tile_rows=64 tile_columns=64 blocks=1";
+    let key = "m=70 n=64 dtype=bf16 activation=silu warps=4 tile_rows=64 tile_columns=64 blocks=1";
     run::<Matmul>(&format!("{key} k=8 stages=3"));
     run::<Matmul>(&format!("{key} k=128 stages=3"));
 }
@@ -110,21 +110,23 @@ fn of_one_rank() {
 
 #[test]
 fn products_whose_columns_blocks_share() {
-    let key = "n=72 k=256 ranks=2 tile_rows=64 tile_columns=64 warps=4 stages=2";
+    let key = "n=72 k=256 tile_rows=64 tile_columns=64 warps=4 stages=2";
     // Blocks that take turns with the parts of a tile, and blocks whose last one has the next tile's.
     run::<Matmul>(&format!("{key} m=100 dtype=bf16 bias=true activation=relu split=2 blocks=4"));
     run::<Matmul>(&format!("{key} m=100 dtype=fp16 split=4 blocks=3"));
     // By warps.
     run::<Matmul>(
-        "m=20 n=136 k=128 ranks=2 dtype=bf16 warps=4 tile_rows=64 tile_columns=128 stages=2 split=2 blocks=2",
+        "m=20 n=136 k=128 dtype=bf16 warps=4 tile_rows=64 tile_columns=128 stages=2 split=2 blocks=2",
     );
-    let sent = format!("{key} dtype=bf16 chunk=512 send_blocks=2 blocks=4 split=2");
+    let sent = format!("{key} ranks=2 dtype=bf16 chunk=512 send_blocks=2 blocks=4 split=2");
     run::<AllGatherMatmul>(&format!("{sent} m=128 together=true"));
     run::<AllGatherMatmul>(&format!("{sent} m=128 together=false"));
     // Tiles that end with the rows of all ranks, behind which are those of the next epoch.
     run::<AllGatherMatmul>(&format!("{sent} m=72 together=true"));
-    run::<MatmulReduceScatter>(&format!("{key} dtype=bf16 m=130 split=2 blocks=5 algorithm=push"));
-    run::<MatmulReduceScatter>(&format!("{key} dtype=bf16 m=128 split=4 blocks=4 algorithm=pull early=true"));
+    run::<MatmulReduceScatter>(&format!("{key} ranks=2 dtype=bf16 m=130 split=2 blocks=5 algorithm=push"));
+    run::<MatmulReduceScatter>(&format!(
+        "{key} ranks=2 dtype=bf16 m=128 split=4 blocks=4 algorithm=pull early=true"
+    ));
 }
 
 /// Three rounds, each with counts of another routing: one has more rows than there are.
