@@ -44,14 +44,14 @@ pub struct MatmulReduceScatter {
     /// Activation applied to the accumulators.
     #[key(short = "f", default = Activation::None, omitted)]
     pub activation: Activation,
-    /// How parts of tiles get to who adds them up.
+    /// How parts of tiles reach the rank that adds them: it pulls them, or their ranks push them.
     #[tune(rule = MatmulReduceScatter::algorithm_rule)]
     pub algorithm: Option<Algorithm>,
-    /// Whether a block has what comes of a tile on its way while it multiplies its own part, and waits for it before.
+    /// Whether a block waits for another rank's part of a tile before it multiplies its own, and loads it meanwhile.
     #[tune(short = "e", rule = MatmulReduceScatter::early_rule)]
     pub early: Option<bool>,
-    /// Turns of blocks with tiles for others until each second tile is of this rank's own rows: others' parts of these come over the link
-    /// meanwhile. 0 if all tiles for others come first.
+    /// Tiles that a block multiplies for the last other rank before each second tile is of this rank's own rows, whose parts cross
+    /// the link meanwhile. 0 if all tiles for others come first.
     #[tune(short = "ld", values = [0, 1, 2], rule = MatmulReduceScatter::lead_rule)]
     pub lead: Option<u32>,
     /// Warps of a block.
