@@ -328,9 +328,10 @@ impl Device {
     }
 
     /// Blocks that each SM has if so many are resident: those that a compiler has to leave registers for, one at least, and no more than
-    /// shared memory has room for.
+    /// shared memory has room for, or registers, of which a thread needs 128 not to spill.
     pub fn blocks_each(&self, blocks: u32, threads: u32, shared_bytes: u32) -> u32 {
         let room = self.resident_blocks(threads, shared_bytes) / self.sms;
+        let room = room.min(self.sm_registers() / (128 * threads.max(1)));
         blocks.div_ceil(self.sms).clamp(1, room.max(1))
     }
 
@@ -389,6 +390,7 @@ mod tests {
         let each = |blocks, bytes| Device::measured().blocks_each(blocks, 160, bytes);
         assert_eq!([132, 133, 264, 265].map(|blocks| each(blocks, 98 * KIB)), [1, 2, 2, 2]);
         assert_eq!(each(264, 144 * KIB), 1);
+        assert_eq!([256, 288].map(|threads| Device::measured().blocks_each(264, threads, 0)), [2, 1]);
     }
 
     #[test]

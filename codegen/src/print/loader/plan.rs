@@ -136,9 +136,9 @@ impl Crew {
     }
 }
 
-/// Blocks of a kernel with loaders that an SM has at once: two where SMs have not enough for one each.
+/// Blocks of a kernel with loaders that an SM has at once: two of one warpgroup that multiplies, if there are more blocks than SMs.
 fn blocks_an_sm(kernel: &Kernel, target: Target) -> u32 {
-    if kernel.grid_blocks() > Device::of(target).sms { 2 } else { 1 }
+    if kernel.block_warps <= WARPGROUP && kernel.grid_blocks() > Device::of(target).sms { 2 } else { 1 }
 }
 
 /// The loaders of a kernel.
