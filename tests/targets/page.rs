@@ -121,7 +121,7 @@ fn page() -> String {
 
 const NOTES: &str = "
 - *Families that pack*: each compiles without spills, and all of its blocks are resident (`tests/targets/packed.txt`). \
-CI compiles each fifth.
+CI compiles each seventh.
 - *MoE catalogue*: what of the built-in catalogue CI compiles (`tests/pack_catalogue.rs`).
 - *Machine code is read*: disassembled, and compared with the [memory model](memory-model.md) (`tests/targets`).
 - *Text runs on a CPU*: [emitted source on the CPU](host-execution.md), bit for bit against the simulator \

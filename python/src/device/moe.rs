@@ -77,8 +77,9 @@ impl State {
         let State { op, last, dispatches } = self;
         let found = last[step].take_if(|(last, stage)| *last == number && stage.done() == wanted);
         let Some((_, stage)) = found else {
-            let allowed =
-                format!("the latest one of its capacity, {wanted} and not used since; the latest of all is {dispatches}");
+            let allowed = format!(
+                "the latest one of its capacity, {wanted} and not used since; the latest of all is {dispatches}"
+            );
             return Err(Failure::invalid("d", format!("dispatch {number}"), allowed));
         };
         Ok(go_on(&mut op.ranks_for(most)?[0], stage)?)
