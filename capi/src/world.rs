@@ -117,21 +117,16 @@ pub unsafe extern "C" fn peerwarp_world_launched(
     options: *const PeerwarpWorldOptions,
     world: *mut *mut PeerwarpWorld,
 ) -> PeerwarpResult {
-    guarded(|| {
-        let make = || {
-            // SAFETY: as the caller says.
-            let options = unsafe { self::options(options) }?;
-            let launched = Launched::here()?;
-            let gpus = gpus()?;
-            let world = match launched {
-                Some(launched) => World::of_process(&gpus, &launched, &options)?,
-                None => World::of_gpus(&gpus[..1], &options)?,
-            };
-            Ok(Ranks::Gpu(Arc::new(world)))
-        };
-        // SAFETY: as the caller says.
-        unsafe { handles::put(world, make) }
-    })
+    let make = |options: &WorldOptions| {
+        let launched = Launched::here()?;
+        let gpus = gpus()?;
+        Ok(match launched {
+            Some(launched) => World::of_process(&gpus, &launched, options)?,
+            None => World::of_gpus(&gpus[..1], options)?,
+        })
+    };
+    // SAFETY: as the caller says.
+    guarded(|| unsafe { put(world, options, make) })
 }
 
 /// Makes the world of a process that takes the place of one that is gone, started as that one was, with the same rank, address and
@@ -147,25 +142,32 @@ pub unsafe extern "C" fn peerwarp_world_in_place_of(
     options: *const PeerwarpWorldOptions,
     world: *mut *mut PeerwarpWorld,
 ) -> PeerwarpResult {
-    guarded(|| {
-        let make = || {
-            // SAFETY: as the caller says.
-            let options = unsafe { self::options(options) }?;
-            let allowed = "one that says the rank, as of the process before";
-            let launched = Launched::here()?.ok_or_else(|| Failure::invalid("launcher", "none", allowed))?;
-            Ok(Ranks::Gpu(Arc::new(World::in_place_of(&gpus()?, &launched, &options)?)))
-        };
-        // SAFETY: as the caller says.
-        unsafe { handles::put(world, make) }
-    })
+    let make = |options: &WorldOptions| {
+        let allowed = "one that says the rank, as of the process before";
+        let launched = Launched::here()?.ok_or_else(|| Failure::invalid("launcher", "none", allowed))?;
+        Ok(World::in_place_of(&gpus()?, &launched, options)?)
+    };
+    // SAFETY: as the caller says.
+    guarded(|| unsafe { put(world, options, make) })
 }
 
+/// Puts a world of GPUs that is made with options.
+///
 /// # Safety
-/// `given` is null or points to options.
-unsafe fn options(given: *const PeerwarpWorldOptions) -> Result<WorldOptions, Failure> {
+/// Pointers are null or point to what their types say.
+unsafe fn put(
+    world: *mut *mut PeerwarpWorld,
+    options: *const PeerwarpWorldOptions,
+    make: impl FnOnce(&WorldOptions) -> Result<World, Failure>,
+) -> Result<(), Failure> {
     // SAFETY: as the caller says.
-    let given = unsafe { given.as_ref() };
-    given.map_or_else(|| Ok(WorldOptions::default()), PeerwarpWorldOptions::read)
+    let given = unsafe { options.as_ref() };
+    let ranks = || {
+        let options = given.map_or_else(|| Ok(WorldOptions::default()), PeerwarpWorldOptions::read)?;
+        Ok(Ranks::Gpu(Arc::new(make(&options)?)))
+    };
+    // SAFETY: as the caller says.
+    unsafe { handles::put(world, ranks) }
 }
 
 /// Makes a world of simulated ranks, 1 to 64, all in this process and without a GPU. `seed` decides the schedules.

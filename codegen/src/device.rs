@@ -11,6 +11,9 @@ use crate::family::{CudaArch, HipArch, Target};
 
 const KIB: u32 = 1024;
 
+/// Registers that a thread keeps where blocks share an SM. Kernels of this project spill with 64.
+const ROOMY_REGISTERS: u32 = 128;
+
 /// A device that a target stands for: of those that serving and training use, the smallest common one; of those on a board with
 /// their CPU, the developer kit's. An SM is a compute
 /// unit on AMD's.
@@ -327,15 +330,15 @@ impl Device {
         self.sms * by_shared.min(self.sm_threads / threads.max(1)).min(self.sm_blocks)
     }
 
-    /// Blocks that each SM has if so many are resident: those that a compiler has to leave registers for, one at least, and no more than
-    /// shared memory has room for, or registers, of which a thread needs 128 not to spill.
+    /// Blocks that each SM holds at once when all `blocks` are resident, for which a compiler has to leave registers. It is at least 1, and
+    /// at most what shared memory has room for, and registers with 128 for each thread: with fewer, kernels spill.
     pub fn blocks_each(&self, blocks: u32, threads: u32, shared_bytes: u32) -> u32 {
         let room = self.resident_blocks(threads, shared_bytes) / self.sms;
-        let room = room.min(self.sm_registers() / (128 * threads.max(1)));
+        let room = room.min(self.sm_registers() / (ROOMY_REGISTERS * threads.max(1)));
         blocks.div_ceil(self.sms).clamp(1, room.max(1))
     }
 
-    /// The same with as many registers as a compiler may give a thread: all that let `each` blocks be on an SM, at most.
+    /// Blocks that are resident at once, however many registers a compiler gives a thread while it leaves enough for `each` blocks of an SM.
     pub fn surely_resident_blocks(&self, threads: u32, shared_bytes: u32, each: u32) -> u32 {
         let lanes = threads.max(1).next_multiple_of(self.warp_size);
         let unit = match self.registers {

@@ -264,22 +264,16 @@ impl Tiling {
     }
 }
 
-/// Blocks that an SM has at once: one of two multiplies while the other one waits for a piece, adds up or stores. Where both fit with four
-/// stages they are 1.03 to 1.3 times as fast as one with six (`bench/results/products.md`, groups).
-pub(in crate::families) fn blocks_an_sm(rows: u32, columns: u32) -> u32 {
+/// Blocks that an SM has at once. One of two multiplies while the other one waits for a piece, adds up or stores: two with four stages are 1.03
+/// to 1.23 times as fast as one with six in fp8 (`bench/results/products.md`, groups).
+fn blocks_an_sm(rows: u32, columns: u32) -> u32 {
     if rows == 64 && columns <= 128 { 2 } else { 1 }
 }
 
 /// Blocks that all SMs have at once, if each has so many stages.
 pub(in crate::families) fn resident_blocks(rows: u32, columns: u32, stages: u32) -> u32 {
     let fit = Device::measured().sm_shared_bytes / (stages * stage(rows, columns) + BESIDE);
-    SMS * blocks_an_sm(rows, columns).min(fit).max(1)
-}
-
-/// Stages that two blocks of an SM have room for.
-pub(in crate::families) fn stages_of_two(rows: u32, columns: u32) -> u32 {
-    let fit = Device::measured().sm_shared_bytes / 2 - BESIDE;
-    (fit / stage(rows, columns)).min(6)
+    SMS * fit.clamp(1, blocks_an_sm(rows, columns))
 }
 
 /// Shared memory beside stages that a block has: barriers, what is drawn, reductions, and what the device takes for itself.
@@ -294,13 +288,14 @@ pub(in crate::families) fn stages(rows: u32, columns: u32, one_each: bool) -> u3
     many.unwrap_or(fit.min(6))
 }
 
-/// Stages of products of groups.
+/// Stages of products of groups: those that all blocks of an SM have room for.
 pub(in crate::families) fn stages_of_groups(rows: u32, columns: u32) -> u32 {
-    if blocks_an_sm(rows, columns) == 2 { stages_of_two(rows, columns) } else { stages(rows, columns, false) }
+    let room = Device::measured().sm_shared_bytes / blocks_an_sm(rows, columns) - BESIDE;
+    (room / stage(rows, columns)).min(6)
 }
 
-/// Columns of tiles of products of groups, of so many rows of tiles. Of few rows, as many as leave each SM three tiles: fewer would leave some SMs
-/// one more than others.
+/// Columns of tiles of products of groups, of so many rows of tiles. Tiles of 64 rows are as wide as leaves three for each SM: with fewer, those
+/// SMs that have one more keep all others waiting.
 pub(in crate::families) fn columns_of_groups(
     [tile_rows, bands]: [u32; 2],
     [columns, k]: [u32; 2],

@@ -123,22 +123,17 @@ impl Crew {
         if target.matrix_unit() == MatrixUnit::TensorMemory {
             return Crew { warps: 2, registers: None, ends_inline: false };
         }
-        let (device, blocks) = (Device::of(target), blocks_an_sm(kernel, target));
+        let (device, warps) = (Device::of(target), (1 + beside).next_multiple_of(WARPGROUP));
+        let (others, few) = (kernel.block_threads(), warps * kernel.warp_size);
+        let blocks = device.blocks_each(kernel.grid_blocks(), others + few, 0);
         if blocks * (kernel.block_warps + beside) < 2 * WARPGROUP + blocks - 1 {
             return Crew { warps: 1, registers: None, ends_inline: false };
         }
-        let (warps, others) = ((1 + beside).next_multiple_of(WARPGROUP), kernel.block_threads());
-        let few = warps * kernel.warp_size;
         let round = |registers: u32| registers / REGISTERS_STEP * REGISTERS_STEP;
         let all = round(device.sm_registers() / blocks / (others + few)) * (others + few);
         let registers = Some([KEPT, round((all - few * KEPT) / others)]);
         Crew { warps: warps - beside, registers, ends_inline: false }
     }
-}
-
-/// Blocks of a kernel with loaders that an SM has at once: two of one warpgroup that multiplies, if there are more blocks than SMs.
-fn blocks_an_sm(kernel: &Kernel, target: Target) -> u32 {
-    if kernel.block_warps <= WARPGROUP && kernel.grid_blocks() > Device::of(target).sms { 2 } else { 1 }
 }
 
 /// The loaders of a kernel.

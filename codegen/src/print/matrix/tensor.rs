@@ -100,10 +100,7 @@ pub(crate) fn instructions(f: &Facts, loaders: Option<&Loaders>, role: usize) ->
         let columns = f.p.kernel.ty(dot.out).shape()?.1;
         let dtype = f.p.kernel.params[param.index()].dtype;
         let name = match (dot.a.scales, scale_words(dtype)) {
-            (None, _) if dot.paired => {
-                instruction(f.target, unit, dtype, columns).replace("group::1", "group::2")
-            }
-            (None, _) => instruction(f.target, unit, dtype, columns),
+            (None, _) => instruction(f.target, unit, dtype, columns, dot.paired),
             (Some(_), 1) => "tcgen05.mma.cta_group::1.kind::mxf8f6f4.block_scale".into(),
             (Some(_), _) => "tcgen05.mma.cta_group::1.kind::mxf4nvf4.block_scale".into(),
         };
@@ -140,11 +137,12 @@ pub(crate) fn instructions(f: &Facts, loaders: Option<&Loaders>, role: usize) ->
 }
 
 /// What an instruction is called.
-fn instruction(target: Target, unit: MatrixUnit, dtype: Dtype, columns: u32) -> String {
+fn instruction(target: Target, unit: MatrixUnit, dtype: Dtype, columns: u32, paired: bool) -> String {
     let fp8 = dtype == Dtype::Fp8;
     match (target, unit) {
         (_, MatrixUnit::TensorMemory) => {
-            format!("tcgen05.mma.cta_group::1.kind::{}", if fp8 { "f8f6f4" } else { "f16" })
+            let (blocks, kind) = (if paired { 2 } else { 1 }, if fp8 { "f8f6f4" } else { "f16" });
+            format!("tcgen05.mma.cta_group::{blocks}.kind::{kind}")
         }
         // Of fp8, 128 columns at once.
         (_, MatrixUnit::Warpgroup) if fp8 => format!("wgmma.mma_async.m64n{}k32", columns.min(128)),

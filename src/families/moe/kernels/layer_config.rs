@@ -169,7 +169,7 @@ impl MoeLayer {
             send_blocks: 1,
             recv_blocks: 1,
             group_warps: 1,
-            // Of two blocks an SM each has half of the warps that move rows.
+            // Where an SM has two blocks, lanes that move rows have registers for no more.
             vectors: if self.blocks > order::SMS { 2 } else { 4 },
             chunk: self.chunk(),
             count: Some(Count::Sender),
