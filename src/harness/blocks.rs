@@ -1,15 +1,11 @@
 //! Rows quantised with scales of a byte for blocks of elements: MX formats (OCP Microscaling Formats 1.0) and NVFP4.
 
+pub use peerwarp_codegen::fp8::{e2m1_to_f32, e8m0_to_f32};
+
 use super::fp8::{E4M3_MAX, e4m3_from_f32, e4m3_to_f32};
 
 /// The magnitudes of e2m1: 2 exponent bits with bias 1, 1 mantissa bit.
 const E2M1: [f32; 8] = [0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0];
-
-/// The value of the lower four bits: a sign, and a magnitude of 0, 0.5, 1, 1.5, 2, 3, 4 or 6.
-pub fn e2m1_to_f32(bits: u8) -> f32 {
-    let magnitude = E2M1[usize::from(bits & 7)];
-    if bits & 8 == 0 { magnitude } else { -magnitude }
-}
 
 /// The nearest e2m1, ties to the even one; what is too large becomes 6. There is no NaN: it becomes 0.
 pub fn e2m1_from_f32(x: f32) -> u8 {
@@ -19,11 +15,6 @@ pub fn e2m1_from_f32(x: f32) -> u8 {
     let (down, up) = (magnitude - E2M1[below], E2M1[above] - magnitude);
     let bits = if up < down || (up == down && above % 2 == 0) { above } else { below };
     bits as u8 | if x.is_sign_negative() { 8 } else { 0 }
-}
-
-/// The value of an e8m0 byte: a power of two; all ones is NaN.
-pub fn e8m0_to_f32(byte: u8) -> f32 {
-    if byte == u8::MAX { f32::NAN } else { 2f64.powi(i32::from(byte) - 127) as f32 }
 }
 
 /// The e8m0 scale of a block whose largest magnitude is `largest`, and whose elements are at most `most`: the largest magnitude's power of

@@ -1,6 +1,7 @@
 //! Loops over long rows of numbers.
 
 use super::mixed;
+use crate::fp8::e2m1_to_f32;
 
 /// Numbers of both signs and of several sizes, from 1/128 to 2: one for each of the first `len` numbers mixed with `seed`.
 pub fn of_all_sizes(seed: u64, len: u32) -> Vec<f32> {
@@ -28,6 +29,22 @@ pub fn floats(values: &[i32]) -> Vec<f32> {
 #[multiversion::multiversion(targets("x86_64+avx2"))]
 pub fn dot(a: &[i32], b: &[i32]) -> i32 {
     a.iter().zip(b).map(|(a, b)| a * b).sum()
+}
+
+/// The sum of the products of blocks of two rows, each times a scale and rounded once with the sum before.
+#[multiversion::multiversion(targets("x86_64+avx2+fma"))]
+pub fn dot_of_blocks(a: &[i32], b: &[i32], block: usize, scales: &[f32]) -> f32 {
+    let mut sum = 0f32;
+    for ((a, b), scale) in a.chunks(block).zip(b.chunks(block)).zip(scales) {
+        let product: i32 = a.iter().zip(b).map(|(a, b)| a * b).sum();
+        sum = (product as f32).mul_add(*scale, sum);
+    }
+    sum
+}
+
+/// Twice the values that the lower four bits of each number have as e2m1.
+pub fn twice_e2m1(row: &[i32]) -> Vec<i32> {
+    row.iter().map(|&x| (2.0 * e2m1_to_f32(x as u8)) as i32).collect()
 }
 
 /// Adds a row to another.

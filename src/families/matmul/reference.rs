@@ -3,7 +3,6 @@
 use peerwarp_codegen::ir::Dtype;
 
 use super::{Activation, Scales};
-use crate::harness::blocks::e2m1_to_f32;
 use crate::harness::elements::{loops, round};
 use crate::harness::workload::Turn;
 
@@ -88,8 +87,8 @@ impl ScaledProduct<'_> {
                 let scale = |row: usize, i: usize| {
                     x_scales[at * blocks + i] * w_scales[(group * n + row) * blocks + i] / 4.0
                 };
-                let w: Vec<Vec<i32>> = w.iter().map(|row| twice_e2m1(row)).collect();
-                scaled(&product_of_blocks(&twice_e2m1(x), &w, 16, scale), alpha[group], None)
+                let w: Vec<Vec<i32>> = w.iter().map(|row| loops::twice_e2m1(row)).collect();
+                scaled(&product_of_blocks(&loops::twice_e2m1(x), &w, 16, scale), alpha[group], None)
             }
         }
     }
@@ -111,17 +110,13 @@ impl ScaledProduct<'_> {
     }
 }
 
-/// Twice the values of numbers as e2m1: of the lower four bits of each.
-fn twice_e2m1(row: &[i32]) -> Vec<i32> {
-    row.iter().map(|&x| (2.0 * e2m1_to_f32(x as u8 & 15)) as i32).collect()
-}
-
 /// A row of the product whose operands have scales: block after block of so many columns, each times the product of `scale` of the
 /// row of `w` and the block, rounded once with the sum before.
 fn product_of_blocks(x: &[i32], w: &[Vec<i32>], block: u32, scale: impl Fn(usize, usize) -> f32) -> Vec<f32> {
+    let blocks = x.len().div_ceil(block as usize);
     let of_row = |(n, row): (usize, &Vec<i32>)| {
-        let blocks = x.chunks(block as usize).zip(row.chunks(block as usize)).enumerate();
-        blocks.fold(0.0, |sum: f32, (i, (x, w))| (loops::dot(x, w) as f32).mul_add(scale(n, i), sum))
+        let scales: Vec<f32> = (0..blocks).map(|i| scale(n, i)).collect();
+        loops::dot_of_blocks(x, row, block as usize, &scales)
     };
     w.iter().enumerate().map(of_row).collect()
 }
