@@ -382,16 +382,17 @@ pub fn all_gather_matmul(c: &AllGatherMatmul, a: &AllGatherMatmulArgs) {
             let from = (turn + rank()) % c.ranks;
             let (row, column) = cut.corner(tile);
             let w = part.of(a.w.rows(column, c.tile_columns));
+            let product = |x: MatrixRows| b.dot(x, w, c.stages);
             let out = if c.together() { 0u32.val() } else { from * c.rows() };
             let gathered = |first: Val<u32>, blocks: u32| {
                 let got = a.arrived.wait_all(first, blocks, c.flags(), epoch);
                 let rows = a.inbox.rows(&got, bank + out + row, c.tile_rows);
-                b.dot(of_rank(rows, bank + out), w, c.stages)
+                product(of_rank(rows, bank + out))
             };
             let sums = if c.together() {
                 gathered(flags, c.ranks * c.flags())
             } else if from == rank() {
-                b.dot(a.x.rows(row, c.tile_rows), w, c.stages)
+                product(a.x.rows(row, c.tile_rows))
             } else {
                 let first = flags + from * c.flags() + row / c.part_rows() * c.send_blocks;
                 gathered(first, c.send_blocks)

@@ -171,6 +171,11 @@ impl Cut<'_> {
             }
             OpKind::Control(_) => true,
         };
+        if self.side == Side::Multiplies
+            && let Some(dot) = one_product(kernel, &kind)
+        {
+            kind = MatrixOp::Dot(dot).into();
+        }
         kernel.ops[id.index()].kind = kind;
         stays
     }
@@ -190,6 +195,29 @@ impl Cut<'_> {
             }
         }
     }
+}
+
+/// The product that both branches of an `If` make, if they make nothing else: the loader brings the operands of either.
+fn one_product(kernel: &mut Kernel, kind: &OpKind) -> Option<Dot> {
+    let OpKind::Control(ControlOp::If { then, otherwise, results, .. }) = kind else { return None };
+    let [(out, first, second)] = results[..] else { return None };
+    let product = |region: &Region| {
+        let all = region.ops.iter().map(|op| &kernel.op(*op).kind);
+        let mut acts = all.filter(|kind| !matches!(kind, OpKind::Value(_)));
+        match (acts.next(), acts.next()) {
+            (Some(OpKind::Matrix(MatrixOp::Dot(dot))), None) => Some(dot.clone()),
+            _ => None,
+        }
+    };
+    let (one, other) = (product(then)?, product(otherwise)?);
+    let of = |dot: &Dot| dot.a.place.param().map(|p| kernel.params[p.index()].dtype);
+    let constants = kernel.constants();
+    let count = |dot: &Dot| constants[dot.count.index()];
+    let alike =
+        Dot { out: second, a: Rows { place: other.a.place, ..one.a }, count: other.count, ..one.clone() };
+    let same = one.out == first && other == alike && of(&one) == of(&other) && count(&one) == count(&other);
+    let count = count(&one).filter(|_| same && one.acc.is_none())?;
+    Some(Dot { out, count: constant(kernel, count), ..one })
 }
 
 /// Whether a region does anything but compute, sets a variable, or ends a turn of a loop around it.

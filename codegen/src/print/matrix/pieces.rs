@@ -212,16 +212,15 @@ impl Emitter<'_, '_> {
 
     /// The others' part of a product.
     pub fn dot_of_pieces(&mut self, id: OpId, dot: &Dot) -> Result<(), PrintError> {
-        let Dot { out, acc, a, b, .. } = dot;
+        let Dot { out, acc, a, .. } = dot;
         let layout = self.f.layouts.of(*out);
-        let (left, right) = (self.matrix_name(a.place), self.matrix_name(b.place));
         let place = self.place(self.f.p.kernel.op(id).loc);
         self.w.gap();
         let tensor = self.in_tensor_memory();
         let what = if tensor {
-            format!("Take the products of rows of {left} and rows of {right}, which the loader's warps make")
+            "Take the products that the loader's warps make"
         } else {
-            format!("Multiply rows of {left} with rows of {right}, which the loader brings")
+            "Multiply what the loader brings"
         };
         self.w.comment(&format!("{what} ({place})"));
         let name = self.sums(id, *out, *acc, layout)?;

@@ -235,6 +235,32 @@ fn the_loader_draws_for_all() {
     }
 }
 
+/// Rows of one of two matrices, of as many columns in either case.
+#[kernel]
+fn multiply_either(b: Group, g: Given, columns: u32) {
+    let own = b.index().eq_to(0);
+    let sums = if own {
+        b.dot(g.x.rows(0, 128), g.w.rows(64, 64), 3)
+    } else {
+        b.dot(g.w.rows(128, 128).columns(0u32, columns), g.w.rows(64, 64), 3)
+    };
+    g.store(sums);
+}
+
+#[test]
+fn branches_that_multiply_as_many_columns_share_a_product() {
+    let sides_of = |columns: u32| {
+        let source = emitted(&role_of(8, |b, g| multiply_either(b, g, columns)), "cuda:sm_90a");
+        assert!(has_loader(&source));
+        sides(&source.text)
+            .map(|side| (side.matches("dot_of_pieces<").count(), side.matches("} else {").count()))
+    };
+    let [(_, loads), multiplies] = sides_of(200);
+    assert_eq!((loads, multiplies), (1, (1, 0)), "the loader alone knows of what matrix");
+    let [_, multiplies] = sides_of(64);
+    assert_eq!(multiplies, (2, 1), "products of other pieces");
+}
+
 #[kernel]
 fn multiply_twice(b: Group, g: Given, next: Counters) {
     for i in b.dynamic(9u32, Some(next.counter(0))) {
