@@ -12,7 +12,7 @@ import socket
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import Any, NamedTuple, TypeVar, cast
 
 from peerwarp import _core
 from peerwarp._device import ELEMENTS, Device
@@ -22,11 +22,12 @@ T = TypeVar("T")
 
 
 class World:
-    """The ranks that kernels run on. Made by `World.simulated`, `World.on_gpu` or `World.from_torch`."""
+    """The ranks that kernels run on. Made by `World.simulated`, `World.on_gpu`, `World.from_torch` or `World.in_place_of`."""
 
     def __init__(self, core: _core.SimulatedWorld | _core.GpuWorld, ranks: int, rank: int | None) -> None:
         self._core, self._ranks, self._rank = core, ranks, rank
         self._gpu = 0
+        self._formed: _Formed | None = None
 
     @classmethod
     def simulated(cls, ranks: int, *, seed: int = 0, check_races: bool = True) -> World:
@@ -132,10 +133,42 @@ class World:
         address, drawn = meeting
         secret = os.environ.get("PEERWARP_SECRET", drawn)
         shared = flag("share_sms", share_sms), flag("share_gpus", share_gpus), at_once
-        core = _core.GpuWorld((rank, ranks, gpu), (address, secret), (budget, timeout), shared, compilers())
-        world = cls(core, ranks, rank)
-        world._gpu = gpu
+        return cls._of_process(_Formed(ranks, (address, secret), (budget, timeout), shared), rank, gpu, takes_place=False)
+
+    @classmethod
+    def in_place_of(cls, ticket: bytes, rank: int, *, device: Any = None) -> World:
+        """The world of a new process that takes the place of a rank without which the others go on.
+
+        It makes the operations and the memory that the others have, in the same order, and calls `replace`, as they do. Launches
+        before that are refused. It needs no process group.
+
+        Args:
+            ticket: what `World.ticket` returned to any rank of the world. It has the options of `from_torch`, too.
+            rank: the rank whose place it takes.
+            device: its GPU, as of `from_torch`.
+        """
+        formed = _Formed.of_ticket(ticket)
+        number, gpu = whole("rank", rank, 0, formed.ranks - 1), _gpu_number(device)
+        if (why := _core.why_no_gpu()) is not None:
+            raise NoDriver(why)
+        return cls._of_process(formed, number, gpu, takes_place=True)
+
+    @classmethod
+    def _of_process(cls, formed: _Formed, rank: int, gpu: int, *, takes_place: bool) -> World:
+        core = _core.GpuWorld((rank, formed.ranks, gpu), formed.meeting, formed.times, formed.shared, compilers(), takes_place)
+        world = cls(core, formed.ranks, rank)
+        world._gpu, world._formed = gpu, formed
         return world
+
+    def ticket(self) -> bytes:
+        """What a new process needs to take the place of a rank, for `World.in_place_of`: ASCII, the same on all ranks.
+
+        It holds the world's secret: only a process that may become a rank gets it. Raises `InvalidArgument` in a simulated world
+        and in one of a single rank.
+        """
+        if self._formed is None:
+            raise InvalidArgument("world", repr(self), "one of several processes: World.from_torch or World.in_place_of")
+        return self._formed.to_ticket()
 
     @property
     def ranks(self) -> int:
@@ -192,6 +225,15 @@ class World:
         """
         return self._goes_on().go_on()
 
+    def replace(self, rank: int) -> None:
+        """Lets a new process take the place of a rank without which the world goes on.
+
+        All active ranks call it when nothing of theirs runs, and so does the new process, whose world is `World.in_place_of`. They
+        wait `form_timeout` seconds for it. Operations and graphs stay as they are, and a process that had the rank before reaches
+        nothing any more. After an error `go_on` lets the others run again.
+        """
+        self._goes_on().replace(whole("rank", rank, 0, self._ranks - 1))
+
     @property
     def active(self) -> tuple[int, ...]:
         """The ranks that the world goes on with: all of them at first."""
@@ -212,6 +254,37 @@ class World:
     def __repr__(self) -> str:
         ranks = "rank" if self._ranks == 1 else "ranks"
         return f"<World of {self._ranks} {'simulated ' if self.is_simulated else ''}{ranks}>"
+
+
+class _Formed(NamedTuple):
+    """How a world of several processes was formed."""
+
+    ranks: int
+    #: Address and secret.
+    meeting: tuple[str, str]
+    #: Wait budget and form timeout.
+    times: tuple[float, float]
+    #: Whether SMs and GPUs are shared, and launches at once.
+    shared: tuple[bool, bool, int]
+
+    def to_ticket(self) -> bytes:
+        return json.dumps([_core.__version__, *self]).encode("ascii")
+
+    @classmethod
+    def of_ticket(cls, ticket: Any) -> _Formed:
+        """Reads a ticket. An error shows nothing of it: it holds a secret."""
+        allowed = f"what World.ticket() returns in peerwarp {_core.__version__}"
+        if not isinstance(ticket, bytes):
+            raise InvalidArgument("ticket", type(ticket).__name__, f"bytes: {allowed}")
+        try:
+            version, ranks, (address, secret), (budget, timeout), (sms, gpus, at_once) = json.loads(ticket)
+            if version != _core.__version__ or not isinstance(secret, str) or not re.fullmatch(r"127\.0\.0\.1:[0-9]{1,5}", address):
+                raise ValueError
+            times = seconds_of("wait_budget", budget), seconds_of("form_timeout", timeout)
+            shared = flag("share_sms", sms), flag("share_gpus", gpus), whole("launches_at_once", at_once, 1, 16)
+            return cls(whole("ranks", ranks, 2, 64), (address, secret), times, shared)
+        except (ValueError, TypeError, RecursionError):
+            raise InvalidArgument("ticket", f"{len(ticket)} other bytes", allowed) from None
 
 
 def runs_on(world: Any) -> _core.SimulatedWorld | Device:

@@ -107,7 +107,7 @@ impl GpuWorld {
 
 #[pymethods]
 impl GpuWorld {
-    /// Meets the other ranks at an address of this machine.
+    /// Meets the other ranks at an address of this machine, or makes the world of a process that takes a rank's place.
     #[new]
     fn new(
         py: Python<'_>,
@@ -116,6 +116,7 @@ impl GpuWorld {
         wait_budget_form_timeout: (f64, f64),
         share_sms_share_gpus_at_once: (bool, bool, u32),
         compilers: Vec<PathBuf>,
+        takes_place: bool,
     ) -> Result<GpuWorld, Failure> {
         let ((rank, ranks, local_rank), (address, secret)) = (rank_ranks_local_rank, address_secret);
         let ((wait_budget, form_timeout), (share_sms, share_gpus, launches_at_once)) =
@@ -134,7 +135,8 @@ impl GpuWorld {
             options.facts = facts(gpus.get(local_rank as usize));
             let launched =
                 Launched { launcher: "torch", rank, ranks, local_rank, node: None, address, secret };
-            let world = World::of_process(&gpus, &launched, &options)?;
+            let form = if takes_place { World::in_place_of } else { World::of_process };
+            let world = form(&gpus, &launched, &options)?;
             let world = Mutex::new(Some(Arc::new(world)));
             Ok(GpuWorld { world, compilers, images: OnceLock::new() })
         })
@@ -201,6 +203,11 @@ impl GpuWorld {
     /// Goes on with the ranks that come here: those without which it does.
     fn go_on(&self, py: Python<'_>) -> Result<Vec<u32>, Failure> {
         detached(py, || Ok(self.world()?.go_on()?))
+    }
+
+    /// Lets a new process take the place of a rank.
+    fn replace(&self, py: Python<'_>, rank: u32) -> Result<(), Failure> {
+        detached(py, || Ok(self.world()?.replace(rank)?))
     }
 
     /// The ranks that it goes on with.

@@ -28,10 +28,12 @@ def test_a_simulated_world_says_what_it_is() -> None:
     world.check()
     world.reset()
     assert world.active == (0, 1, 2)
-    for go_on in (world.go_on, lambda: world.deactivate(1)):
+    for go_on in (world.go_on, lambda: world.deactivate(1), lambda: world.replace(1)):
         with pytest.raises(peerwarp.InvalidArgument) as error:
             go_on()
         assert (error.value.field, error.value.value) == ("world", "simulated")
+    with pytest.raises(peerwarp.InvalidArgument, match="world = <World of 3 simulated ranks>: one of several processes"):
+        world.ticket()
     world.leave()
 
 
@@ -171,7 +173,7 @@ def test_ranks_meet_with_the_secret_of_the_environment_if_there_is_one(monkeypat
     monkeypatch.syspath_prepend(str(tmp_path))
     drawn = peerwarp.World.from_torch(share_sms=True)
     assert (drawn.ranks, drawn.rank, drawn.is_simulated) == (2, 0, False)
-    numbers, (address, secret), times, shared, compilers = drawn._core.arguments
+    numbers, (address, secret), times, shared, compilers, _ = drawn._core.arguments
     assert (numbers, times, shared) == ((0, 2, 3), (60.0, 60.0), (True, False, 1))
     # PyTorch's wheels bring NVRTC, in a package without a file of its own.
     assert compilers[0] == str(site / "cu13" / "lib")
@@ -186,13 +188,7 @@ def test_ranks_meet_with_the_secret_of_the_environment_if_there_is_one(monkeypat
     assert peerwarp.World.from_torch()._core.arguments[1][1] == "s" * 32
 
 
-def test_a_rank_that_does_not_come_is_an_error_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    # With a GPU this is about who is missing, and without one about the GPU.
-    fake_torch(monkeypatch, 2, [["", ""]])
-    monkeypatch.setattr(_core, "why_no_gpu", lambda: None)
-    with pytest.raises(peerwarp.PeerwarpError):
-        peerwarp.World.from_torch(form_timeout=0.5)
-
+SECRET = "s" * 64
 
 STRANGE = (
     pickle.dumps(Loaded()),
@@ -206,6 +202,91 @@ STRANGE = (
     b'\x11\0\0\0["a","","\\ud800"]',
     (9000).to_bytes(4, "little") + b"[" * 9000,
 )
+
+
+class Place:
+    """In place of a world's native part: what it is made with, and what it is asked for."""
+
+    def __init__(self, *arguments: object) -> None:
+        self.arguments, self.replaced = arguments, []
+
+    def replace(self, rank: int) -> None:
+        self.replaced.append(rank)
+
+
+@pytest.fixture
+def with_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_core, "why_no_gpu", lambda: None)
+    monkeypatch.setattr(_core, "GpuWorld", Place)
+    monkeypatch.setenv("PEERWARP_SECRET", SECRET)
+
+
+def test_a_new_process_takes_a_place_by_a_ticket(with_gpus: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    fake_torch(monkeypatch, 3, [["", ""], ["", ""]])
+    options = {"wait_budget": 2.0, "form_timeout": 3.5, "share_gpus": True, "launches_at_once": 4}
+    first = peerwarp.World.from_torch(**options)
+    meeting = first._core.arguments[1]
+    assert meeting[1] == SECRET
+    # A new process has no group.
+    monkeypatch.setitem(sys.modules, "torch", None)
+    ticket = first.ticket()
+    assert ticket.isascii()
+    new = peerwarp.World.in_place_of(ticket, 2, device=5)
+    assert new._core.arguments[:4] == ((2, 3, 5), meeting, (2.0, 3.5), (False, True, 4))
+    assert (first._core.arguments[5:], new._core.arguments[5:]) == ((False,), (True,))
+    assert (new.rank, new.ranks, new._gpu, new.is_simulated) == (2, 3, 5, False)
+    # Its ticket serves the next one.
+    assert new.ticket() == ticket
+    first.replace(2)
+    new.replace(2)
+    assert (first._core.replaced, new._core.replaced) == ([2], [2])
+    for rank in (3, -1, True, "2"):
+        for replace in (first.replace, lambda rank: peerwarp.World.in_place_of(ticket, rank)):
+            with pytest.raises(peerwarp.InvalidArgument, match=r"rank = (?s:.)*a whole number from 0 to 2"):
+                replace(rank)
+    assert first._core.replaced == [2]
+    monkeypatch.setattr(_core, "why_no_gpu", lambda: "no driver")
+    with pytest.raises(peerwarp.NoDriver, match="no driver"):
+        peerwarp.World.in_place_of(ticket, 2)
+
+
+def test_a_ticket_of_another_world_or_version_is_refused_and_its_secret_kept(with_gpus: None) -> None:
+    told = [_core.__version__, 3, ["127.0.0.1:80", SECRET], [1, 2.5], [False, True, 1]]
+
+    def refused(ticket: object) -> None:
+        with pytest.raises(peerwarp.InvalidArgument, match=r"World\.ticket\(\) returns in peerwarp") as error:
+            peerwarp.World.in_place_of(ticket, 1, device=0)  # type: ignore[arg-type]
+        assert error.value.field == "ticket"
+        assert SECRET not in str(error.value)
+
+    peerwarp.World.in_place_of(json.dumps(told).encode(), 1, device=0)
+    for strange in (*STRANGE, b"null", b"7", b"{}", b"[1, 2, 3, 4, 5]", b'"abcde"', json.dumps(told).encode()[:-1]):
+        refused(strange)
+    refused(json.dumps(told))
+    refused(None)
+    changes: list[tuple[int, object]] = [
+        (0, "0.0.0"),
+        (1, 1),
+        (1, 65),
+        (2, ["10.0.0.1:80", SECRET]),
+        (2, ["127.0.0.1:80", None]),
+        (2, [80, SECRET]),
+        (3, [0, 1]),
+        (3, [1, SECRET]),
+        (4, [0, True, 1]),
+        (4, [True, SECRET, 1]),
+        (4, [True, True, 17]),
+    ]
+    for at, value in changes:
+        refused(json.dumps([*told[:at], value, *told[at + 1 :]]).encode())
+
+
+def test_a_rank_that_does_not_come_is_an_error_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    # With a GPU this is about who is missing, and without one about the GPU.
+    fake_torch(monkeypatch, 2, [["", ""]])
+    monkeypatch.setattr(_core, "why_no_gpu", lambda: None)
+    with pytest.raises(peerwarp.PeerwarpError):
+        peerwarp.World.from_torch(form_timeout=0.5)
 
 
 def test_what_a_stranger_sends_into_the_group_is_an_error_and_never_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -270,12 +351,16 @@ def test_wrong_arguments_of_a_world_of_gpus_are_refused() -> None:
     assert len(secret) == 64
     assert secret != draw_secret()
     with pytest.raises(peerwarp.InvalidArgument) as error:
-        GpuWorld((0, 2, 0), ("127.0.0.1:1", "short"), (1.0, 1.0), (False, False, 1), [])
+        GpuWorld((0, 2, 0), ("127.0.0.1:1", "short"), (1.0, 1.0), (False, False, 1), [], False)
     assert error.value.field == "a world's secret"
     for seconds in (0.0, -1.0, float("nan")):
         with pytest.raises(peerwarp.InvalidArgument) as error:
-            GpuWorld((0, 2, 0), ("127.0.0.1:1", secret), (seconds, 1.0), (False, False, 1), [])
+            GpuWorld((0, 2, 0), ("127.0.0.1:1", secret), (seconds, 1.0), (False, False, 1), [], False)
         assert error.value.field == "wait_budget"
+    # A process that takes a place needs a GPU, and no other rank yet.
+    if _core.why_no_gpu() is not None:
+        with pytest.raises(peerwarp.NoDriver):
+            GpuWorld((0, 2, 0), ("127.0.0.1:1", secret), (1.0, 1.0), (False, False, 1), [], True)
 
 
 @pytest.mark.skipif(not PACK.exists(), reason="without the repository")
