@@ -177,15 +177,15 @@ impl MoeLayer {
         round(dtype, sums.collect())
     }
 
-    /// A token's row: each rank sums what its experts make of it, in order, rounds that, and the token's rank sums what ranks have, in
-    /// order.
-    fn layer_row(&self, turn: Turn, token: u32, ids: &[i32], weights: &[f32]) -> Expected {
+    /// A token's row: each active rank sums what its experts make of it, in order, rounds that, and the token's rank sums what ranks have,
+    /// in order.
+    fn layer_row(&self, turn: Turn, inactive: u64, token: u32, ids: &[i32], weights: &[f32]) -> Expected {
         let (x, dtype, map) = (self.x(turn).row(token), self.wide(), self.shape().map());
         let mut sum = vec![0f32; self.hidden as usize];
         // A row that an expert makes may be rounded either way, and so may sums of such rows.
         let mut off = 0f64;
         let largest = |row: &[f32]| row.iter().fold(0f64, |most, x| most.max(f64::from(x.abs())));
-        for rank in 0..self.ranks {
+        for rank in (0..self.ranks).filter(|rank| inactive >> rank & 1 == 0) {
             let mut part = vec![0f32; self.hidden as usize];
             for (id, weight) in ids.iter().zip(weights).filter(|(id, _)| map.owner(**id) == Some(rank)) {
                 let expert = self.expert(turn, *id as u32);
@@ -282,16 +282,20 @@ impl Workload for MoeLayer {
     }
 
     fn expected(&self, turn: Turn) -> Vec<Expected> {
+        self.expected_without(turn, 0).unwrap_or_default()
+    }
+
+    fn expected_without(&self, turn: Turn, inactive: u64) -> Option<Vec<Expected>> {
         let routing = self.routing(turn);
         let (ids, weights) = (&routing.ids[turn.rank as usize], &routing.weights[turn.rank as usize]);
         let topk = self.topk as usize;
         let each = 3 * u64::from(self.topk) * u64::from(self.hidden) * u64::from(self.inter);
         let of = |token: u32| {
             let entries = token as usize * topk..(token as usize + 1) * topk;
-            self.layer_row(turn, token, &ids[entries.clone()], &weights[entries])
+            self.layer_row(turn, inactive, token, &ids[entries.clone()], &weights[entries])
         };
         let n = (ids.len() / topk) as u32;
-        if n == 0 { vec![] } else { looked_at(turn.seed, n, each).into_iter().map(of).collect() }
+        Some(looked_at(turn.seed, n, each).into_iter().map(of).collect())
     }
 
     fn work(&self) -> Work {

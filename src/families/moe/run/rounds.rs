@@ -134,11 +134,10 @@ impl MoeRounds {
         (0..self.shape().experts).map(|expert| expert * 3 + round).collect()
     }
 
-    /// What they are after a round.
+    /// What they are after a round, on a rank that is active.
     fn load(&self, rank: u32, round: u32) -> Vec<u32> {
         let mut load = self.load_before(round);
-        let is_active = self.inactive >> rank & 1 == 0;
-        for &id in self.problem.routing(round).ids[rank as usize].iter().filter(|_| is_active) {
+        for &id in &self.problem.routing(round).ids[rank as usize] {
             usize::try_from(id).ok().and_then(|id| load.get_mut(id)).into_iter().for_each(|n| *n += 1);
         }
         load
@@ -228,7 +227,8 @@ impl Problem for MoeRounds {
         let load =
             || Expected::exactly("expert_load", Dtype::U32, cast_slice(&self.load(rank, round)).to_vec());
         let counts = self.semantics.key.missing.then(missing).into_iter();
-        [out].into_iter().chain(counts).chain(self.semantics.key.expert_load.then(load)).collect()
+        let counts_load = self.semantics.key.expert_load && self.inactive >> rank & 1 == 0;
+        [out].into_iter().chain(counts).chain(counts_load.then(load)).collect()
     }
 
     fn without(&self, inactive: u64) -> Option<Arc<dyn Problem>> {
