@@ -7,7 +7,7 @@ use super::{World, lock};
 use crate::runtime::RuntimeError;
 use crate::runtime::net::FormError;
 use crate::runtime::net::deadline::Deadline;
-use crate::runtime::net::ledger::{Met, Step, VIEWS, View};
+use crate::runtime::net::ledger::{Met, Step, VIEWS, View, Way};
 use crate::runtime::net::links::all_of;
 use crate::runtime::symmetric::Across;
 
@@ -71,43 +71,38 @@ impl World {
         }
         let lost = || processes.links().all_lost().iter().fold(0, |mask, rank| mask | 1 << rank);
         let before = self.inactive();
-        let mut view = ledger.view();
-        loop {
-            if !view.has(own) || !ledger.has_place() {
-                return Err(RuntimeError::Inactive { rank: own });
-            }
+        let mut known = processes.links().view();
+        let view = loop {
             let deadline = Deadline::after(self.form_timeout);
-            let missing = match ledger.meet(view, Step::Idle, lost, &deadline) {
-                Met::Changed => None,
-                Met::All => Some(0),
-                Met::Missing(missing) => Some(missing),
+            let view = match ledger.way(known) {
+                Way::Left => return Err(RuntimeError::Inactive { rank: own }),
+                Way::Renew(view) => view,
+                Way::Meet(view) => {
+                    let missing = match ledger.meet(view, Step::Idle, lost, &deadline) {
+                        Met::Changed => continue,
+                        Met::All => 0,
+                        Met::Missing(missing) => missing,
+                    };
+                    ledger.decide(view, view.active & !missing).ok_or_else(|| {
+                        let allowed = format!("at most {VIEWS}: form the world anew");
+                        RuntimeError::invalid("times that ranks left", VIEWS, allowed)
+                    })?;
+                    continue;
+                }
             };
-            let next = missing.map(|missing| ledger.decide(view, view.active & !missing));
-            view = match next {
-                None => ledger.view(),
-                Some(decided) => decided.ok_or_else(|| {
-                    let allowed = format!("at most {VIEWS}: form the world anew");
-                    RuntimeError::invalid("times that ranks left", VIEWS, allowed)
-                })?,
-            };
-            if !view.has(own) {
-                return Err(RuntimeError::Inactive { rank: own });
-            }
+            known = view.number;
             processes.links().go_over(view.number, |rank| view.has(rank));
-            let renewed = self.renew();
-            let met = match &renewed {
-                Ok(()) => ledger.meet(view, Step::Renewed, lost, &deadline),
+            match self.renew() {
+                Ok(()) => match ledger.meet(view, Step::Renewed, lost, &deadline) {
+                    Met::All => break view,
+                    Met::Changed => {}
+                    Met::Missing(missing) => drop(ledger.decide(view, view.active & !missing)),
+                },
                 // A rank that is gone is found by the next round.
-                Err(RuntimeError::Form(FormError::Lost { .. } | FormError::Late { .. })) => Met::Changed,
-                Err(_) => return renewed.map(|()| vec![]),
-            };
-            match met {
-                Met::All => break,
-                Met::Changed => {}
-                Met::Missing(missing) => drop(ledger.decide(view, view.active & !missing)),
+                Err(RuntimeError::Form(FormError::Lost { .. } | FormError::Late { .. })) => {}
+                Err(e) => return Err(e),
             }
-            view = ledger.view();
-        }
+        };
         self.begin(view)?;
         let left = self.inactive() & !before;
         Ok((0..self.ranks()).filter(|rank| left >> rank & 1 != 0).collect())
@@ -118,8 +113,12 @@ impl World {
         let Some(processes) = &self.processes else { return Ok(()) };
         self.inactive.store(!view.active & all_of(self.ranks()), Ordering::Relaxed);
         self.clear_all()?;
+        #[cfg(test)]
+        crate::runtime::net::ledger::tests::reach("cleared");
         // No rank launches before the flags of all are clear.
         let agreed = self.agree(Ok(()));
+        #[cfg(test)]
+        crate::runtime::net::ledger::tests::reach("agreed");
         processes.ledger().runs(view);
         agreed?;
         self.resets.fetch_add(1, Ordering::Relaxed);
@@ -133,6 +132,8 @@ impl World {
         let all: Vec<Arc<Across>> = lock(&self.across).iter().filter_map(Weak::upgrade).collect();
         let numbers: Vec<u32> = all.iter().map(|across| across.number()).collect();
         let others: Vec<Vec<u32>> = processes.links().gather(Ok(numbers.clone()))?;
+        #[cfg(test)]
+        crate::runtime::net::ledger::tests::reach("gathered");
         if let Some(other) = others.iter().find(|other| **other != numbers) {
             let allowed = "the same on all ranks: drop operations on all of them";
             return Err(RuntimeError::invalid("allocations", format!("{numbers:?} and {other:?}"), allowed));

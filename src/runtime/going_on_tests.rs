@@ -7,7 +7,9 @@ use std::time::{Duration, Instant};
 use rustix::process::{Pid, Signal, kill_process};
 
 use super::super::mock::{Machine, MockGpu};
+use super::super::net::FormError;
 use super::super::net::free_address;
+use super::super::net::ledger::tests::{DIES, POINTS};
 use super::process_tests::{port, process_of};
 use super::tests::{launched, options, read_own, word, write_all};
 use super::*;
@@ -80,8 +82,12 @@ fn child() {
     unsafe { gpus[launched.rank as usize].upload(kept.own(0), &[7]).unwrap() };
     match (launched.rank == gone, &*how) {
         (true, "killed") => std::process::abort(),
+        (true, how) if how.starts_with("dies ") => std::process::abort(),
         (true, _) => return stopped(&world, &block, &folder),
         _ => {}
+    }
+    if how.starts_with("dies ") {
+        return goes_on_twice(&world, &block, gone, &how);
     }
     let left = match (launched.rank, &*how) {
         // Who waits in vain for a process that is there says so.
@@ -128,6 +134,51 @@ fn stopped(world: &World, block: &Symmetric, folder: &Path) {
     let refused = world.go_on().unwrap_err();
     assert!(matches!(refused, RuntimeError::Inactive { rank: 1 }), "{refused}");
     assert!(world.usable().is_err());
+}
+
+/// Goes on without a rank that is killed, and without the next one, which dies as it goes on.
+fn goes_on_twice(world: &World, block: &Symmetric, gone: u32, how: &str) {
+    let (own, ranks, begun) = (world.members()[0].rank, world.ranks(), Instant::now());
+    let dies = (gone + 1) % ranks;
+    if own == dies {
+        DIES.set(POINTS.into_iter().find(|point| how.ends_with(*point)).unwrap()).unwrap();
+        // It comes last, so that it decides.
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    let inactive = 1 << gone | 1 << dies;
+    let mut calls = 0;
+    while world.inactive() != inactive || world.usable().is_err() {
+        calls += 1;
+        assert!(calls < 10 && begun.elapsed() < SOON, "{calls} calls in {:?}: {how}", begun.elapsed());
+        // A rank may die when all others run: a kernel then waits for it in vain.
+        if let Err(e) = world.go_on() {
+            assert!(matches!(e, RuntimeError::Form(FormError::Lost { .. })), "{e}");
+        }
+    }
+    let from = |from: u32| if inactive >> from & 1 != 0 { 0 } else { word(from, own) };
+    world.agree(Ok(())).unwrap();
+    write_all(world, 0, block);
+    world.agree(Ok(())).unwrap();
+    assert_eq!(read_own(world, 0, block), (0..ranks).map(from).collect::<Vec<_>>());
+    world.agree(Ok(())).unwrap();
+}
+
+/// No rank waits so long for one that died.
+const SOON: Duration = Duration::from_secs(5);
+
+#[test]
+fn others_go_on_without_a_process_that_dies_as_it_goes_on() {
+    for (at, point) in POINTS.into_iter().enumerate() {
+        let (ranks, gone) = (4, at as u32 % 4);
+        let (address, folder) = (free_address(), tempfile::tempdir().unwrap());
+        let start =
+            |rank| process(CHILD, (rank, ranks), &address, &format!("{gone} dies {point}"), folder.path());
+        let children: Vec<Child> = (0..ranks).map(start).collect();
+        for (rank, mut child) in (0..).zip(children) {
+            let dies = [gone, (gone + 1) % ranks].contains(&rank);
+            assert_eq!(child.wait().unwrap().success(), !dies, "rank {rank} of {ranks}, {point}");
+        }
+    }
 }
 
 #[test]

@@ -244,14 +244,41 @@ impl Handover {
         bytes: u64,
         deadline: &Deadline,
     ) -> Result<Vec<(u32, u64, ShareHandle)>, FormError> {
-        for ((rank, stream), handle) in self.peers.iter().zip(handles) {
-            give(stream, self.view, handle, bytes).map_err(|_| FormError::Lost { rank: *rank })?;
+        self.to_all(|at| give(&self.peers[at].1, self.view, &handles[at], bytes))?;
+        let handle = |(rank, message)| parcel(rank, message).map(|(bytes, handle)| (rank, bytes, handle));
+        self.of_all(deadline)?.into_iter().map(handle).collect()
+    }
+
+    /// The next message of each other rank in this view, by rank, read as they come: one that waits for a rank that is there hears that
+    /// another one is gone.
+    fn of_all(&self, deadline: &Deadline) -> Result<Vec<(u32, Message)>, FormError> {
+        let (mut heard, mut awaited) = (vec![], self.peers.iter().collect::<Vec<_>>());
+        while let Some((first, _)) = awaited.first() {
+            let late = FormError::Late { rank: *first, waited: deadline.timeout() };
+            let fds =
+                awaited.iter().map(|(_, stream)| PollFd::from_borrowed_fd(stream.as_fd(), PollFlags::IN));
+            let mut fds: Vec<PollFd<'_>> = fds.collect();
+            match poll(&mut fds, Some(&timespec(deadline.left()))) {
+                Err(rustix::io::Errno::INTR) => continue,
+                Err(_) => return Err(late),
+                Ok(_) => {}
+            }
+            let at = fds.iter().position(|fd| !fd.revents().is_empty()).ok_or(late)?;
+            let (rank, stream) = awaited[at];
+            if let Some(message) = receive(*rank, self.view, stream, deadline)? {
+                awaited.remove(at);
+                heard.push((*rank, message));
+            }
         }
-        let take = |(rank, stream): &(u32, UnixStream)| {
-            let (bytes, handle) = take(*rank, self.view, stream, deadline)?;
-            Ok((*rank, bytes, handle))
-        };
-        self.peers.iter().map(take).collect()
+        heard.sort_by_key(|(rank, _)| *rank);
+        Ok(heard)
+    }
+
+    /// Sends to each other rank by its place among them, also where one is gone: the rest wait for it.
+    fn to_all(&self, send: impl Fn(usize) -> io::Result<()>) -> Result<(), FormError> {
+        let sent = self.peers.iter().enumerate().map(|(at, (rank, _))| (*rank, send(at).is_ok()));
+        let lost: Vec<u32> = sent.filter(|(_, well)| !well).map(|(rank, _)| rank).collect();
+        lost.first().map_or(Ok(()), |rank| Err(FormError::Lost { rank: *rank }))
     }
 
     /// The file of the first of all ranks, which makes it.
@@ -279,7 +306,12 @@ impl Handover {
     pub fn file_of(&self, rank: u32, deadline: &Deadline) -> Result<OwnedFd, FormError> {
         let peer = self.peers.iter().find(|(peer, _)| *peer == rank);
         let (_, stream) = peer.ok_or(FormError::Lost { rank })?;
-        match take(rank, self.view, stream, deadline)?.1 {
+        let message = loop {
+            if let Some(message) = receive(rank, self.view, stream, deadline)? {
+                break message;
+            }
+        };
+        match parcel(rank, message)?.1 {
             ShareHandle::Fd(file) => Ok(file),
             ShareHandle::Ipc(_) => Err(malformed(rank, "an IPC handle in place of a file")),
         }
@@ -292,14 +324,10 @@ impl Handover {
         own: Vec<u8>,
         deadline: &Deadline,
     ) -> Result<Vec<(u32, Vec<u8>)>, FormError> {
-        for (peer, stream) in &self.peers {
-            let said = frame(self.view, &own);
-            let mut stream: &UnixStream = stream;
-            io::Write::write_all(&mut stream, &said).map_err(|_| FormError::Lost { rank: *peer })?;
-        }
-        let hear =
-            |(peer, stream): &(u32, UnixStream)| Ok((*peer, receive(*peer, self.view, stream, deadline)?.0));
-        let mut all = self.peers.iter().map(hear).collect::<Result<Vec<_>, FormError>>()?;
+        let said = frame(self.view, &own);
+        self.to_all(|at| io::Write::write_all(&mut &self.peers[at].1, &said))?;
+        let heard = self.of_all(deadline)?;
+        let mut all: Vec<_> = heard.into_iter().map(|(peer, (body, _))| (peer, body)).collect();
         all.push((rank, own));
         all.sort_by_key(|(rank, _)| *rank);
         Ok(all)
@@ -340,13 +368,11 @@ fn give(stream: &UnixStream, view: u32, handle: &ShareHandle, bytes: u64) -> io:
     if sent == message.len() { Ok(()) } else { Err(io::Error::other("a part of a message was sent")) }
 }
 
+/// What a rank says, and the file that comes with it.
+type Message = (Vec<u8>, Option<OwnedFd>);
+
 /// Reads so many bytes, and the file that comes with them.
-fn read(
-    rank: u32,
-    stream: &UnixStream,
-    bytes: usize,
-    deadline: &Deadline,
-) -> Result<(Vec<u8>, Option<OwnedFd>), FormError> {
+fn read(rank: u32, stream: &UnixStream, bytes: usize, deadline: &Deadline) -> Result<Message, FormError> {
     let lost = FormError::Lost { rank };
     let mut message = vec![0; bytes];
     let mut have = 0;
@@ -374,36 +400,29 @@ fn read(
     Ok((message, fd))
 }
 
-/// The next message of a view, and the file that comes with it. Those of earlier views are dropped.
+/// The next message, and the file that comes with it; none if it is of an earlier view.
 fn receive(
     rank: u32,
     view: u32,
     stream: &UnixStream,
     deadline: &Deadline,
-) -> Result<(Vec<u8>, Option<OwnedFd>), FormError> {
-    loop {
-        let (head, fd) = read(rank, stream, FRAME, deadline)?;
-        let word = |at: usize| u32::from_le_bytes(head[at..at + 4].try_into().expect("four bytes"));
-        let (of_view, bytes) = (word(0), word(4));
-        if bytes > LONGEST {
-            return Err(malformed(rank, format!("a message of {bytes} bytes")));
-        }
-        let (body, more) = read(rank, stream, bytes as usize, deadline)?;
-        match of_view.cmp(&view) {
-            std::cmp::Ordering::Less => {}
-            std::cmp::Ordering::Equal => return Ok((body, fd.or(more))),
-            std::cmp::Ordering::Greater => return Err(FormError::Lost { rank }),
-        }
+) -> Result<Option<Message>, FormError> {
+    let (head, fd) = read(rank, stream, FRAME, deadline)?;
+    let word = |at: usize| u32::from_le_bytes(head[at..at + 4].try_into().expect("four bytes"));
+    let (of_view, bytes) = (word(0), word(4));
+    if bytes > LONGEST {
+        return Err(malformed(rank, format!("a message of {bytes} bytes")));
+    }
+    let (body, more) = read(rank, stream, bytes as usize, deadline)?;
+    match of_view.cmp(&view) {
+        std::cmp::Ordering::Less => Ok(None),
+        std::cmp::Ordering::Equal => Ok(Some((body, fd.or(more)))),
+        std::cmp::Ordering::Greater => Err(FormError::Lost { rank }),
     }
 }
 
-fn take(
-    rank: u32,
-    view: u32,
-    stream: &UnixStream,
-    deadline: &Deadline,
-) -> Result<(u64, ShareHandle), FormError> {
-    let (body, fd) = receive(rank, view, stream, deadline)?;
+/// The handle in a message, and the bytes of its block.
+fn parcel(rank: u32, (body, fd): Message) -> Result<(u64, ShareHandle), FormError> {
     let message: &[u8; PARCEL] = body
         .as_slice()
         .try_into()

@@ -78,6 +78,26 @@ pub(in crate::runtime) enum Met {
     Missing(u64),
 }
 
+/// How a rank goes on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::runtime) enum Way {
+    /// The others go on without it.
+    Left,
+    /// It meets the ranks of the view that it knows, and decides the next one with them.
+    Meet(View),
+    /// Another view is decided, with it: all share fresh memory there.
+    Renew(View),
+}
+
+/// What a look at the page shows of a wait.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Look {
+    /// It is over.
+    Ended(Met),
+    /// These did not come, as a mask; whether each of them is lost or blamed.
+    Waits { missing: u64, are_suspects: bool },
+}
+
 /// The system refuses memory that processes share.
 fn refused(reason: impl Into<io::Error>) -> FormError {
     FormError::Socket { path: "shared memory".into(), reason: reason.into().to_string() }
@@ -170,10 +190,23 @@ impl Ledger {
         View { number: number as u32, active: views[number].load(Ordering::SeqCst) }
     }
 
+    /// How this rank goes on, which knows the view of this number.
+    pub fn way(&self, known: u32) -> Way {
+        match self.view() {
+            view if !view.has(self.rank) || !self.has_place() => Way::Left,
+            view if view.number == known => Way::Meet(view),
+            view => Way::Renew(view),
+        }
+    }
+
     /// Decides the view after one, unless another process has; none if there have been too many.
     pub fn decide(&self, after: View, active: u64) -> Option<View> {
         let next = self.page().views.get(after.number as usize + 1)?;
+        #[cfg(test)]
+        tests::reach("deciding");
         let decided = next.compare_exchange(0, active, Ordering::SeqCst, Ordering::SeqCst);
+        #[cfg(test)]
+        tests::reach("decided");
         self.changed();
         Some(View { number: after.number + 1, active: decided.err().unwrap_or(active) })
     }
@@ -197,38 +230,60 @@ impl Ledger {
     /// Comes to a step of a view, and waits until all of its ranks do. Ranks that `lost` says are gone are not waited for, nor for long
     /// those that others blame; `deadline` is that of the others.
     pub fn meet(&self, view: View, step: Step, lost: impl Fn() -> u64, deadline: &Deadline) -> Met {
-        let page = self.page();
-        let here = u64::from(view.number) << 8 | step as u64;
-        page.steps[self.rank as usize].fetch_max(here, Ordering::SeqCst);
-        self.changed();
+        self.come(view, step);
+        #[cfg(test)]
+        tests::reach(if step == Step::Idle { "idle" } else { "renewed" });
         let mut grace: Option<Deadline> = None;
         loop {
-            let changes = page.changes.load(Ordering::SeqCst);
-            if self.view().number != view.number {
-                return Met::Changed;
-            }
-            let came = |rank: usize| page.steps[rank].load(Ordering::SeqCst) >= here;
-            let ranks = (0..RANKS).filter(|&rank| view.has(rank as u32));
-            let missing = ranks.clone().filter(|&rank| !came(rank)).fold(0, |mask, rank| mask | 1 << rank);
-            if missing == 0 {
-                return Met::All;
-            }
-            let lost = lost();
-            let blamed =
-                ranks.filter(|&rank| came(rank)).map(|rank| page.blamed[rank].load(Ordering::SeqCst));
-            let suspects = lost | blamed.fold(0, |all, mask| all | mask);
-            if missing & !lost == 0 || deadline.left().is_zero() {
+            let changes = self.page().changes.load(Ordering::SeqCst);
+            let (missing, are_suspects) = match self.look(view, step, lost()) {
+                Look::Ended(met) => return met,
+                Look::Waits { missing, are_suspects } => (missing, are_suspects),
+            };
+            if !are_suspects {
+                grace = None;
+            } else if grace.get_or_insert_with(|| Deadline::after(GRACE)).left().is_zero() {
                 return Met::Missing(missing);
             }
-            if missing & !suspects == 0 {
-                if grace.get_or_insert_with(|| Deadline::after(GRACE)).left().is_zero() {
-                    return Met::Missing(missing);
-                }
-            } else {
-                grace = None;
+            if deadline.left().is_zero() {
+                return Met::Missing(missing);
             }
             let until = timespec(GLANCE.min(deadline.left()));
-            let _ = futex::wait(&page.changes, futex::Flags::empty(), changes, Some(&until));
+            let _ = futex::wait(&self.page().changes, futex::Flags::empty(), changes, Some(&until));
         }
     }
+
+    /// Says that this rank came to a step of a view.
+    fn come(&self, view: View, step: Step) {
+        self.page().steps[self.rank as usize].fetch_max(here(view, step), Ordering::SeqCst);
+        self.changed();
+    }
+
+    /// Looks whether all ranks of a view came to a step of it, but those that are lost, a mask.
+    fn look(&self, view: View, step: Step, lost: u64) -> Look {
+        let page = self.page();
+        if self.view().number != view.number {
+            return Look::Ended(Met::Changed);
+        }
+        let came = |rank: usize| page.steps[rank].load(Ordering::SeqCst) >= here(view, step);
+        let ranks = (0..RANKS).filter(|&rank| view.has(rank as u32));
+        let missing = ranks.clone().filter(|&rank| !came(rank)).fold(0, |mask, rank| mask | 1 << rank);
+        if missing == 0 {
+            return Look::Ended(Met::All);
+        }
+        if missing & !lost == 0 {
+            return Look::Ended(Met::Missing(missing));
+        }
+        let blamed = ranks.filter(|&rank| came(rank)).map(|rank| page.blamed[rank].load(Ordering::SeqCst));
+        Look::Waits { missing, are_suspects: missing & !blamed.fold(lost, |all, mask| all | mask) == 0 }
+    }
 }
+
+/// A step of a view, as the page has it: later ones are larger.
+fn here(view: View, step: Step) -> u64 {
+    u64::from(view.number) << 8 | step as u64
+}
+
+#[cfg(test)]
+#[path = "ledger_tests.rs"]
+pub(in crate::runtime) mod tests;

@@ -64,6 +64,11 @@ impl Links {
         self.handover.go_over(view, goes_on);
     }
 
+    /// The number of the view in which it speaks.
+    pub fn view(&self) -> u32 {
+        self.handover.view()
+    }
+
     /// The other ranks of its node that go on, in order.
     pub fn near_ranks(&self) -> Vec<u32> {
         self.handover.ranks().collect()
