@@ -58,6 +58,34 @@ fn collectives_of_any_length_are_right_to_the_bit() {
     });
 }
 
+/// Squares of these rows add up exactly, so that quantised rows and their scales are right to the bit, too.
+#[test]
+fn all_reduces_with_norms_that_quantise_are_right_to_the_bit() {
+    cases("all_reduce with a norm", 28, |cases| {
+        for form in [
+            "quantise=fp8-tensor weights=f32",
+            "quantise=fp8-token plus_one=true normalised=true",
+            "quantise=nvfp4 weights=f32 plus_one=true",
+            "quantise=nvfp4 normalised=true scale_layout=128x4",
+            "quantise=nvfp4 scale_layout=column op=avg",
+            "weights=f32",
+            "plus_one=true in_place=true",
+        ] {
+            for (rows, hidden) in [(5, 64), (33, 4096)] {
+                let key = format!("elements={} ranks=2 hook=rms-norm hidden={hidden} {form}", rows * hidden);
+                for (dtype, algorithm) in [
+                    ("bf16", "one-shot"),
+                    ("fp16", "two-shot protocol=packets"),
+                    ("bf16", "two-shot protocol=flags"),
+                    ("f32", "pull-two-shot protocol=flags"),
+                ] {
+                    cases.run::<AllReduce>(&format!("{key} dtype={dtype} algorithm={algorithm} senders=0"));
+                }
+            }
+        }
+    });
+}
+
 #[test]
 fn all_reduces_of_registered_buffers_are_right_to_the_bit() {
     cases("registered_all_reduce", 24, |cases| {

@@ -9,10 +9,13 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use cudarc::driver::CudaContext;
-use peerwarp::families::moe::kernels::{Hook, Layout, Protocol};
-use peerwarp::families::moe::run::MoeTuning;
-use peerwarp::families::moe::{MoeAllToAll, RowDtype};
+use peerwarp::families::collectives::{AllGather, AllReduce, ReduceScatter};
+use peerwarp::families::moe::kernels::{Hook, Layout, Protocol, Quantise, ReturnDtype};
+use peerwarp::families::moe::run::{MoeRounds, MoeTuning};
+use peerwarp::families::moe::{MoeAllToAll, MoeKey, RowDtype};
 use peerwarp::harness::session::GpuSession;
+use peerwarp::harness::suite;
+use peerwarp::harness::workload::{Inputs, Problem, Workload};
 use peerwarp::runtime::handles::Buffer;
 use peerwarp::runtime::status::Aborted;
 use peerwarp::runtime::{Member, RuntimeError, World};
@@ -22,7 +25,10 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde_json::json;
 
 use super::processes::{await_ready, free_address, options_of, process, rank_0, tuning_of};
-use super::{Nothing, SHORT, aborted, apart, every_bit, gpus, in_one_launch, options, report, shape, two};
+use super::{
+    Nothing, SHORT, aborted, apart, drawn as problem_of, every_bit, fitting, gpus, in_one_launch, options,
+    report, shape, two,
+};
 
 /// What the environment asks for.
 pub fn asked<T: FromStr<Err: Debug>>(variable: &str, otherwise: T) -> T {
@@ -62,6 +68,17 @@ fn in_use(world: &World) -> (u64, Vec<u64>) {
     (pages * rustix::param::page_size() as u64, world.members().iter().map(of_gpu).collect())
 }
 
+/// The memory that is in use now is what was in use early.
+fn flat(world: &World, (host, devices): (u64, Vec<u64>)) -> serde_json::Value {
+    let (host_now, devices_now) = in_use(world);
+    // What allocators and the driver keep for themselves is less than any buffer that each turn would leave behind adds up to.
+    const SLACK: u64 = 64 << 20;
+    assert!(host_now < host + SLACK, "{host} bytes of the host are {host_now}");
+    let grown = devices_now.iter().zip(&devices).all(|(now, before)| *now < before + SLACK);
+    assert!(grown, "{devices:?} bytes of the GPUs are {devices_now:?}");
+    json!({ "host_bytes": [host, host_now], "device_bytes": [devices, devices_now] })
+}
+
 #[test]
 fn rounds_of_changing_sizes_and_delays_are_right_to_the_bit() {
     let Some((_one, gpus)) = gpus() else { return };
@@ -88,16 +105,10 @@ fn rounds_of_changing_sizes_and_delays_are_right_to_the_bit() {
             early = Some(in_use(&world));
         }
     }
-    let (host, devices) = early.unwrap();
-    let (host_now, devices_now) = in_use(&world);
-    // What allocators and the driver keep for themselves is less than any buffer that each turn would leave behind adds up to.
-    const SLACK: u64 = 64 << 20;
-    assert!(host_now < host + SLACK, "{host} bytes of the host are {host_now}");
-    let grown = devices_now.iter().zip(&devices).all(|(now, before)| *now < before + SLACK);
-    assert!(grown, "{devices:?} bytes of the GPUs are {devices_now:?}");
+    let memory = flat(&world, early.unwrap());
     let found = json!({
         "rounds": done, "turns": turns, "values_compared": compared, "seconds": start.elapsed().as_secs_f64(),
-        "host_bytes": [host, host_now], "device_bytes": [devices, devices_now],
+        "memory": memory,
     });
     report("endurance", found);
 }
@@ -200,6 +211,141 @@ pub fn as_rank_1(world: &Arc<World>) {
         }
         rank.every_bit(episode);
     }
+}
+
+/// Turns of a process until it dies.
+fn life() -> u64 {
+    asked("PEERWARP_LIFE", 25)
+}
+
+/// Formats, placements, and collectives whose lengths change from round to round; with whether graphs of them may be launched again.
+fn all_kinds(world: &Arc<World>) -> Vec<(GpuSession, bool)> {
+    let mut all: Vec<(Box<dyn Problem>, bool)> = vec![];
+    for (dtype, layout, quantise, combine_dtype) in [
+        (RowDtype::Bf16, Layout::RankMajor, Quantise::None, ReturnDtype::Combined),
+        (RowDtype::Bf16, Layout::ExpertMajor, Quantise::None, ReturnDtype::Fp8),
+        (RowDtype::Fp16, Layout::RankMajor, Quantise::None, ReturnDtype::Nvfp4),
+        (RowDtype::Fp8, Layout::ExpertMajor128, Quantise::Bf16, ReturnDtype::Combined),
+        (RowDtype::Nvfp4, Layout::RankMajor, Quantise::Bf16, ReturnDtype::Combined),
+        (RowDtype::Mxfp8, Layout::ExpertMajor, Quantise::Bf16, ReturnDtype::Combined),
+    ] {
+        for (expert_slots, replicas) in [(0, 1), (12, 3)] {
+            let shape = shape(1024, 24, dtype);
+            let key =
+                MoeKey { layout, quantise, combine_dtype, expert_slots, replicas, ..MoeKey::new(shape) };
+            let tuning = fitting(world, &MoeKey { missing: true, ..key }.defaults().unwrap());
+            let problem = problem_of(shape, &[24, 11], ROUNDS, all.len() as u64);
+            all.push((Box::new(MoeRounds::new(&problem, &tuning, ROUNDS).unwrap()), false));
+        }
+    }
+    let key = "ranks=2 length=device row=8";
+    all.push((collective::<AllReduce>(&format!("{key} elements=65536 dtype=bf16")), true));
+    all.push((collective::<ReduceScatter>(&format!("{key} elements=65536 dtype=f32 op=max")), true));
+    all.push((collective::<AllGather>("ranks=2 length=each row=8 elements=65536 dtype=bf16"), true));
+    // Ranks that share a GPU may have no room for the blocks of both.
+    let session = |(problem, replays): (Box<dyn Problem>, bool)| match GpuSession::new(
+        Arc::from(problem),
+        world,
+        &super::jit(),
+    ) {
+        Ok(session) => Some((session, replays)),
+        Err(RuntimeError::NotResidentTogether { .. }) => None,
+        Err(e) => panic!("{e}"),
+    };
+    all.into_iter().filter_map(session).collect()
+}
+
+fn collective<F: Workload>(settings: &str) -> Box<dyn Problem> {
+    let config = F::from_text(settings).unwrap_or_else(|e| panic!("{settings}: {e}"));
+    let inputs = Inputs { seed: 5, rounds: ROUNDS, ..Inputs::default() };
+    suite::of::<F>().problem(&[config.into_variant()], &inputs).unwrap()
+}
+
+/// A turn, the same on both ranks: each kind in its turn first, and then any. How many rounds it has, and what was compared.
+fn turn(kinds: &mut [(GpuSession, bool)], number: u64) -> Result<(u64, u64), RuntimeError> {
+    let mut random = StdRng::seed_from_u64(number);
+    let drawn = random.random_range(0..kinds.len());
+    let (session, replays) =
+        &mut kinds[usize::try_from(number).unwrap().min(drawn + kinds.len()) % kinds.len()];
+    session.delay(random.random());
+    let replays = if *replays { 50 + number as u32 % 2 } else { 0 };
+    let ran = session.run(replays)?;
+    assert!(ran.ok && ran.verdict.compared > 0, "turn {number}: {ran:?}");
+    Ok((u64::from((1 + replays) * ROUNDS), ran.verdict.compared))
+}
+
+/// The kind that runs without rank 1, and with the next process, after a death in a turn.
+fn after_a_death(number: u64) -> usize {
+    number as usize % 2
+}
+
+/// What rank 1 does of it until it dies, or rank 0 has enough.
+pub fn as_rank_1_of_all(world: &Arc<World>) {
+    let (mut kinds, first) = (all_kinds(world), asked("PEERWARP_TEST_EPISODE", 0));
+    if first > 0 {
+        world.replace(1).unwrap();
+        assert!(kinds[after_a_death(first - 1)].0.run_before(false).unwrap().0.ok());
+    }
+    for number in first.. {
+        if number % life() == life() - 1 {
+            std::process::abort();
+        }
+        turn(&mut kinds, number).unwrap();
+        if world.agree(Ok(())).is_err() {
+            return;
+        }
+    }
+}
+
+/// Rounds of all kinds, among which rank 1 dies and another process takes its place. `PEERWARP_ROUNDS`, `PEERWARP_SECONDS` and
+/// `PEERWARP_LIFE` say how many rounds, for how long, and how many turns a process lives.
+#[test]
+fn rounds_with_all_of_it_and_deaths_are_right_to_the_bit() {
+    let Some((_one, gpus)) = gpus() else { return };
+    let (goal, seconds): (u64, f64) = (asked("PEERWARP_ROUNDS", 200_000), asked("PEERWARP_SECONDS", 12.0));
+    let (address, start) = (free_address(), Instant::now());
+    let newcomer =
+        |part, from: u64| process(&address, 1, 2, part, &[("PEERWARP_TEST_EPISODE", from.to_string())]);
+    let mut child = newcomer("endures all", 0);
+    let world = rank_0(&gpus, 2, &address, &options_of("endures all"));
+    let mut kinds = all_kinds(&world);
+    let (mut done, mut compared, mut deaths, mut early) = (0, 0, 0, None);
+    for number in 0.. {
+        match turn(&mut kinds, number) {
+            Ok((rounds, values)) => (done, compared) = (done + rounds, compared + values),
+            Err(error) => {
+                assert!(matches!(error, RuntimeError::Aborted(_)), "turn {number}: {error}");
+                assert!(!child.wait().unwrap().success());
+                assert_eq!(world.go_on().unwrap(), [1]);
+                let session = &mut kinds[after_a_death(number)].0;
+                let alone = session.run_after(&[], 0).unwrap();
+                assert!(alone.ok() && alone.compared > 0, "turn {number}: {alone:?}");
+                child = newcomer("endures all, replaced", number + 1);
+                world.replace(1).unwrap();
+                let both = session.run_after(&[], 0).unwrap();
+                assert!(both.ok() && both.compared > 0, "turn {number}: {both:?}");
+                deaths += 1;
+                continue;
+            }
+        }
+        if number + 1 == kinds.len() as u64 {
+            early = Some(in_use(&world));
+        }
+        let enough = done >= goal || start.elapsed().as_secs_f64() >= seconds;
+        if enough && early.is_some() && deaths > 0 {
+            break;
+        }
+        world.agree(Ok(())).unwrap();
+    }
+    let (field, value, allowed) = ("rounds".into(), done.to_string(), "no more".into());
+    assert!(world.agree::<()>(Err(RuntimeError::Invalid { field, value, allowed })).is_err());
+    assert!(child.wait().unwrap().success());
+    let memory = flat(&world, early.unwrap());
+    let found = json!({
+        "rounds": done, "values_compared": compared, "deaths": deaths, "seconds": start.elapsed().as_secs_f64(),
+        "memory": memory,
+    });
+    report("endurance with all of it", found);
 }
 
 fn send(child: &Child, signal: Signal) {

@@ -2,7 +2,9 @@
 
 use std::sync::Arc;
 
-use peerwarp::families::moe::kernels::{CombineDtype, Hook, Layout, Protocol, Quantise, ReturnDtype};
+use peerwarp::families::moe::kernels::{
+    CombineDtype, Hook, IdType, Layout, Protocol, Quantise, ReturnDtype, RoundTrip,
+};
 use peerwarp::families::moe::run::{MoeRounds, MoeTuning};
 use peerwarp::families::moe::{MoeShape, RowDtype};
 use peerwarp::harness::workload::Problem;
@@ -226,4 +228,36 @@ fn rows_that_come_back_quantised_and_few_places_are_right_to_the_bit() {
         }
     }
     report("rows that come back", json!({ "cases": all.right_to_the_bit() }));
+}
+
+/// Tables that change from round to round, ids of 64 bits, and counts of entries: of experts, and of those that have no slot.
+#[test]
+fn experts_in_slots_are_right_to_the_bit() {
+    let Some((_one, gpus)) = gpus() else { return };
+    let world = two(&gpus, &options());
+    let mut all = Batch::new(&world);
+    for (tokens, n) in SIZES {
+        for (dtype, layout) in [
+            (RowDtype::Bf16, Layout::RankMajor),
+            (RowDtype::Bf16, Layout::ExpertMajor),
+            (RowDtype::Fp8, Layout::ExpertMajor128),
+        ] {
+            let shape = shape(2880, tokens, dtype);
+            // Fewer slots than experts, as many, and more.
+            for (slots, replicas, ids) in [(5, 1, IdType::I64), (8, 1, IdType::I32), (12, 3, IdType::I64)] {
+                let tuning = defaults(&shape, layout).with_placement(slots, replicas).unwrap();
+                let tuning = tuning.with_ids(ids).with_expert_load(true).with_missing(true);
+                all.add(&tuning, &n, 0);
+                all.add(&tuning.with_protocol(Protocol::Flags).with_split(true), &n, 0);
+            }
+        }
+        let shape = shape(1024, tokens, RowDtype::Bf16);
+        let plain = defaults(&shape, Layout::RankMajor).with_ids(IdType::I64);
+        all.add(&plain.with_expert_load(true), &n, 0);
+        let (problem, config) = (drawn(shape, &n, ROUNDS, SEED), one_launch(&world, &shape));
+        let config =
+            RoundTrip { expert_slots: 12, replicas: 3, ids: IdType::I64, expert_load: true, ..config };
+        all.all.push((MoeRounds::in_one_launch(&problem, &config, ROUNDS).unwrap(), 0));
+    }
+    report("experts in slots", json!({ "cases": all.right_to_the_bit() }));
 }

@@ -1,4 +1,5 @@
-//! Worlds that go on without a rank, and graphs that were captured before it left.
+//! Worlds that go on without a rank, and graphs that were captured before it left. `PEERWARP_EPISODES` says how many processes are killed,
+//! stopped, slow and replaced each, in worlds of two ranks, and of four where there are two GPUs.
 
 use std::io::Write;
 use std::process::Child;
@@ -13,6 +14,7 @@ use peerwarp::families::moe::run::MoeRounds;
 use peerwarp::families::moe::{MoeKey, MoeProblem, MoeShape, Routing, RowDtype};
 use peerwarp::harness::session::GpuSession;
 use peerwarp::harness::suite;
+use peerwarp::harness::verdict::Verdict;
 use peerwarp::harness::workload::{Inputs, Problem, Workload};
 use peerwarp::runtime::gpu::Gpu;
 use peerwarp::runtime::handles::Graph;
@@ -20,14 +22,23 @@ use peerwarp::runtime::{RuntimeError, World};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::json;
 
+use super::endurance::asked;
 use super::processes::{await_ready, free_address, options_of, process, rank_0};
 use super::{SHORT, gpus, jit, options, report, shape, two};
 
-/// Times that a process is killed, and that one is stopped.
-const EPISODES: u32 = 3;
+/// Times that a process is killed, stopped, slow or replaced.
+fn episodes() -> u32 {
+    asked("PEERWARP_EPISODES", 3)
+}
+
+/// How long the first right round may take beyond the budget of a wait, where nothing else runs.
+const PROMPT: f64 = 0.1;
 
 /// Graphs that are launched without the rank.
 const REPLAYS: u32 = 51;
+
+/// How often all rounds and so many graphs run while a process that was stopped comes back.
+const LOOPS: u32 = 20;
 
 /// MoE in one launch, of all ranks of a world.
 fn session(world: &Arc<World>) -> GpuSession {
@@ -60,8 +71,52 @@ pub fn as_the_rank_that_comes(world: &Arc<World>) {
     world.replace(world.members()[0].rank).unwrap();
     let (verdict, graphs) = session.run_before(true).unwrap();
     assert!(verdict.ok(), "{verdict:?}");
-    session.run_after(&graphs, REPLAYS).unwrap();
+    run_on(&mut session, &graphs);
     println!("done");
+}
+
+/// A process that goes on without rank 1; and then with a process in its place, if one comes.
+pub fn as_a_rank_that_stays(world: &Arc<World>, is_replaced: bool) {
+    let mut session = session(world);
+    let (verdict, graphs) = session.run_before(true).unwrap();
+    assert!(verdict.ok(), "{verdict:?}");
+    println!("ready");
+    assert!(session.run_before(false).is_err());
+    go_on(world, &mut session);
+    if is_replaced {
+        world.replace(1).unwrap();
+        right(&session.run_after(&graphs, 1).unwrap());
+    }
+    run_on(&mut session, &graphs);
+    println!("done");
+}
+
+/// A process whose launches come late, by less than waits may last.
+pub fn as_a_slow_rank(world: &Arc<World>) {
+    let mut session = session(world);
+    assert!(session.run_before(true).unwrap().0.ok());
+    println!("ready");
+    for _ in 0..episodes() {
+        std::thread::sleep(SHORT / 3);
+        right(&session.run_before(false).unwrap().0);
+    }
+    println!("done");
+}
+
+#[track_caller]
+fn right(verdict: &Verdict) {
+    assert!(verdict.ok() && verdict.compared > 0, "{verdict:?}");
+}
+
+/// Goes on without rank 1, and runs all rounds.
+fn go_on(world: &World, session: &mut GpuSession) {
+    assert_eq!(world.go_on().unwrap(), [1]);
+    right(&session.run_after(&[], 0).unwrap());
+}
+
+/// Graphs of before, while a rank that left stores to memory that no rank has any more.
+fn run_on(session: &mut GpuSession, graphs: &[Graph]) {
+    (0..LOOPS).for_each(|_| right(&session.run_after(graphs, REPLAYS).unwrap()));
 }
 
 /// A world of processes whose other ranks leave it.
@@ -74,91 +129,137 @@ struct Begun {
 }
 
 impl Begun {
-    /// With what rank 0 has run and captured there.
-    fn new(gpus: &[Arc<dyn Gpu>], ranks: usize) -> Begun {
+    /// With what rank 0 has run and captured there; what rank 1 does, and what the others do.
+    fn new(gpus: &[Arc<dyn Gpu>], ranks: usize, first: &str, others: &str) -> Begun {
         let address = free_address();
-        let children = (1..ranks).map(|rank| process(&address, rank, ranks, "leaves", &[])).collect();
+        let part = |rank| if rank == 1 { first } else { others };
+        let children = (1..ranks).map(|rank| process(&address, rank, ranks, part(rank), &[])).collect();
         let world = rank_0(gpus, ranks, &address, &options_of("leaves"));
         let mut session = session(&world);
         let (verdict, graphs) = session.run_before(true).unwrap();
         assert!(verdict.ok() && graphs.len() == 1, "{verdict:?}");
-        Begun { address, children, world, session, graphs }
+        let mut begun = Begun { address, children, world, session, graphs };
+        begun.children.iter_mut().for_each(|child| await_ready(child, "ready"));
+        begun
+    }
+
+    /// Kills or stops rank 1, and lets the others go on: seconds from its end to right results of all rounds.
+    fn without_rank_1(&mut self, how: Signal) -> f64 {
+        let child = &mut self.children[0];
+        kill_process(Pid::from_child(child), how).unwrap();
+        let begun = Instant::now();
+        if how == Signal::KILL {
+            child.wait().unwrap();
+        }
+        let aborted = self.session.run_before(false).unwrap_err();
+        assert!(matches!(aborted, RuntimeError::Aborted(_)), "{aborted}");
+        go_on(&self.world, &mut self.session);
+        let took = begun.elapsed();
+        assert!(took < SHORT + Duration::from_secs(5), "{took:?}");
+        took.as_secs_f64()
+    }
+
+    /// Runs on, while rank 1 comes back if it was stopped, and lets all processes end.
+    fn ends(mut self, how: Signal) {
+        let (first, others) = self.children.split_first_mut().unwrap();
+        if how == Signal::STOP {
+            kill_process(Pid::from_child(first), Signal::CONT).unwrap();
+            first.stdin.as_mut().unwrap().write_all(b"come back\n").unwrap();
+        }
+        run_on(&mut self.session, &self.graphs);
+        if how == Signal::STOP {
+            await_ready(first, "gone");
+        }
+        assert_eq!(first.wait().unwrap().success(), how == Signal::STOP);
+        for other in others {
+            await_ready(other, "done");
+            assert!(other.wait().unwrap().success());
+        }
     }
 }
 
-/// A process is killed, the others go on without it, and then with another one in its place: seconds from its end to results of all rounds
-/// with the new one.
-fn replacement(gpus: &[Arc<dyn Gpu>], ranks: usize) -> f64 {
-    let Begun { address, mut children, world, mut session, graphs } = Begun::new(gpus, ranks);
-    await_ready(&mut children[0], "ready");
+/// The sizes of worlds: two ranks share a GPU in the larger one, where there are two.
+fn worlds(gpus: &[Arc<dyn Gpu>]) -> impl Iterator<Item = usize> {
+    let are_two = gpus[0].info().ordinal != gpus[1].info().ordinal;
+    [2, 4].into_iter().filter(move |ranks| *ranks == 2 || are_two)
+}
+
+/// The signals that end or stop a process, by name.
+const HOW: [(&str, Signal); 2] = [("killed", Signal::KILL), ("stopped", Signal::STOP)];
+
+/// A process is killed or stopped, the others go on without it, and then with another one in its place; a process that was stopped comes
+/// back then. Seconds from its end to right results of all rounds with the new one.
+fn replacement(gpus: &[Arc<dyn Gpu>], ranks: usize, how: Signal) -> f64 {
+    let mut all = Begun::new(gpus, ranks, "leaves", "stays, replaced");
     let begun = Instant::now();
-    kill_process(Pid::from_child(&children[0]), Signal::KILL).unwrap();
-    children[0].wait().unwrap();
-    assert!(session.run_before(false).is_err());
-    assert_eq!(world.go_on().unwrap(), [1]);
-    let verdict = session.run_after(&[], 0).unwrap();
-    assert!(verdict.ok() && verdict.compared > 0, "{verdict:?}");
-    let mut newcomer = process(&address, 1, ranks, "replaces", &[]);
-    world.replace(1).unwrap();
-    assert_eq!(world.inactive(), 0);
+    all.without_rank_1(how);
+    let mut newcomer = process(&all.address, 1, ranks, "replaces", &[]);
+    all.world.replace(1).unwrap();
+    assert_eq!(all.world.inactive(), 0);
     // As the newcomer: all rounds, then a graph of them, which is that of before here.
-    let verdict = session.run_after(&graphs, 1).unwrap();
+    right(&all.session.run_after(&all.graphs, 1).unwrap());
     let took = begun.elapsed();
-    assert!(verdict.ok() && verdict.compared > 0, "{verdict:?}");
-    let verdict = session.run_after(&graphs, REPLAYS).unwrap();
-    assert!(verdict.ok(), "{verdict:?}");
+    all.ends(how);
     await_ready(&mut newcomer, "done");
     assert!(newcomer.wait().unwrap().success());
     took.as_secs_f64()
 }
 
 #[test]
-fn a_new_process_takes_the_place_of_one_that_is_killed() {
+fn a_new_process_takes_the_place_of_one_that_is_killed_or_stopped() {
     let Some((_one, gpus)) = gpus() else { return };
-    let seconds: Vec<f64> = (0..EPISODES).map(|_| replacement(&gpus, 2)).collect();
-    report("processes that are replaced", json!({ "episodes": EPISODES, "seconds": seconds }));
+    for ranks in worlds(&gpus) {
+        for (name, how) in HOW {
+            let seconds: Vec<f64> = (0..episodes()).map(|_| replacement(&gpus, ranks, how)).collect();
+            let found = json!({ "how": name, "ranks": ranks, "episodes": seconds.len(), "seconds": seconds });
+            report("processes that are replaced", found);
+        }
+    }
 }
 
-/// The others go on while the last rank is gone, or stopped: seconds from its end to results of all rounds.
+/// The others go on while rank 1 is gone, or stopped: seconds from its end to right results of all rounds, beyond the budget of a wait.
 fn episode(gpus: &[Arc<dyn Gpu>], ranks: usize, how: Signal) -> f64 {
-    let Begun { mut children, world, mut session, graphs, .. } = Begun::new(gpus, ranks);
-    let child = &mut children[0];
-    await_ready(child, "ready");
-    kill_process(Pid::from_child(child), how).unwrap();
-    let begun = Instant::now();
-    let aborted = session.run_before(false).unwrap_err();
-    assert!(matches!(aborted, RuntimeError::Aborted(_)), "{aborted}");
-    assert_eq!(world.go_on().unwrap(), [1]);
-    let verdict = session.run_after(&[], 0).unwrap();
-    let took = begun.elapsed();
-    assert!(verdict.ok() && verdict.compared > 0, "{verdict:?}");
-    assert!(took < SHORT + Duration::from_secs(5), "{took:?}");
-    if how == Signal::STOP {
-        kill_process(Pid::from_child(child), Signal::CONT).unwrap();
-        child.stdin.as_mut().unwrap().write_all(b"come back\n").unwrap();
-    }
-    // The graph of before, while the rank that left stores to memory that no rank has any more.
-    for _ in 0..20 {
-        let verdict = session.run_after(&graphs, REPLAYS).unwrap();
-        assert!(verdict.ok() && verdict.compared > 0, "{verdict:?}");
-    }
-    if how == Signal::STOP {
-        await_ready(child, "gone");
-    }
-    assert_eq!(child.wait().unwrap().success(), how == Signal::STOP);
-    took.as_secs_f64() - SHORT.as_secs_f64()
+    let mut all = Begun::new(gpus, ranks, "leaves", "stays");
+    let took = all.without_rank_1(how);
+    all.ends(how);
+    took - SHORT.as_secs_f64()
 }
 
 #[test]
 fn processes_go_on_without_one_that_is_killed_or_stopped() {
     let Some((_one, gpus)) = gpus() else { return };
-    for (name, how) in [("killed", Signal::KILL), ("stopped", Signal::STOP)] {
-        let seconds: Vec<f64> = (0..EPISODES).map(|_| episode(&gpus, 2, how)).collect();
-        let longest = seconds.iter().copied().fold(0.0, f64::max);
-        report(
-            "processes go on",
-            json!({ "how": name, "episodes": EPISODES, "seconds_beyond_the_budget": longest }),
-        );
+    for ranks in worlds(&gpus) {
+        for (name, how) in HOW {
+            let seconds: Vec<f64> = (0..episodes()).map(|_| episode(&gpus, ranks, how)).collect();
+            let found = json!({
+                "how": name, "ranks": ranks, "episodes": seconds.len(),
+                "seconds_beyond_the_budget": seconds.iter().copied().fold(0.0, f64::max),
+                "of_them_within_100_ms": seconds.iter().filter(|seconds| **seconds <= PROMPT).count(),
+            });
+            report("processes go on", found);
+        }
+    }
+}
+
+#[test]
+fn processes_that_are_slow_stay() {
+    let Some((_one, gpus)) = gpus() else { return };
+    for ranks in worlds(&gpus) {
+        let Begun { mut children, world, mut session, .. } = Begun::new(&gpus, ranks, "slow", "slow");
+        let begun = Instant::now();
+        for _ in 0..episodes() {
+            right(&session.run_before(false).unwrap().0);
+        }
+        let took = begun.elapsed();
+        assert!(took >= episodes() * (SHORT / 3), "{took:?}");
+        world.check().unwrap();
+        assert_eq!(world.inactive(), 0);
+        for child in &mut children {
+            await_ready(child, "done");
+            assert!(child.wait().unwrap().success());
+        }
+        let found = json!({ "ranks": ranks, "episodes": episodes(), "seconds": took.as_secs_f64() });
+        report("processes that are slow", found);
     }
 }
 

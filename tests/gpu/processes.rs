@@ -13,8 +13,8 @@ use peerwarp::runtime::{Launched, Secret, World, WorldOptions, cuda};
 use serde_json::json;
 
 use super::{
-    Nothing, SHORT, aborted, apart, epochs_wrap, every_bit, gpus, in_one_launch, jit, options, report, right,
-    shape, short,
+    Nothing, SHORT, aborted, apart, endurance, epochs_wrap, every_bit, gpus, in_one_launch, jit, missing,
+    options, report, right, shape, short,
 };
 
 const CHILD: &str = "processes::child";
@@ -66,18 +66,17 @@ fn child() {
     let gpus = cuda::gpus().unwrap();
     let part = std::env::var("PEERWARP_TEST_PART").unwrap();
     let options = options_of(&part);
-    if part == "replaces" {
-        let world = World::in_place_of(&gpus, &launched, &options).unwrap();
-        return super::missing::as_the_rank_that_comes(&Arc::new(world));
-    }
-    let world = World::of_process(&gpus, &launched, &options).unwrap();
-    let world = Arc::new(world);
-    if part == "leaves" {
-        return super::missing::as_the_rank_that_leaves(&world);
-    }
-    if part == "endures" {
-        super::endurance::as_rank_1(&world);
-        return;
+    let takes_place = matches!(&*part, "replaces" | "endures all, replaced");
+    let form = if takes_place { World::in_place_of } else { World::of_process };
+    let world = Arc::new(form(&gpus, &launched, &options).unwrap());
+    match &*part {
+        "replaces" => return missing::as_the_rank_that_comes(&world),
+        "leaves" => return missing::as_the_rank_that_leaves(&world),
+        "stays" | "stays, replaced" => return missing::as_a_rank_that_stays(&world, part != "stays"),
+        "slow" => return missing::as_a_slow_rank(&world),
+        "endures" => return endurance::as_rank_1(&world),
+        "endures all" | "endures all, replaced" => return endurance::as_rank_1_of_all(&world),
+        _ => {}
     }
     in_processes(&world);
     if part == "killed" {
@@ -90,10 +89,7 @@ fn child() {
 
 pub fn options_of(part: &str) -> WorldOptions {
     let sharing = Some(if part == "ipc" { Sharing::Ipc } else { Sharing::Vmm });
-    WorldOptions {
-        sharing,
-        ..if matches!(part, "killed" | "endures" | "leaves" | "replaces") { short() } else { options() }
-    }
+    WorldOptions { sharing, ..if matches!(part, "vmm" | "ipc") { options() } else { short() } }
 }
 
 /// What every process of a world does.
