@@ -230,3 +230,45 @@ def test_rows_come_back_as_fp8(layout: str, combine_dtype: str, block: int) -> N
         assert np.abs(out[0] - wanted).max() <= 1.0625 / 16
         assert out[0][0, 0] == 448
         assert out[0][0, 1] == 1
+
+
+def sent_back(library: str, rows: np.ndarray, combine_dtype: str) -> np.ndarray:
+    """Rows of float32 as a rank gets them back, as a library rounds them."""
+    e4m3, e2m1 = (getattr(pytest.importorskip("ml_dtypes"), name) for name in ("float8_e4m3fn", "float4_e2m1fn"))
+    tensor = np.float32(1)
+    if combine_dtype == "nvfp4":
+        tensor = np.abs(rows).max(1).reshape(-1, 1, 1) / np.float32(6 * 448)
+    block = {"fp8": 128, "fp8-token": rows.shape[1], "nvfp4": 16}[combine_dtype]
+    blocks = rows.reshape(len(rows), -1, block)
+    largest = np.abs(blocks).max(2, keepdims=True)
+    if combine_dtype == "nvfp4":
+        scales = rounded(library, largest / np.float32(6) / tensor, "float8_e4m3fn").view(e4m3).astype(np.float32)
+        # PyTorch does not round to four bits.
+        parts = rounded("ml_dtypes", blocks / (scales * tensor), "float4_e2m1fn").view(e2m1)
+    else:
+        scales = largest / np.float32(448)
+        parts = rounded(library, blocks / scales, "float8_e4m3fn").view(e4m3)
+    return (parts.astype(np.float32) * scales * tensor).reshape(rows.shape)
+
+
+@pytest.mark.parametrize("library", ["ml_dtypes", "torch"])
+@pytest.mark.parametrize("layout", ["rank_major", "expert_major"])
+@pytest.mark.parametrize("combine_dtype", ["fp8", "fp8-token", "nvfp4"])
+def test_rows_come_back_as_another_library_rounds(combine_dtype: str, layout: str, library: str) -> None:
+    hidden, n, rng = 512, 5, np.random.default_rng(13)
+    is_weighted = layout == "rank_major"
+    sizes = {"hidden": hidden, "topk": 1, "weighted": is_weighted, "dtype": "fp16"}
+    moe = operation(peerwarp.World.simulated(2), layout, combine_dtype=combine_dtype, **sizes)
+    # One expert a token, on the other rank: a rank's own rows do not travel.
+    ids = [np.full((n, 1), EXPERTS - 1, np.int32), np.zeros((n, 1), np.int32)]
+    # Rows of experts are weighed before they are rounded.
+    weights = [rng.random((n, 1), dtype=np.float32) if is_weighted else np.ones((n, 1), np.float32) for _ in range(2)]
+    d = moe.dispatch([np.zeros((n, hidden), np.float16)] * 2, ids, weights)
+    y = [rng.standard_normal(rows.shape, dtype=np.float32).astype(np.float16) for rows in d.rows]
+    out = moe.combine(d, y)
+    for rank in range(2):
+        owner = 1 - rank
+        first = rank * TOKENS if is_weighted else int(d.expert_start[owner][int(np.argmax(d.expert_rows[owner]))])
+        back = sent_back(library, y[owner][first : first + n].astype(np.float32), combine_dtype)
+        # A sum begins with zero, which makes one of -0.
+        assert same_bits(out[rank], (np.float32(0) + back * weights[rank]).astype(np.float16))
