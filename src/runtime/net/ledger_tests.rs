@@ -326,7 +326,7 @@ fn ranks_agree_in_every_order_and_after_every_death() {
     Explorer::<4>::explored(2, May { blame: true, ..NEITHER }).ends_well();
 }
 
-/// A rank that does not come in time is told, also by a page that another one wrote and died, or leaves.
+/// A rank that does not come in time reads it from the page and goes on or leaves, also if the rank that wrote it died.
 #[test]
 fn ranks_that_are_slow_go_on_or_leave() {
     let explored = Explorer::<3>::explored(1, May { expire: true, ..NEITHER });
