@@ -41,6 +41,8 @@ enum At {
     Begins(bool),
     /// The others go on without it.
     Left,
+    /// It is there and does nothing more.
+    Stopped,
     Dead,
 }
 
@@ -71,7 +73,7 @@ struct State<const VIEWS: usize> {
     views: [u64; VIEWS],
     steps: [u64; OF],
     blamed: [u64; OF],
-    /// How many may still die.
+    /// How many may still die, or stop.
     deaths: u32,
 }
 
@@ -80,6 +82,8 @@ struct State<const VIEWS: usize> {
 struct May {
     /// Ranks wait for others in vain that only are slow, until the deadline.
     expire: bool,
+    /// Ranks stop.
+    stop: bool,
     /// Ranks name others for which they waited in vain.
     blame: bool,
 }
@@ -174,11 +178,15 @@ impl<const VIEWS: usize> Explorer<VIEWS> {
             self.with(state, rank, Rank { at, view: (last.number, last.active), ..own })
         };
         self.load(state);
-        if state.deaths > 0 && !matches!(own.at, At::Left | At::Dead) {
+        if state.deaths > 0 && !matches!(own.at, At::Left | At::Stopped | At::Dead) {
             next.push(State { deaths: state.deaths - 1, ..go(At::Dead) });
+            if self.may.stop {
+                next.push(State { deaths: state.deaths - 1, ..go(At::Stopped) });
+            }
         }
+        let still = others(&|other| matches!(other.at, At::Stopped | At::Dead));
         match own.at {
-            At::Left | At::Dead => {}
+            At::Left | At::Stopped | At::Dead => {}
             At::Running => {
                 // Kernels wait for what another one does not send.
                 let idle = others(&|other| other.at != At::Running || other.view != own.view);
@@ -203,7 +211,10 @@ impl<const VIEWS: usize> Explorer<VIEWS> {
                         Look::Ended(Met::All) => go(At::Sends(Step::Renewed)),
                         Look::Ended(Met::Changed) => by_last(),
                         Look::Ended(Met::Missing(missing)) => go(At::Decides(missing)),
-                        Look::Waits { missing, are_suspects } if are_suspects || self.may.expire => {
+                        // The deadline passes where a rank does nothing.
+                        Look::Waits { missing, are_suspects }
+                            if are_suspects || self.may.expire || missing & !still == 0 =>
+                        {
                             go(At::Decides(missing))
                         }
                         Look::Waits { .. } => continue,
@@ -231,7 +242,7 @@ impl<const VIEWS: usize> Explorer<VIEWS> {
                 if silent == 0 {
                     next.push(go(if is_first { At::Comes(Step::Renewed) } else { At::Begins(true) }));
                 }
-                if broken != 0 || silent != 0 && self.may.expire {
+                if broken != 0 || silent & still != 0 || silent != 0 && self.may.expire {
                     next.push(go(if is_first { At::Calls } else { At::Begins(false) }));
                 }
             }
@@ -262,6 +273,8 @@ impl<const VIEWS: usize> Explorer<VIEWS> {
             if own.at == At::Running && (0..OF).filter(|of| mask >> of & 1 != 0).all(runs) {
                 assert_eq!(*run_by.get_or_insert(own.view), own.view, "two worlds run: {state:?}");
                 assert_eq!(number as usize + 1, decided, "a world runs after a later view: {state:?}");
+                let blamed = (0..OF).filter(|of| mask >> of & 1 != 0 && state.blamed[*of] != 0);
+                assert_eq!(blamed.count(), 0, "a world runs, and ranks still name others: {state:?}");
             }
         }
     }
@@ -270,25 +283,21 @@ impl<const VIEWS: usize> Explorer<VIEWS> {
     fn is_over(&self, state: &State<VIEWS>) -> bool {
         let decided = state.views.iter().take_while(|view| **view != 0).count();
         let last = (decided as u32 - 1, state.views[decided - 1]);
-        let alive: Vec<&Rank> = state.ranks.iter().filter(|rank| rank.at != At::Dead).collect();
+        let alive: Vec<&Rank> =
+            state.ranks.iter().filter(|rank| !matches!(rank.at, At::Stopped | At::Dead)).collect();
         let run: Vec<_> = alive.iter().filter(|rank| rank.at == At::Running && rank.view == last).collect();
         let left = alive.iter().filter(|rank| rank.at == At::Left).count();
         run.len() + left == alive.len() && (run.len() as u32 == last.1.count_ones() || run.is_empty())
     }
 
-    /// Whether a rank has no more views to decide.
-    fn is_cut(&self, state: &State<VIEWS>) -> bool {
-        state.ranks.iter().any(|rank| matches!(rank.at, At::Decides(_)) && rank.view.0 as usize + 1 == VIEWS)
-    }
-
-    /// States from which ranks come to no end.
+    /// States from which ranks come to no end, where two more views may be decided.
     fn stuck(&self) -> Vec<usize> {
         let mut before = vec![vec![]; self.states.len()];
         for (from, all) in self.next.iter().enumerate() {
             all.iter().for_each(|to| before[*to].push(from));
         }
-        let is_end = |state| self.is_over(state) || self.is_cut(state);
-        let mut ends: Vec<usize> = (0..self.states.len()).filter(|at| is_end(&self.states[*at])).collect();
+        let is_end = |at: &usize| self.is_over(&self.states[*at]);
+        let mut ends: Vec<usize> = (0..self.states.len()).filter(is_end).collect();
         let mut ending = vec![false; self.states.len()];
         ends.iter().for_each(|at| ending[*at] = true);
         while let Some(at) = ends.pop() {
@@ -298,11 +307,12 @@ impl<const VIEWS: usize> Explorer<VIEWS> {
                 }
             }
         }
-        (0..self.states.len()).filter(|at| !ending[*at]).collect()
+        let has_more = |at: &usize| self.states[*at].views[VIEWS - 2] == 0;
+        (0..self.states.len()).filter(|at| !ending[*at]).filter(has_more).collect()
     }
 }
 
-const NEITHER: May = May { expire: false, blame: false };
+const NEITHER: May = May { expire: false, stop: false, blame: false };
 
 impl<const VIEWS: usize> Explorer<VIEWS> {
     #[track_caller]
@@ -323,7 +333,7 @@ fn ranks_agree_in_every_order_and_after_every_death() {
     let explored = Explorer::<4>::explored(2, NEITHER);
     explored.ends_well();
     assert!(!explored.leaves_some(), "all that are alive go on");
-    Explorer::<4>::explored(2, May { blame: true, ..NEITHER }).ends_well();
+    Explorer::<4>::explored(2, May { stop: true, blame: true, ..NEITHER }).ends_well();
 }
 
 /// A rank that does not come in time reads it from the page and goes on or leaves, also if the rank that wrote it died.
@@ -332,4 +342,39 @@ fn ranks_that_are_slow_go_on_or_leave() {
     let explored = Explorer::<3>::explored(1, May { expire: true, ..NEITHER });
     explored.ends_well();
     assert!(explored.leaves_some());
+}
+
+/// Ranks that run have to come again; those that are lost are not waited for, and those that one names not long.
+#[test]
+fn a_look_shows_which_ranks_are_awaited() {
+    let file = Ledger::create(0b111).unwrap();
+    let ranks = [0, 1, 2].map(|rank| Ledger::open(file.try_clone().unwrap(), rank).unwrap());
+    let view = ranks[0].view();
+    let waits = |missing, are_suspects| Look::Waits { missing, are_suspects };
+    ranks.iter().for_each(|rank| rank.come(view, Step::Renewed));
+    assert_eq!(ranks[0].look(view, Step::Renewed, 0), Look::Ended(Met::All));
+    ranks.iter().for_each(|rank| rank.runs(view));
+    ranks[0].come(view, Step::Idle);
+    assert_eq!(ranks[0].look(view, Step::Idle, 0), waits(0b110, false));
+    assert_eq!(ranks[0].look(view, Step::Idle, 0b100), waits(0b110, false));
+    assert_eq!(ranks[0].look(view, Step::Idle, 0b110), Look::Ended(Met::Missing(0b110)));
+    // Only ranks that came are believed.
+    ranks[1].blame(0b100);
+    assert_eq!(ranks[0].look(view, Step::Idle, 0b010), waits(0b110, false));
+    ranks[1].come(view, Step::Idle);
+    assert_eq!(ranks[0].look(view, Step::Idle, 0), waits(0b100, true));
+    let begun = std::time::Instant::now();
+    let met = ranks[0].meet(view, Step::Idle, || 0, &Deadline::after(Duration::from_secs(20)));
+    assert_eq!((met, begun.elapsed() >= GRACE), (Met::Missing(0b100), true));
+    let next = ranks[1].decide(view, 0b011).unwrap();
+    assert_eq!(ranks[0].look(view, Step::Idle, 0), Look::Ended(Met::Changed));
+    assert_eq!(
+        [0, 1, 2].map(|rank: usize| ranks[rank].way(0)),
+        [Way::Renew(next), Way::Renew(next), Way::Left]
+    );
+    assert_eq!(ranks[0].way(1), Way::Meet(next));
+    assert_eq!(ranks[2].decide(view, 0b111), Some(next), "the first that decides does for all");
+    ranks[1].runs(next);
+    ranks[0].come(next, Step::Idle);
+    assert_eq!(ranks[0].look(next, Step::Idle, 0), waits(0b010, false), "what was named is over");
 }
