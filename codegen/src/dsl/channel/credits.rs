@@ -3,7 +3,7 @@
 use super::far::FarCredits;
 use super::shape::{ChannelShape, Transport};
 use super::{OpenChannel, Payload};
-use crate::dsl::comm::Peers;
+use crate::dsl::comm::{Peers, protocol::Until};
 use crate::dsl::groups::group::{local_rank_at, role_at};
 use crate::dsl::memory::buffer::Buf;
 use crate::dsl::memory::{Epoch, Flags, Index, args::Binder};
@@ -71,7 +71,8 @@ impl NearCredits {
             0 => epoch.value,
             lag => binary(BinaryOp::Sub, epoch.value.to_raw(), host(lag, loc).to_raw(), loc),
         };
-        let _all_ranks = self.ready.wait_or_later(self.ranks, Epoch { value }, loc);
+        let (first, ranks) = (Index::whole(host(0u32, loc).to_raw()), host(self.ranks, loc).to_raw());
+        let _all_ranks = self.ready.wait_for(first, ranks, None, 1, Until::OrLater(Epoch { value }), loc);
     }
 }
 

@@ -4,7 +4,10 @@ use super::far::InboundFar;
 use super::open::{Places, check_inside, field_name, nameless, plus, times};
 use super::state::TakenOnce;
 use super::{Any, Declared, Field, OpenChannel, Payload, Slots, Store, Transport};
-use crate::dsl::comm::{Arrived, ll, packets, protocol::wait_for_one};
+use crate::dsl::comm::{
+    Arrived, ll, packets,
+    protocol::{Until, wait_for_one},
+};
 use crate::dsl::memory::{Flags, Index, IntoIndex, buffer::cast, mem::param_of};
 use crate::dsl::trace::{Made, Thing, TraceError, error::fail_at, scope::require_role, tracer::attempt};
 use crate::dsl::values::{
@@ -183,7 +186,7 @@ impl<'a, T: Payload> InboundSome<'a, T> {
             };
             let (first, count, only) =
                 (Index::whole(first.to_raw()), host(ranks, loc).to_raw(), senders.to_raw());
-            Flags { buf: flags }.wait_for(first, count, Some(only), 1, open.epoch, loc)
+            Flags { buf: flags }.wait_for(first, count, Some(only), 1, Until::Exactly(open.epoch), loc)
         });
         let first = open.in_bank(first, loc);
         IncomingSome { reading: Reading::new(open, arrived, loc), senders, first }

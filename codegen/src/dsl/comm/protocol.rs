@@ -440,6 +440,15 @@ pub struct Arrived {
     _here: PhantomData<*const ()>,
 }
 
+/// Which signals end a wait for flags.
+#[derive(Clone, Copy)]
+pub(crate) enum Until {
+    /// Those of this epoch.
+    Exactly(Epoch),
+    /// Those of this epoch and of later ones.
+    OrLater(Epoch),
+}
+
 /// Flags that a given rank signals; made by [`Flags::from`].
 #[derive(Clone, Copy, Debug)]
 pub struct FlagsFrom {
@@ -472,7 +481,7 @@ impl Flags {
         per_rank: u32,
         epoch: Epoch,
     ) -> Arrived {
-        self.wait_for(i.index(), count.val().to_raw(), None, per_rank, epoch, Loc::caller())
+        self.wait_for(i.index(), count.val().to_raw(), None, per_rank, Until::Exactly(epoch), Loc::caller())
     }
 
     /// As [`Flags::wait_all`] for 64 flags at most, of which only those are waited for whose bit is set in `only`: bit 0 is
@@ -494,7 +503,7 @@ impl Flags {
     ) -> Arrived {
         let loc = Loc::caller();
         let (i, only) = (i.index(), only.val().to_raw());
-        self.wait_for(i, host(count, loc).to_raw(), Some(only), per_rank, epoch, loc)
+        self.wait_for(i, host(count, loc).to_raw(), Some(only), per_rank, Until::Exactly(epoch), loc)
     }
 
     pub(crate) fn wait_for(
@@ -503,10 +512,14 @@ impl Flags {
         count: Raw,
         only: Option<Raw>,
         per_rank: u32,
-        epoch: Epoch,
+        until: Until,
         loc: Loc,
     ) -> Arrived {
         require_role(loc, "a wait");
+        let (epoch, or_later) = match until {
+            Until::Exactly(epoch) => (epoch, false),
+            Until::OrLater(epoch) => (epoch, true),
+        };
         attempt(loc, |t| {
             if per_rank == 0 {
                 let help = "`per_rank` is how many flags each rank signals, at least 1";
@@ -525,31 +538,6 @@ impl Flags {
             let only = only.map(|m| t.use_value(m.trace, m.id, loc)).transpose()?;
             let value = epoch_value(t, epoch, loc)?;
             arrive(&self.buf, t, loc, |receipt, flag| {
-                let or_later = false;
-                OpKind::Comm(CommOp::WaitAll(WaitAll {
-                    receipt,
-                    flag,
-                    index,
-                    count,
-                    only,
-                    per_rank,
-                    value,
-                    or_later,
-                }))
-            })
-        })
-    }
-
-    /// Waits until each rank has signalled its own of the first `ranks` flags, with this epoch or a later one.
-    pub(crate) fn wait_or_later(&self, ranks: u32, epoch: Epoch, loc: Loc) -> Arrived {
-        require_role(loc, "a wait");
-        let (first, count) = (host(0u32, loc).to_raw(), host(ranks, loc).to_raw());
-        attempt(loc, |t| {
-            let index = self.buf.at(t, Index::whole(first), ranks.into(), loc)?;
-            let count = t.use_value(count.trace, count.id, loc)?;
-            let value = epoch_value(t, epoch, loc)?;
-            arrive(&self.buf, t, loc, |receipt, flag| {
-                let (only, per_rank, or_later) = (None, 1, true);
                 OpKind::Comm(CommOp::WaitAll(WaitAll {
                     receipt,
                     flag,
