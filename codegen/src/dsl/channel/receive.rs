@@ -451,43 +451,74 @@ impl<T: Payload> IncomingEach<'_, T> {
     }
 }
 
-impl<T: Element> IncomingEachField<'_, T> {
-    /// The `len` elements from element `offset` on of each message, all on their way together: zeros for those that are not received.
-    #[track_caller]
-    pub fn load(&self, offset: impl IntoIndex, len: u32) -> Vec<Tile<T>> {
-        let tiles = self.messages.get_all(&self.field.store, offset.index(), len, Loc::caller());
-        tiles.into_iter().map(Tile::from_raw).collect()
-    }
-}
+/// Loads of a field of messages, and of messages of elements without a name of the field, as tiles of their type.
+macro_rules! loads {
+    ([$($field:tt)*] [$($message:tt)*] $element:ty => $tile:ty, $made:path) => {
+        impl $($field)* IncomingEachField<'_, $element> {
+            /// The `len` elements from element `offset` on of each message, all on their way together: zeros for those that are not received.
+            #[track_caller]
+            pub fn load(&self, offset: impl IntoIndex, len: u32) -> Vec<$tile> {
+                let tiles = self.messages.get_all(&self.field.store, offset.index(), len, Loc::caller());
+                tiles.into_iter().map($made).collect()
+            }
+        }
 
-impl IncomingEachField<'_, Any> {
-    /// The `len` elements from element `offset` on of each message, all on their way together: zeros for those that are not received.
-    #[track_caller]
-    pub fn load(&self, offset: impl IntoIndex, len: u32) -> Vec<AnyTile> {
-        let tiles = self.messages.get_all(&self.field.store, offset.index(), len, Loc::caller());
-        tiles.into_iter().map(AnyTile::new).collect()
-    }
-}
+        impl $($field)* IncomingField<'_, $element> {
+            /// The `len` elements of the field from element `offset` on, in its type. Without flags, waits for them.
+            ///
+            /// # Errors
+            /// Ends the trace for a second load of the same elements, unless the channel's shape says
+            /// [`read_many`](super::ChannelShape::read_many).
+            #[track_caller]
+            pub fn load(&self, offset: impl IntoIndex, len: u32) -> $tile {
+                $made(self.message.get(&self.field.store, offset.index(), len, Loc::caller()))
+            }
+        }
 
-impl<T: Element> IncomingField<'_, T> {
-    /// The `len` elements of the field from element `offset` on. Without flags, waits for them.
-    ///
-    /// # Errors
-    /// Ends the trace for a second load of the same elements, unless the channel's shape says
-    /// [`read_many`](super::ChannelShape::read_many).
-    #[track_caller]
-    pub fn load(&self, offset: impl IntoIndex, len: u32) -> Tile<T> {
-        Tile::from_raw(self.message.get(&self.field.store, offset.index(), len, Loc::caller()))
-    }
+        impl $($field)* IncomingSomeField<'_, $element> {
+            /// The `len` elements from element `offset` on of the messages of ranks `first` to `first + count`, all on their way
+            /// together: zeros for those that are not received.
+            #[track_caller]
+            pub fn load_each(
+                &self,
+                first: impl IntoVal<u32>,
+                count: u32,
+                offset: impl IntoIndex,
+                len: u32,
+            ) -> Vec<$tile> {
+                let (loc, first) = (Loc::caller(), first.val());
+                let tiles = self.messages.get_each(&self.field.store, first, count, offset.index(), len, loc);
+                tiles.into_iter().map($made).collect()
+            }
+        }
+
+        impl $($message)* Incoming<'_, $element> {
+            /// The `len` elements of the message from element `offset` on, in its type. Without flags, waits for them.
+            #[track_caller]
+            pub fn load(&self, offset: impl IntoIndex, len: u32) -> $tile {
+                self.field(*self.reading.open).load(offset, len)
+            }
+        }
+
+        impl $($message)* IncomingSome<'_, $element> {
+            /// Elements of several ranks' messages, see [`IncomingSomeField::load_each`].
+            #[track_caller]
+            pub fn load_each(
+                &self,
+                first: impl IntoVal<u32>,
+                count: u32,
+                offset: impl IntoIndex,
+                len: u32,
+            ) -> Vec<$tile> {
+                self.field(*self.reading.open).load_each(first, count, offset, len)
+            }
+        }
+    };
 }
+loads!([<T: Element>] [<T: Element + Payload<Fields = Field<T>>>] T => Tile<T>, Tile::from_raw);
+loads!([] [] Any => AnyTile, AnyTile::new);
 
 impl IncomingField<'_, Any> {
-    /// The `len` elements of the field from element `offset` on, as they are. Without flags, waits for them.
-    #[track_caller]
-    pub fn load(&self, offset: impl IntoIndex, len: u32) -> AnyTile {
-        AnyTile::new(self.message.get(&self.field.store, offset.index(), len, Loc::caller()))
-    }
-
     /// The same as `f32`.
     #[track_caller]
     pub fn load_f32(&self, offset: impl IntoIndex, len: u32) -> Tile<f32> {
@@ -497,88 +528,10 @@ impl IncomingField<'_, Any> {
     }
 }
 
-impl<T: Element> IncomingSomeField<'_, T> {
-    /// The `len` elements from element `offset` on of the messages of ranks `first` to `first + count`, all on their way
-    /// together: zeros for those that are not received.
-    #[track_caller]
-    pub fn load_each(
-        &self,
-        first: impl IntoVal<u32>,
-        count: u32,
-        offset: impl IntoIndex,
-        len: u32,
-    ) -> Vec<Tile<T>> {
-        let (loc, first) = (Loc::caller(), first.val());
-        let tiles = self.messages.get_each(&self.field.store, first, count, offset.index(), len, loc);
-        tiles.into_iter().map(Tile::from_raw).collect()
-    }
-}
-
-impl IncomingSomeField<'_, Any> {
-    /// The `len` elements from element `offset` on of the messages of ranks `first` to `first + count`, all on their way
-    /// together: zeros for those that are not received.
-    #[track_caller]
-    pub fn load_each(
-        &self,
-        first: impl IntoVal<u32>,
-        count: u32,
-        offset: impl IntoIndex,
-        len: u32,
-    ) -> Vec<AnyTile> {
-        let (loc, first) = (Loc::caller(), first.val());
-        let tiles = self.messages.get_each(&self.field.store, first, count, offset.index(), len, loc);
-        tiles.into_iter().map(AnyTile::new).collect()
-    }
-}
-
-// What messages of a channel of elements have without naming a field.
-
-impl<T: Element + Payload<Fields = Field<T>>> Incoming<'_, T> {
-    /// The `len` elements of the message from element `offset` on. Without flags, waits for them.
-    #[track_caller]
-    pub fn load(&self, offset: impl IntoIndex, len: u32) -> Tile<T> {
-        self.field(*self.reading.open).load(offset, len)
-    }
-}
-
 impl Incoming<'_, Any> {
-    /// The `len` elements of the message from element `offset` on, as they are. Without flags, waits for them.
-    #[track_caller]
-    pub fn load(&self, offset: impl IntoIndex, len: u32) -> AnyTile {
-        self.field(*self.reading.open).load(offset, len)
-    }
-
     /// The same as `f32`.
     #[track_caller]
     pub fn load_f32(&self, offset: impl IntoIndex, len: u32) -> Tile<f32> {
         self.field(*self.reading.open).load_f32(offset, len)
-    }
-}
-
-impl<T: Element + Payload<Fields = Field<T>>> IncomingSome<'_, T> {
-    /// Elements of several ranks' messages, see [`IncomingSomeField::load_each`].
-    #[track_caller]
-    pub fn load_each(
-        &self,
-        first: impl IntoVal<u32>,
-        count: u32,
-        offset: impl IntoIndex,
-        len: u32,
-    ) -> Vec<Tile<T>> {
-        self.field(*self.reading.open).load_each(first, count, offset, len)
-    }
-}
-
-impl IncomingSome<'_, Any> {
-    /// Elements of several ranks' messages, see [`IncomingSomeField::load_each`].
-    #[track_caller]
-    pub fn load_each(
-        &self,
-        first: impl IntoVal<u32>,
-        count: u32,
-        offset: impl IntoIndex,
-        len: u32,
-    ) -> Vec<AnyTile> {
-        self.field(*self.reading.open).load_each(first, count, offset, len)
     }
 }
