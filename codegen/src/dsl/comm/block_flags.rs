@@ -1,7 +1,10 @@
 //! Flags between the blocks of a rank.
 
 use super::protocol::epoch_value;
-use crate::dsl::memory::{Arg, Bound, Buf, Epoch, Index, IntoIndex, TypedArg, mem::param_of};
+use crate::dsl::memory::{
+    Arg, Bound, Buf, Epoch, Index, IntoIndex, TypedArg,
+    mem::{param_of, words_arg},
+};
 use crate::dsl::trace::{TraceError, scope::require_role, tracer::attempt};
 use crate::dsl::values::{FromRaw, IntoVal, Raw, Val, val::host};
 use crate::ir::{ANY_BLOCK, BlockSignal, BlockWait, CommOp, Dtype, Loc, OpKind, ParamKind, SignalOrder};
@@ -35,15 +38,11 @@ pub struct BlockFlags {
     buf: Buf,
 }
 
-impl Arg for BlockFlags {
-    const KIND: ParamKind = ParamKind::BlockFlags;
-    fn bind(b: Bound) -> Self {
-        BlockFlags { buf: Buf::param(b) }
-    }
-}
-impl TypedArg for BlockFlags {
-    const DTYPE: Dtype = Dtype::U32;
-}
+words_arg!(
+    BlockFlags,
+    /// Number of flags.
+    len
+);
 
 /// Flags that blocks of a rank signal, from a given one on; made by [`BlockFlags::from`].
 #[derive(Clone, Copy, Debug)]
@@ -53,12 +52,6 @@ pub struct BlockFlagsFrom {
 }
 
 impl BlockFlags {
-    /// Number of flags.
-    #[allow(clippy::len_without_is_empty)] // no array of flags is empty
-    pub fn len(&self) -> u64 {
-        self.buf.len
-    }
-
     /// Stores the epoch to flag `i`, after all that this group did before.
     ///
     /// # Orders

@@ -2,7 +2,7 @@
 
 use super::protocol::{Arrived, Peers, wait_for_one};
 use super::signal::signal_bare;
-use crate::dsl::memory::{Arg, Bound, Buf, IntoIndex, TypedArg};
+use crate::dsl::memory::{Arg, Bound, Buf, IntoIndex, TypedArg, mem::words_arg};
 use crate::dsl::values::{FromRaw, IntoVal, Val};
 use crate::ir::{Dtype, Loc, ParamKind};
 
@@ -40,15 +40,11 @@ pub struct Counts {
     pub(crate) buf: Buf,
 }
 
-impl Arg for Counts {
-    const KIND: ParamKind = ParamKind::Counts;
-    fn bind(b: Bound) -> Self {
-        Counts { buf: Buf::param(b) }
-    }
-}
-impl TypedArg for Counts {
-    const DTYPE: Dtype = Dtype::U32;
-}
+words_arg!(
+    Counts,
+    /// Number of counts.
+    len
+);
 
 /// Counts that a given rank adds to; made by [`Counts::from`].
 #[derive(Clone, Copy, Debug)]
@@ -58,12 +54,6 @@ pub struct CountsFrom {
 }
 
 impl Counts {
-    /// Number of counts.
-    #[allow(clippy::len_without_is_empty)] // no array of counts is empty
-    pub fn len(&self) -> u64 {
-        self.buf.len
-    }
-
     /// Adds `amount` to count `i` on each of some ranks without sending them anything, after all that this group did before:
     /// `sent.add(Peers::rank(0), i, 1)`. With data, it is [`Parcel::count`](crate::dsl::Parcel::count).
     ///

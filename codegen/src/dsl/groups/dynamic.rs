@@ -2,7 +2,10 @@
 
 use super::group::{DevRange, Group};
 use crate::dsl::control::{DeviceIter, KIter};
-use crate::dsl::memory::{Arg, Bound, Buf, IntoIndex, TypedArg, mem::param_of};
+use crate::dsl::memory::{
+    Arg, Bound, Buf, IntoIndex, TypedArg,
+    mem::{param_of, words_arg},
+};
 use crate::dsl::trace::{
     ScopeId, Trace, TraceError, rt,
     scope::{OpenRegion, RegionKind},
@@ -39,15 +42,7 @@ pub struct Counters {
     buf: Buf,
 }
 
-impl Arg for Counters {
-    const KIND: ParamKind = ParamKind::Counters;
-    fn bind(b: Bound) -> Self {
-        Counters { buf: Buf::param(b) }
-    }
-}
-impl TypedArg for Counters {
-    const DTYPE: Dtype = Dtype::U32;
-}
+words_arg!(Counters);
 
 /// One of the [`Counters`]: for the groups of one role, in one loop or one ticket that runs once a launch. A second one on it is
 /// refused.

@@ -83,7 +83,29 @@ macro_rules! buffer_arg {
         impl ErasedArg for $any {}
     };
 }
-pub(crate) use {buffer_arg, handle};
+
+/// Makes an array of words that the kernel's own protocol writes a parameter of the kind of its name.
+macro_rules! words_arg {
+    ($name:ident $(, $(#[$len:meta])* len)?) => {
+        impl Arg for $name {
+            const KIND: ParamKind = ParamKind::$name;
+            fn bind(b: Bound) -> Self {
+                $name { buf: Buf::param(b) }
+            }
+        }
+        impl TypedArg for $name {
+            const DTYPE: Dtype = Dtype::U32;
+        }
+        $(impl $name {
+            $(#[$len])*
+            #[allow(clippy::len_without_is_empty)] // no such array is empty
+            pub fn len(&self) -> u64 {
+                self.buf.len
+            }
+        })?
+    };
+}
+pub(crate) use {buffer_arg, handle, words_arg};
 buffer_arg!(Ptr Local of Element, AnyPtr);
 buffer_arg!(Sym Symmetric of Element, AnySym);
 
@@ -488,23 +510,11 @@ pub struct Flags {
     pub(crate) buf: Buf,
 }
 
-impl Arg for Flags {
-    const KIND: ParamKind = ParamKind::Flags;
-    fn bind(b: Bound) -> Self {
-        Flags { buf: Buf::param(b) }
-    }
-}
-impl TypedArg for Flags {
-    const DTYPE: Dtype = Dtype::U32;
-}
-
-impl Flags {
+words_arg!(
+    Flags,
     /// Number of flags.
-    #[allow(clippy::len_without_is_empty)] // no array of flags is empty
-    pub fn len(&self) -> u64 {
-        self.buf.len
-    }
-}
+    len
+);
 
 /// A word of this rank's memory that counts the launches of the kernels that share it. It lives on the device, so that
 /// a captured graph can be replayed any number of times.
