@@ -3,7 +3,7 @@
 use std::marker::PhantomData;
 
 use super::args::{Arg, Bound, ErasedArg, TypedArg};
-use super::buffer::Buf;
+use super::buffer::{Buf, cast};
 use super::index::IntoIndex;
 use crate::dsl::comm::Arrived;
 use crate::dsl::trace::{Thing, TraceError, scope::require_role, tracer::attempt};
@@ -330,51 +330,111 @@ impl Shared<u32> {
     }
 }
 
+/// Reads of elements of known type that the receipt of a wait covers. `$name::instance` is the memory that they read.
+macro_rules! received {
+    ($name:ident, $(#[$get:meta])* get, $(#[$load:meta])* load) => {
+        impl<T: Element> $name<T> {
+            $(#[$get])*
+            #[track_caller]
+            pub fn get(&self, receipt: &Arrived, i: impl IntoIndex) -> Val<T> {
+                let loc = Loc::caller();
+                Val::from_raw(self.instance(receipt, loc).load(i.index(), None, Some(receipt), loc))
+            }
+
+            $(#[$load])*
+            #[track_caller]
+            pub fn load(&self, receipt: &Arrived, i: impl IntoIndex, len: u32) -> Tile<T> {
+                let loc = Loc::caller();
+                Tile::from_raw(self.instance(receipt, loc).load(i.index(), Some(len), Some(receipt), loc))
+            }
+
+            /// The elements from element `i` on where `mask` holds, else `other`.
+            #[track_caller]
+            pub fn load_where(
+                &self,
+                receipt: &Arrived,
+                i: impl IntoIndex,
+                mask: impl IntoTile<bool>,
+                other: impl Operand<T>,
+            ) -> Tile<T> {
+                let loc = Loc::caller();
+                let (i, mask, other) = (i.index(), mask.tile().to_raw(), other.raw());
+                Tile::from_raw(self.instance(receipt, loc).load_masked(i, mask, other, Some(receipt), loc))
+            }
+
+            /// Element `index[k]` for each `k` where `mask` holds, else `other`.
+            #[track_caller]
+            pub fn gather(
+                &self,
+                receipt: &Arrived,
+                index: impl IntoTile<u32>,
+                mask: impl Operand<bool>,
+                other: impl Operand<T>,
+            ) -> Tile<T> {
+                let loc = Loc::caller();
+                let (index, mask, other) = (index.tile().to_raw(), mask.raw(), other.raw());
+                Tile::from_raw(self.instance(receipt, loc).gather(index, mask, other, Some(receipt), loc))
+            }
+        }
+    };
+}
+
+/// The same as `f32`, of elements whose type the config chooses.
+macro_rules! received_f32 {
+    ($name:ident, $(#[$load:meta])* load_f32) => {
+        impl $name {
+            $(#[$load])*
+            #[track_caller]
+            pub fn load_f32(&self, receipt: &Arrived, i: impl IntoIndex, len: u32) -> Tile<f32> {
+                let loc = Loc::caller();
+                let raw = self.instance(receipt, loc).load(i.index(), Some(len), Some(receipt), loc);
+                Tile::from_raw(cast(raw, Dtype::F32, loc))
+            }
+
+            /// Element `i` as `f32`.
+            #[track_caller]
+            pub fn get_f32(&self, receipt: &Arrived, i: impl IntoIndex) -> Val<f32> {
+                let loc = Loc::caller();
+                let raw = self.instance(receipt, loc).load(i.index(), None, Some(receipt), loc);
+                Val::from_raw(cast(raw, Dtype::F32, loc))
+            }
+
+            /// Element `index[k]` as `f32` for each `k` where `mask` holds, else `other`, rounded to the element type.
+            #[track_caller]
+            pub fn gather_f32(
+                &self,
+                receipt: &Arrived,
+                index: impl IntoTile<u32>,
+                mask: impl Operand<bool>,
+                other: impl Operand<f32>,
+            ) -> Tile<f32> {
+                let loc = Loc::caller();
+                let (index, mask, other) = (index.tile().to_raw(), mask.raw(), other.raw());
+                self.instance(receipt, loc).gather_f32(index, mask, other, Some(receipt), loc)
+            }
+        }
+    };
+}
+pub(crate) use {received, received_f32};
+
 impl<T: Element> Sym<T> {
+    fn instance(&self, _: &Arrived, _: Loc) -> Buf {
+        self.buf
+    }
+}
+received!(
+    Sym,
     /// Element `i` of this rank's own instance, covered by the receipt of a wait.
     ///
     /// # Errors
     /// Ends the trace where the kernel signals the receipt's flag, and no parcel that it publishes puts to this buffer.
-    #[track_caller]
-    pub fn get(&self, receipt: &Arrived, i: impl IntoIndex) -> Val<T> {
-        Val::from_raw(self.buf.load(i.index(), None, Some(receipt), Loc::caller()))
-    }
-
+    get,
     /// The `len` elements from element `i` on.
     ///
     /// # Errors
     /// As [`Sym::get`].
-    #[track_caller]
-    pub fn load(&self, receipt: &Arrived, i: impl IntoIndex, len: u32) -> Tile<T> {
-        Tile::from_raw(self.buf.load(i.index(), Some(len), Some(receipt), Loc::caller()))
-    }
-
-    /// The elements from element `i` on where `mask` holds, else `other`.
-    #[track_caller]
-    pub fn load_where(
-        &self,
-        receipt: &Arrived,
-        i: impl IntoIndex,
-        mask: impl IntoTile<bool>,
-        other: impl Operand<T>,
-    ) -> Tile<T> {
-        let (i, other) = (i.index(), other.raw());
-        Tile::from_raw(self.buf.load_masked(i, mask.tile().to_raw(), other, Some(receipt), Loc::caller()))
-    }
-
-    /// Element `index[k]` for each `k` where `mask` holds, else `other`.
-    #[track_caller]
-    pub fn gather(
-        &self,
-        receipt: &Arrived,
-        index: impl IntoTile<u32>,
-        mask: impl Operand<bool>,
-        other: impl Operand<T>,
-    ) -> Tile<T> {
-        let (mask, other) = (mask.raw(), other.raw());
-        Tile::from_raw(self.buf.gather(index.tile().to_raw(), mask, other, Some(receipt), Loc::caller()))
-    }
-}
+    load
+);
 
 /// A buffer in this rank's global memory whose element type the config chooses (`#[dtype(|c| ..)]`).
 #[derive(Clone, Copy, Debug)]
@@ -433,7 +493,7 @@ impl AnyPtr {
     pub fn load_f32(&self, i: impl IntoIndex, len: u32) -> Tile<f32> {
         let loc = Loc::caller();
         let raw = self.buf.load(i.index(), Some(len), None, loc);
-        Tile::from_raw(super::buffer::cast(raw, Dtype::F32, loc))
+        Tile::from_raw(cast(raw, Dtype::F32, loc))
     }
 
     /// Element `i` as `f32`.
@@ -441,7 +501,7 @@ impl AnyPtr {
     pub fn get_f32(&self, i: impl IntoIndex) -> Val<f32> {
         let loc = Loc::caller();
         let raw = self.buf.load(i.index(), None, None, loc);
-        Val::from_raw(super::buffer::cast(raw, Dtype::F32, loc))
+        Val::from_raw(cast(raw, Dtype::F32, loc))
     }
 
     /// Element `index[k]` as `f32` for each `k` where `mask` holds, else `other`, rounded to the element type.
@@ -460,7 +520,7 @@ impl AnyPtr {
     #[track_caller]
     pub fn scatter_f32(&self, index: impl IntoTile<u32>, tile: impl IntoTile<f32>, mask: impl Operand<bool>) {
         let loc = Loc::caller();
-        let tile = super::buffer::cast(tile.tile().to_raw(), self.buf.dtype, loc);
+        let tile = cast(tile.tile().to_raw(), self.buf.dtype, loc);
         self.buf.scatter(index.tile().to_raw(), tile, mask.raw(), false, loc);
     }
 
@@ -469,39 +529,20 @@ impl AnyPtr {
     pub fn store_f32(&self, i: impl IntoIndex, tile: impl IntoTile<f32>) {
         let loc = Loc::caller();
         let (i, tile) = (i.index(), tile.tile().to_raw());
-        self.buf.store(i, super::buffer::cast(tile, self.buf.dtype, loc), None, loc);
+        self.buf.store(i, cast(tile, self.buf.dtype, loc), None, loc);
     }
 }
 
 impl AnySym {
-    /// The `len` elements from element `i` on of this rank's own instance, as `f32`, covered by the receipt of a wait.
-    #[track_caller]
-    pub fn load_f32(&self, receipt: &Arrived, i: impl IntoIndex, len: u32) -> Tile<f32> {
-        let loc = Loc::caller();
-        let raw = self.buf.load(i.index(), Some(len), Some(receipt), loc);
-        Tile::from_raw(super::buffer::cast(raw, Dtype::F32, loc))
-    }
-
-    /// Element `index[k]` as `f32` for each `k` where `mask` holds, else `other`, rounded to the element type.
-    #[track_caller]
-    pub fn gather_f32(
-        &self,
-        receipt: &Arrived,
-        index: impl IntoTile<u32>,
-        mask: impl Operand<bool>,
-        other: impl Operand<f32>,
-    ) -> Tile<f32> {
-        self.buf.gather_f32(index.tile().to_raw(), mask.raw(), other.raw(), Some(receipt), Loc::caller())
-    }
-
-    /// Element `i` as `f32`.
-    #[track_caller]
-    pub fn get_f32(&self, receipt: &Arrived, i: impl IntoIndex) -> Val<f32> {
-        let loc = Loc::caller();
-        let raw = self.buf.load(i.index(), None, Some(receipt), loc);
-        Val::from_raw(super::buffer::cast(raw, Dtype::F32, loc))
+    fn instance(&self, _: &Arrived, _: Loc) -> Buf {
+        self.buf
     }
 }
+received_f32!(
+    AnySym,
+    /// The `len` elements from element `i` on of this rank's own instance, as `f32`, covered by the receipt of a wait.
+    load_f32
+);
 
 /// A symmetric array of flags: peers signal this rank's, this rank waits on its own. A flag holds the epoch of the last
 /// signal, 0 before the first.

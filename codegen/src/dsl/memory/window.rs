@@ -5,7 +5,7 @@ use std::ops::Deref;
 use super::args::{Arg, Bound, ErasedArg, TypedArg};
 use super::buffer::{Buf, cast};
 use super::index::IntoIndex;
-use super::mem::{AnyPtr, Epoch, Flags, Ptr, param_of};
+use super::mem::{AnyPtr, Epoch, Flags, Ptr, param_of, received, received_f32};
 use crate::dsl::comm::{
     Arrived, Peers,
     protocol::{no_such_rank, send_to_at},
@@ -272,93 +272,34 @@ fn awaited(t: &Trace, of: ReceiptId) -> Option<ValueId> {
 }
 
 impl<T: Element> PeerWindow<T> {
-    fn buf(&self, receipt: &Arrived, loc: Loc) -> Buf {
+    fn instance(&self, receipt: &Arrived, loc: Loc) -> Buf {
         instance(&self.window.buf, self.rank, receipt, loc)
-    }
-
-    /// Element `i`, covered by the receipt of a wait for the rank's signal.
-    #[track_caller]
-    pub fn get(&self, receipt: &Arrived, i: impl IntoIndex) -> Val<T> {
-        let loc = Loc::caller();
-        Val::from_raw(self.buf(receipt, loc).load(i.index(), None, Some(receipt), loc))
-    }
-
-    /// The `len` elements from element `i` on.
-    #[track_caller]
-    pub fn load(&self, receipt: &Arrived, i: impl IntoIndex, len: u32) -> Tile<T> {
-        let loc = Loc::caller();
-        Tile::from_raw(self.buf(receipt, loc).load(i.index(), Some(len), Some(receipt), loc))
-    }
-
-    /// The elements from element `i` on where `mask` holds, else `other`.
-    #[track_caller]
-    pub fn load_where(
-        &self,
-        receipt: &Arrived,
-        i: impl IntoIndex,
-        mask: impl IntoTile<bool>,
-        other: impl Operand<T>,
-    ) -> Tile<T> {
-        let loc = Loc::caller();
-        let (i, mask, other) = (i.index(), mask.tile().to_raw(), other.raw());
-        Tile::from_raw(self.buf(receipt, loc).load_masked(i, mask, other, Some(receipt), loc))
-    }
-
-    /// Element `index[k]` for each `k` where `mask` holds, else `other`.
-    #[track_caller]
-    pub fn gather(
-        &self,
-        receipt: &Arrived,
-        index: impl IntoTile<u32>,
-        mask: impl Operand<bool>,
-        other: impl Operand<T>,
-    ) -> Tile<T> {
-        let loc = Loc::caller();
-        let (index, mask, other) = (index.tile().to_raw(), mask.raw(), other.raw());
-        Tile::from_raw(self.buf(receipt, loc).gather(index, mask, other, Some(receipt), loc))
     }
 }
+received!(
+    PeerWindow,
+    /// Element `i`, covered by the receipt of a wait for the rank's signal.
+    get,
+    /// The `len` elements from element `i` on.
+    load
+);
+
+received_f32!(
+    AnyPeerWindow,
+    /// The `len` elements from element `i` on, as `f32`, covered by the receipt of a wait for the rank's signal.
+    load_f32
+);
 
 impl AnyPeerWindow {
-    fn buf(&self, receipt: &Arrived, loc: Loc) -> Buf {
+    fn instance(&self, receipt: &Arrived, loc: Loc) -> Buf {
         instance(&self.window.buf, self.rank, receipt, loc)
-    }
-
-    /// The `len` elements from element `i` on, as `f32`, covered by the receipt of a wait for the rank's signal.
-    #[track_caller]
-    pub fn load_f32(&self, receipt: &Arrived, i: impl IntoIndex, len: u32) -> Tile<f32> {
-        let loc = Loc::caller();
-        let raw = self.buf(receipt, loc).load(i.index(), Some(len), Some(receipt), loc);
-        Tile::from_raw(cast(raw, Dtype::F32, loc))
-    }
-
-    /// Element `i` as `f32`.
-    #[track_caller]
-    pub fn get_f32(&self, receipt: &Arrived, i: impl IntoIndex) -> Val<f32> {
-        let loc = Loc::caller();
-        let raw = self.buf(receipt, loc).load(i.index(), None, Some(receipt), loc);
-        Val::from_raw(cast(raw, Dtype::F32, loc))
-    }
-
-    /// Element `index[k]` as `f32` for each `k` where `mask` holds, else `other`, rounded to the element type.
-    #[track_caller]
-    pub fn gather_f32(
-        &self,
-        receipt: &Arrived,
-        index: impl IntoTile<u32>,
-        mask: impl Operand<bool>,
-        other: impl Operand<f32>,
-    ) -> Tile<f32> {
-        let loc = Loc::caller();
-        let (index, mask, other) = (index.tile().to_raw(), mask.raw(), other.raw());
-        self.buf(receipt, loc).gather_f32(index, mask, other, Some(receipt), loc)
     }
 
     /// The `len` elements from element `i` on, as they are.
     #[track_caller]
     pub fn load(&self, receipt: &Arrived, i: impl IntoIndex, len: u32) -> AnyTile {
         let loc = Loc::caller();
-        AnyTile::new(self.buf(receipt, loc).load(i.index(), Some(len), Some(receipt), loc))
+        AnyTile::new(self.instance(receipt, loc).load(i.index(), Some(len), Some(receipt), loc))
     }
 
     /// As [`AnyPtr::load_where`].
@@ -366,7 +307,7 @@ impl AnyPeerWindow {
     pub fn load_where(&self, receipt: &Arrived, i: impl IntoIndex, mask: impl IntoTile<bool>) -> AnyTile {
         let (loc, i, mask) = (Loc::caller(), i.index(), mask.tile().to_raw());
         let zero = cast(host(0f32, loc).to_raw(), self.window.buf.dtype, loc);
-        AnyTile::new(self.buf(receipt, loc).load_masked(i, mask, zero, Some(receipt), loc))
+        AnyTile::new(self.instance(receipt, loc).load_masked(i, mask, zero, Some(receipt), loc))
     }
 
     /// As [`AnyPtr::load_if`].
@@ -380,7 +321,7 @@ impl AnyPeerWindow {
     ) -> AnyTile {
         let loc = Loc::caller();
         let (i, cond) = (i.index(), cond.val().to_raw());
-        load_if(&self.buf(receipt, loc), i, len, cond, Some(receipt), loc)
+        load_if(&self.instance(receipt, loc), i, len, cond, Some(receipt), loc)
     }
 
     /// The elements from element `i` on where `mask` holds, as `f32`, else `other`, rounded to the element type.
@@ -395,7 +336,7 @@ impl AnyPeerWindow {
         let loc = Loc::caller();
         let (i, mask) = (i.index(), mask.tile().to_raw());
         let other = cast(other.raw(), self.window.buf.dtype, loc);
-        let raw = self.buf(receipt, loc).load_masked(i, mask, other, Some(receipt), loc);
+        let raw = self.instance(receipt, loc).load_masked(i, mask, other, Some(receipt), loc);
         Tile::from_raw(cast(raw, Dtype::F32, loc))
     }
 }
