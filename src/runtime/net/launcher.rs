@@ -51,55 +51,32 @@ struct Launcher {
     nodes: &'static str,
 }
 
+/// A row for each launcher: its name, then the variables of rank, local rank and node, each `of` the number of them.
+macro_rules! launchers {
+    ($($name:literal: $rank:literal of $ranks:literal,
+       $local_rank:literal of $local_ranks:literal, $node:literal of $nodes:literal;)+) => {
+        &[$(Launcher {
+            name: $name,
+            rank: $rank,
+            ranks: $ranks,
+            local_rank: $local_rank,
+            local_ranks: $local_ranks,
+            node: $node,
+            nodes: $nodes,
+        }),+]
+    };
+}
+
 /// In the order in which they are looked for: torchrun may itself have been started by srun or mpirun.
-const LAUNCHERS: [Launcher; 5] = [
-    Launcher {
-        name: "torchrun",
-        rank: "RANK",
-        ranks: "WORLD_SIZE",
-        local_rank: "LOCAL_RANK",
-        local_ranks: "LOCAL_WORLD_SIZE",
-        node: "GROUP_RANK",
-        nodes: "GROUP_WORLD_SIZE",
-    },
+const LAUNCHERS: &[Launcher] = launchers! {
+    "torchrun": "RANK" of "WORLD_SIZE", "LOCAL_RANK" of "LOCAL_WORLD_SIZE", "GROUP_RANK" of "GROUP_WORLD_SIZE";
     // Programs that start the ranks of a node themselves, as those on pplx-kernels do.
-    Launcher {
-        name: "NODE_RANK",
-        rank: "",
-        ranks: "WORLD_SIZE",
-        local_rank: "LOCAL_RANK",
-        local_ranks: "WORLD_LOCAL_SIZE",
-        node: "NODE_RANK",
-        nodes: "",
-    },
-    Launcher {
-        name: "mpirun",
-        rank: "OMPI_COMM_WORLD_RANK",
-        ranks: "OMPI_COMM_WORLD_SIZE",
-        local_rank: "OMPI_COMM_WORLD_LOCAL_RANK",
-        local_ranks: "OMPI_COMM_WORLD_LOCAL_SIZE",
-        node: "",
-        nodes: "",
-    },
-    Launcher {
-        name: "mpiexec",
-        rank: "PMI_RANK",
-        ranks: "PMI_SIZE",
-        local_rank: "MPI_LOCALRANKID",
-        local_ranks: "MPI_LOCALNRANKS",
-        node: "",
-        nodes: "",
-    },
-    Launcher {
-        name: "srun",
-        rank: "SLURM_PROCID",
-        ranks: "SLURM_NTASKS",
-        local_rank: "SLURM_LOCALID",
-        local_ranks: "",
-        node: "SLURM_NODEID",
-        nodes: "SLURM_STEP_NUM_NODES",
-    },
-];
+    "NODE_RANK": "" of "WORLD_SIZE", "LOCAL_RANK" of "WORLD_LOCAL_SIZE", "NODE_RANK" of "";
+    "mpirun": "OMPI_COMM_WORLD_RANK" of "OMPI_COMM_WORLD_SIZE",
+        "OMPI_COMM_WORLD_LOCAL_RANK" of "OMPI_COMM_WORLD_LOCAL_SIZE", "" of "";
+    "mpiexec": "PMI_RANK" of "PMI_SIZE", "MPI_LOCALRANKID" of "MPI_LOCALNRANKS", "" of "";
+    "srun": "SLURM_PROCID" of "SLURM_NTASKS", "SLURM_LOCALID" of "", "SLURM_NODEID" of "SLURM_STEP_NUM_NODES";
+};
 
 impl Launcher {
     /// Whether it started the process with this environment.
