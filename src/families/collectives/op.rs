@@ -295,12 +295,8 @@ impl Collectives {
             return self.launch(rank, stream, x.info(), is, |_| AllReduceNodesLaunch { x, out });
         }
         let is = |c: &AllReduce| c.op == op && !c.in_place && c.hook == Hook::None;
-        self.launch(rank, stream, x.info(), is, |length| AllReduceLaunch {
-            x: Some(x),
-            out,
-            norm: no_norm(),
-            length,
-        })
+        let norm = no_norm();
+        self.launch(rank, stream, x.info(), is, |length| AllReduceLaunch { x: Some(x), out, norm, length })
     }
 
     /// The same where the result takes the vector's place.
@@ -315,10 +311,11 @@ impl Collectives {
         data: &mut dyn Writable,
     ) -> Result<(), RuntimeError> {
         let is = |c: &AllReduce| c.op == op && c.in_place && c.hook == Hook::None;
+        let norm = no_norm();
         self.launch(rank, stream, data.info(), is, |length| AllReduceLaunch {
             x: None,
             out: data,
-            norm: no_norm(),
+            norm,
             length,
         })
     }
@@ -405,13 +402,8 @@ impl Collectives {
             let is = |_: &AllGatherNodes| true;
             return self.launch(rank, stream, x.info(), is, |_| AllGatherNodesLaunch { x, out });
         }
-        self.launch(
-            rank,
-            stream,
-            x.info(),
-            |c: &AllGather| !c.in_place,
-            |length| AllGatherLaunch { x: Some(x), out, length },
-        )
+        let is = |c: &AllGather| !c.in_place;
+        self.launch(rank, stream, x.info(), is, |length| AllGatherLaunch { x: Some(x), out, length })
     }
 
     /// Each rank's part for this rank, in the order of ranks.
@@ -429,13 +421,8 @@ impl Collectives {
             let is = |_: &AllToAllNodes| true;
             return self.launch(rank, stream, x.info(), is, |_| AllToAllNodesLaunch { x, out });
         }
-        self.launch(
-            rank,
-            stream,
-            x.info(),
-            |c: &AllToAll| !c.in_place,
-            |length| AllToAllLaunch { x: Some(x), out, length },
-        )
+        let is = |c: &AllToAll| !c.in_place;
+        self.launch(rank, stream, x.info(), is, |length| AllToAllLaunch { x: Some(x), out, length })
     }
 
     /// Of each rank's rows the one for this rank: of rank `r`'s, the first `recv_counts[r]` elements, as many as it says in its

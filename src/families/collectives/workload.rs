@@ -51,9 +51,17 @@ fn some(all: Vec<Expected>) -> Vec<Expected> {
     all.into_iter().filter(|expected| !expected.bytes.is_empty()).collect()
 }
 
-/// What a family passes whose lengths launches say, and what comes out. `$of_capacity` says where results depend on the capacity, too.
+/// What a family passes whose lengths launches say, and what comes out. `$of_capacity` says where results depend on the capacity, too,
+/// and `$without` where there is a result without some ranks.
 macro_rules! with_lengths {
-    ($of_capacity:expr) => {
+    () => {
+        with_lengths!(|_| false, |_| true);
+    };
+    ($of_capacity:expr, $without:expr) => {
+        fn baselines() -> Option<Baseline> {
+            Some(BASELINES)
+        }
+
         fn inputs(&self, turn: Turn) -> Vec<Contents> {
             let said = reference::said(turn, self.lengths());
             self.of_length(turn, self.launched(turn)).into_iter().chain(words(&said)).collect()
@@ -75,6 +83,11 @@ macro_rules! with_lengths {
 
         fn expected(&self, turn: Turn) -> Vec<Expected> {
             some(self.results(turn, 0))
+        }
+
+        fn expected_without(&self, turn: Turn, inactive: u64) -> Option<Vec<Expected>> {
+            let without: fn(&Self) -> bool = $without;
+            without(self).then(|| some(self.results(turn, inactive)))
         }
 
         fn takes_rows() -> bool {
@@ -270,17 +283,11 @@ impl AllReduce {
 }
 
 impl Workload for AllReduce {
-    fn baselines() -> Option<Baseline> {
-        Some(BASELINES)
-    }
-
-    with_lengths!(|c| c.scale_layout != ScaleLayout::Row);
-
-    fn expected_without(&self, turn: Turn, inactive: u64) -> Option<Vec<Expected>> {
+    with_lengths!(|c| c.scale_layout != ScaleLayout::Row, |c| {
         // The switch reads what ranks have that are not active; and averages of fewer ranks have no squares that add up exactly.
-        let inexact = self.quantise != NormQuantise::None && self.op == Reduction::Avg;
-        (self.algorithm != Algorithm::Multimem && !inexact).then(|| some(self.results(turn, inactive)))
-    }
+        let inexact = c.quantise != NormQuantise::None && c.op == Reduction::Avg;
+        c.algorithm != Algorithm::Multimem && !inexact
+    });
 
     fn work(&self) -> Work {
         let (vector, ranks) = (bytes(self.elements, self.dtype), u64::from(self.ranks));
@@ -372,15 +379,7 @@ impl ReduceScatter {
 }
 
 impl Workload for ReduceScatter {
-    fn baselines() -> Option<Baseline> {
-        Some(BASELINES)
-    }
-
-    with_lengths!(|_| false);
-
-    fn expected_without(&self, turn: Turn, inactive: u64) -> Option<Vec<Expected>> {
-        Some(some(self.results(turn, inactive)))
-    }
+    with_lengths!();
 
     fn work(&self) -> Work {
         let flops = u64::from(self.elements.div_ceil(self.ranks)) * u64::from(self.ranks - 1);
@@ -430,15 +429,7 @@ impl AllGather {
 }
 
 impl Workload for AllGather {
-    fn baselines() -> Option<Baseline> {
-        Some(BASELINES)
-    }
-
-    with_lengths!(|_| false);
-
-    fn expected_without(&self, turn: Turn, inactive: u64) -> Option<Vec<Expected>> {
-        Some(some(self.results(turn, inactive)))
-    }
+    with_lengths!();
 
     fn work(&self) -> Work {
         Work::all_to_all(self.ranks, bytes(self.elements, self.dtype))
@@ -465,15 +456,7 @@ impl AllToAll {
 }
 
 impl Workload for AllToAll {
-    fn baselines() -> Option<Baseline> {
-        Some(BASELINES)
-    }
-
-    with_lengths!(|_| false);
-
-    fn expected_without(&self, turn: Turn, inactive: u64) -> Option<Vec<Expected>> {
-        Some(some(self.results(turn, inactive)))
-    }
+    with_lengths!();
 
     fn work(&self) -> Work {
         parts(self.elements, self.ranks, self.dtype)
@@ -568,15 +551,7 @@ impl Broadcast {
 }
 
 impl Workload for Broadcast {
-    fn baselines() -> Option<Baseline> {
-        Some(BASELINES)
-    }
-
-    with_lengths!(|_| false);
-
-    fn expected_without(&self, turn: Turn, inactive: u64) -> Option<Vec<Expected>> {
-        Some(some(self.results(turn, inactive)))
-    }
+    with_lengths!();
 
     fn work(&self) -> Work {
         let vector = bytes(self.elements, self.dtype);
