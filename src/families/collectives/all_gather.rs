@@ -42,14 +42,7 @@ tiled! {
         pub algorithm: Gathering,
     }
     dtypes = [F32, Fp16, Bf16, I32, Fp8], length = |key| key.elements, roles = 2, blocks = [1, 2, 4, 8, 16, 32, 64],
-    also = AllGather::reads_and_rows
-}
-
-impl AllGatherKey {
-    /// Vectors of one length, which stay as they are.
-    pub fn new(elements: u32, ranks: u32, dtype: Dtype) -> AllGatherKey {
-        AllGatherKey { elements, ranks, dtype, in_place: false, length: Length::Whole, row: 1 }
-    }
+    also = AllGather::reads_and_rows, lengths, new = { in_place: false }
 }
 
 impl AllGather {
@@ -60,10 +53,6 @@ impl AllGather {
         let allowed = || "push where each rank has a length of its own";
         Illegal::unless(!each || self.algorithm == Gathering::Push, "algorithm", "pull", allowed)?;
         self.lengths().legal(self.elements, 1)
-    }
-
-    pub(super) fn lengths(&self) -> Lengths {
-        Lengths::new(self.length, self.row, self.elements, self.ranks)
     }
 
     /// How a rank's vector is cut in a launch, where all have one length.

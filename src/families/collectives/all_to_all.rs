@@ -29,14 +29,7 @@ tiled! {
         pub row: u32,
     }
     dtypes = [F32, Fp16, Bf16, I32, Fp8], length = |key| key.elements.div_ceil(key.ranks), roles = 2, blocks = [1, 2, 4, 8, 16, 32, 64],
-    also = |c| c.lengths().legal(c.elements, c.ranks)
-}
-
-impl AllToAllKey {
-    /// Vectors of one length, which stay as they are.
-    pub fn new(elements: u32, ranks: u32, dtype: Dtype) -> AllToAllKey {
-        AllToAllKey { elements, ranks, dtype, in_place: false, length: Length::Whole, row: 1 }
-    }
+    also = |c| c.lengths().legal(c.elements, c.ranks), lengths, new = { in_place: false }
 }
 
 impl AllToAll {
@@ -47,10 +40,6 @@ impl AllToAll {
     fn channel(&self) -> ChannelShape {
         let tiles = exchange::tiles(self.protocol, self.ranks, self.cut().tiles(), self.cut());
         self.lengths().keeps_apart(tiles)
-    }
-
-    pub(super) fn lengths(&self) -> Lengths {
-        Lengths::new(self.length, self.row, self.parts().part, self.ranks)
     }
 }
 

@@ -32,24 +32,13 @@ tiled! {
         pub row: u32,
     }
     dtypes = [F32, Fp16, Bf16, I32, Fp8], length = |key| key.elements, roles = 1, blocks = [1, 2, 4, 8, 16, 32, 64, 128],
-    also = Broadcast::root_and_rows
-}
-
-impl BroadcastKey {
-    /// Vectors of one length, which stay as they are.
-    pub fn new(elements: u32, ranks: u32, dtype: Dtype) -> BroadcastKey {
-        BroadcastKey { elements, ranks, dtype, root: 0, in_place: false, length: Length::Whole, row: 1 }
-    }
+    also = Broadcast::root_and_rows, lengths, new = { root: 0, in_place: false }
 }
 
 impl Broadcast {
     fn root_and_rows(&self) -> Result<(), Illegal> {
         legal::root(self.root, self.ranks)?;
         self.lengths().legal(self.elements, 1)
-    }
-
-    pub(super) fn lengths(&self) -> Lengths {
-        Lengths::new(self.length, self.row, self.elements, self.ranks)
     }
 
     /// The root sends alone, so that ranks know nothing of each other but by credits.

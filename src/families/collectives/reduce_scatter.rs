@@ -32,22 +32,7 @@ tiled! {
         pub row: u32,
     }
     dtypes = [F32, Fp16, Bf16, I32], length = |key| key.elements.div_ceil(key.ranks), roles = 2, blocks = [1, 2, 4, 8, 16, 32, 64],
-    also = ReduceScatter::op_and_rows
-}
-
-impl ReduceScatterKey {
-    /// Vectors of one length, which stay as they are.
-    pub fn new(elements: u32, ranks: u32, dtype: Dtype) -> ReduceScatterKey {
-        ReduceScatterKey {
-            elements,
-            ranks,
-            dtype,
-            op: Reduction::Sum,
-            in_place: false,
-            length: Length::Whole,
-            row: 1,
-        }
-    }
+    also = ReduceScatter::op_and_rows, lengths, new = { op: Reduction::Sum, in_place: false }
 }
 
 impl ReduceScatter {
@@ -55,10 +40,6 @@ impl ReduceScatter {
         legal::reduced(self.op, self.dtype)?;
         legal::not_in_place(self.length == Length::Each, self.in_place)?;
         self.lengths().legal(self.elements, self.ranks)
-    }
-
-    pub(super) fn lengths(&self) -> Lengths {
-        Lengths::new(self.length, self.row, self.parts().part, self.ranks)
     }
 
     fn parts(&self) -> Parts {

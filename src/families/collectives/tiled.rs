@@ -2,6 +2,7 @@
 
 /// A family with these fields: the elements of a vector first, then other key fields, then tuning fields of its own. The blocks of
 /// `roles` roles share tiles of as many elements as `length` says of a key. `also` checks the other fields.
+/// With `lengths` launches say lengths, by the fields `length` and `row`; a `new` key has these values in the other fields.
 macro_rules! tiled {
     (
         $(#[$family:meta])*
@@ -11,6 +12,7 @@ macro_rules! tiled {
             $($fields:tt)*
         }
         dtypes = [$($dtype:ident),*], length = $length:expr, roles = $roles:literal, blocks = [$($blocks:literal),*] $(, also = $also:expr)?
+        $(, lengths, new = { $($default:tt)* })?
     ) => {
         $(#[$family])*
         pub struct $name {
@@ -57,6 +59,19 @@ macro_rules! tiled {
                 legal::tile("chunk", self.chunk, self.warps)
             }
         }
+
+        $(impl $key {
+            /// Vectors of one length, which stay as they are.
+            pub fn new($elements: u32, ranks: u32, dtype: Dtype) -> $key {
+                $key { $elements, ranks, dtype, length: Length::Whole, row: 1, $($default)* }
+            }
+        }
+
+        impl $name {
+            pub(super) fn lengths(&self) -> Lengths {
+                Lengths::new(self.length, self.row, length(&self.key()), self.ranks)
+            }
+        })?
 
         impl $name {
             fn cut(&self) -> Cut {
