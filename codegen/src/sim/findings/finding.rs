@@ -9,116 +9,94 @@ use serde::ser::SerializeStruct;
 use crate::ir::Loc;
 use crate::sim::setup::report::Report;
 
-/// What is wrong.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum FindingKind {
+/// A row for each kind: its name in reports, where it belongs, and whether the run goes on.
+macro_rules! finding_kinds {
+    ($($(#[$doc:meta])* $kind:ident = $name:literal, $stage:ident, $run:ident;)+) => {
+        /// What is wrong.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
+        #[serde(rename_all = "kebab-case")]
+        pub enum FindingKind {
+            $($(#[$doc])* $kind),+
+        }
+
+        impl FindingKind {
+            const fn facts(self) -> (&'static str, Stage, Run) {
+                match self {
+                    $(FindingKind::$kind => ($name, Stage::$stage, Run::$run)),+
+                }
+            }
+        }
+    };
+}
+finding_kinds! {
     /// Two accesses to the same memory, at least one a write, with nothing that orders them.
-    DataRace,
+    DataRace = "data-race", Data, GoesOn;
     /// A read of memory that was never written.
-    UninitializedRead,
+    UninitializedRead = "uninitialized-read", Data, GoesOn;
     /// A read, ordered by a wait, of data that an older epoch left there: this epoch's put is missing.
-    StaleRead,
+    StaleRead = "stale-read", Data, GoesOn;
     /// An index outside a buffer, or a rank outside the world.
-    OutOfBounds,
+    OutOfBounds = "out-of-bounds", Use, Ends;
     /// A scatter with two lanes that write one element.
-    ScatterConflict,
+    ScatterConflict = "scatter-conflict", Data, GoesOn;
     /// A signal that another one overwrites before, or without being ordered after, the wait for it; one that is added to a count
     /// without being ordered after the wait that took what was counted before.
-    LostSignal,
+    LostSignal = "lost-signal", Protocol, GoesOn;
     /// A signal that no group ever waits for.
-    UnwaitedSignal,
+    UnwaitedSignal = "unwaited-signal", Protocol, GoesOn;
     /// Packets sent where what was sent before is not taken, or is not known to be; packets taken where the taking before is not known
     /// to be over; LL elements sent where the reading of what was sent before is not known to be over.
-    LostPacket,
+    LostPacket = "lost-packet", Protocol, GoesOn;
     /// Packets that no group ever takes.
-    UntakenPacket,
+    UntakenPacket = "untaken-packet", Protocol, GoesOn;
     /// A flag signalled twice with the same value.
-    DoubledSignal,
+    DoubledSignal = "doubled-signal", Protocol, GoesOn;
     /// A wait that meets a newer epoch or a larger count than it expects, a signal older than what the flag holds, or a read under a
     /// wait for one epoch of data of a newer one.
-    EpochConfusion,
+    EpochConfusion = "epoch-confusion", Protocol, Ends;
     /// A launch that begins its epoch before the launch before it is over, which advances the same word.
-    EarlyEpoch,
+    EarlyEpoch = "early-epoch", Protocol, Ends;
     /// A wait satisfied by another rank than the one it names.
-    WrongSender,
+    WrongSender = "wrong-sender", Protocol, GoesOn;
     /// Nothing can run any more.
-    Deadlock,
+    Deadlock = "deadlock", Protocol, Ends;
     /// A wait for a block that has no room to run until the waiting blocks finish.
-    NotResident,
+    NotResident = "not-resident", Protocol, Ends;
     /// A loop that goes round and round, while no group does anything that could end it.
-    EndlessSpin,
+    EndlessSpin = "endless-spin", Protocol, Ends;
     /// The run executed more instructions than allowed.
-    StepLimit,
+    StepLimit = "step-limit", Use, Ends;
     /// A piece of an operand comes into a slot of shared memory that another one still needs, or is multiplied before it arrives.
-    PieceOutOfTurn,
+    PieceOutOfTurn = "piece-out-of-turn", Protocol, Ends;
     /// An outbox of a far channel that is written before the puts from it are locally complete.
-    OutboxReused,
+    OutboxReused = "outbox-reused", Protocol, GoesOn;
     /// As [`FindingKind::OutboxReused`], of puts of an earlier launch, whose end completed nothing.
-    UnflushedEnd,
+    UnflushedEnd = "unflushed-end", Protocol, GoesOn;
     /// A far put into a bank of which nothing says that the receiver is done with it.
-    NoCredit,
+    NoCredit = "no-credit", Protocol, GoesOn;
     /// A far wait, or a publish, for more or fewer puts than there are.
-    CountMismatch,
+    CountMismatch = "count-mismatch", Protocol, GoesOn;
     /// A read of a far message after a wait for a part of the puts that its source puts in the launch.
-    PrefixAssumed,
+    PrefixAssumed = "prefix-assumed", Protocol, GoesOn;
     /// A far put that no publish of its group stands behind: it needs an order that puts do not have.
-    StrongOrder,
+    StrongOrder = "strong-order", Protocol, GoesOn;
     /// A work counter that is not zero at the end of a launch.
-    CounterNotReset,
+    CounterNotReset = "counter-not-reset", Protocol, GoesOn;
     /// Two blocks of a pair that multiply by different rows or columns, or one that multiplies more often.
-    PairsDiffer,
+    PairsDiffer = "pairs-differ", Protocol, GoesOn;
     /// A number that was computed in 32 bits and does not fit them, as an index, an end of a loop or where its size decides.
-    WrappedIndex,
+    WrappedIndex = "wrapped-index", Use, Ends;
     /// Integer division or remainder by zero.
-    DivisionByZero,
+    DivisionByZero = "division-by-zero", Use, Ends;
     /// The smallest integer divided by -1.
-    DivisionOverflow,
+    DivisionOverflow = "division-overflow", Use, Ends;
     /// A shift by at least the operand's width.
-    ShiftOverflow,
+    ShiftOverflow = "shift-overflow", Use, Ends;
     /// A host step of the program failed.
-    HostFailed,
+    HostFailed = "host-failed", Result, Ends;
 }
 
 impl FindingKind {
-    /// The name in reports, where it belongs, and whether the run goes on.
-    const fn facts(self) -> (&'static str, Stage, Run) {
-        use Run::{Ends, GoesOn};
-        match self {
-            FindingKind::DataRace => ("data-race", Stage::Data, GoesOn),
-            FindingKind::UninitializedRead => ("uninitialized-read", Stage::Data, GoesOn),
-            FindingKind::StaleRead => ("stale-read", Stage::Data, GoesOn),
-            FindingKind::OutOfBounds => ("out-of-bounds", Stage::Use, Ends),
-            FindingKind::ScatterConflict => ("scatter-conflict", Stage::Data, GoesOn),
-            FindingKind::LostSignal => ("lost-signal", Stage::Protocol, GoesOn),
-            FindingKind::UnwaitedSignal => ("unwaited-signal", Stage::Protocol, GoesOn),
-            FindingKind::LostPacket => ("lost-packet", Stage::Protocol, GoesOn),
-            FindingKind::UntakenPacket => ("untaken-packet", Stage::Protocol, GoesOn),
-            FindingKind::DoubledSignal => ("doubled-signal", Stage::Protocol, GoesOn),
-            FindingKind::EpochConfusion => ("epoch-confusion", Stage::Protocol, Ends),
-            FindingKind::EarlyEpoch => ("early-epoch", Stage::Protocol, Ends),
-            FindingKind::WrongSender => ("wrong-sender", Stage::Protocol, GoesOn),
-            FindingKind::Deadlock => ("deadlock", Stage::Protocol, Ends),
-            FindingKind::NotResident => ("not-resident", Stage::Protocol, Ends),
-            FindingKind::EndlessSpin => ("endless-spin", Stage::Protocol, Ends),
-            FindingKind::StepLimit => ("step-limit", Stage::Use, Ends),
-            FindingKind::PieceOutOfTurn => ("piece-out-of-turn", Stage::Protocol, Ends),
-            FindingKind::OutboxReused => ("outbox-reused", Stage::Protocol, GoesOn),
-            FindingKind::UnflushedEnd => ("unflushed-end", Stage::Protocol, GoesOn),
-            FindingKind::NoCredit => ("no-credit", Stage::Protocol, GoesOn),
-            FindingKind::CountMismatch => ("count-mismatch", Stage::Protocol, GoesOn),
-            FindingKind::PrefixAssumed => ("prefix-assumed", Stage::Protocol, GoesOn),
-            FindingKind::StrongOrder => ("strong-order", Stage::Protocol, GoesOn),
-            FindingKind::CounterNotReset => ("counter-not-reset", Stage::Protocol, GoesOn),
-            FindingKind::PairsDiffer => ("pairs-differ", Stage::Protocol, GoesOn),
-            FindingKind::WrappedIndex => ("wrapped-index", Stage::Use, Ends),
-            FindingKind::DivisionByZero => ("division-by-zero", Stage::Use, Ends),
-            FindingKind::DivisionOverflow => ("division-overflow", Stage::Use, Ends),
-            FindingKind::ShiftOverflow => ("shift-overflow", Stage::Use, Ends),
-            FindingKind::HostFailed => ("host-failed", Stage::Result, Ends),
-        }
-    }
-
     /// The name in reports.
     pub const fn name(self) -> &'static str {
         self.facts().0
