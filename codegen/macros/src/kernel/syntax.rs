@@ -37,29 +37,21 @@ pub fn take_host_attr(attrs: &mut Vec<Attribute>) -> bool {
     attrs.len() < before
 }
 
+macro_rules! attrs_of {
+    ($e:ident: $($kind:ident)+) => {
+        match $e {
+            $(Expr::$kind(e) => Some(&mut e.attrs),)+
+            _ => None,
+        }
+    };
+}
+
 /// The attributes of an expression that the author may have put `#[host]` on.
 fn attrs_mut(e: &mut Expr) -> Option<&mut Vec<Attribute>> {
-    Some(match e {
-        Expr::Assign(e) => &mut e.attrs,
-        Expr::Binary(e) => &mut e.attrs,
-        Expr::Block(e) => &mut e.attrs,
-        Expr::Call(e) => &mut e.attrs,
-        Expr::Field(e) => &mut e.attrs,
-        Expr::ForLoop(e) => &mut e.attrs,
-        Expr::If(e) => &mut e.attrs,
-        Expr::Index(e) => &mut e.attrs,
-        Expr::Loop(e) => &mut e.attrs,
-        Expr::Macro(e) => &mut e.attrs,
-        Expr::Match(e) => &mut e.attrs,
-        Expr::MethodCall(e) => &mut e.attrs,
-        Expr::Paren(e) => &mut e.attrs,
-        Expr::Path(e) => &mut e.attrs,
-        Expr::Reference(e) => &mut e.attrs,
-        Expr::Tuple(e) => &mut e.attrs,
-        Expr::Unary(e) => &mut e.attrs,
-        Expr::While(e) => &mut e.attrs,
-        _ => return None,
-    })
+    attrs_of! {
+        e: Assign Binary Block Call Field ForLoop If Index Loop Macro Match MethodCall
+           Paren Path Reference Tuple Unary While
+    }
 }
 
 /// An expression without parentheses around it and without the invisible groups of `macro_rules`.
