@@ -16,18 +16,11 @@ use crate::ir::{Dtype, ParamKind};
 macro_rules! typed_matrix {
     ($(#[$doc:meta])* $name:ident of $any:ident, $elements:ident) => {
         $(#[$doc])*
-        #[derive(Debug)]
+        #[derive(Clone, Copy, Debug)]
         pub struct $name<T: Element> {
             any: $any,
             _t: PhantomData<T>,
         }
-
-        impl<T: Element> Clone for $name<T> {
-            fn clone(&self) -> Self {
-                *self
-            }
-        }
-        impl<T: Element> Copy for $name<T> {}
 
         impl<T: Element> Deref for $name<T> {
             type Target = $any;

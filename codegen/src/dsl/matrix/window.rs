@@ -7,7 +7,7 @@ use crate::dsl::comm::{Arrived, Peers};
 use crate::dsl::memory::{
     Arg, Bound, Epoch, Flags, IntoIndex,
     args::MatrixArg,
-    window::{instance, publish},
+    window::{instance, owned, publish},
 };
 use crate::dsl::values::{IntoVal, Val};
 use crate::ir::{Loc, ParamKind};
@@ -46,20 +46,7 @@ pub struct AnyWindowMatrix {
     own: AnyMatrix,
 }
 
-/// This rank's own instance.
-impl Deref for AnyWindowMatrix {
-    type Target = AnyMatrix;
-    fn deref(&self) -> &AnyMatrix {
-        &self.own
-    }
-}
-
-impl Arg for AnyWindowMatrix {
-    const KIND: ParamKind = ParamKind::Window;
-    fn bind(b: Bound) -> Self {
-        AnyWindowMatrix { own: AnyMatrix::bind(b) }
-    }
-}
+owned!([] AnyWindowMatrix, AnyMatrix);
 impl MatrixArg for AnyWindowMatrix {}
 
 /// A rank's instance of an [`AnyWindowMatrix`].

@@ -13,17 +13,11 @@ use crate::ir::{Dtype, Loc, ParamId, ParamKind, ReduceOp, Type, ValueOp};
 macro_rules! handle {
     ($(#[$m:meta])* $name:ident of $bound:ident) => {
         $(#[$m])*
-        #[derive(Debug)]
+        #[derive(Clone, Copy, Debug)]
         pub struct $name<T: $bound> {
             pub(crate) buf: $crate::dsl::memory::buffer::Buf,
             pub(crate) _t: std::marker::PhantomData<T>,
         }
-        impl<T: $bound> Clone for $name<T> {
-            fn clone(&self) -> Self {
-                *self
-            }
-        }
-        impl<T: $bound> Copy for $name<T> {}
     };
     ($(#[$m:meta])* $name:ident) => {
         handle!($(#[$m])* $name of Element);

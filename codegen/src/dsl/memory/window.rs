@@ -77,32 +77,34 @@ use crate::ir::{CommOp, Const, Dtype, Loc, OpKind, ParamKind, Place, ReceiptId, 
 ///     window.of(1).get(0)
 /// }
 /// ```
-#[derive(Debug)]
+#[derive(Clone, Copy, Debug)]
 pub struct Window<T: Element> {
     own: Ptr<T>,
 }
 
-impl<T: Element> Clone for Window<T> {
-    fn clone(&self) -> Self {
-        *self
-    }
-}
-impl<T: Element> Copy for Window<T> {}
+/// A window as a parameter, and to its owner.
+macro_rules! owned {
+    ([$($bound:tt)*] $window:ty, $own:ty) => {
+        impl $($bound)* Arg for $window {
+            const KIND: ParamKind = ParamKind::Window;
+            fn bind(b: Bound) -> Self {
+                Self { own: <$own>::bind(b) }
+            }
+        }
 
-/// This rank's own instance.
-impl<T: Element> Deref for Window<T> {
-    type Target = Ptr<T>;
-    fn deref(&self) -> &Ptr<T> {
-        &self.own
-    }
+        /// This rank's own instance.
+        impl $($bound)* Deref for $window {
+            type Target = $own;
+            fn deref(&self) -> &$own {
+                &self.own
+            }
+        }
+    };
 }
+pub(crate) use owned;
+owned!([<T: Element>] Window<T>, Ptr<T>);
+owned!([] AnyWindow, AnyPtr);
 
-impl<T: Element> Arg for Window<T> {
-    const KIND: ParamKind = ParamKind::Window;
-    fn bind(b: Bound) -> Self {
-        Window { own: Ptr::bind(b) }
-    }
-}
 impl<T: Element> TypedArg for Window<T> {
     const DTYPE: Dtype = T::DTYPE;
 }
@@ -113,20 +115,6 @@ pub struct AnyWindow {
     own: AnyPtr,
 }
 
-/// This rank's own instance.
-impl Deref for AnyWindow {
-    type Target = AnyPtr;
-    fn deref(&self) -> &AnyPtr {
-        &self.own
-    }
-}
-
-impl Arg for AnyWindow {
-    const KIND: ParamKind = ParamKind::Window;
-    fn bind(b: Bound) -> Self {
-        AnyWindow { own: AnyPtr::bind(b) }
-    }
-}
 impl ErasedArg for AnyWindow {}
 
 /// A rank's instance of a [`Window`].

@@ -31,17 +31,11 @@ use crate::ir::{BinaryOp, CompareOp, Dtype, Loc, ReduceOp, Type, ValueOp, verify
 /// # });
 /// # }).unwrap();
 /// ```
+#[derive(Clone, Copy)]
 pub struct Tile<T: Element> {
     raw: Raw,
     _t: PhantomData<T>,
 }
-
-impl<T: Element> Clone for Tile<T> {
-    fn clone(&self) -> Self {
-        *self
-    }
-}
-impl<T: Element> Copy for Tile<T> {}
 
 impl<T: Element> fmt::Debug for Tile<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -92,17 +92,11 @@ impl fmt::Display for Extent {
 ///     n * weight // `Val<f32>` cannot be combined with a `u32` value of the device
 /// }
 /// ```
+#[derive(Clone, Copy)]
 pub struct Val<T: Element> {
     raw: Raw,
     _t: PhantomData<T>,
 }
-
-impl<T: Element> Clone for Val<T> {
-    fn clone(&self) -> Self {
-        *self
-    }
-}
-impl<T: Element> Copy for Val<T> {}
 
 impl<T: Element> fmt::Debug for Val<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
