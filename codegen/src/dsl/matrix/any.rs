@@ -443,6 +443,16 @@ load_rows! {
     [] AnyPtr, AnySym;
 }
 
+macro_rules! reductions {
+    ($($(#[$doc:meta])* $name:ident, $op:ident of $lines:ident;)+) => {
+        $($(#[$doc])*
+        #[track_caller]
+        pub fn $name(self) -> Tile<f32> {
+            self.reduce_lines(ReduceOp::$op, Lines::$lines, Loc::caller())
+        })+
+    };
+}
+
 /// Reductions along rows and columns of a matrix that a group holds. Each gives a vector, as a matrix of the same shape that has the
 /// reduction of a row in each element of that row, or of a column in each element of that column: so elementwise operations take it
 /// as it is, and stores to one column or one row of a matrix in memory write each number once. A matrix is of one tile: the parts
@@ -463,46 +473,25 @@ load_rows! {
 /// # }).unwrap();
 /// ```
 impl Tile<f32> {
-    /// The sum of each row, in each element of it. In which order elements are added is the target's own, and always the same.
-    ///
-    /// # Errors
-    /// Ends the trace of a tile that is no matrix.
-    #[track_caller]
-    pub fn row_sum(self) -> Tile<f32> {
-        self.reduce_lines(ReduceOp::Sum, Lines::Rows, Loc::caller())
-    }
-
-    /// The largest element of each row, in each element of it.
-    #[track_caller]
-    pub fn row_max(self) -> Tile<f32> {
-        self.reduce_lines(ReduceOp::Max, Lines::Rows, Loc::caller())
-    }
-
-    /// The smallest element of each row, in each element of it.
-    #[track_caller]
-    pub fn row_min(self) -> Tile<f32> {
-        self.reduce_lines(ReduceOp::Min, Lines::Rows, Loc::caller())
-    }
-
-    /// The sum of each column, in each element of it. In which order elements are added is the target's own, and always the same.
-    ///
-    /// # Errors
-    /// Ends the trace of a tile that is no matrix.
-    #[track_caller]
-    pub fn column_sum(self) -> Tile<f32> {
-        self.reduce_lines(ReduceOp::Sum, Lines::Columns, Loc::caller())
-    }
-
-    /// The largest element of each column, in each element of it.
-    #[track_caller]
-    pub fn column_max(self) -> Tile<f32> {
-        self.reduce_lines(ReduceOp::Max, Lines::Columns, Loc::caller())
-    }
-
-    /// The smallest element of each column, in each element of it.
-    #[track_caller]
-    pub fn column_min(self) -> Tile<f32> {
-        self.reduce_lines(ReduceOp::Min, Lines::Columns, Loc::caller())
+    reductions! {
+        /// The sum of each row, in each element of it. In which order elements are added is the target's own, and always the same.
+        ///
+        /// # Errors
+        /// Ends the trace of a tile that is no matrix.
+        row_sum, Sum of Rows;
+        /// The largest element of each row, in each element of it.
+        row_max, Max of Rows;
+        /// The smallest element of each row, in each element of it.
+        row_min, Min of Rows;
+        /// The sum of each column, in each element of it. In which order elements are added is the target's own, and always the same.
+        ///
+        /// # Errors
+        /// Ends the trace of a tile that is no matrix.
+        column_sum, Sum of Columns;
+        /// The largest element of each column, in each element of it.
+        column_max, Max of Columns;
+        /// The smallest element of each column, in each element of it.
+        column_min, Min of Columns;
     }
 
     fn reduce_lines(self, op: ReduceOp, lines: Lines, loc: Loc) -> Tile<f32> {
