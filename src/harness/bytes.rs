@@ -1,5 +1,7 @@
 //! Rows quantised to bytes other than e4m3: e4m3fnuz and signed integers.
 
+use peerwarp_codegen::elements::e4m3::quantise_as;
+
 /// The value of an e4m3fnuz byte: sign, 4 exponent bits with bias 8, 3 mantissa bits; a sign alone is NaN.
 pub fn e4m3fnuz_to_f32(byte: u8) -> f32 {
     let (exponent, mantissa) = (i32::from(byte >> 3 & 15), f32::from(byte & 7));
@@ -27,14 +29,7 @@ const FNUZ_MAX: f32 = 224.0;
 
 /// Quantises a row to e4m3fnuz: bytes, and for every `block` elements the scale that gives the values back.
 pub fn quantise_fnuz(row: &[f32], block: u32) -> (Vec<u8>, Vec<f32>) {
-    let (mut bytes, mut scales) = (vec![], vec![]);
-    for block in row.chunks(block as usize) {
-        let largest = block.iter().fold(0f32, |m, x| m.max(x.abs()));
-        let scale = if largest == 0.0 { 1.0 } else { largest / FNUZ_MAX };
-        bytes.extend(block.iter().map(|x| e4m3fnuz_from_f32(x / scale)));
-        scales.push(scale);
-    }
-    (bytes, scales)
+    quantise_as(row, block, FNUZ_MAX, e4m3fnuz_from_f32)
 }
 
 /// The values of a row of e4m3fnuz with a scale for every `block` elements.

@@ -37,11 +37,16 @@ pub fn e4m3_from_f32(x: f32) -> u8 {
 
 /// Quantises a row: bytes, and for every `block` elements the scale that gives the values back.
 pub fn quantise(row: &[f32], block: u32) -> (Vec<u8>, Vec<f32>) {
+    quantise_as(row, block, E4M3_MAX, e4m3_from_f32)
+}
+
+/// The same in any type of a byte: the largest element of a block becomes `most`.
+pub fn quantise_as(row: &[f32], block: u32, most: f32, byte: fn(f32) -> u8) -> (Vec<u8>, Vec<f32>) {
     let (mut bytes, mut scales) = (vec![], vec![]);
     for block in row.chunks(block as usize) {
         let largest = block.iter().fold(0f32, |m, x| m.max(x.abs()));
-        let scale = if largest == 0.0 { 1.0 } else { largest / E4M3_MAX };
-        bytes.extend(block.iter().map(|x| e4m3_from_f32(x / scale)));
+        let scale = if largest == 0.0 { 1.0 } else { largest / most };
+        bytes.extend(block.iter().map(|x| byte(x / scale)));
         scales.push(scale);
     }
     (bytes, scales)
