@@ -5,7 +5,7 @@ use peerwarp_codegen::family::{Choice, Family, Illegal, Legal};
 use peerwarp_codegen::ir::Dtype;
 
 use super::cut::{self, Cut, Part};
-use super::exchange::{self, send_to_all, take_from_each};
+use super::exchange::{send_to_all, take_from_each};
 use super::legal;
 use super::length::{Length, LengthArgs, LengthLaunch, Lengths, Shares};
 use super::pull::{Pull, PullArgs};
@@ -68,11 +68,6 @@ impl AllGather {
     fn pull(&self) -> Pull {
         Pull::new(self.cut(), (self.ranks, self.blocks), self.dtype)
     }
-
-    fn channel(&self) -> ChannelShape {
-        let tiles = exchange::tiles(self.protocol, self.ranks, self.cut().tiles(), self.cut());
-        self.lengths().keeps_apart(tiles)
-    }
 }
 
 /// Parameters of [`all_gather`].
@@ -119,7 +114,7 @@ pub enum GatherArgs {
 #[args(config = AllGather)]
 pub struct GatherPushArgs {
     /// The vectors of all ranks, a tile a message.
-    #[channel(|c| c.channel())]
+    #[channel(|c| c.lengths().tiles(c.protocol, c.cut()))]
     #[len(|c| c.cut().longest())]
     #[dtype(|c| c.dtype)]
     pub tiles: AnyChannel,

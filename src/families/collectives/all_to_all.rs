@@ -5,7 +5,7 @@ use peerwarp_codegen::family::{Family, Illegal, Legal};
 use peerwarp_codegen::ir::Dtype;
 
 use super::cut::{Cut, Parts};
-use super::exchange::{self, send_to_each, take_from_each};
+use super::exchange::{send_to_each, take_from_each};
 use super::legal;
 use super::length::{Length, LengthArgs, LengthLaunch, Lengths};
 use super::tiled::tiled;
@@ -36,11 +36,6 @@ impl AllToAll {
     fn parts(&self) -> Parts {
         Parts::new(self.elements, self.ranks)
     }
-
-    fn channel(&self) -> ChannelShape {
-        let tiles = exchange::tiles(self.protocol, self.ranks, self.cut().tiles(), self.cut());
-        self.lengths().keeps_apart(tiles)
-    }
 }
 
 /// Parameters of [`all_to_all`].
@@ -64,7 +59,7 @@ pub struct AllToAllArgs {
     #[input]
     pub length: LengthArgs,
     /// All ranks' parts, a tile a message.
-    #[channel(|c| c.channel())]
+    #[channel(|c| c.lengths().tiles(c.protocol, c.cut()))]
     #[len(|c| c.cut().longest())]
     #[dtype(|c| c.dtype)]
     pub tiles: AnyChannel,

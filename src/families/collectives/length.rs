@@ -3,7 +3,8 @@
 use peerwarp_codegen::dsl::prelude::*;
 use peerwarp_codegen::family::{Choice, Illegal};
 
-use super::cut::Part;
+use super::cut::{Cut, Part};
+use super::exchange;
 
 /// What says how long a vector is.
 #[derive(Choice, Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -61,6 +62,11 @@ impl Lengths {
     /// A channel between ranks that may have nothing to send each other in a launch: credits keep them in step.
     pub(super) fn keeps_apart(&self, shape: ChannelShape) -> ChannelShape {
         if self.length == Length::Whole { shape } else { shape.credits(true) }
+    }
+
+    /// The channel of tiles of a cut from every rank to every other one.
+    pub(super) fn tiles(&self, transport: Transport, cut: Cut) -> ChannelShape {
+        self.keeps_apart(exchange::tiles(transport, self.ranks, cut.tiles(), cut))
     }
 
     /// Rows of a tensor with the vector, or the part, of a rank: as many as `rows` says.

@@ -49,11 +49,6 @@ impl ReduceScatter {
     fn reduce(&self) -> Reduce {
         Reduce::new(self.op, self.ranks, self.cut().longest(), self.dtype, self.warps)
     }
-
-    fn channel(&self) -> ChannelShape {
-        let tiles = exchange::tiles(self.protocol, self.ranks, self.cut().tiles(), self.cut());
-        self.lengths().keeps_apart(tiles)
-    }
 }
 
 /// Parameters of [`reduce_scatter`].
@@ -77,7 +72,7 @@ pub struct ReduceScatterArgs {
     #[input]
     pub length: LengthArgs,
     /// All ranks' parts, a tile a message.
-    #[channel(|c| c.channel())]
+    #[channel(|c| c.lengths().tiles(c.protocol, c.cut()))]
     #[len(|c| c.cut().longest())]
     #[dtype(|c| c.dtype)]
     pub tiles: AnyChannel,
