@@ -68,6 +68,45 @@ pub struct MoeTuning {
     pub plan: MoePlan,
 }
 
+/// The same operation with another value of a field of its key.
+macro_rules! with_fields {
+    ($($(#[$doc:meta])* $with:ident $field:ident: $type:ty;)+) => {
+        impl MoeTuning {
+            $($(#[$doc])*
+            #[must_use]
+            pub fn $with(mut self, $field: $type) -> MoeTuning {
+                self.key.$field = $field;
+                self
+            })+
+        }
+    };
+}
+with_fields! {
+    /// The same with a hook on the dispatched rows.
+    with_hook hook: Hook;
+    /// The same with rows in another order.
+    with_layout layout: Layout;
+    /// The same with places for so many rows by expert: of all of a rank's experts, or of each at a fixed stride. 0 lets there be as
+    /// many as there can be rows.
+    with_max_rows max_rows: u32;
+    /// The same with a combine that applies the weights to rank-major rows, or one that leaves them to the experts.
+    with_weighted weighted: bool;
+    /// The same with a combine that counts each token's entries of ranks that are not active, or one that does not.
+    with_missing missing: bool;
+    /// The same with a dispatch that counts the entries of each expert, or one that does not.
+    with_expert_load expert_load: bool;
+    /// The same with expert ids that are given as this type.
+    with_ids ids: IdType;
+    /// The same with rows that are combined in another type: those of less than 16 bits an element, without a hook, in bf16 or fp16.
+    with_combined combined: CombineDtype;
+    /// The same with scales that are powers of two, of rows that dispatch quantises, rounded so.
+    with_scale_rounding scale_rounding: ScaleRounding;
+    /// The same with the scales that come out in another order.
+    with_scale_layout scale_layout: ScaleLayout;
+    /// The same with one launch an operation, or one for sending and one for receiving.
+    with_split split: bool;
+}
+
 impl MoeTuning {
     /// The defaults for a shape: one launch an operation, deduplicated, no hook, rank-major rows.
     ///
@@ -103,35 +142,6 @@ impl MoeTuning {
         self
     }
 
-    /// The same with a hook on the dispatched rows.
-    #[must_use]
-    pub fn with_hook(mut self, hook: Hook) -> MoeTuning {
-        self.key.hook = hook;
-        self
-    }
-
-    /// The same with rows in another order.
-    #[must_use]
-    pub fn with_layout(mut self, layout: Layout) -> MoeTuning {
-        self.key.layout = layout;
-        self
-    }
-
-    /// The same with places for so many rows by expert: of all of a rank's experts, or of each at a fixed stride. 0 lets there be as
-    /// many as there can be rows.
-    #[must_use]
-    pub fn with_max_rows(mut self, max_rows: u32) -> MoeTuning {
-        self.key.max_rows = max_rows;
-        self
-    }
-
-    /// The same with a combine that applies the weights to rank-major rows, or one that leaves them to the experts.
-    #[must_use]
-    pub fn with_weighted(mut self, weighted: bool) -> MoeTuning {
-        self.key.weighted = weighted;
-        self
-    }
-
     /// The same with rows that travel back in another type, and the defaults for a combine of such rows.
     ///
     /// # Errors
@@ -142,13 +152,6 @@ impl MoeTuning {
             self.plan.combine = self.key.defaults()?.plan.combine;
         }
         Ok(self)
-    }
-
-    /// The same with a combine that counts each token's entries of ranks that are not active, or one that does not.
-    #[must_use]
-    pub fn with_missing(mut self, missing: bool) -> MoeTuning {
-        self.key.missing = missing;
-        self
     }
 
     /// The same with a table that places experts in so many slots of each rank, with room for so many replicas of each; 0 slots leave
@@ -165,27 +168,6 @@ impl MoeTuning {
         Ok(self)
     }
 
-    /// The same with a dispatch that counts the entries of each expert, or one that does not.
-    #[must_use]
-    pub fn with_expert_load(mut self, expert_load: bool) -> MoeTuning {
-        self.key.expert_load = expert_load;
-        self
-    }
-
-    /// The same with expert ids that are given as this type.
-    #[must_use]
-    pub fn with_ids(mut self, ids: IdType) -> MoeTuning {
-        self.key.ids = ids;
-        self
-    }
-
-    /// The same with rows that are combined in another type: those of less than 16 bits an element, without a hook, in bf16 or fp16.
-    #[must_use]
-    pub fn with_combined(mut self, combined: CombineDtype) -> MoeTuning {
-        self.key.combined = combined;
-        self
-    }
-
     /// The same with rows that dispatch quantises, and the defaults for a dispatch that does.
     ///
     /// # Errors
@@ -196,27 +178,6 @@ impl MoeTuning {
             self.plan.dispatch = self.key.defaults()?.plan.dispatch;
         }
         Ok(self)
-    }
-
-    /// The same with scales that are powers of two, of rows that dispatch quantises, rounded so.
-    #[must_use]
-    pub fn with_scale_rounding(mut self, scale_rounding: ScaleRounding) -> MoeTuning {
-        self.key.scale_rounding = scale_rounding;
-        self
-    }
-
-    /// The same with the scales that come out in another order.
-    #[must_use]
-    pub fn with_scale_layout(mut self, scale_layout: ScaleLayout) -> MoeTuning {
-        self.key.scale_layout = scale_layout;
-        self
-    }
-
-    /// The same with one launch an operation, or one for sending and one for receiving.
-    #[must_use]
-    pub fn with_split(mut self, split: bool) -> MoeTuning {
-        self.key.split = split;
-        self
     }
 
     /// The same with at most so many blocks a launch, or as few as it can have.

@@ -168,19 +168,11 @@ impl RowDtype {
     /// Whether rows and scales may go as packets: one that ends in all ones loses a bit there, which leaves a NaN a NaN where all are
     /// floats that have some, and makes another number of others.
     pub(in crate::families::moe) const fn survives_packets(self) -> bool {
-        match self {
-            RowDtype::Bf16 | RowDtype::Fp16 | RowDtype::Fp8 | RowDtype::Fp8Token | RowDtype::Fp8Tensor => {
-                true
-            }
-            // Integers and e2m1 have no NaN, all ones are a number of e4m3fnuz, and without the top bit e8m0's 1.
-            RowDtype::Fp8Ue8m0
-            | RowDtype::Fp8Fnuz
-            | RowDtype::Int8
-            | RowDtype::Mxfp8
-            | RowDtype::Nvfp4
-            | RowDtype::Mxfp4
-            | RowDtype::Bytes { .. } => false,
-        }
+        // Integers and e2m1 have no NaN, all ones are a number of e4m3fnuz, and without the top bit e8m0's 1.
+        matches!(
+            self,
+            RowDtype::Bf16 | RowDtype::Fp16 | RowDtype::Fp8 | RowDtype::Fp8Token | RowDtype::Fp8Tensor
+        )
     }
 
     /// Which field of rows of `hidden` elements is not what it has to be, its value, and what that is: rows and their scales move as
