@@ -411,9 +411,12 @@ impl Combine {
 
     /// Blocks that send, that receive, and that wait until all ranks are ready, where records order nothing.
     pub(super) fn roles(&self) -> [u32; 3] {
-        let send = if self.phase.sends() { self.send_blocks } else { 0 };
-        let recv = if self.phase.receives() { self.recv_blocks } else { 0 };
-        [send, recv, u32::from(self.protocol == Protocol::Packets && self.phase.receives())]
+        let ready = u32::from(self.protocol == Protocol::Packets);
+        [
+            self.phase.senders(self.send_blocks),
+            self.phase.receivers(self.recv_blocks),
+            self.phase.receivers(ready),
+        ]
     }
 
     /// How groups divide rows that they send: a flag is for a row, a packet for itself.

@@ -214,11 +214,6 @@ impl Dispatch {
         notes_routes(self.expert_slots, self.ids)
     }
 
-    /// Whether it writes down anything of the entries that it sends.
-    pub(super) fn notes_entries(&self) -> bool {
-        self.notes_routes() || self.expert_load
-    }
-
     /// Expert ids that travel together: all of a token's, or one.
     pub fn slot_entries(&self) -> u32 {
         if self.dedup { self.topk } else { 1 }
@@ -454,7 +449,7 @@ impl Dispatch {
 
     /// Blocks that notify ranks that this one is ready, where records order nothing.
     pub fn ready_blocks(&self) -> u32 {
-        u32::from(self.protocol == Protocol::Packets && self.phase.sends())
+        self.phase.senders(u32::from(self.protocol == Protocol::Packets))
     }
 
     /// With fewer blocks that send and that receive, so that a launch has at most so many, or as few as it can have.
@@ -486,15 +481,14 @@ impl Dispatch {
 
     /// The blocks of each role of a launch: route, send, recv, index, bases, entries, ready.
     pub(super) fn roles(&self) -> [u32; 7] {
-        let sends = |blocks| if self.phase.sends() { blocks } else { 0 };
-        let receives = |blocks| if self.phase.receives() { blocks } else { 0 };
+        let phase = self.phase;
         [
-            sends(self.route_blocks()),
-            sends(self.send_blocks),
-            receives(self.recv_blocks),
-            receives(self.index_blocks()),
-            receives(u32::from(self.keeps_bases_in_memory())),
-            receives(self.entry_blocks()),
+            phase.senders(self.route_blocks()),
+            phase.senders(self.send_blocks),
+            phase.receivers(self.recv_blocks),
+            phase.receivers(self.index_blocks()),
+            phase.receivers(u32::from(self.keeps_bases_in_memory())),
+            phase.receivers(self.entry_blocks()),
             self.ready_blocks(),
         ]
     }

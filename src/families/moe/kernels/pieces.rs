@@ -12,7 +12,7 @@ pub(super) fn piece_len(row: u32, warps: u32, vectors: u32, element_bytes: u32) 
 /// for the last piece when they don't divide.
 #[kernel]
 pub(super) fn each_piece(row: u32, len: u32, mut act: impl FnMut(Val<u32>, u32)) {
-    let (whole, rest) = (row / len, row % len);
+    let whole = row / len;
     if whole == 1 {
         act(0u32.val(), len);
     } else {
@@ -21,9 +21,14 @@ pub(super) fn each_piece(row: u32, len: u32, mut act: impl FnMut(Val<u32>, u32))
             act(start, len);
         }
     }
-    if rest > 0 {
+    if let Some(rest) = rest(row, len) {
         act((whole * len).val(), rest);
     }
+}
+
+/// Elements of the last piece of a row, where pieces of `len` elements don't divide it.
+fn rest(row: u32, len: u32) -> Option<u32> {
+    Some(row % len).filter(|rest| *rest > 0)
 }
 
 /// How groups divide a row that is too long for their lanes to hold at once.
@@ -51,17 +56,19 @@ impl Pieces {
     /// Does something with each piece of a part, given its first element and its length.
     #[kernel]
     pub fn each(&self, part: Val<u32>, mut act: impl FnMut(Val<u32>, u32)) {
-        let (whole, rest) = (self.row / self.len, self.row % self.len);
+        let whole = self.row / self.len;
         if self.parts() == 1 {
             each_piece(self.row, self.len, &mut act);
-        } else if rest == 0 {
+        } else if let Some(rest) = rest(self.row, self.len) {
+            if part < whole {
+                // The bound says to the printer, too, that pieces of one row don't reach into the next one.
+                act(part.min(whole - 1) * self.len, self.len);
+            } else {
+                act((whole * self.len).val(), rest);
+            }
+        } else {
             let start = part * self.len;
             act(start, self.len);
-        } else if part < whole {
-            // The bound says to the printer, too, that pieces of one row don't reach into the next one.
-            act(part.min(whole - 1) * self.len, self.len);
-        } else {
-            act((whole * self.len).val(), rest);
         }
     }
 

@@ -27,6 +27,16 @@ impl Phase {
     pub fn receives(self) -> bool {
         self != Phase::Send
     }
+
+    /// The blocks of a role that sends: none in a launch that only receives.
+    pub fn senders(self, blocks: u32) -> u32 {
+        if self.sends() { blocks } else { 0 }
+    }
+
+    /// The blocks of a role that receives: none in a launch that only sends.
+    pub fn receivers(self, blocks: u32) -> u32 {
+        if self.receives() { blocks } else { 0 }
+    }
 }
 
 /// How rows travel.

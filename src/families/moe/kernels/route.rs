@@ -79,6 +79,17 @@ impl Chunk {
             routed.store(self.first.only(self.counted), self.slot.cast::<i32>());
         }
     }
+
+    /// The same where `holds` is true. Without anything to write, `holds` is not computed.
+    #[kernel]
+    fn note_if(&self, c: &Dispatch, a: &DispatchArgs, holds: impl FnOnce() -> Val<bool>) {
+        let notes = a.expert_load.is_some() || a.routed.is_some();
+        if notes {
+            if holds() {
+                self.note(c, a);
+            }
+        }
+    }
 }
 
 /// Records without counts. A group has a chunk and a rank, so that no rank waits for another's record.
@@ -95,11 +106,7 @@ fn uncounted(l: Launch<'_>, g: Group) {
         record.words(0u32.val(), words);
         record.weights(0u32.val(), entries.weights);
         record.send(entries.n);
-        if c.notes_entries() {
-            if to == rank() {
-                entries.note(c, l.a);
-            }
-        }
+        entries.note_if(c, l.a, || to == rank());
     }
 }
 
@@ -166,11 +173,7 @@ fn by_experts(l: Launch<'_>, records: &FlagRecordArgs, b: Group) {
                 // What goes nowhere is sent with the first part.
                 let sent = counted | (!chunk.valid & first.eq_to(0).splat(len));
                 record.put_where(Entries { start, sent, words, weights: chunk.weights });
-                if c.notes_entries() {
-                    if first == 0 {
-                        chunk.note(c, l.a);
-                    }
-                }
+                chunk.note_if(c, l.a, || first == 0);
             });
             record.put_counts(first, experts, &count);
         });

@@ -27,13 +27,13 @@ impl<'a> Sender<'a> {
     #[kernel]
     pub fn send(self, g: Group) {
         let Sender { c, a, .. } = self;
-        match (c.copies(), c.protocol) {
-            (Copies::Apart, _) => self.send_apart(g),
-            (Copies::Together, Protocol::Packets) if !c.of_node => self.send_packets(g),
-            (Copies::Together, Protocol::Bulk) => self.send_rows(g, &|open| {
+        match (c.copies(), c.protocol, c.of_node) {
+            (Copies::Apart, ..) => self.send_apart(g),
+            (Copies::Together, Protocol::Packets, false) => self.send_packets(g),
+            (Copies::Together, Protocol::Bulk, _) => self.send_rows(g, &|open| {
                 open.row.field(open.rows.row).copy(0u64, &a.x, at(open.token, c.row()), c.row());
             }),
-            (Copies::Together, Protocol::Flags | Protocol::Packets) => {
+            (Copies::Together, Protocol::Flags | Protocol::Packets, _) => {
                 let quantiser = quantiser(c, a);
                 self.send_rows(g, &|open| {
                     let of_row = self.scale_of_row(open.token);

@@ -322,12 +322,13 @@ impl<'a> Dequantiser<'a> {
 
     /// Pieces of rows with their scales.
     pub fn scaled(&self, rows: Vec<AnyTile>, scales: Option<Vec<Tile<f32>>>, len: u32) -> Vec<Scaled> {
-        match (scales, self.scales, self.words) {
-            (Some(scales), Some(at_hand), None) => self.of_bytes(rows, scales, at_hand, len),
-            (Some(scales), Some(at_hand), Some(words)) => {
-                self.unpacked((rows, scales), (words, at_hand), len)
-            }
-            _ => rows.into_iter().map(|row| Scaled { row, scale: None }).collect(),
+        let Some((scales, at_hand)) = scales.zip(self.scales) else {
+            return rows.into_iter().map(|row| Scaled { row, scale: None }).collect();
+        };
+        if let Some(words) = self.words {
+            self.unpacked((rows, scales), (words, at_hand), len)
+        } else {
+            self.of_bytes(rows, scales, at_hand, len)
         }
     }
 
@@ -385,9 +386,6 @@ impl Scaled {
     /// The piece as it is summed.
     pub fn to_f32(self) -> Tile<f32> {
         let row = self.row.to_f32();
-        match self.scale {
-            None => row,
-            Some(scale) => row * scale,
-        }
+        self.scale.map_or(row, |scale| row * scale)
     }
 }

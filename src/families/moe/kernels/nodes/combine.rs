@@ -10,8 +10,8 @@ use super::super::limits::{groups_of, topk_of};
 use super::super::pieces::{each_piece, piece_len};
 use super::super::plan::Begin;
 use super::super::protocol::Phase;
-use super::super::roles::take;
-use super::{Rails, each_other_node, experts_of, lanes};
+use super::super::roles::{role_of, take};
+use super::{Rails, credits, each_other_node, experts_of, lanes};
 
 /// Configuration of [`combine_nodes`](super::combine_nodes()).
 #[derive(Family, Clone, Debug, PartialEq)]
@@ -120,13 +120,9 @@ pub struct CombineNodesArgs {
 pub fn combine_nodes(c: &CombineNodes, a: &CombineNodesArgs) {
     let epoch = take(&a.epoch, c.phase, Begin::InTurn);
     let back = a.rail_back.open(epoch);
-    if c.phase.sends() {
-        role("send", c.lanes, |b| send(c, a, &back.lane(b.index()), b));
-    }
-    if c.phase.receives() {
-        role("recv", c.lanes, |b| receive(c, a, &back.lane(b.index()), b));
-        back.credits();
-    }
+    role_of("send", c.phase.senders(c.lanes), |b| send(c, a, &back.lane(b.index()), b));
+    role_of("recv", c.phase.receivers(c.lanes), |b| receive(c, a, &back.lane(b.index()), b));
+    credits(c.phase, &back);
 }
 
 /// Sends the sums of a lane's tokens home.

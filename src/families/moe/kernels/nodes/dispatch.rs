@@ -9,8 +9,8 @@ use super::super::limits::{groups_of, topk_of};
 use super::super::pieces::each_piece;
 use super::super::plan::Begin;
 use super::super::protocol::Phase;
-use super::super::roles::take;
-use super::{Rails, each_other_node, experts_of, lanes, piece, words};
+use super::super::roles::{role_of, take};
+use super::{Rails, credits, each_other_node, experts_of, lanes, piece, words};
 use crate::families::moe::RowDtype;
 
 /// The word of an entry whose expert is on another node.
@@ -192,14 +192,10 @@ pub fn dispatch_nodes(c: &DispatchNodes, a: &DispatchNodesArgs) {
         number: b.index(),
         n: a.n.get(0).min(a.rows_there.min(c.tokens)),
     };
-    if c.phase.sends() {
-        role("send", c.lanes, |b| send(&lane(&b), b));
-        role("keep", c.lanes, |b| keep(&lane(&b), b));
-    }
-    if c.phase.receives() {
-        role("recv", c.lanes, |b| receive(&lane(&b), b));
-        rail.credits();
-    }
+    role_of("send", c.phase.senders(c.lanes), |b| send(&lane(&b), b));
+    role_of("keep", c.phase.senders(c.lanes), |b| keep(&lane(&b), b));
+    role_of("recv", c.phase.receivers(c.lanes), |b| receive(&lane(&b), b));
+    credits(c.phase, &rail);
 }
 
 impl Lane<'_> {
@@ -230,14 +226,9 @@ impl Lane<'_> {
         a.node_weights.scatter(to, weights, there);
     }
 
-    /// Does something with each piece of a row and of its scales: the words of the row from the first on, and theirs behind them.
-    #[kernel]
-    fn each_row_piece(&self, mut row: impl FnMut(Val<u32>, u32), mut scales: impl FnMut(u32)) {
-        let c = self.c;
-        each_piece(c.row(), words(c.row(), c.group_warps), &mut row);
-        if c.scales() > 0 {
-            scales(c.scales());
-        }
+    /// Does something with each piece of a row, given its first word and how many it has. Scales follow the row.
+    fn each_row_piece(&self, row: impl FnMut(Val<u32>, u32)) {
+        each_piece(self.c.row(), words(self.c.row(), self.c.group_warps), row);
     }
 }
 
@@ -274,13 +265,10 @@ fn send(l: &Lane<'_>, b: Group) {
 fn send_row(l: &Lane<'_>, token: Val<u32>, to: Val<u32>) {
     let (c, a) = (l.c, l.a);
     let row = l.rows.to(Peers::rank(to)).slot(token);
-    l.each_row_piece(
-        |start, len| row.put(start, a.x.load(at(token, c.row()) + start.to_u64(), len)),
-        |len| {
-            let scales = a.x_scale.expect("rows with scales have some");
-            row.put(c.row(), scales.load(at(token, len), len));
-        },
-    );
+    l.each_row_piece(|start, len| row.put(start, a.x.load(at(token, c.row()) + start.to_u64(), len)));
+    if let Some(scales) = a.x_scale {
+        row.put(c.row(), scales.load(at(token, c.scales()), c.scales()));
+    }
     row.done();
 }
 
@@ -297,28 +285,19 @@ fn keep(l: &Lane<'_>, b: Group) {
             let experts = a.ids.load(token * c.topk, c.topk).cast::<u32>();
             if rails.of_node(experts, node()).any() {
                 let to = rails.place(token, node());
-                l.each_row_piece(
-                    |start, len| {
-                        let x = a.x.load(at(token, c.row()) + start.to_u64(), len);
-                        a.node_x.store(at(to, c.row()) + start.to_u64(), x);
-                    },
-                    |len| {
-                        let (from, into) = scales(a);
-                        into.store(at(to, len), from.load(at(token, len), len));
-                    },
-                );
+                l.each_row_piece(|start, len| {
+                    let x = a.x.load(at(token, c.row()) + start.to_u64(), len);
+                    a.node_x.store(at(to, c.row()) + start.to_u64(), x);
+                });
+                if let Some((from, into)) = a.x_scale.zip(a.node_scale) {
+                    into.store(at(to, c.scales()), from.load(at(token, c.scales()), c.scales()));
+                }
             }
         }
     });
     if l.number == 0 {
         a.node_first.set(0, node() * rails.experts);
     }
-}
-
-/// The scales of this rank's tokens, and of those of all nodes.
-fn scales(a: &DispatchNodesArgs) -> (Ptr<u32>, Ptr<u32>) {
-    let both = a.x_scale.zip(a.node_scale);
-    both.expect("rows with scales have some")
 }
 
 /// Takes what other nodes send along the lane.
@@ -358,13 +337,12 @@ fn take_rows(
         let experts = record.load(token / c.lanes * c.topk, c.topk);
         if (experts != ELSEWHERE).any() {
             let (row, to) = (arrived.slot(token), rails.place(token, from));
-            l.each_row_piece(
-                |start, len| a.node_x.store(at(to, c.row()) + start.to_u64(), row.load(start, len)),
-                |len| {
-                    let (_, into) = scales(a);
-                    into.store(at(to, len), row.load(c.row(), len));
-                },
-            );
+            l.each_row_piece(|start, len| {
+                a.node_x.store(at(to, c.row()) + start.to_u64(), row.load(start, len));
+            });
+            if let Some(scales) = a.node_scale {
+                scales.store(at(to, c.scales()), row.load(c.row(), c.scales()));
+            }
         }
     }
 }

@@ -17,10 +17,12 @@
 mod combine;
 mod dispatch;
 
+use peerwarp_codegen::dsl::Payload;
 use peerwarp_codegen::dsl::prelude::*;
 use peerwarp_codegen::family::Illegal;
 
 use super::pieces::{each_piece, piece_len};
+use super::protocol::Phase;
 use crate::families::nodes::{self, each_other_node};
 
 pub use combine::{CombineNodes, CombineNodesArgs, CombineNodesKey, CombineNodesPlan, combine_nodes};
@@ -107,6 +109,14 @@ impl Rails {
     fn legal(self, bytes: u64) -> Result<(), Illegal> {
         nodes::divide(self.ranks, self.nodes)?;
         nodes::rail(("tokens", self.tokens), self.nodes, bytes)
+    }
+}
+
+/// Gives and awaits the credits of a rail, in a launch that receives.
+#[track_caller]
+fn credits<T: Payload>(phase: Phase, rail: &OpenChannel<'_, T>) {
+    if phase.receives() {
+        rail.credits();
     }
 }
 
