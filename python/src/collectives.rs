@@ -3,16 +3,13 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 
-use peerwarp::codegen::family::{Choice, Family, Variant};
+use peerwarp::cli::builtin;
+use peerwarp::codegen::family::{Choice, Family, Registry, Variant};
 use peerwarp::codegen::ir::Const;
 use peerwarp::codegen::ir::mutate::{Mutation, every, mutate};
-use peerwarp::families::collectives::{
-    AllGather, AllGatherKey, AllGatherNodes, AllGatherNodesKey, AllReduce, AllReduceKey, AllReduceNodes,
-    AllReduceNodesKey, AllToAll, AllToAllKey, AllToAllNodes, AllToAllNodesKey, Broadcast, BroadcastKey,
-    BroadcastNodes, BroadcastNodesKey, Length, ReduceScatter, ReduceScatterKey, ReduceScatterNodes,
-    ReduceScatterNodesKey, Reduction,
-};
+use peerwarp::families::collectives::{AllGather, AllGatherKey, Length};
 use peerwarp::harness::choose::{self, Device};
+use peerwarp::harness::request::Request;
 use peerwarp::harness::session::{HostSteps, SimLaunches, SimRanks};
 use peerwarp::harness::workload::RankMemory;
 use peerwarp::prelude::{Dtype, Transport};
@@ -30,12 +27,6 @@ use crate::world::SimulatedWorld;
 pub struct Collectives {
     ranks: Arc<SimRanks>,
     traced: Mutex<HashMap<String, Arc<SimLaunches>>>,
-}
-
-/// One of `names` of a type that is a choice.
-fn choice<T: Choice>(field: &str, name: &str) -> Result<T, Failure> {
-    let allowed = || T::ALL.iter().map(|v| v.name()).collect::<Vec<_>>().join(", ");
-    T::from_name(name).ok_or_else(|| Failure::invalid(field, name, allowed()))
 }
 
 /// Which collective, and what for.
@@ -59,71 +50,30 @@ pub struct Asked<'a> {
 impl Asked<'_> {
     /// The variant that is chosen for the length.
     pub fn variant(&self) -> Result<Variant, Failure> {
-        let Asked { name, root, ranks, nodes, most, ref device, lengths: (length, row), .. } = *self;
-        let elements = u32::try_from(self.elements);
-        let elements = elements.map_err(|_| Failure::invalid("elements", self.elements, "fewer"))?;
-        let dtype = choice::<Dtype>("dtype", self.dtype)?;
-        let (op, in_place) = (choice::<Reduction>("op", self.op)?, false);
-        if nodes > 1 {
-            return match name {
-                "all_reduce" => {
-                    let key = AllReduceNodesKey { elements, ranks, nodes, dtype, op };
-                    over_nodes::<AllReduceNodes>(&key, most, device, |c| &mut c.blocks)
-                }
-                "reduce_scatter" => {
-                    let key = ReduceScatterNodesKey { elements, ranks, nodes, dtype, op };
-                    over_nodes::<ReduceScatterNodes>(&key, most, device, |c| &mut c.blocks)
-                }
-                "all_gather" => {
-                    let key = AllGatherNodesKey { elements, ranks, nodes, dtype };
-                    over_nodes::<AllGatherNodes>(&key, most, device, |c| &mut c.blocks)
-                }
-                "all_to_all" => {
-                    let key = AllToAllNodesKey { elements, ranks, nodes, dtype };
-                    over_nodes::<AllToAllNodes>(&key, most, device, |c| &mut c.blocks)
-                }
-                "broadcast" => {
-                    let key = BroadcastNodesKey { elements, ranks, nodes, dtype, root, in_place };
-                    over_nodes::<BroadcastNodes>(&key, most, device, |c| &mut c.blocks)
-                }
-                other => Err(Failure::invalid("collective", other, "the name of a collective")),
-            };
-        }
-        match name {
-            "all_reduce" => {
-                let key = AllReduceKey { op, length, row, ..AllReduceKey::new(elements, ranks, dtype) };
-                let mut config: AllReduce = choose::config(&key, device)?;
-                fewer(&mut config.blocks, most);
-                fewer(&mut config.senders, most);
-                checked(config)
-            }
-            "reduce_scatter" => {
-                let key =
-                    ReduceScatterKey { op, length, row, ..ReduceScatterKey::new(elements, ranks, dtype) };
-                let mut config: ReduceScatter = choose::config(&key, device)?;
-                fewer(&mut config.blocks, most);
-                checked(config)
-            }
-            "all_gather" => {
-                let key = AllGatherKey { length, row, ..AllGatherKey::new(elements, ranks, dtype) };
-                let mut config: AllGather = choose::config(&key, device)?;
-                fewer(&mut config.blocks, most);
-                checked(config)
-            }
-            "all_to_all" => {
-                let key = AllToAllKey { length, row, ..AllToAllKey::new(elements, ranks, dtype) };
-                let mut config: AllToAll = choose::config(&key, device)?;
-                fewer(&mut config.blocks, most);
-                checked(config)
-            }
-            "broadcast" => {
-                let key = BroadcastKey { root, length, row, ..BroadcastKey::new(elements, ranks, dtype) };
-                let mut config: Broadcast = choose::config(&key, device)?;
-                fewer(&mut config.blocks, most);
-                checked(config)
-            }
-            other => Err(Failure::invalid("collective", other, "the name of a collective")),
-        }
+        let family = if self.nodes > 1 { format!("{}_nodes", self.name) } else { self.name.to_owned() };
+        let all = builtin();
+        let entry = all.iter().find(|entry| entry.family().name() == family);
+        let entry =
+            entry.ok_or_else(|| Failure::invalid("collective", self.name, "the name of a collective"))?;
+        let (length, row) = self.lengths;
+        let key = [
+            ("elements", self.elements.to_string()),
+            ("ranks", self.ranks.to_string()),
+            ("nodes", self.nodes.to_string()),
+            ("dtype", self.dtype.to_owned()),
+            ("op", self.op.to_owned()),
+            ("root", self.root.to_string()),
+            ("length", length.name().to_owned()),
+            ("row", row.to_string()),
+        ];
+        let has = |name: &str| entry.family().fields().iter().any(|field| field.name == name);
+        let key = key.into_iter().filter(|(name, _)| has(name));
+        let key = key.map(|(name, value)| (name.to_owned(), value)).collect();
+        let request = Request { key, ..Request::family(self.name, family) };
+        let registry = Registry::new(all.iter().map(|entry| entry.family()));
+        let chosen = choose::for_requests(Some(entry.suite()), &[request], &registry, &self.device)?;
+        let chosen = &chosen.variants[0];
+        self.most.map_or_else(|| Ok(chosen.clone()), |most| Ok(choose::with_fewer_blocks(chosen, most)?))
     }
 }
 
@@ -131,30 +81,6 @@ impl Asked<'_> {
 pub fn uneven(name: &str, ranks: u32, (row, most): (u32, u32)) -> u64 {
     let parts = if name == "all_gather" { 1 } else { ranks };
     u64::from(row) * u64::from(most) * u64::from(parts)
-}
-
-/// Fewer blocks of a role, if those of two roles, and one that says when it has begun, are more than a launch may have.
-fn fewer(blocks: &mut u32, most: Option<u32>) {
-    while *blocks > 1 && most.is_some_and(|most| 2 * *blocks + 2 > most) {
-        *blocks = 1 << (*blocks - 1).ilog2();
-    }
-}
-
-/// The variant of a family over nodes that is chosen for a key.
-fn over_nodes<F: Family>(
-    key: &F::Key,
-    most: Option<u32>,
-    device: &Device,
-    blocks: fn(&mut F) -> &mut u32,
-) -> Result<Variant, Failure> {
-    let mut config: F = choose::config(key, device)?;
-    fewer(blocks(&mut config), most);
-    checked(config)
-}
-
-fn checked<F: Family>(config: F) -> Result<Variant, Failure> {
-    config.check()?;
-    Ok(config.into_variant())
 }
 
 /// Lengths of all ranks' parts: elements of a row, the most rows of a rank, and its rows.
@@ -270,7 +196,8 @@ impl Collectives {
             let elements = x.first().map_or(0, |x| x.len() / 4) as u32;
             let key = AllGatherKey::new(elements, self.ranks.ranks(), Dtype::F32);
             let config = AllGather { protocol: Transport::Flags, ..AllGather::with_defaults(&key)? };
-            let spec = [LaunchSpec::new("all_gather", checked(config)?)];
+            config.check()?;
+            let spec = [LaunchSpec::new("all_gather", config.into_variant())];
             let launches = SimLaunches::planted(&spec, &mut |kernel| {
                 let relax = every(kernel).into_iter().find(|m| matches!(m.mutation, Mutation::Relax(_)));
                 if let Some(Ok(planted)) = relax.map(|m| mutate(kernel, &m.mutation)) {

@@ -1,7 +1,7 @@
 //! The one place that chooses which variants run.
 
 use peerwarp_codegen::family::{
-    Family, FamilyError, FieldInfo, FieldRole, Operation, Registry, Target, Variant,
+    Family, FamilyError, FieldInfo, FieldRole, Operation, Registry, Target, Value, Variant,
 };
 use peerwarp_codegen::print::{self, Excess};
 
@@ -199,6 +199,24 @@ fn fitting(chosen: Variant, device: &Device, is_free: impl Fn(&FieldInfo) -> boo
         }
     }
     found
+}
+
+/// The variant with fewer `blocks` and `senders`, if those of two roles, and two blocks more, are more than a launch may have.
+///
+/// # Errors
+/// The variant with so few is not legal.
+pub fn with_fewer_blocks(variant: &Variant, most: u32) -> Result<Variant, FamilyError> {
+    let fewer = |(field, mut value): (&FieldInfo, Value)| {
+        if let ("blocks" | "senders", Value::Int(blocks)) = (field.name, &mut value) {
+            while *blocks > 1 && 2 * *blocks + 2 > i128::from(most) {
+                *blocks = 1 << (*blocks - 1).ilog2();
+            }
+        }
+        (field.name.to_owned(), value)
+    };
+    let family = variant.family();
+    let values: Vec<_> = family.fields().iter().zip(variant.values()).map(fewer).collect();
+    family.build_with(&values, &[])
 }
 
 #[cfg(test)]

@@ -1,9 +1,14 @@
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use peerwarp_codegen::dsl::prelude::*;
-use peerwarp_codegen::family::{Illegal, Legal};
+use peerwarp_codegen::family::{Fields, Illegal, Legal};
+use peerwarp_codegen::ir::Dtype;
 
 use super::*;
+use crate::families::collectives::{
+    Algorithm, AllGather, AllGatherKey, AllGatherNodes, AllGatherNodesKey, AllReduce, AllReduceKey,
+    Broadcast, BroadcastKey,
+};
 use crate::harness::tune::example::{
     KEY, Pair, Stranger, StrangerKey, TARGET, pair, record, set, small, value,
 };
@@ -151,4 +156,68 @@ fn few_kernels_are_traced_for_a_choice() {
     let kept = for_requests(None, &[request], &Registry::new([default.family()]), &device).unwrap();
     let set = kept.variants[0].as_any().downcast_ref::<Filled>().unwrap();
     assert_eq!((set.stages, set.blocks), (12, 132));
+}
+
+/// Python asks by names of fields, and Rust by keys.
+#[test]
+fn a_request_by_names_gets_what_its_key_gets() {
+    fn same<F: Family>(key: &F::Key, device: &Device) {
+        let suite = suite::plain::<F>();
+        let values = F::Key::fields().iter().zip(key.values());
+        let named = values.map(|(field, value)| (field.name.to_owned(), value.to_string())).collect();
+        let request = Request { key: named, ..Request::family("asked", F::NAME) };
+        let registry = Registry::new([F::entry()]);
+        let by_names = for_requests(Some(suite), &[request], &registry, device).unwrap();
+        let by_key = config::<F>(key, device).unwrap().into_variant();
+        assert_eq!(by_names.variants[0].variant_name(), by_key.variant_name());
+    }
+    let mut chosen = vec![];
+    for device in [Device::default(), Device::of_target("cuda:sm_90a".parse().unwrap())] {
+        for (elements, ranks) in [(64, 2), (1 << 12, 4), (1 << 20, 4), (1 << 24, 8)] {
+            let (dtype, nodes) = (Dtype::Bf16, 2);
+            let all_reduce = AllReduceKey::new(elements, ranks, dtype);
+            chosen.push(config::<AllReduce>(&all_reduce, &device).unwrap().blocks);
+            same::<AllReduce>(&all_reduce, &device);
+            same::<AllGather>(&AllGatherKey::new(elements, ranks, dtype), &device);
+            same::<Broadcast>(
+                &BroadcastKey { root: 1, ..BroadcastKey::new(elements, ranks, dtype) },
+                &device,
+            );
+            same::<AllGatherNodes>(&AllGatherNodesKey { elements, ranks, nodes, dtype }, &device);
+        }
+    }
+    chosen.sort_unstable();
+    chosen.dedup();
+    assert!(chosen.len() > 1, "lengths choose alike: {chosen:?}");
+}
+
+#[test]
+fn blocks_of_two_roles_fit_what_a_launch_may_have() {
+    let key = AllReduceKey::new(1 << 16, 4, Dtype::Bf16);
+    let config = AllReduce {
+        blocks: 48,
+        senders: 64,
+        algorithm: Algorithm::OneShot,
+        ..AllReduce::with_defaults(&key).unwrap()
+    };
+    let of = |most| {
+        let found = with_fewer_blocks(&config.clone().into_variant(), most).unwrap();
+        let found = found.as_any().downcast_ref::<AllReduce>().unwrap().clone();
+        assert_eq!(AllReduce { blocks: 48, senders: 64, ..found.clone() }, config, "nothing else changes");
+        (found.blocks, found.senders)
+    };
+    assert_eq!(of(132), (48, 64));
+    assert_eq!(of(129), (48, 32));
+    assert_eq!(of(98), (48, 32));
+    assert_eq!(of(66), (32, 32));
+    assert_eq!(of(10), (4, 4));
+    let alone = AllGatherNodes::with_defaults(&AllGatherNodesKey {
+        elements: 1 << 20,
+        ranks: 4,
+        nodes: 2,
+        dtype: Dtype::F32,
+    })
+    .unwrap();
+    let few = with_fewer_blocks(&alone.into_variant(), 4).unwrap();
+    assert_eq!(few.as_any().downcast_ref::<AllGatherNodes>().unwrap().blocks, 1);
 }
