@@ -120,6 +120,49 @@ fn pairs_of_blocks_multiply_by_the_same() {
     refused::<GroupedMatmul>(&format!("{groups} {key}"), &["height", "1", "an even number"]);
 }
 
+/// The same behind rows and sums of other ranks: neighbouring blocks have tiles of one rank's rows.
+#[test]
+fn pairs_of_blocks_wait_for_ranks() {
+    let key = "dtype=bf16 tile_rows=128 tile_columns=64 pair=true";
+    let gathers = format!("n=72 k=64 {key} chunk=512 send_blocks=2 blocks=4");
+    explore::<AllGatherMatmul>(&format!("m=512 ranks=2 {gathers} bias=true gathered=true"), 4);
+    explore::<AllGatherMatmul>(&format!("m=256 ranks=2 {gathers} together=true"), 2);
+    explore::<AllGatherMatmul>(&format!("m=768 ranks=3 {gathers} together=false phases=true"), 1);
+    // Three rows of tiles, of which the last has no rows in a pair.
+    let scatters = format!("n=72 k=64 {key} blocks=4");
+    explore::<MatmulReduceScatter>(&format!("m=600 ranks=2 {scatters} bias=true algorithm=push"), 4);
+    explore::<MatmulReduceScatter>(&format!("m=600 ranks=2 {scatters} algorithm=pull early=true"), 2);
+    explore::<MatmulReduceScatter>(&format!("m=390 ranks=3 {scatters} algorithm=pull"), 1);
+    for (rest, words) in [
+        ("m=512 beside=true", ["beside", "true", "false with pair = true"]),
+        ("m=512 split=2 blocks=2", ["split", "2", "1 with pair = true"]),
+        ("m=512 abreast=true", ["abreast", "true", "false with pair = true"]),
+        ("m=512 send_blocks=1", ["send_blocks", "1", "an even number with pair = true"]),
+        ("m=512 order=counter", ["order", "counter", "strided with pair = true"]),
+        ("m=1280 together=false", ["m", "1280", "a multiple of 512 with pair = true"]),
+        ("m=384 together=true", ["m", "384", "a multiple of 256 with pair = true"]),
+    ] {
+        refused::<AllGatherMatmul>(&format!("n=64 k=128 ranks=2 {key} chunk=512 {rest}"), &words);
+    }
+    for (rest, words) in [
+        ("split=2", ["split", "2", "1 with pair = true"]),
+        ("abreast=true", ["abreast", "true", "false with pair = true"]),
+        ("lead=1", ["lead", "1", "0 with pair = true"]),
+    ] {
+        refused::<MatmulReduceScatter>(&format!("m=512 n=64 k=128 ranks=2 {key} {rest}"), &words);
+    }
+    // Rules switch off what pairs cannot have, and pair blocks where they would have switched it on.
+    let shape = "n=7168 k=2048 ranks=2 dtype=bf16";
+    let [lead, abreast] =
+        [false, true].map(|few| format!("m={} {shape} split=1", if few { 512 } else { 16384 }));
+    let of = |settings: &str| config::<MatmulReduceScatter>(settings);
+    assert!(of(&lead).lead() == 1 && of(&format!("{lead} pair=true")).lead() == 0);
+    assert!(of(&abreast).abreast() && !of(&format!("{abreast} tile_rows=128 pair=true")).abreast());
+    let of = |settings: &str| config::<AllGatherMatmul>(settings);
+    let few = "m=512 n=1024 k=2048 ranks=2 dtype=bf16 split=1 send_blocks=2 together=false tile_rows=128";
+    assert!(of(few).abreast() && !of(&format!("{few} pair=true")).abreast());
+}
+
 /// Tiles of scales that rows and columns fill, and parts of them; groups begin with a tile.
 #[test]
 fn products_of_mxfp8_and_nvfp4_have_scales_of_blocks() {

@@ -173,16 +173,70 @@ fn targets_and_kernels_without_pairs_refuse_them() {
     let few: Multiply = |b, [x, w], _| b.dot(x.rows(b.index() * 64, 64), w.rows(0, 128).in_pairs(), 2);
     let few = (of_rows(64, 2, 0, few), "128 rows of a product or 256");
     let all = hindered.map(|(multiply, words)| (traced(2, 0, multiply), words));
-    let epoch = trace(TraceMeta::new("epoch", 1, 32, 8), |p| {
-        let [x, out] = ["x", "out"].map(|name| p.matrix::<AnyMatrix>(name, [256, 64], Dtype::Bf16));
-        let next = p.arg::<Counters>("next", 1);
-        p.arg::<EpochWord>("word", 1).begin();
-        role("multiply", 2, |b| out.rows(0, 128).store_f32(0, plain(b, [x, x], next.counter(0))));
-    });
-    let epoch = (epoch.map_err(|e| e.to_string()), "or begins an epoch");
-    for (kernel, words) in all.into_iter().chain([few, epoch]) {
+    let apart = [
+        (waiting(Waits::ForNoEpoch), "begins no epoch"),
+        (waiting(Waits::AndReads), "numbers by themselves that other blocks write"),
+    ];
+    for (kernel, words) in all.into_iter().chain([few]).chain(apart) {
         let kernel = kernel.unwrap_or_else(|e| panic!("{e}"));
         let said = printed(&kernel, "cuda:sm_103a").expect_err("no pairs");
         assert!(said.contains(words) && said.contains("leave `pair` at false"), "{words}: {said}");
     }
+}
+
+#[derive(Clone, Copy, PartialEq)]
+enum Waits {
+    InAnEpoch,
+    /// Blocks ask by themselves whether the world is aborted.
+    ForNoEpoch,
+    /// Blocks read which rows they multiply, behind a wait.
+    AndReads,
+}
+
+/// A role of pairs behind one that sends, which waits for rows of the other rank.
+fn waiting(waits: Waits) -> Result<Kernel, String> {
+    let kernel = trace(TraceMeta::new("paired", 2, 32, 8), |p| {
+        let [x, out] = ["x", "out"].map(|name| p.matrix::<AnyMatrix>(name, [512, 64], Dtype::Bf16));
+        let (rows, came) = (p.arg::<Ptr<u32>>("rows", 4), p.arg::<Flags>("came", 1));
+        let made = p.arg::<BlockFlags>("made", 1);
+        let word = p.arg::<EpochWord>("word", 1);
+        let epoch = if waits == Waits::ForNoEpoch { word.peek() } else { word.begin() };
+        role("send", 2, |b| {
+            if waits == Waits::AndReads {
+                rows.set(b.index(), 128u32);
+                made.signal(0, epoch);
+            }
+            came.signal(Peers::others(), 0, epoch);
+        });
+        role("multiply", 2, |b| {
+            let row = if waits == Waits::AndReads {
+                made.from(0).wait(0, epoch);
+                rows.get(0)
+            } else {
+                let _ = came.from(1u32.val() - rank()).wait(0, epoch);
+                0u32.val()
+            };
+            let sums = b.dot(x.rows(row + b.index() * 128, 128), x.rows(0, 64).in_pairs(), 2);
+            out.rows(b.index() * 128, 128).store_f32(0, sums);
+        });
+    });
+    kernel.map_err(|e| e.to_string())
+}
+
+/// Both blocks begin what the first one begins, and launchers ask how many pairs are resident.
+#[test]
+fn pairs_that_wait_begin_together() {
+    let text = |kernel: Kernel| printed(&kernel, "cuda:sm_100a").unwrap_or_else(|e| panic!("{e}"));
+    let paired = text(waiting(Waits::InAnEpoch).unwrap());
+    let ordered = ["= begin_epoch_in_pair(args, args.word, 4);", "== 0) return;"];
+    let places = ordered.map(|what| paired.find(what).unwrap_or_else(|| panic!("{what}: {paired}")));
+    assert!(places[0] < places[1] && paired.contains("const InPair<"), "{paired}");
+    let launches = |text: &str| {
+        let [pairs, each] = ["MaxActiveClusters(&pairs", "MaxActiveBlocksPerMultiprocessor(&each"]
+            .map(|what| text.matches(&format!("cudaOccupancy{what}, kernel(), ")).count());
+        (pairs, each)
+    };
+    assert_eq!(launches(&paired), (1, 0));
+    let alone = text(of_rows(128, 2, 0, |b, [x, w], _| b.dot(x.rows(0, 128), w.rows(0, 128), 2)).unwrap());
+    assert!(launches(&alone) == (0, 1) && !alone.contains("in_pair"));
 }

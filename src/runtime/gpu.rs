@@ -310,6 +310,10 @@ pub unsafe trait Gpu: Send + Sync + fmt::Debug {
     fn function(&self, module: RawModule, entry: &str, shared_bytes: u32) -> Result<RawFunction>;
     /// How many blocks of a kernel an SM can hold at once.
     fn blocks_per_sm(&self, function: RawFunction, config: &LaunchConfig) -> Result<u32>;
+    /// How many blocks it can hold at once of a kernel whose blocks are compiled to be in clusters; none of other kernels.
+    fn clustered_blocks(&self, _function: RawFunction, _config: &LaunchConfig) -> Result<Option<u32>> {
+        Ok(None)
+    }
     /// How a matrix in its memory is cut in boxes, as kernels take it.
     fn tensor_map(
         &self,

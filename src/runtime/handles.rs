@@ -265,7 +265,7 @@ pub(crate) struct Residency {
     pub entry: String,
     /// Blocks that have to be resident at once: all of its grid where blocks wait.
     pub blocks: u32,
-    /// Blocks that fit on an SM.
+    /// Blocks that fit on an SM, whatever others are; none of clusters, which need several SMs at once.
     pub per_sm: u32,
 }
 
@@ -343,9 +343,10 @@ fn check_resident(
     let per_sm = gpu.blocks_per_sm(function, config)?;
     let sms = gpu.info().sms;
     let blocks = if config.runs_in_parts { 1 } else { config.grid };
-    let resident = per_sm.saturating_mul(sms);
+    let clustered = gpu.clustered_blocks(function, config)?;
+    let resident = clustered.unwrap_or(per_sm.saturating_mul(sms));
     if blocks <= resident {
-        return Ok(per_sm);
+        return Ok(if clustered.is_some() && !config.runs_in_parts { 0 } else { per_sm });
     }
     let (kernel, gpu) = (entry.to_owned(), gpu.info().ordinal);
     Err(RuntimeError::NotResident { kernel, blocks, gpu, resident, per_sm, sms })

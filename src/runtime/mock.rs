@@ -330,6 +330,10 @@ unsafe impl Gpu for MockGpu {
         Ok(self.machine.per_sm.load(Ordering::Relaxed).max(1))
     }
 
+    fn clustered_blocks(&self, _: RawFunction, _: &LaunchConfig) -> Result<Option<u32>> {
+        Ok(Some(self.machine.clustered.load(Ordering::Relaxed)).filter(|blocks| *blocks > 0))
+    }
+
     fn tensor_map(&self, matrix: DevicePtr, _map: &TensorMap) -> Result<[u64; 16]> {
         self.machine.attempt("tensor_map")?;
         self.machine.maps.fetch_add(1, Ordering::Relaxed);

@@ -127,6 +127,32 @@ mod tests {
         check(&[&narrow, &kernel("small", 66, 4)], 2).unwrap();
     }
 
+    /// Two SMs beside each other may have no room for a cluster where single ones have.
+    #[test]
+    fn clusters_are_counted_by_the_driver_and_share_no_gpu() {
+        let machine = Arc::new(Machine::default());
+        let gpu: Arc<dyn Gpu> = Arc::new(MockGpu::new(&machine, 0));
+        let load = |grid: u32, clustered: u32, runs_in_parts: bool| {
+            machine.clustered.store(clustered, std::sync::atomic::Ordering::Relaxed);
+            let config = LaunchConfig { grid, block_threads: 32, runs_in_parts, ..LaunchConfig::default() };
+            // SAFETY: the mock executes nothing.
+            unsafe { LoadedKernel::new(&gpu, b"", "pairs", config) }
+        };
+        load(132, 0, false).unwrap();
+        load(130, 130, false).unwrap();
+        assert_eq!(
+            load(132, 130, false).unwrap_err().to_string(),
+            "pairs needs 132 blocks resident at once and GPU 0 holds 130 (1 on each of 132 SMs): use a variant with fewer blocks"
+        );
+        let shared = Tenants::of(["a", "a"].iter().copied(), 1);
+        shared.admit(load(132, 130, true).unwrap()).unwrap();
+        let said = shared.admit(load(2, 132, false).unwrap()).unwrap_err().to_string();
+        assert!(
+            said.contains("holds 0 blocks for each (pairs leaves room for 0 on each of 132 SMs)"),
+            "{said}"
+        );
+    }
+
     #[test]
     fn only_launches_that_share_a_gpu_are_launched_otherwise() {
         let asked = LaunchConfig {

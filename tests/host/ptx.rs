@@ -224,6 +224,9 @@ fn statement(instruction: &str, operands: &[String], registers: &[&str]) -> Resu
         (["mapa", "shared::cluster", "u64"], [to, from, number]) => {
             format!("{to} = ::host::in_block_of_pair({from}, {number});")
         }
+        (["ld", "shared::cluster", "u32"], [to, from]) => {
+            format!("{to} = ::host::load_in_pair({});", address(from).ok_or_else(refused)?)
+        }
         (["barrier", "cluster", "arrive", "release", "aligned"], []) => "::host::pair_arrive();".into(),
         (["barrier", "cluster", "wait", "acquire", "aligned"], []) => "::host::pair_wait();".into(),
         // Which proxy an access goes through is not modelled here.

@@ -3,7 +3,7 @@
 
 use std::ops::Range;
 
-use peerwarp::families::matmul::{AllGatherMatmul, GroupedMatmul, Matmul};
+use peerwarp::families::matmul::{AllGatherMatmul, GroupedMatmul, Matmul, MatmulReduceScatter};
 use rayon::prelude::*;
 
 use crate::build::{Language::Blackwell, Mode, Text};
@@ -518,6 +518,58 @@ fn pairs_of_blocks_multiply() {
     run_as::<GroupedMatmul>(&[Blackwell], &format!("{groups} rows=300 gather=90 {key}"));
 }
 
+/// Rows of other ranks, and sums of theirs, of which the last row of tiles of a pair may be empty.
+#[test]
+fn pairs_of_blocks_wait_for_ranks() {
+    let key = "n=72 k=136 dtype=bf16 tile_rows=128 tile_columns=64 stages=2 warps=8 pair=true";
+    let gathers = format!("{key} ranks=2 chunk=512 send_blocks=2 blocks=2");
+    run_as::<AllGatherMatmul>(&[Blackwell], &format!("m=512 {gathers} bias=true gathered=true"));
+    run_as::<AllGatherMatmul>(&[Blackwell], &format!("m=256 {gathers} together=true"));
+    let scatters = format!("{key} blocks=4");
+    run_as::<MatmulReduceScatter>(
+        &[Blackwell],
+        &format!("m=600 ranks=2 {scatters} algorithm=push bias=true"),
+    );
+    run_as::<MatmulReduceScatter>(&[Blackwell], &format!("m=390 ranks=3 {scatters} algorithm=pull"));
+    run_as::<MatmulReduceScatter>(
+        &[Blackwell],
+        &format!("m=300 ranks=2 {scatters} algorithm=pull early=true"),
+    );
+}
+
+/// What the first block of a pair reads of the world is what both begin with.
+#[test]
+fn pairs_of_blocks_begin_or_leave_together() {
+    let key = "m=512 n=40 k=136 ranks=2 dtype=bf16 tile_rows=128 tile_columns=64 stages=2 warps=8";
+    let key = format!("{key} chunk=512 send_blocks=2 blocks=2 together=false pair=true");
+    // Blocks 2 and 3 multiply; one of the two finds the world aborted.
+    let finds = |block: u32, from: &str, to: &str| {
+        let aborted = "const bool aborted = load_relaxed_system(&args.status[args.rank]->aborted) != 0;";
+        let one = format!("const bool aborted = block_in_grid() == {block};");
+        let edit = |text: Text| text.edited(aborted, &one, 1).edited(from, to, 1);
+        outcomes_in::<AllGatherMatmul>(Mode::Fast, Blackwell, &key, 0..2, edit)
+    };
+    let verdict = "return first;";
+    for outcome in finds(3, verdict, verdict) {
+        assert!(outcome.wrong.is_empty(), "the second block leaves: {}", outcome.wrong);
+    }
+    for outcome in finds(2, verdict, verdict) {
+        let both = outcome.wrong.contains("Verdict") && outcome.wrong.lines().count() == 1;
+        assert!(both, "a block does not leave: {}", outcome.wrong);
+    }
+    for outcome in finds(3, verdict, "return epoch;") {
+        assert!(outcome.wrong.contains("deadlock"), "the verdict is not shared: {}", outcome.wrong);
+    }
+    for outcome in finds(2, "meet_pair();  // the first block's memory is there until both have read it", "")
+    {
+        assert!(
+            outcome.wrong.contains("of a block that has ended"),
+            "a block leaves early: {}",
+            outcome.wrong
+        );
+    }
+}
+
 #[test]
 fn every_mistake_in_tensor_memory_is_found() {
     let missed: Vec<String> = [&MISTAKES[..], &MISTAKES_OF_BLOCKS, &MISTAKES_OF_SCALES, &MISTAKES_OF_PAIRS]
@@ -544,13 +596,23 @@ fn columns_are_given_back_when_a_wait_expires() {
     let never = |text: Text| {
         text.edited("if ((mask >> peer) & 1) store_release_system(flags[peer] + index, value);", "", 1)
     };
-    let key = "n=40 k=136 ranks=2 dtype=bf16 tile_rows=128 tile_columns=64 stages=2 blocks=1 warps=8";
-    let key = format!("{key} chunk=512 send_blocks=1 together=false");
+    let key = "n=40 k=136 ranks=2 dtype=bf16 tile_rows=128 tile_columns=64 stages=2 warps=8";
+    let key = format!("{key} chunk=512 together=false");
     for (mode, rows, gives) in [
         // Tiles of whole rows: the loader brings what has not come, which would race and end the run.
-        (Mode::Fast, "m=512", "give_columns<Ring::columns_taken>(ring.first);"),
+        (Mode::Fast, "m=512 blocks=1 send_blocks=1", "give_columns<Ring::columns_taken>(ring.first);"),
+        // The same of pairs, whose blocks go on with undefined rows, equally often.
+        (
+            Mode::Fast,
+            "m=512 blocks=2 send_blocks=2 pair=true",
+            "if (thread_in_block() / 32 == Block::warps + 1) give_columns<Ring::columns_taken>(ring.first);",
+        ),
         // Others, whose warps leave.
-        (Mode::Checked, "m=280", "if (block.lane / 32 == 0) give_columns<Columns>(first);"),
+        (
+            Mode::Checked,
+            "m=280 blocks=1 send_blocks=1",
+            "if (block.lane / 32 == 0) give_columns<Columns>(first);",
+        ),
     ] {
         let run = |edit: &dyn Fn(Text) -> Text| {
             outcomes_in::<AllGatherMatmul>(mode, Blackwell, &format!("{rows} {key}"), 0..2, edit)

@@ -5,7 +5,9 @@ use peerwarp_codegen::family::{Family, Illegal, Legal};
 use peerwarp_codegen::ir::Dtype;
 
 use super::epilogue::{Activation, Sums, epilogue};
-use super::order::{self, Cut, Order, Passage, Tiling};
+use super::order::{self, Cut, Order, Pairs, Passage, Tiling};
+use super::output::Output;
+use super::scales::Scales;
 use super::split::{Split, SplitArgs};
 
 /// A variant of all-gather and matrix multiplication.
@@ -81,6 +83,10 @@ pub struct AllGatherMatmul {
     /// Blocks that send, or warps.
     #[tune(short = "sb", shrinks, values = [1, 2, 4, 8, 16, 32, 64], default = |key| send_blocks(key))]
     pub send_blocks: u32,
+    /// Whether blocks 2i and 2i + 1 multiply together, by the same rows of `w`: each brings half of them (`tcgen05` with `cta_group::2`, for
+    /// `sm_100a`, `sm_103a` and `sm_110a` alone).
+    #[tune(short = "pair", rule = |_| false)]
+    pub pair: Option<bool>,
     /// Blocks that multiply.
     #[tune(short = "bl", shrinks, range = 1..=1024, rule = AllGatherMatmul::blocks_rule)]
     pub blocks: Option<u32>,
@@ -189,6 +195,9 @@ impl Legal for AllGatherMatmul {
         let allowed = || "false with together = true: no block multiplies one rank's rows first".to_owned();
         Illegal::unless(!self.phases() || !self.together(), "phases", self.phases(), allowed)?;
         self.order.legal(self.split)?;
+        if self.pair() {
+            self.pairs()?;
+        }
         self.split_parts().legal()
     }
 }
@@ -197,7 +206,7 @@ impl Legal for AllGatherMatmul {
 impl AllGatherMatmul {
     /// Where each block has one tile or a part of one, so that no block is done with own rows before others' arrive.
     fn abreast_rule(&self) -> bool {
-        !self.together() && self.split_parts().items() <= order::SMS - self.send_blocks
+        !self.together() && !self.pair() && self.split_parts().items() <= order::SMS - self.send_blocks
     }
 
     /// Elements of one step of a sender. A block loads all of them before it stores any, so each step costs a trip to memory.
@@ -230,6 +239,23 @@ impl AllGatherMatmul {
 }
 
 impl AllGatherMatmul {
+    /// Whether neighbouring blocks multiply, and have whole tiles of one rank's rows one below the other.
+    fn pairs(&self) -> Result<(), Illegal> {
+        let AllGatherMatmul { tile_rows, order, split, .. } = *self;
+        let (group, blocks, warps) = (("group", self.group()), self.blocks(), self.warps());
+        let (scales, out) = (Scales::None, Output::Wide);
+        Pairs { tile_rows, group, blocks, order, scales, out, warps, split }.legal()?;
+        Pairs::is_not_abreast(self.abreast())?;
+        let allowed = || "false with pair = true: warps beside a role are in no pair";
+        Illegal::unless(!self.beside(), "beside", self.beside(), allowed)?;
+        let allowed = || "an even number with pair = true: blocks that multiply come behind those that send";
+        Illegal::unless(self.send_blocks.is_multiple_of(2), "send_blocks", self.send_blocks, allowed)?;
+        let unit = 2 * tile_rows * if self.together() { 1 } else { self.ranks };
+        let allowed =
+            || format!("a multiple of {unit} with pair = true: rows that arrive are whole pairs of tiles");
+        Illegal::unless(self.m.is_multiple_of(unit), "m", self.m, allowed)
+    }
+
     /// Elements of a tile's rows.
     fn band(&self) -> u32 {
         self.tile_rows * self.k
@@ -251,7 +277,7 @@ impl AllGatherMatmul {
     fn cut(&self) -> Cut {
         let AllGatherMatmul { n: columns, tile_rows, tile_columns, .. } = *self;
         let rows = if self.together() { self.m } else { self.rows() };
-        Cut { rows, columns, tile_rows, tile_columns, group: self.group(), pair: false }
+        Cut { rows, columns, tile_rows, tile_columns, group: self.group(), pair: self.pair() }
     }
 
     fn split_parts(&self) -> Split {
@@ -382,6 +408,7 @@ pub fn all_gather_matmul(c: &AllGatherMatmul, a: &AllGatherMatmulArgs) {
             let from = (turn + rank()) % c.ranks;
             let (row, column) = cut.corner(tile);
             let w = part.of(a.w.rows(column, c.tile_columns));
+            let w = if c.pair() { w.in_pairs() } else { w };
             let product = |x: MatrixRows| b.dot(x, w, c.stages);
             let out = if c.together() { 0u32.val() } else { from * c.rows() };
             let gathered = |first: Val<u32>, blocks: u32| {

@@ -75,7 +75,7 @@ pub struct GroupedMatmul {
     #[tune(short = "by", default = Order::Counter)]
     pub order: Order,
     /// Whether blocks 2i and 2i + 1 multiply together, by the same rows of `w`: each brings half of them (`tcgen05` with `cta_group::2`, for
-    /// `sm_100a` and `sm_103a` alone).
+    /// `sm_100a`, `sm_103a` and `sm_110a` alone).
     #[tune(short = "pair", rule = |_| false)]
     pub pair: Option<bool>,
     /// Blocks.
@@ -133,7 +133,7 @@ impl Legal for GroupedMatmul {
         if self.pair() {
             let GroupedMatmul { tile_rows, order, scales, out, .. } = *self;
             let (group, blocks, warps) = (("height", self.height()), self.blocks(), self.warps());
-            Pairs { tile_rows, group, blocks, order, scales, out, warps }.legal()?;
+            Pairs { tile_rows, group, blocks, order, scales, out, warps, split: 1 }.legal()?;
         }
         order::legal(self.tile_rows, self.tile_columns, self.warps(), self.stages)
     }

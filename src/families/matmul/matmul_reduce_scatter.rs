@@ -5,7 +5,9 @@ use peerwarp_codegen::family::{Choice, Family, Illegal, Legal};
 use peerwarp_codegen::ir::Dtype;
 
 use super::epilogue::{Activation, Sums, epilogue};
-use super::order::{self, Cut, Order, Passage, Tiling};
+use super::order::{self, Cut, Order, Pairs, Passage, Tiling};
+use super::output::Output;
+use super::scales::Scales;
 use super::split::{Split, SplitArgs};
 
 /// How parts of tiles get to who adds them up.
@@ -79,6 +81,10 @@ pub struct MatmulReduceScatter {
     /// Parts of the columns of `x` and `w`, which blocks share: sums over all of them are added up in order by one of them.
     #[tune(short = "sp", values = [1, 2, 4, 7, 8, 16], default = |key| tiling(key).split)]
     pub split: u32,
+    /// Whether blocks 2i and 2i + 1 multiply together, by the same rows of `w`: each brings half of them (`tcgen05` with `cta_group::2`, for
+    /// `sm_100a`, `sm_103a` and `sm_110a` alone).
+    #[tune(short = "pair", rule = |_| false)]
+    pub pair: Option<bool>,
     /// Blocks.
     #[tune(short = "bl", shrinks, range = 1..=1024, rule = |c| c.split_parts().items().clamp(1, order::SMS))]
     pub blocks: Option<u32>,
@@ -121,6 +127,15 @@ impl Legal for MatmulReduceScatter {
         let allowed = || format!("false with lead = {lead}: own tiles have an order already");
         Illegal::unless(!abreast || lead == 0, "abreast", abreast, allowed)?;
         self.order.legal(self.split)?;
+        if self.pair() {
+            let MatmulReduceScatter { tile_rows, order, split, .. } = *self;
+            let (group, blocks, warps) = (("group", self.group()), self.blocks(), self.warps());
+            let (scales, out) = (Scales::None, Output::Wide);
+            Pairs { tile_rows, group, blocks, order, scales, out, warps, split }.legal()?;
+            Pairs::is_not_abreast(abreast)?;
+            let allowed = || "0 with pair = true: neighbouring blocks have tiles of one rank's rows";
+            Illegal::unless(lead == 0, "lead", lead, allowed)?;
+        }
         self.split_parts().legal()?;
         // Rows of tiles that are sent, in two banks, are counted in 32 bits.
         let of_a_band = 2 * (self.ranks - 1) * self.cut().strips();
@@ -146,12 +161,14 @@ impl MatmulReduceScatter {
     /// If the other's parts of this rank's rows are many, and take the link longer than own tiles take: they would all come at the end.
     /// Of more than two ranks all turns but the first have something come over the link.
     fn lead_rule(&self) -> u32 {
-        u32::from(self.ranks == 2 && self.k <= LINK_COLUMNS && self.cut().tiles() >= 2 * order::SMS)
+        u32::from(
+            !self.pair() && self.ranks == 2 && self.k <= LINK_COLUMNS && self.cut().tiles() >= 2 * order::SMS,
+        )
     }
 
     /// Where each block has one tile or a part of one: a block that has to wait waits at the end in either order.
     fn abreast_rule(&self) -> bool {
-        self.lead() == 0 && self.split_parts().items() <= order::SMS
+        self.lead() == 0 && !self.pair() && self.split_parts().items() <= order::SMS
     }
 }
 
@@ -164,7 +181,7 @@ impl MatmulReduceScatter {
     /// The tiles of one rank's rows.
     fn cut(&self) -> Cut {
         let MatmulReduceScatter { n: columns, tile_rows, tile_columns, .. } = *self;
-        Cut { rows: self.rows(), columns, tile_rows, tile_columns, group: self.group(), pair: false }
+        Cut { rows: self.rows(), columns, tile_rows, tile_columns, group: self.group(), pair: self.pair() }
     }
 
     fn split_parts(&self) -> Split {
@@ -261,6 +278,7 @@ pub fn matmul_reduce_scatter(c: &MatmulReduceScatter, a: &MatmulReduceScatterArg
             let (row, column) = cut.corner(tile);
             let x = columns.of(a.x.rows(owner * c.rows() + row, c.tile_rows));
             let w = a.w.rows(column, c.tile_columns);
+            let w = if c.pair() { w.in_pairs() } else { w };
             let of_turn = |turn: Val<u32>| bank + (turn * cut.tiles() + tile) % c.sent();
             // The sum of the rank behind is added, if it is given.
             let send = |come: Option<Val<u32>>| {

@@ -323,12 +323,21 @@ pub(super) struct Pairs {
     pub scales: Scales,
     pub out: Output,
     pub warps: u32,
+    pub split: u32,
 }
 
 impl Pairs {
+    /// Tiles of one place of each rank's rows have one row of tiles each.
+    pub fn is_not_abreast(abreast: bool) -> Result<(), Illegal> {
+        let allowed = || "false with pair = true: neighbouring blocks have tiles of one rank's rows";
+        Illegal::unless(!abreast, "abreast", abreast, allowed)
+    }
+
     /// Blocks 2i and 2i + 1 have tiles one below the other, with rows that fill the lanes of tensor memory, and draw none.
     pub fn legal(self) -> Result<(), Illegal> {
-        let Pairs { tile_rows, group, blocks, order, scales, out, warps } = self;
+        let Pairs { tile_rows, group, blocks, order, scales, out, warps, split } = self;
+        let allowed = || "1 with pair = true: neighbouring blocks have tiles, and not parts of one";
+        Illegal::unless(split == 1, "split", split, allowed)?;
         let allowed = || "none, tensor, row or block with pair = true: pairs bring no scales of blocks to tensor memory";
         Illegal::unless(scales.tile().is_none(), "scales", scales.name(), allowed)?;
         let allowed = || "128 or 256 with pair = true: a block's rows fill the lanes of tensor memory";

@@ -64,7 +64,7 @@ pub struct Matmul {
     #[tune(short = "sp", values = [1, 2, 4, 7, 8, 16], default = |key| tiling(key).split)]
     pub split: u32,
     /// Whether blocks 2i and 2i + 1 multiply together, by the same rows of `w`: each brings half of them (`tcgen05` with `cta_group::2`, for
-    /// `sm_100a` and `sm_103a` alone).
+    /// `sm_100a`, `sm_103a` and `sm_110a` alone).
     #[tune(short = "pair", rule = |_| false)]
     pub pair: Option<bool>,
     /// Blocks.
@@ -129,11 +129,9 @@ impl Legal for Matmul {
         order::legal(self.tile_rows, self.tile_columns, self.warps(), self.stages)?;
         self.order.legal(self.split)?;
         if self.pair() {
-            let allowed = || "1 with pair = true: blocks that wait for others' parts of columns would leave their pair alone";
-            Illegal::unless(self.split == 1, "split", self.split, allowed)?;
-            let Matmul { tile_rows, order, scales, out, .. } = *self;
+            let Matmul { tile_rows, order, scales, out, split, .. } = *self;
             let (group, blocks, warps) = (("group", self.group()), self.blocks(), self.warps());
-            Pairs { tile_rows, group, blocks, order, scales, out, warps }.legal()?;
+            Pairs { tile_rows, group, blocks, order, scales, out, warps, split }.legal()?;
         }
         self.parts().legal()
     }

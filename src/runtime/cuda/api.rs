@@ -83,6 +83,10 @@ calls! {
         cuModuleGetFunction(function: *mut sys::CUfunction, module: sys::CUmodule, name: *const c_char);
         cuFuncLoad(function: sys::CUfunction);
         cuFuncSetAttribute(function: sys::CUfunction, attribute: sys::CUfunction_attribute, value: i32);
+        cuFuncGetAttribute(value: *mut i32, attribute: sys::CUfunction_attribute, function: sys::CUfunction);
+        cuOccupancyMaxActiveClusters(
+            clusters: *mut i32, function: sys::CUfunction, config: *const sys::CUlaunchConfig
+        );
         cuOccupancyMaxActiveBlocksPerMultiprocessor(
             blocks: *mut i32, function: sys::CUfunction, threads: i32, shared: usize
         );

@@ -179,6 +179,26 @@ fn attributes(config: &LaunchConfig) -> ([sys::CUlaunchAttribute; 3], u32) {
     (all, count as u32)
 }
 
+/// A launch on the stream of no name.
+fn driver_config(
+    config: &LaunchConfig,
+    attributes: &mut [sys::CUlaunchAttribute],
+    count: u32,
+) -> sys::CUlaunchConfig {
+    sys::CUlaunchConfig {
+        gridDimX: config.grid,
+        gridDimY: 1,
+        gridDimZ: 1,
+        blockDimX: config.block_threads,
+        blockDimY: 1,
+        blockDimZ: 1,
+        sharedMemBytes: config.shared_bytes,
+        hStream: null_mut(),
+        attrs: attributes.as_mut_ptr(),
+        numAttrs: count,
+    }
+}
+
 fn stream(raw: RawStream) -> sys::CUstream {
     raw.raw() as sys::CUstream
 }
@@ -344,6 +364,18 @@ unsafe impl Gpu for CudaGpu {
         Ok(blocks as u32)
     }
 
+    fn clustered_blocks(&self, of: RawFunction, config: &LaunchConfig) -> Result<Option<u32>> {
+        let (mut width, mut clusters) = (0, 0);
+        let attribute = CUfunction_attribute::CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_WIDTH;
+        cu!(self, cuFuncGetAttribute(&mut width, attribute, function(of)))?;
+        if width == 0 {
+            return Ok(None);
+        }
+        let launch = driver_config(config, &mut [], 0);
+        cu!(self, cuOccupancyMaxActiveClusters(&mut clusters, function(of), &launch))?;
+        Ok(Some((clusters * width) as u32))
+    }
+
     fn tensor_map(&self, matrix: DevicePtr, map: &TensorMap) -> Result<[u64; TENSOR_MAP_BYTES as usize / 8]> {
         let mut made = sys::CUtensorMap { opaque: [0; TENSOR_MAP_BYTES as usize / 8] };
         let dtype = match map.dtype {
@@ -386,18 +418,8 @@ unsafe impl Gpu for CudaGpu {
         on: RawStream,
     ) -> Result<()> {
         let (mut attributes, count) = attributes(config);
-        let launch = sys::CUlaunchConfig {
-            gridDimX: config.grid,
-            gridDimY: 1,
-            gridDimZ: 1,
-            blockDimX: config.block_threads,
-            blockDimY: 1,
-            blockDimZ: 1,
-            sharedMemBytes: config.shared_bytes,
-            hStream: stream(on),
-            attrs: attributes.as_mut_ptr(),
-            numAttrs: count,
-        };
+        let launch =
+            sys::CUlaunchConfig { hStream: stream(on), ..driver_config(config, &mut attributes, count) };
         // The driver copies as many bytes as the kernel's parameter has.
         let mut parameters = [args.as_ptr().cast_mut().cast::<c_void>()];
         cu!(self, cuLaunchKernelEx(&launch, function(of), parameters.as_mut_ptr(), null_mut()))

@@ -66,6 +66,8 @@ pub(crate) struct State {
     pub maps: AtomicU64,
     /// Blocks of whatever is loaded that an SM holds; 1 if it is 0.
     pub per_sm: AtomicU32,
+    /// Blocks in clusters of whatever is loaded that a GPU holds; 0 if there are no clusters.
+    pub clustered: AtomicU32,
     /// Time between two events, in nanoseconds; 1 us if it is 0.
     pub gap: AtomicU64,
     /// So much longer is the next time, in nanoseconds.

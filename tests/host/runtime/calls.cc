@@ -102,6 +102,7 @@ void bring_box_in_pair(void* const to, const void* const map, const u32 column, 
     bring_box(to, map, column, row, barrier);
 }
 u64 in_block_of_pair(const void* const here, const u32 number) { return machine->in_pair(here, number, HERE); }
+void is_in_pair(const u64 at) { machine->is_in_pair(at, HERE); }
 void pair_arrive() { machine->arrive_in_pair(HERE); }
 void pair_wait() { machine->meet_pair(HERE); }
 void barrier_arrive_in_pair(const u64 barrier) { machine->boxes().arrive(reinterpret_cast<const void*>(barrier), 0, HERE); }

@@ -78,6 +78,11 @@ u64 in_block_of_pair(const void* here, u32 number);  // where that block has wha
 void pair_arrive();                                  // all threads of both do, and wait for all
 void pair_wait();
 void barrier_arrive_in_pair(u64 barrier);
+void is_in_pair(u64 at);  // shared memory of a block that has not ended
+PEERWARP_INLINE u32 load_in_pair(const u64 from) {
+    is_in_pair(from);
+    return *reinterpret_cast<const u32*>(from);
+}
 
 // ---- Products of matrices that go on while the thread does
 

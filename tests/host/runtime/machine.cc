@@ -557,11 +557,20 @@ void Machine::meet_pair(const Site site) {
 
 u64 Machine::in_pair(const void* const here, const u32 number, const Site site) {
     Block& home = *me->home;
-    const u64 at = u64(here) - u64(home.dynamic_shared);
+    const bool is_variable = u64(here) - u64(home.static_shared) < static_shared_bytes;
+    char* Block::*const shared = is_variable ? &Block::static_shared : &Block::dynamic_shared;
+    const u64 at = u64(here) - u64(home.*shared);
     if (!home.other || number > 1 || at >= descriptor_bytes) {
         wrong("pair", "no block of a pair has what is asked for at " + name_of_site(site), site);
     }
-    return u64((home.index % 2 == number ? home : *home.other).dynamic_shared) + at;
+    return u64((home.index % 2 == number ? home : *home.other).*shared) + at;
+}
+
+void Machine::is_in_pair(const u64 at, const Site site) {
+    const Block* const other = me->home->other;
+    if (other && other->running == 0 && at - u64(other->static_shared) < static_shared_bytes) {
+        wrong("pair", "shared memory is read of a block that has ended, at " + name_of_site(site), site);
+    }
 }
 
 // ---- Order

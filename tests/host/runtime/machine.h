@@ -157,6 +157,7 @@ class Machine {
     void arrive_in_pair(Site site);
     void meet_pair(Site site);
     u64 in_pair(const void* here, u32 number, Site site);
+    void is_in_pair(u64 at, Site site);
     void fence(Order order, Scope scope, Site site);
     void atomic(const void* p, u32 bytes, Access access, Order order, Scope scope, Site site);
     u64 now() const { return job_.alone ? system_ns() : now_; }

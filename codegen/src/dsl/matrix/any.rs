@@ -176,7 +176,8 @@ impl MatrixRows {
     /// others.
     ///
     /// Either block then brings half of these rows, and one thread multiplies for both: `tcgen05` with `cta_group::2` (never run on
-    /// hardware). Printing refuses other targets, roles without a loader, and kernels that wait for ranks or blocks.
+    /// hardware). Printing refuses other targets, roles without a loader, roles that read numbers which other blocks write, and kernels
+    /// that wait but begin no epoch.
     ///
     /// # Errors
     /// Ends the trace for the left operand of a product.

@@ -2,7 +2,8 @@
 
 use crate::family::Target;
 use crate::ir::{
-    self, CommOp, Kernel, OpId, OpKind, ParamId, ParamKind, Signal, SignalOrder, ValueId, ValueOp,
+    self, CommOp, Dot, Kernel, MatrixOp, OpId, OpKind, ParamId, ParamKind, Signal, SignalOrder, ValueId,
+    ValueOp,
 };
 
 /// The epoch that an operation begins.
@@ -11,6 +12,11 @@ pub(crate) fn begun(kernel: &Kernel, id: OpId) -> Option<ValueId> {
         return Some(out);
     }
     None
+}
+
+/// Whether pairs of blocks multiply: where some products are of pairs, all are.
+pub(crate) fn is_paired(kernel: &Kernel) -> bool {
+    kernel.ops.iter().any(|op| matches!(op.kind, OpKind::Matrix(MatrixOp::Dot(Dot { paired: true, .. }))))
 }
 
 /// Whether blocks ask by themselves if the world is aborted: ranks say something to each other, and no epoch tells.

@@ -7,7 +7,7 @@ use crate::ir::{
     ControlOp, Loc, OpId, OpKind, ParamId, ParamKind, ParcelId, Place, ReceiptId, ReduceOp, Region, SharedId,
     Type, ValueId, ValueOp, VarId,
 };
-use crate::print::analysis::signals::begun;
+use crate::print::analysis::signals::{begun, is_paired};
 use crate::print::facts::{Facts, Form, Sites};
 use crate::print::layout::{
     Fragments,
@@ -222,14 +222,18 @@ impl<'f, 'k> Emitter<'f, 'k> {
 
     /// The epoch that this launch begins. The kernel's words are numbered, as each needs room of its own.
     fn begin_epoch(&mut self, id: OpId, word: ParamId) -> Expr {
-        self.used.add(Prim::BeginEpoch);
         let kernel = self.f.p.kernel;
+        let (prim, function) = match is_paired(kernel) {
+            true => (Prim::BeginEpochInPair, "begin_epoch_in_pair"),
+            false => (Prim::BeginEpoch, "begin_epoch"),
+        };
+        self.used.add(prim);
         let before = kernel.prologue.ops.iter().take_while(|&&op| op != id);
         let nth = match before.filter_map(|&op| begun(kernel, op)).count() {
             0 => String::new(),
             n => format!("<{n}>"),
         };
-        Expr::atom(format!("begin_epoch{nth}(args, {}, {})", self.arg(word).text, kernel.grid_blocks()))
+        Expr::atom(format!("{function}{nth}(args, {}, {})", self.arg(word).text, kernel.grid_blocks()))
     }
 
     fn group_index(&self, id: OpId) -> Expr {

@@ -9,7 +9,7 @@ use super::{
 };
 use crate::family::Target;
 use crate::ir::{FAR_CHANNELS, Kernel, ParamKind};
-use crate::print::analysis::{WaitSite, gin::GIN_DEPTH};
+use crate::print::analysis::{WaitSite, gin::GIN_DEPTH, signals::is_paired};
 use crate::print::facts::{FarEngine, Timeline};
 use crate::print::text::{
     ArgNames, PrintError,
@@ -169,6 +169,7 @@ pub(crate) fn launcher(host: &Host) -> Result<String, PrintError> {
             exclusive_sm_bytes: launch.exclusive_sm_bytes,
             large_shared: launch.shared_bytes > Runtime::of(target).shared_bytes,
             overlaps_previous: launch.overlaps_previous,
+            paired: is_paired(kernel),
             pointers: args::pointers(kernel, names, timeline, far),
             maps: layout.maps.iter().map(MapText::of).collect(),
         },

@@ -105,6 +105,8 @@ pub(crate) struct LaunchText {
     pub exclusive_sm_bytes: Option<u32>,
     pub large_shared: bool,
     pub overlaps_previous: bool,
+    /// Whether two neighbouring blocks are a cluster.
+    pub paired: bool,
     pub pointers: Vec<PointerText>,
     pub maps: Vec<MapText>,
 }

@@ -506,6 +506,11 @@ impl<'f, 'k> Fit<'f, 'k> {
             let why = "blocks of a pair draw numbers of their own from a work counter";
             hindrance.get_or_insert(Hindrance { loc: role.loc, why });
         }
+        // What stands in memory after a wait that has expired may be another number for either block.
+        if ring.paired && !self.heard.scalars.is_empty() {
+            let why = "blocks of a pair read numbers by themselves that other blocks write";
+            hindrance.get_or_insert(Hindrance { loc: role.loc, why });
+        }
         hindrance.map_or(Ok(Some(Ring { draws, ..ring })), Err)
     }
 

@@ -4,6 +4,7 @@ use serde::Serialize;
 
 use crate::family::{MatrixUnit, Target};
 use crate::ir::{Dot, Dtype, Kernel, MatrixOp, OpKind, Rows, Type, scale_words};
+use crate::print::analysis::signals::is_paired;
 use crate::print::layout::fragments::WGMMA_COLUMNS;
 use crate::print::text::prim;
 
@@ -68,11 +69,6 @@ impl PiecesText {
             right,
         }
     }
-}
-
-/// Whether pairs of blocks multiply: where some products are of pairs, all are.
-pub(crate) fn is_paired(kernel: &Kernel) -> bool {
-    kernel.ops.iter().any(|op| matches!(op.kind, OpKind::Matrix(MatrixOp::Dot(Dot { paired: true, .. }))))
 }
 
 /// Whether something holds for the left operand of a product.

@@ -1,7 +1,8 @@
 //! Products in tensor memory, and what is said of the instructions that a role multiplies by.
 
 use crate::family::{MatrixUnit, Target};
-use crate::ir::{Dot, Dtype, Kernel, Loc, MatrixOp, OpId, OpKind, ParamKind, Region, scale_words};
+use crate::ir::{Dot, Dtype, Kernel, Loc, MatrixOp, OpId, OpKind, Region, scale_words};
+use crate::print::analysis::signals::{asks_status, begun};
 use crate::print::emit::Emitter;
 use crate::print::facts::Facts;
 use crate::print::loader::{Loaders, Obstacle, plan};
@@ -32,19 +33,20 @@ fn check_pairs(kernel: &Kernel, target: Target) -> Result<(), PrintError> {
         return Err(PrintError::NoPairs { loc, operand, target });
     }
     let alone = dots.find(|(_, dot)| !dot.paired || dot.a.scales.is_some());
-    let begins = kernel.params.iter().any(|p| p.kind == ParamKind::EpochWord);
-    match alone {
+    let begins = kernel.prologue.ops.iter().any(|&id| begun(kernel, id).is_some());
+    let (loc, why) = match alone {
         Some((loc, _)) => {
             let why = "all products of a kernel are made in pairs, and none has scales of blocks that instructions take";
-            Err(PrintError::PairsHindered { loc, why })
+            (loc, why)
         }
-        // A block that gave up waiting would leave the other one of its pair waiting for it.
-        None if begins || kernel.ops.iter().any(|op| op.kind.may_expire()) => {
-            let why = "the kernel waits for ranks or blocks, or begins an epoch, and one block of a pair may give up alone";
-            Err(PrintError::PairsHindered { loc, why })
-        }
-        None => Ok(()),
-    }
+        // Blocks that begin an epoch have the first one's verdict. Others read by themselves that the world is aborted.
+        None if !begins && (asks_status(kernel) || kernel.ops.iter().any(|op| op.kind.may_expire())) => (
+            loc,
+            "the kernel waits for ranks or blocks and begins no epoch, so that one block of a pair may leave alone",
+        ),
+        None => return Ok(()),
+    };
+    Err(PrintError::PairsHindered { loc, why })
 }
 
 /// Why a product of pairs, or one whose operands have scales of blocks, is not emitted where no loader brings them.

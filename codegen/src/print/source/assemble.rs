@@ -30,7 +30,7 @@ use crate::print::layout::{
     spread::splats_apart,
 };
 use crate::print::loader::{Crew, Loaders, Obstacle, Ring, plan};
-use crate::print::matrix::{products::is_paired, tensor};
+use crate::print::matrix::tensor;
 use crate::print::text::{
     ConstantText, Prim, PrintError, Used,
     names::{is_identifier, is_taken, kernel_id, namespace},
@@ -209,7 +209,7 @@ pub(crate) fn emit_split(
         roles,
         threads: launch.block_threads,
         blocks_each: blocks_each(&facts, launch.block_threads, launch.shared_bytes),
-        paired: is_paired(kernel),
+        paired: signals::is_paired(kernel),
         entry: kernel.variant.clone(),
         overlaps_previous: launch.overlaps_previous,
         early,

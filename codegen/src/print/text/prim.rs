@@ -407,6 +407,8 @@ prims! {
     Epoch = common "epoch", Nothing, [];
     /// Every block gets the epoch, the last one to do so advances it.
     BeginEpoch = own "begin_epoch", Nothing, [Index, System, Epoch];
+    /// The same for two neighbouring blocks, by the first one's word.
+    BeginEpochInPair = cuda "begin_epoch_in_pair", Nothing, [Pair, BeginEpoch];
 }
 
 impl Prim {
