@@ -9,6 +9,7 @@ mod order;
 mod packs;
 mod page;
 mod products;
+mod same;
 mod shipped;
 mod tensor;
 

@@ -83,13 +83,14 @@ fn row(target: Target, texts_of: &BTreeMap<&str, BTreeSet<Target>>, families: us
 fn page() -> String {
     let catalogue = read(&root().join("tests/pack_catalogue.rs"));
     let whole = catalogue.lines().find(|line| line.starts_with("const WHOLE")).expect("it has a list");
-    let machine_code = ["nvidia", "order", "products"];
-    let machine_code = machine_code.map(|name| read(&root().join(format!("tests/targets/{name}.rs"))));
+    let targets = |name: &str| read(&root().join(format!("tests/targets/{name}.rs")));
+    let machine_code = ["nvidia", "order", "products", "tensor"].map(targets);
+    let executed = [texts("tests/host", "rs"), vec![targets("same")]].concat();
     let texts_of = BTreeMap::from([
         ("whole", named(whole)),
         ("catalogue", named(&catalogue)),
         ("read", all_named(&machine_code)),
-        ("cpu", all_named(&texts("tests/host", "rs"))),
+        ("cpu", all_named(&executed)),
     ]);
     let families = packs::families().len();
     // Targets of which the same is known share a row.
@@ -123,13 +124,16 @@ const NOTES: &str = "
 - *Families that pack*: each compiles without spills, and all of its blocks are resident (`tests/targets/packed.txt`). \
 CI compiles each seventh.
 - *MoE catalogue*: what of the built-in catalogue CI compiles (`tests/pack_catalogue.rs`).
-- *Machine code is read*: disassembled, and compared with the [memory model](memory-model.md) (`tests/targets`).
+- *Machine code is read*: disassembled, and compared with the [memory model](memory-model.md) (`tests/targets`); with \
+`tcgen05`, which has never run on hardware, products' instructions, spills and registers alone.
 - *Text runs on a CPU*: [emitted source on the CPU](host-execution.md), bit for bit against the simulator \
-(`tests/host`); for `sm_80` and `gfx950` fp8 alone, for `gfx1250` products and reductions of matrices.
+(`tests/host`); for `sm_80` and `gfx950` fp8 alone, for `gfx1250` products and reductions of matrices. Texts of \
+`sm_103a` and `sm_110a` are compared with that of `sm_100a`.
 - *Ran on GPUs*: a tuned table holds what was measured there, and \
 [results](https://github.com/peerwarp/peerwarp/tree/main/bench/results) name it.
 
-No kernel ran on an AMD GPU, or on an emulator of one. What is said of them is reasoned from manuals and data sheets.
+No kernel ran on an AMD GPU. No emulator of CDNA machine code can be had as a package. What is said of AMD's GPUs is reasoned from \
+manuals and data sheets; their defaults are those of an H200, cut to fit.
 ";
 
 /// What is published of boards whose devices have a link to each other one.

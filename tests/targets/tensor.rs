@@ -1,11 +1,12 @@
-//! Products of matrices on sm_100a and sm_103a, which have never run on hardware: all of them are made in tensor memory, and nothing is
-//! spilled.
+//! Products of matrices on sm_100a, sm_103a and sm_110a, which have never run on hardware: all of them are made in tensor memory, and
+//! nothing is spilled.
 
 use std::process::Command;
 
 use peerwarp::build::toolchain::Tool;
 use peerwarp::codegen::print::Source;
-use peerwarp::families::matmul::{GroupedMatmul, Matmul};
+use peerwarp::families::matmul::{AllGatherMatmul, GroupedMatmul, Matmul, MatmulReduceScatter};
+use peerwarp::families::moe::kernels::MoeLayer;
 use rayon::prelude::*;
 
 use super::nvidia::{compile_for, parse};
@@ -63,7 +64,7 @@ fn complaints(source: &Source, listing: &str, compiler: &str) -> Vec<String> {
 #[test]
 fn products_are_made_in_tensor_memory_without_spills() {
     let (Some(nvcc), Some(nvdisasm)) = (tool(Tool::Nvcc), tool(Tool::Nvdisasm)) else { return };
-    for arch in ["sm_100a", "sm_103a"] {
+    for arch in ["sm_100a", "sm_103a", "sm_110a"] {
         let target = format!("cuda:{arch}");
         let mx = "dtype=fp8 scales=mx n=4096 k=7168";
         let groups = format!("{mx} groups=32 rows=8192 align=128 activation=swiglu");
@@ -79,17 +80,24 @@ fn products_are_made_in_tensor_memory_without_spills() {
             source::<Matmul>(&format!("m=8192 n=7168 k=4096 {rest} pair=true order=strided"), &target)
         };
         let groups = "groups=32 n=4096 k=7168 dtype=fp8 scales=block rows=8192 activation=swiglu pair=true order=strided";
+        let ranks = "m=8192 n=7168 k=4096 ranks=2 dtype=bf16 pair=true";
         let pairs = [
             pair("dtype=bf16"),
             pair("dtype=fp16 tile_rows=256 tile_columns=128 bias=true"),
             pair("dtype=fp8 scales=row tile_columns=64"),
             source::<GroupedMatmul>(groups, &target),
             pair("dtype=fp8 scales=row out=fp8"),
+            source::<AllGatherMatmul>(&format!("{ranks} gathered=true"), &target),
+            source::<MatmulReduceScatter>(ranks, &target),
+            source::<MatmulReduceScatter>(&format!("{ranks} algorithm=push tile_columns=128"), &target),
         ];
         for source in &pairs {
             assert!(source.text.contains("cta_group::2") && !source.text.contains("cta_group::1"));
         }
-        let all = distinct([sources(&target), scaled.to_vec(), pairs.to_vec()].concat());
+        let layer = "hidden=7168 inter=2048 experts=256 topk=8 tokens=128 ranks=8";
+        let layers =
+            ["bf16", "fp8 warps=8"].map(|rest| source::<MoeLayer>(&format!("{layer} dtype={rest}"), &target));
+        let all = distinct([sources(&target), scaled.to_vec(), pairs.to_vec(), layers.to_vec()].concat());
         all.par_iter().for_each(|source| {
             let (cubin, _, compiler) = compile_for(arch, &nvcc, &source.file_name, &source.text);
             let listing = output(Command::new(&nvdisasm).arg("-c").arg(&cubin));

@@ -162,7 +162,7 @@ impl Target {
     pub const fn matrix_unit(self) -> MatrixUnit {
         match self {
             Target::Cuda(CudaArch::Sm90a) => MatrixUnit::Warpgroup,
-            Target::Cuda(CudaArch::Sm100a | CudaArch::Sm103a) => MatrixUnit::TensorMemory,
+            Target::Cuda(CudaArch::Sm100a | CudaArch::Sm103a | CudaArch::Sm110a) => MatrixUnit::TensorMemory,
             Target::Cuda(_) | Target::Hip(_) => MatrixUnit::Warp,
         }
     }
@@ -302,7 +302,7 @@ mod tests {
         cuda:sm_100: Warp [0, 1, 1, 1]
         cuda:sm_100a: TensorMemory [1, 1, 1, 1]
         cuda:sm_103a: TensorMemory [1, 1, 1, 1]
-        cuda:sm_110a: Warp [0, 1, 1, 1]
+        cuda:sm_110a: TensorMemory [1, 1, 1, 1]
         cuda:sm_120: Warp [0, 1, 1, 1]
         cuda:sm_120a: Warp [0, 1, 1, 1]
         cuda:sm_121a: Warp [0, 1, 1, 1]

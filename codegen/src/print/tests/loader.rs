@@ -76,7 +76,7 @@ fn targets_whose_products_read_shared_memory_have_them() {
     for target in ["cuda:sm_80", "cuda:sm_90", "cuda:sm_100"] {
         assert!(!has_loader(&emitted(&kernel, target)), "{target}");
     }
-    for target in ["cuda:sm_90a", "cuda:sm_100a", "cuda:sm_103a"] {
+    for target in ["cuda:sm_90a", "cuda:sm_100a", "cuda:sm_103a", "cuda:sm_110a"] {
         assert!(has_loader(&emitted(&kernel, target)), "{target}");
     }
 }

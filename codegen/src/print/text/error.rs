@@ -151,8 +151,8 @@ pub enum PrintError {
     },
     /// A product whose operands have scales of blocks, for GPUs that multiply no such.
     #[error(
-        "{loc}: rows of `{operand}` are multiplied with scales of blocks, and {target} has no instruction for that: cuda:sm_100a and \
-         cuda:sm_103a have; multiply the sums by scales of your own"
+        "{loc}: rows of `{operand}` are multiplied with scales of blocks, and {target} has no instruction for that: cuda:sm_100a, \
+         cuda:sm_103a and cuda:sm_110a have; multiply the sums by scales of your own"
     )]
     NoBlockScales {
         /// Where they are multiplied.
@@ -172,8 +172,8 @@ pub enum PrintError {
     },
     /// A product of pairs of blocks, for GPUs whose instructions are of one block.
     #[error(
-        "{loc}: pairs of blocks multiply by rows of `{operand}`, and {target} has no instruction for that: cuda:sm_100a and cuda:sm_103a \
-         have; leave `pair` at false"
+        "{loc}: pairs of blocks multiply by rows of `{operand}`, and {target} has no instruction for that: cuda:sm_100a, cuda:sm_103a \
+         and cuda:sm_110a have; leave `pair` at false"
     )]
     NoPairs {
         /// Where they are multiplied.
