@@ -66,17 +66,22 @@ impl Sentences {
     }
 }
 
-#[test]
-fn sentences_of_the_book_are_short() {
+/// Names and texts of the book's pages, and of the README.
+fn book() -> Vec<(String, String)> {
     let mut pages = vec![];
     super::files(&Path::new(super::ROOT).join("docs"), &mut pages);
     pages.push(Path::new(super::ROOT).join("README.md"));
     pages.retain(|page| page.extension().is_some_and(|end| end == "md"));
     assert!(pages.len() > 30, "{} pages were read", pages.len());
+    let name = |page: &Path| page.strip_prefix(super::ROOT).unwrap().display().to_string();
+    pages.iter().map(|page| (name(page), fs::read_to_string(page).unwrap())).collect()
+}
+
+#[test]
+fn sentences_of_the_book_are_short() {
     let mut found = vec![];
-    for page in pages {
-        let name = page.strip_prefix(super::ROOT).unwrap().display().to_string();
-        let long = Sentences::of(&fs::read_to_string(&page).unwrap());
+    for (name, text) in book() {
+        let long = Sentences::of(&text);
         found.extend(long.iter().map(|(line, words, text)| format!("{name}:{line}: {words} words: {text}")));
     }
     assert!(found.is_empty(), "{} sentences have more than {MOST} words:\n{}", found.len(), found.join("\n"));
@@ -98,4 +103,52 @@ fn a_long_sentence_is_found_wherever_it_stands() {
     assert_eq!(lines(&format!("`{long}` is one word")), []);
     assert_eq!(lines(&"- five words are in here\n".repeat(MOST)), []);
     assert_eq!(lines(&format!("```text\n{long}\n```\n")), []);
+}
+
+/// Lines of paragraphs, items and rows that name what has tensor memory, but do not say that it has never run on hardware. The first
+/// block below a heading says it for its section.
+fn unsaid(text: &str) -> Vec<usize> {
+    let mut blocks: Vec<(usize, String)> = vec![];
+    let mut in_code = false;
+    for (line, content) in text.lines().enumerate() {
+        let is_fence = content.starts_with("```");
+        in_code ^= is_fence;
+        if blocks.is_empty() || is_fence || content.is_empty() || content.starts_with(['#', '|', '-']) {
+            blocks.push((line + 1 + usize::from(content.is_empty()), String::new()));
+        }
+        if !in_code && !is_fence {
+            blocks.last_mut().expect("one was begun").1 += &format!("{content} ");
+        }
+    }
+    blocks.retain(|(_, block)| !block.trim().is_empty());
+    let says = |block: &str| block.to_lowercase().contains("never run on hardware");
+    let (mut found, mut is_first, mut is_said) = (vec![], false, false);
+    for (line, block) in &blocks {
+        let names = ["sm_100a", "sm_103a", "sm_110a", "tcgen05"].iter().any(|name| block.contains(name));
+        is_said = if is_first { says(block) } else { is_said && !block.starts_with('#') };
+        is_first = block.starts_with('#');
+        if names && !is_said && !says(block) {
+            found.push(*line);
+        }
+    }
+    found
+}
+
+#[test]
+fn what_has_never_run_says_so() {
+    let mut found = vec![];
+    // Rows of the page of targets have a column that says it.
+    for (name, text) in book().into_iter().filter(|(name, _)| !name.ends_with("explanation/targets.md")) {
+        found.extend(unsaid(&text).into_iter().map(|line| format!("{name}:{line}")));
+    }
+    assert!(found.is_empty(), "\"never run on hardware\" is missing:\n{}", found.join("\n"));
+}
+
+#[test]
+fn an_unsaid_claim_is_found_wherever_it_stands() {
+    let said = "`tcgen05` has never run\non hardware.".replace('\n', " ");
+    assert_eq!(unsaid("# sm_80\n\nIt has\n`sm_100a`.\n\n- `tcgen05`\n"), [3, 6]);
+    assert_eq!(unsaid(&format!("# Page\n\n{said}\n\n- `tcgen05`\n\n## Other\n\n`sm_103a`\n")), [9]);
+    assert_eq!(unsaid(&format!("# Page\n\nText.\n\n{said}\n\n| `sm_110a` | 1 |\n| `sm_90a` | 2 |\n")), [7]);
+    assert_eq!(unsaid("```text\ntcgen05\n```\n"), []);
 }
