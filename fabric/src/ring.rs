@@ -222,18 +222,6 @@ impl Ring {
     pub(crate) fn set_delivered(&self, commands: u64) {
         self.word(DELIVERED).store(commands, Ordering::Release);
     }
-
-    /// Starts at another number: what a ring is like after so many commands.
-    #[cfg(test)]
-    fn starting_at(self, number: u64) -> Ring {
-        for word in [RESERVED, TAKEN, DELIVERED] {
-            self.word(word).store(number, Ordering::Relaxed);
-        }
-        for earlier in number.saturating_sub(self.slots)..number {
-            self.slot(earlier)[1].store(sequence(earlier, self.slots).into(), Ordering::Relaxed);
-        }
-        self
-    }
 }
 
 #[cfg(test)]
@@ -248,6 +236,17 @@ mod tests {
 
     fn ring(slots: u64) -> Ring {
         Ring::new(Memory::zeroed(Ring::bytes(slots)).unwrap(), 4, slots).unwrap()
+    }
+
+    /// What a ring is like after so many commands.
+    fn starting_at(ring: Ring, number: u64) -> Ring {
+        for word in [RESERVED, TAKEN, DELIVERED] {
+            ring.word(word).store(number, Ordering::Relaxed);
+        }
+        for earlier in number.saturating_sub(ring.slots)..number {
+            ring.slot(earlier)[1].store(sequence(earlier, ring.slots).into(), Ordering::Relaxed);
+        }
+        ring
     }
 
     fn words() -> Words {
@@ -274,7 +273,7 @@ mod tests {
             pushes in proptest::collection::vec(any::<bool>(), 1..200),
         ) {
             let slots = 1 << bits;
-            let (ring, words) = (ring(slots).starting_at(start), words());
+            let (ring, words) = (starting_at(ring(slots), start), words());
             let (mut pushed, mut taken) = (start, start);
             for push in pushes {
                 if push {
@@ -297,7 +296,7 @@ mod tests {
 
     #[test]
     fn four_producers_lose_nothing() {
-        let (ring, words) = (ring(8).starting_at((1 << 19) - 100), words());
+        let (ring, words) = (starting_at(ring(8), (1 << 19) - 100), words());
         let start = ring.reserved();
         let mut seen: Vec<u32> = std::thread::scope(|scope| {
             for producer in 0..4 {
