@@ -64,15 +64,13 @@ pub fn source(program: &str, variant: &dyn DynKernel, target: Target) -> Result<
 /// What the author of a variant's kernel should know of, though it works.
 pub fn warnings(variant: &dyn DynKernel, target: Target) -> Result<Vec<print::Warning>, EmitError> {
     let kernel = trace(variant, target.warp_size())?;
-    print::warnings(&kernel, target)
-        .map_err(|e| EmitError::Kernel { variant: kernel.variant.clone(), message: e.to_string() })
+    print::warnings(&kernel, target).map_err(|e| unprinted(&kernel, e))
 }
 
 /// A variant in words, as it is emitted for a target.
 pub fn explain(variant: &dyn DynKernel, target: Target) -> Result<ir::explain::Explain, EmitError> {
     let kernel = trace(variant, target.warp_size())?;
-    print::explain(&kernel, target)
-        .map_err(|e| EmitError::Kernel { variant: kernel.variant.clone(), message: e.to_string() })
+    print::explain(&kernel, target).map_err(|e| unprinted(&kernel, e))
 }
 
 /// As [`source`], with a timeline that has room for `slots` records of each warp.

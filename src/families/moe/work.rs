@@ -2,6 +2,7 @@
 
 use serde_json::{Value, json};
 
+use crate::families::moe::kernels::ReturnDtype;
 use crate::families::moe::{MoeProblem, MoeShape, Routing};
 use crate::harness::workload::Work;
 
@@ -17,9 +18,9 @@ pub fn of_dispatch(shape: &MoeShape, routing: &Routing, dedup: bool) -> Work {
     Work { bytes: bytes(dedup), least: (!dedup).then(|| bytes(true)), hops: 1, flops: 0, steps }
 }
 
-/// What the combine after it moves: a row for every row that was dispatched, the other way round.
-pub fn of_combine(shape: &MoeShape, routing: &Routing, dedup: bool) -> Work {
-    let row = u64::from(shape.hidden) * u64::from(shape.dtype.combined().bytes());
+/// What the combine after it moves: a row of this type, and its scales, for every row that was dispatched, the other way round.
+pub fn of_combine(shape: &MoeShape, routing: &Routing, dedup: bool, back: ReturnDtype) -> Work {
+    let row = back.sent_bytes(shape.hidden).into();
     let bytes = |dedup| times(transposed(&rows(shape, routing, dedup)), row);
     Work { bytes: bytes(dedup), least: (!dedup).then(|| bytes(true)), hops: 1, flops: 0, steps: vec![] }
 }
@@ -84,15 +85,21 @@ mod tests {
         assert_eq!(rows(&SHAPE, &routing, true), [[1, 1], [1, 0]]);
         assert_eq!(rows(&SHAPE, &routing, false), [[1, 2], [2, 0]]);
         // Two scales a row, and combine in bf16.
-        let [there, back] = [of_dispatch, of_combine].map(|of| of(&SHAPE, &routing, true));
+        let there = of_dispatch(&SHAPE, &routing, true);
+        let back = of_combine(&SHAPE, &routing, true, ReturnDtype::Combined);
         assert_eq!(there.bytes, [[264, 264], [264, 0]]);
         assert_eq!(back.bytes, [[512, 512], [512, 0]]);
         assert_eq!([&there, &back, &there.then(&back)].map(|w| w.busiest()), [264, 512, 776]);
         assert_eq!((there.least, back.least), (None, None));
         let one_way = Routing { ids: vec![vec![2, 3, -1, 2, -1, -1], vec![]], weights: vec![] };
-        let [there, back] = [of_dispatch, of_combine].map(|of| of(&SHAPE, &one_way, false));
+        let there = of_dispatch(&SHAPE, &one_way, false);
+        let back = of_combine(&SHAPE, &one_way, false, ReturnDtype::Combined);
         assert_eq!((there.bytes[0][1], there.bytes[1][0]), (3 * 264, 0));
         assert_eq!((back.bytes[0][1], back.bytes[1][0]), (0, 3 * 512));
+        // Two scales of fp8, one, or four words of scales and one of the row.
+        let quantised = [ReturnDtype::Fp8, ReturnDtype::Fp8Token, ReturnDtype::Nvfp4];
+        let sent = quantised.map(|dtype| of_combine(&SHAPE, &one_way, false, dtype).bytes[1][0]);
+        assert_eq!(sent, [3 * 264, 3 * 260, 3 * 148]);
         // All of it from rank 0, and all of it back: at once.
         assert_eq!([&there, &back, &there.then(&back)].map(|w| w.busiest()), [792, 1536, 1536]);
         // Two tokens are all that has to go: three entries name the other rank.

@@ -61,6 +61,13 @@ impl ReturnDtype {
         hidden / 8 * self.form().bits
     }
 
+    /// Bytes of a row and its scales. Scales that repeat with pieces, or fill packets, are not counted.
+    pub fn sent_bytes(self, hidden: u32) -> u32 {
+        let form = self.form();
+        let scales = form.scaled.map_or(1, |elements| hidden.div_ceil(elements)) + u32::from(form.of_row);
+        self.row_bytes(hidden) + if self.quantises() { 4 * scales } else { 0 }
+    }
+
     /// Elements of a piece of a row: `vectors` of 16 bytes for each lane of `warps` warps.
     pub(super) fn piece_len(self, hidden: u32, warps: u32, vectors: u32) -> u32 {
         piece_len(hidden, warps, vectors * (16 / self.form().bits), 2)

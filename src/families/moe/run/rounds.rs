@@ -245,7 +245,7 @@ impl Problem for MoeRounds {
     fn metrics(&self) -> Vec<Metric> {
         let (shape, routing, dedup) = (&self.placed_shape(), &self.routing(0), self.semantics.dedup);
         let dispatch = work::of_dispatch(shape, routing, dedup);
-        let combine = work::of_combine(shape, routing, dedup);
+        let combine = work::of_combine(shape, routing, dedup, self.semantics.key.combine_dtype);
         if self.one_launch {
             return vec![Metric { name: "round_trip".into(), launches: 0..1, work: dispatch.then(&combine) }];
         }
