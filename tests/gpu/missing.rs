@@ -147,10 +147,10 @@ impl Begun {
     fn without_rank_1(&mut self, how: Signal) -> f64 {
         let child = &mut self.children[0];
         kill_process(Pid::from_child(child), how).unwrap();
-        let begun = Instant::now();
         if how == Signal::KILL {
             child.wait().unwrap();
         }
+        let begun = Instant::now();
         let aborted = self.session.run_before(false).unwrap_err();
         assert!(matches!(aborted, RuntimeError::Aborted(_)), "{aborted}");
         go_on(&self.world, &mut self.session);
