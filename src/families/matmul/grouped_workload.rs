@@ -6,7 +6,7 @@ use peerwarp_codegen::ir::Dtype;
 use serde_json::json;
 
 use super::order::result;
-use super::reference::{Matrix, ScaledProduct, looked_at};
+use super::reference::{Matrix, ScaledProduct, looked_at, operand_row};
 use super::workload::{
     BASELINES, Epilogue, bias, contents, flops, left, operand, product_work, quantised_row, right, row_of,
     scale_inputs, scales_of,
@@ -218,7 +218,8 @@ impl Workload for GroupedMatmul {
             };
             if weights.0 != Some(group) {
                 let first = group as u32 * self.n;
-                let rows = (first..first + self.n).map(|row| right(turn, self.k).row(row));
+                let rows =
+                    (first..first + self.n).map(|row| operand_row(self.scales, right(turn, self.k).row(row)));
                 weights = (Some(group), rows.collect());
             }
             let Epilogue { bias, weights: of_rows, activation, dtype } = &all;
@@ -227,7 +228,8 @@ impl Workload for GroupedMatmul {
             let epilogue = Epilogue { bias, weights: of_rows.clone(), activation, dtype };
             let product = ScaledProduct { scales: self.scales, of: &scales, shape, group, activation };
             let x = self.x_row(&index, at);
-            let sums = product.row(x, &left(turn, self.k).row(x), &weights.1);
+            let left = operand_row(self.scales, left(turn, self.k).row(x));
+            let sums = product.row(x, &left, &weights.1);
             epilogue.rows(at, sums, self.out, self.rows)
         };
         rows.into_iter().flat_map(of).collect()

@@ -61,8 +61,13 @@ pub struct ScaledProduct<'a> {
     pub activation: Activation,
 }
 
+/// A row of small whole numbers as [`ScaledProduct::row`] multiplies it: of e2m1, twice what its lower four bits are.
+pub fn operand_row(scales: Scales, row: Vec<i32>) -> Vec<i32> {
+    if scales == Scales::Nvfp4 { loops::twice_e2m1(&row) } else { row }
+}
+
 impl ScaledProduct<'_> {
-    /// Row `at`, of the row `x` of the left matrix and all of `w`.
+    /// Row `at`, of the row `x` of the left matrix and all of `w`: each an [`operand_row`].
     pub fn row(&self, at: u32, x: &[i32], w: &[Vec<i32>]) -> Vec<f32> {
         let (ScaledProduct { group, shape: [m, n, k], .. }, [x_scales, w_scales, alpha]) = (*self, self.of);
         let (m, n, at) = (m as usize, n as usize, at as usize);
@@ -87,8 +92,7 @@ impl ScaledProduct<'_> {
                 let scale = |row: usize, i: usize| {
                     x_scales[at * blocks + i] * w_scales[(group * n + row) * blocks + i] / 4.0
                 };
-                let w: Vec<Vec<i32>> = w.iter().map(|row| loops::twice_e2m1(row)).collect();
-                scaled(&product_of_blocks(&loops::twice_e2m1(x), &w, 16, scale), alpha[group], None)
+                scaled(&product_of_blocks(x, w, 16, scale), alpha[group], None)
             }
         }
     }

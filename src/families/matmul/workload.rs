@@ -4,7 +4,8 @@ use peerwarp_codegen::ir::Dtype;
 
 use super::order::result;
 use super::reference::{
-    Matrix, ScaledProduct, activated, added_on, added_up, looked_at, product, requantised, scaled, sum,
+    Matrix, ScaledProduct, activated, added_on, added_up, looked_at, operand_row, product, requantised,
+    scaled, sum,
 };
 use super::{Activation, AllGatherMatmul, Matmul, MatmulReduceScatter, Output, Scales};
 use crate::families::scales::{ScaleLayout, ScaleRoom};
@@ -203,14 +204,16 @@ impl Workload for Matmul {
     }
 
     fn expected(&self, turn: Turn) -> Vec<Expected> {
-        let w: Vec<Vec<i32>> = (0..self.n).map(|row| right(turn, self.k).row(row)).collect();
+        let whole = |of: Matrix, row: u32| operand_row(self.scales, of.row(row));
+        let w: Vec<Vec<i32>> = (0..self.n).map(|row| whole(right(turn, self.k), row)).collect();
         let epilogue = self.epilogue(turn);
         let rows = looked_at(turn.seed, self.m, u64::from(self.n) * u64::from(self.k));
         let (shape, activation) = ([self.m, self.n, self.k], self.activation);
         let scales = scales_of(turn, self.scales, (self.scale_counts(), self.scales.alphas(1)), shape);
         let of_scales = ScaledProduct { scales: self.scales, of: &scales, shape, group: 0, activation };
-        let of =
-            |at: u32| epilogue.rows(at, of_scales.row(at, &left(turn, self.k).row(at), &w), self.out, self.m);
+        let of = |at: u32| {
+            epilogue.rows(at, of_scales.row(at, &whole(left(turn, self.k), at), &w), self.out, self.m)
+        };
         rows.into_iter().flat_map(of).collect()
     }
 

@@ -38,11 +38,7 @@ pub struct BlockFlags {
     buf: Buf,
 }
 
-words_arg!(
-    BlockFlags,
-    /// Number of flags.
-    len
-);
+words_arg!(BlockFlags, "Number of flags.");
 
 /// Flags that blocks of a rank signal, from a given one on; made by [`BlockFlags::from`].
 #[derive(Clone, Copy, Debug)]

@@ -40,11 +40,7 @@ pub struct Counts {
     pub(crate) buf: Buf,
 }
 
-words_arg!(
-    Counts,
-    /// Number of counts.
-    len
-);
+words_arg!(Counts, "Number of counts.");
 
 /// Counts that a given rank adds to; made by [`Counts::from`].
 #[derive(Clone, Copy, Debug)]

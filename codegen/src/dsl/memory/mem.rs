@@ -80,7 +80,7 @@ macro_rules! buffer_arg {
 
 /// Makes an array of words that the kernel's own protocol writes a parameter of the kind of its name.
 macro_rules! words_arg {
-    ($name:ident $(, $(#[$len:meta])* len)?) => {
+    ($name:ident $(, $len:literal)?) => {
         impl Arg for $name {
             const KIND: ParamKind = ParamKind::$name;
             fn bind(b: Bound) -> Self {
@@ -91,7 +91,7 @@ macro_rules! words_arg {
             const DTYPE: Dtype = Dtype::U32;
         }
         $(impl $name {
-            $(#[$len])*
+            #[doc = $len]
             #[allow(clippy::len_without_is_empty)] // no such array is empty
             pub fn len(&self) -> u64 {
                 self.buf.len
@@ -545,11 +545,7 @@ pub struct Flags {
     pub(crate) buf: Buf,
 }
 
-words_arg!(
-    Flags,
-    /// Number of flags.
-    len
-);
+words_arg!(Flags, "Number of flags.");
 
 /// A word of this rank's memory that counts the launches of the kernels that share it. It lives on the device, so that
 /// a captured graph can be replayed any number of times.
